@@ -9,6 +9,7 @@ import json
 import ssl
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -18,7 +19,6 @@ import msgspec
 
 from corral.base.errors import AccessDenied, CorralError, NotFound, PeerRefused, PeerUnavailable
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.cli.frontend_target import FrontendTarget
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,6 +28,16 @@ Query = Iterable[tuple[str, str]]
 MAX_ANSWER: Final = 64 * 1024 * 1024
 _FAILURES: Final = (OSError, http.client.HTTPException, UnicodeError)
 """The last one is what a host name gives that cannot be looked up at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendTarget:
+    url: str
+    key: str = field(repr=False)
+    """Empty when there is none; the frontend will say so."""
+    origin: str
+    """Where the URL comes from, for messages."""
+    timeout: timedelta
 
 
 class Unreachable(PeerUnavailable):

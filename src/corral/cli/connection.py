@@ -1,12 +1,73 @@
-"""What every command that talks to a frontend begins with."""
+"""Which frontend a command talks to, and with which key: settings first, then the `up.json` of the data directory."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from corral.cli.options import settings_options
+from corral.base.errors import NotFound, PathNotUsable, PeerUnavailable
+from corral.base.private_files import read_private
+from corral.base.setting_kinds import SECRET
+from corral.cli.client import ApiClient, FrontendTarget
+from corral.cli.options import settings_options, sources, warn
+from corral.processes.settings import ClientSettings
+from corral.processes.settings_sources import resolve
+from corral.processes.up_file import NAME, UpFile, read_up_file
 
-if TYPE_CHECKING:
-    from corral.cli.client import ApiClient
+
+class NoFrontendKnown(PeerUnavailable):
+    """Neither a setting nor an `up.json` names a frontend."""
+
+
+def frontend_target() -> FrontendTarget:
+    """The target of the running command."""
+    found = sources()
+    settings = resolve(ClientSettings, found)
+    warn(found.warnings)
+    return target_of(settings)
+
+
+def target_of(settings: ClientSettings) -> FrontendTarget:
+    """The target that these settings mean; NoFrontendKnown when they mean none."""
+    running = _running(settings.data, optional=bool(settings.url and (settings.key or settings.key_file)))
+    if settings.url:
+        url, origin = settings.url, "--url or CORRAL_URL"
+    elif running is not None:
+        url, origin = running.url, str(settings.data / NAME)
+    else:
+        raise NoFrontendKnown(
+            f"no frontend is known: there is no {settings.data / NAME}; start one with `corral up`, or name one with "
+            "--url, CORRAL_URL or --data"
+        )
+    return FrontendTarget(url=url, key=_key(settings, running, url), origin=origin, timeout=settings.timeout)
+
+
+def _running(data: Path, *, optional: bool) -> UpFile | None:
+    try:
+        return read_up_file(data)
+    except PathNotUsable:
+        if optional:
+            return None
+        raise
+
+
+def _key(settings: ClientSettings, running: UpFile | None, url: str) -> str:
+    if settings.key:
+        return settings.key
+    if settings.key_file is not None:
+        return read_key_file(settings.key_file)
+    # The key of the local fleet is for that fleet alone: it must not be sent to another address.
+    return running.keys.admin if running is not None and running.url == url else ""
+
+
+def read_key_file(path: Path) -> str:
+    text = read_private(path)
+    if text is None:
+        raise NotFound(f"there is no key file {path}; check --key-file or CORRAL_KEY_FILE")
+    try:
+        return SECRET.read(text.decode().strip())
+    except ValueError:
+        raise PathNotUsable(f"the key file {path} does not hold a key: it needs {SECRET.allowed}") from None
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -16,9 +77,7 @@ def connected(function: F) -> F:
     return settings_options(client=None)(function)
 
 
-def open_client() -> "ApiClient":
+def open_client() -> ApiClient:
     """A client of the frontend that the running command means."""
-    from corral.cli.client import ApiClient
-    from corral.cli.frontend_target import frontend_target
 
     return ApiClient(frontend_target())

@@ -11,9 +11,9 @@ import click
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli.connection import connected, open_client
-from corral.cli.humane import parse_moment
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, plain, print_json_line, print_json_list, show
+from corral.cli.units import parse_moment
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient

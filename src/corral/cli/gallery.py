@@ -184,7 +184,7 @@ def refresh(local: bool, as_json: bool) -> int:
 
 def _fleet(*, local: bool) -> "ApiClient | None":
     """The fleet to ask; None when this machine is meant, or there is no fleet."""
-    from corral.cli.frontend_target import NoFrontendKnown
+    from corral.cli.connection import NoFrontendKnown
 
     flags = given_flags(click.get_current_context())
     about_machine = ["--local"] if local else sorted(_machine_flags() & flags.keys())
@@ -313,7 +313,7 @@ def _news(view: "GalleryView") -> str:
 
 def _state(view: "GalleryView") -> str:
     """How a gallery is known, and how well."""
-    from corral.cli.humane import ago
+    from corral.cli.units import ago
 
     if not view.read_from:
         return f"cannot be read: {view.problem}"

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from corral.base.clock import SystemClock
 from corral.base.tasks import task_group
-from corral.cli.quiet import quiet
+from corral.cli.output import quiet
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.config import GalleriesConfig

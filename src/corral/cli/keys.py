@@ -10,11 +10,10 @@ import click
 
 from corral.base.errors import Conflict, NotFound
 from corral.cli.connection import connected, open_client
-from corral.cli.durations import duration_text
-from corral.cli.humane import age, moment
 from corral.cli.options import CorralCommand, settings_options, warn
 from corral.cli.options import sources as given_sources
 from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, styled, table
+from corral.cli.units import age, duration_text, moment
 from corral.wire.api_key import Scope
 
 if TYPE_CHECKING:
@@ -180,8 +179,7 @@ def _reset_config(sources: "SettingSources") -> "ControlConfig":
 
 def _tell_up(data: Path, key: str) -> None:
     """A running `corral up` says the key in its file; it must not say the old one, nor one that is refused."""
-    from corral.cli.client import ApiClient
-    from corral.cli.frontend_target import FrontendTarget
+    from corral.cli.client import ApiClient, FrontendTarget
     from corral.processes.up_file import NAME, read_up_file, write_up_file
 
     running = read_up_file(data)

@@ -40,8 +40,7 @@ class LogSource:
 
 
 def complete_model_or_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from corral.cli.model_names import complete_model
-    from corral.cli.node_names import complete_node
+    from corral.cli.names import complete_model, complete_node
 
     return [*complete_model(context, parameter, incomplete), *complete_node(context, parameter, incomplete)]
 
@@ -153,13 +152,13 @@ def _after(lines: "Sequence[LogLine]", last: "LogLine | None") -> "Sequence[LogL
 
 def sources_of(client: "ApiClient", name: str) -> list[LogSource]:
     """The processes that a name means: those of a model on all nodes, or those of all models on a node."""
-    from corral.cli.node_names import all_nodes, choose
+    from corral.cli.names import all_nodes, choose_node
 
     nodes = list(all_nodes(client))
     of_model = _of_model(client, name, nodes)
     if of_model is None:
         try:
-            return _of_node(client, choose(nodes, name))
+            return _of_node(client, choose_node(nodes, name))
         except NotFound as unknown:
             raise NotFound(f"there is no model {name}, and {unknown.message}") from None
     if namesakes := [node for node in nodes if node.name == name]:

@@ -1,7 +1,10 @@
 """The root of the command line: which commands there are, and what each kind of failure looks like from outside."""
 
+import difflib
+import json
 import logging
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
@@ -10,31 +13,30 @@ import click
 
 from corral import __version__
 from corral.base.errors import CorralError
-from corral.cli.lazy import lazy_group
-from corral.cli.usage import describe_usage_error
+from corral.cli.options import lazy_group
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 
 log = logging.getLogger(__name__)
 
 COMMANDS: Final = {
-    "up": "corral.cli.up:up",
-    "frontend": "corral.cli.frontend:frontend",
-    "worker": "corral.cli.worker:worker",
-    "gateway": "corral.cli.gateway:gateway",
-    "control": "corral.cli.control:control",
+    "up": "corral.cli.processes:up",
+    "frontend": "corral.cli.processes:frontend",
+    "worker": "corral.cli.processes:worker",
+    "gateway": "corral.cli.processes:gateway",
+    "control": "corral.cli.processes:control",
     "models": "corral.cli.models:models",
     "chat": "corral.cli.chat:chat",
     "gallery": "corral.cli.gallery:gallery",
-    "backend": "corral.cli.backend:backend",
-    "backends": "corral.cli.backends:backends",
-    "ops": "corral.cli.ops:ops",
+    "backend": "corral.cli.authoring:backend",
+    "backends": "corral.cli.backends.commands:backends",
+    "ops": "corral.cli.operations:ops",
     "nodes": "corral.cli.nodes:nodes",
     "keys": "corral.cli.keys:keys",
     "events": "corral.cli.events:events",
     "logs": "corral.cli.logs:logs",
     "doctor": "corral.cli.doctor:doctor",
-    "version": "corral.cli.version:version",
-    "completion": "corral.cli.completion:completion",
+    "version": "corral.cli.main:version",
+    "completion": "corral.cli.main:completion",
 }
 
 
@@ -101,3 +103,89 @@ def _reader_left() -> ExitCode:
     """Whoever read our output has seen enough. Python would complain once more when it closes the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ExitCode.OK
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def version(as_json: bool) -> None:
+    """Print the version of this program."""
+    if as_json:
+        click.echo(json.dumps({"version": __version__, "python": platform.python_version()}))
+    else:
+        click.echo(f"corral {__version__}")
+
+
+HOW_TO: Final = {
+    "bash": 'eval "$(corral completion bash)"   in ~/.bashrc',
+    "zsh": 'eval "$(corral completion zsh)"    in ~/.zshrc, after compinit',
+    "fish": "corral completion fish | source    in ~/.config/fish/config.fish",
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(HOW_TO)))
+def completion(shell: str) -> None:
+    """Print a completion script for SHELL.
+
+    \b
+    bash: eval "$(corral completion bash)" in ~/.bashrc
+    zsh:  eval "$(corral completion zsh)" in ~/.zshrc, after compinit
+    fish: corral completion fish | source in ~/.config/fish/config.fish
+    """
+    click.echo(completion_script(shell))
+
+
+def completion_script(shell: str) -> str:
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # noqa: S101 - click.Choice let only known shells through
+    # The base class's method: bash's own first runs bash to learn its version.
+    return ShellComplete.source(kind(cli, {}, "corral", "_CORRAL_COMPLETE"))
+
+
+_HIDDEN: Final = "control"
+"""Started by `corral frontend`, not by people."""
+
+
+def describe_usage_error(error: click.ClickException) -> str:
+    """One sentence that says what is wrong and what to do."""
+    if isinstance(error, click.NoSuchOption):
+        return _unknown_flag(error)
+    if isinstance(error, click.NoSuchCommand) and error.ctx is not None:
+        return _unknown_command(error.command_name, error.ctx)
+    sentence = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return sentence
+    return f"{sentence}{'' if sentence.endswith('?') else ';'} see: {context.command_path} --help"
+
+
+def _unknown_command(name: str, context: click.Context) -> str:
+    """With the nearest commands; whoever types `help` is shown the flag."""
+    path, group = context.command_path, context.command
+    names = group.list_commands(context) if isinstance(group, click.Group) else []
+    near = [f"{path} {one}" for one in difflib.get_close_matches(name, [one for one in names if one != _HIDDEN], n=3)]
+    advice = f"did you mean {' or '.join(near)}? see: {path} --help" if near else f"see: {path} --help"
+    return f"{path} has no command {name!r}; {advice}"
+
+
+def _unknown_flag(error: click.NoSuchOption) -> str:
+    secret = _secret_variables().get(error.option_name)
+    if secret is not None:
+        return (
+            f"{error.option_name}: a secret is never a flag, because others on this machine could read it in the "
+            f"process list; set the environment variable {secret} instead"
+        )
+    near = f"; did you mean {' or '.join(sorted(error.possibilities))}?" if error.possibilities else ""
+    command = error.ctx.command_path if error.ctx is not None else "corral"
+    return f"{error.option_name}: {command} has no such flag{near or f'; see: {command} --help'}"
+
+
+def _secret_variables() -> dict[str, str]:
+    """What people might try as a flag, and the variable that takes it."""
+    from corral.base.settings import settings_of
+    from corral.processes.settings import all_sections
+
+    secrets = (setting for group in all_sections() for setting in settings_of(group) if setting.secret)
+    return {"--" + setting.name.replace("_", "-"): setting.env[0] for setting in secrets}

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from corral.cli.connection import connected, open_client
-from corral.cli.model_names import complete_model
+from corral.cli.names import complete_model
 from corral.cli.operation_watch import Watching, wait_options, watched
 from corral.cli.options import CorralCommand, confirm
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, styled, table
@@ -83,7 +83,7 @@ def remove_model(model: str, yes: bool, no_wait: bool, within: timedelta | None,
     needs stay. Nodes that are away delete theirs when they return. Ends with 0 when all is well (what waits for absent
     nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
-    from corral.cli.operation_start import accepted_once
+    from corral.cli.operation_watch import accepted_once
     from corral.wire.model_views import ModelView
     from corral.wire.operation_views import OperationView
 

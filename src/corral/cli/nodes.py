@@ -3,23 +3,39 @@
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from msgspec import UNSET
 
 from corral.base.errors import Conflict, InvalidInput, PeerUnavailable
-from corral.cli.backend_asks import read_labels
 from corral.cli.connection import connected, open_client
-from corral.cli.node_names import all_nodes, complete_node, find_node
+from corral.cli.names import SHORT_ID, all_nodes, complete_node, find_node, read_labels
 from corral.cli.options import CorralCommand, confirm, warn
-from corral.cli.output import console, json_option, print_json, print_json_list, printable, say, show
+from corral.cli.output import (
+    Column,
+    console,
+    facts,
+    json_option,
+    plain,
+    print_json,
+    print_json_list,
+    printable,
+    say,
+    show,
+    styled,
+    table,
+)
+from corral.cli.units import ago, moment, share, size
 from corral.frontend.nodes.decide.node import NodeStatus
+from corral.wire.labels import AUTOMATIC
+from corral.wire.node_views import NodeDetail
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from corral.cli.client import ApiClient
-    from corral.wire.node_views import NodeDetail
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WATCH_SECONDS = 1.0
@@ -77,7 +93,6 @@ def _alarm_text(alarm: str) -> str:
 
 
 def _listing(found: "Sequence[NodeDetail]", *, filtered: bool) -> "RenderableType":
-    from corral.cli.node_tables import node_table
 
     if found:
         return node_table(found, width=console().width)
@@ -90,8 +105,6 @@ def _watch(client: "ApiClient", query: Sequence[tuple[str, str]]) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from corral.cli.node_tables import summary
-
     def look() -> "RenderableType":
         alarms: list[str] = []
         try:
@@ -99,7 +112,7 @@ def _watch(client: "ApiClient", query: Sequence[tuple[str, str]]) -> None:
         except PeerUnavailable as error:
             return Text(error.message, style="red")
         warnings = [Text(printable(_alarm_text(one)), style="bold red") for one in alarms]
-        return Group(*warnings, _listing(found, filtered=bool(query)), Text(summary(found), style="dim"))
+        return Group(*warnings, _listing(found, filtered=bool(query)), Text(node_summary(found), style="dim"))
 
     try:
         with Live(look(), console=console(), auto_refresh=False) as live:
@@ -116,7 +129,6 @@ def _watch(client: "ApiClient", query: Sequence[tuple[str, str]]) -> None:
 @connected
 def show_node(node: str, as_json: bool) -> None:
     """Show everything about one node."""
-    from corral.cli.node_tables import node_facts
 
     found = find_node(open_client(), node)
     if as_json:
@@ -230,3 +242,99 @@ def read_label_changes(changes: Sequence[str]) -> tuple[dict[str, str], list[str
     if both := wanted.keys() & set(unwanted):
         raise InvalidInput(", ".join(sorted(both)), "cannot be set and removed at once")
     return wanted, unwanted
+
+
+_COLUMNS: Final[Sequence[Column[NodeDetail]]] = (
+    Column(title="NAME", cell=lambda node: plain(node.name)),
+    Column(title="STATUS", cell=lambda node: styled(node.status) + _marks(node)),
+    Column(title="ID", cell=lambda node: plain(node.id[:SHORT_ID])),
+    Column(title="HEARD", cell=lambda node: ago(node.heard_seconds_ago), least_width=50),
+    Column(title="ADDRESS", cell=lambda node: plain(node.address), least_width=90),
+    Column(title="RAM FREE", cell=lambda node: share(node.available_ram, node.total_ram), least_width=70),
+    Column(title="DISK FREE", cell=lambda node: share(node.available_disk, node.total_disk), least_width=120),
+    Column(title="VERSION", cell=lambda node: plain(_software(node)), least_width=110),
+    Column(title="LABELS", cell=lambda node: plain(label_text(node)), least_width=140),
+)
+
+
+def node_table(nodes: Sequence[NodeDetail], *, width: int) -> "Table":
+    return table(_COLUMNS, nodes, width=width)
+
+
+def node_summary(nodes: Sequence[NodeDetail]) -> str:
+    """`3 nodes: 2 healthy, 1 pending`."""
+    counts: dict[str, int] = {}
+    for node in nodes:
+        counts[node.status] = counts.get(node.status, 0) + 1
+    total = f"{len(nodes)} node" + ("" if len(nodes) == 1 else "s")
+    return f"{total}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+
+
+def label_text(node: NodeDetail) -> str:
+    """Labels that say more than the table itself."""
+    return " ".join(f"{key}={value}" for key, value in node.labels.items() if key not in AUTOMATIC)
+
+
+def node_facts(node: NodeDetail, now: datetime) -> "Table":
+    """Everything about one node."""
+    return facts([(name, value) for name, value in _fact_pairs(node, now) if value])
+
+
+def _fact_pairs(node: NodeDetail, now: datetime) -> list[tuple[str, str]]:
+    return [
+        ("Name", plain(node.name)),
+        ("Id", plain(node.id)),
+        ("Status", styled(node.status)),
+        ("Problems", "\n".join(f"[yellow]{plain(problem)}[/]" for problem in node.problems)),
+        ("Type", plain(node.node_type)),
+        ("Address", plain(node.address)),
+        ("HTTP address", plain(node.http_address)),
+        ("Software", plain(_software(node))),
+        ("Heard", f"{ago(node.heard_seconds_ago)}, beats every {node.heartbeat_seconds:g} s"),
+        ("Approved", _by(node.approved_by, node.approved_at, now) if node.approved else _not_approved(node)),
+        ("Draining", _by(node.draining_by, node.draining_since, now) if node.draining else ""),
+        ("Deregistered", moment(node.deregistered_at, now) if node.deregistered_at else ""),
+        ("RAM free", share(node.available_ram, node.total_ram)),
+        ("Disk free", share(node.available_disk, node.total_disk)),
+        ("VRAM free", _vram(node)),
+        ("GPU", plain(f"{node.gpu_vendor} {node.gpu_compute_capability}".strip())),
+        ("Builds for", plain(node.capability or "")),
+        ("Replicas", f"at most {node.max_replicas_per_model} of one model{_set_by_hand(node)}"),
+        ("Labels", "\n".join(plain(f"{key}={value}") + _origin(node, key) for key, value in node.labels.items())),
+        ("Removed labels", plain(", ".join(node.removed_labels))),
+        ("Own secret", "yes" if node.has_secret else "no: it uses the shared token"),
+        ("Registered", moment(node.created_at, now)),
+    ]
+
+
+def _marks(node: NodeDetail) -> str:
+    """What the status word hides: an unhealthy node may be draining too, and any node may have problems."""
+    draining = " (draining)" if node.draining and node.status != "draining" else ""
+    return draining + (" [yellow]![/]" if node.problems else "")
+
+
+def _software(node: NodeDetail) -> str:
+    return f"corral {node.corral.version}" if node.corral is not None else "localai"
+
+
+def _by(who: str, at: str | None, now: datetime) -> str:
+    return f"by {plain(who)}, {moment(at, now)}" if who else moment(at, now)
+
+
+def _not_approved(node: NodeDetail) -> str:
+    return f"[yellow]no[/]; run: corral nodes approve {plain(node.id[:SHORT_ID])}"
+
+
+def _vram(node: NodeDetail) -> str:
+    if not node.total_vram:
+        return ""
+    budget = f", budget {size(node.vram_budget_bytes)}" if node.vram_budget_bytes not in (UNSET, 0) else ""
+    return share(node.available_vram, node.total_vram) + budget
+
+
+def _set_by_hand(node: NodeDetail) -> str:
+    return " (set by hand)" if node.max_replicas_per_model_manually_set else ""
+
+
+def _origin(node: NodeDetail, key: str) -> str:
+    return " [dim](set by hand)[/]" if key in node.admin_labels else ""

@@ -1,33 +1,41 @@
 """Watching an operation until it is over, on a terminal, in a log, or without a word."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
 
+from corral.base.durations import format_duration
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
+from corral.base.sizes import format_size
 from corral.cli.client import ApiClient, operation_path
-from corral.cli.durations import DurationParameter
-from corral.cli.operation_bars import bars
 from corral.cli.operation_words import (
     accepted,
+    amount,
+    counts,
     exit_code,
     is_over,
     problems,
     shown_status,
     situation,
+    step,
     summary,
     what_next,
 )
 from corral.cli.options import warn
-from corral.cli.output import console, print_json, print_json_list, printable, say
+from corral.cli.output import console, plain, print_json, print_json_list, printable, say, styled
+from corral.cli.units import DurationParameter
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 F = TypeVar("F", bound=Callable[..., Any])
 PAUSES: Final = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=2), factor=1.5)
@@ -215,3 +223,75 @@ def _standing(target: TargetView) -> tuple[object, ...]:
 def _with_detail(target: TargetView, verb: str) -> str:
     detail = situation(target, verb)
     return f", {detail}" if detail else ""
+
+
+_BAR_WIDTH: Final = 24
+_OTHER_LINES: Final = 3
+_LEAST_ROWS: Final = 3
+_SHOWN_FIRST: Final = ("error", "blocked", "downloading", "running_on_worker", "queued")
+
+
+def bars(operation: OperationView, *, height: int) -> "RenderableType":
+    """As many nodes as fit, those first that are not done, and how many there are of each kind."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = targets_to_show(operation, max(height - _OTHER_LINES, _LEAST_ROWS))
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(4):
+        grid.add_column(no_wrap=True)
+    grid.add_column()  # the only one that gives way where there is little room
+    for target in rows:
+        bar = ProgressBar(total=100, completed=target.percentage, width=_BAR_WIDTH)
+        detail = Text(printable(_detail(target, operation.verb)), no_wrap=True, overflow="ellipsis")
+        grid.add_row(
+            plain(target.node_name),
+            bar,
+            f"{target.percentage:.0f} %",
+            styled(shown_status(target, operation.verb)),
+            detail,
+        )
+    hidden = len(operation.targets) - len(rows)
+    more = f"{hidden} more nodes; " if hidden else ""
+    moving = speed(operation)
+    told = f"{more}all together {operation.progress:.0f} %{f', {moving}' if moving else ''}: {counts(operation)}"
+    return Group(grid, Text(told, style="dim"))
+
+
+def speed(moving: TargetView | OperationView) -> str:
+    """`3.1 MiB/s, 12s left`; empty where nothing moves."""
+    if not moving.bytes_per_second:
+        return ""
+    left = moving.seconds_left
+    duration = "" if left is None else f", {format_duration(timedelta(seconds=left))} left"
+    return f"{format_size(moving.bytes_per_second)}/s{duration}"
+
+
+def _detail(target: TargetView, verb: str) -> str:
+    """What moves comes first: the rest is long, and cut where there is little room."""
+    if target.status != "downloading" or not target.total_bytes:
+        return situation(target, verb)
+    return "  ".join(filter(None, (amount(target), speed(target), step(target))))
+
+
+def targets_to_show(operation: OperationView, room: int) -> list[TargetView]:
+    """All, in their order; where there is no room for all, those that are not done."""
+    if len(operation.targets) <= room:
+        return operation.targets
+    order = {status: place for place, status in enumerate(_SHOWN_FIRST)}
+    return sorted(operation.targets, key=lambda one: order.get(one.status, len(order)))[:room]
+
+
+_PAUSE_SECONDS: Final = 0.5
+
+
+def accepted_once(send: Callable[[Mapping[str, str]], OperationView]) -> OperationView:
+    """`send` gets headers that tell the frontend that a second call is the same one."""
+    headers = {"Idempotency-Key": str(uuid.uuid4())}
+    try:
+        return send(headers)
+    except PeerUnavailable:
+        time.sleep(_PAUSE_SECONDS)  # it may have been accepted, and the answer lost
+        return send(headers)

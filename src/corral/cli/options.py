@@ -1,7 +1,8 @@
-"""Command-line options made of the table of settings, and the class of commands that shows them in sections."""
+"""Command-line options made of the table of settings, and the classes of commands that use them."""
 
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, TypeVar
 
 import click
@@ -153,3 +154,21 @@ def process_sources() -> SettingSources:
     likely = getattr(click.get_current_context().command.callback, _SETTINGS, {})
     warn(variable_warnings(given, tuple(likely)))
     return given
+
+
+def lazy_group(commands: Mapping[str, str]) -> type[click.Group]:
+    """A class of groups with these commands: from their names to where they are, `module:attribute`."""
+
+    class LazyGroup(click.Group):
+        def list_commands(self, ctx: click.Context) -> list[str]:
+            return list(commands)
+
+        def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+            if cmd_name not in commands:
+                return None
+            module, _, attribute = commands[cmd_name].partition(":")
+            command = getattr(import_module(module), attribute)
+            assert isinstance(command, click.Command)  # noqa: S101 - the tables are ours
+            return command
+
+    return LazyGroup

@@ -1,7 +1,9 @@
 """What commands print: tables and sentences for people, JSON for machines, colours only on a terminal."""
 
+import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -159,3 +161,14 @@ def facts(pairs: Sequence[tuple[str, str]]) -> "Table":
     for name, value in pairs:
         result.add_row(name, value)
     return result
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What would be a log line of a process is part of what these commands print."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

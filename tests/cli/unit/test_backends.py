@@ -8,9 +8,11 @@ import pytest
 
 from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.base.retry import Backoff
-from corral.cli import operation_start, operation_watch, upgrade_words
-from corral.cli.backend_asks import external, read_labels, start
-from corral.cli.backend_tables import rows
+from corral.cli import operation_watch
+from corral.cli.backends import upgrades
+from corral.cli.backends.commands import external, start
+from corral.cli.backends.tables import rows
+from corral.cli.names import read_labels
 from corral.wire.operation_views import (
     FleetBackends,
     FleetBackendView,
@@ -31,7 +33,7 @@ ONE_NODE = "11111111-0000-4000-8000-000000000000"
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation_watch, "PAUSES", Backoff(first=timedelta(0), cap=timedelta(0)))
-    monkeypatch.setattr(operation_start, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(operation_watch, "_PAUSE_SECONDS", 0)
 
 
 def on(name: str, **changes: Any) -> NodeBackendView:
@@ -183,7 +185,7 @@ class TestOutdated:
         assert "were never asked yet" in outcome.out
 
     def test_may_be_looked_for_now(self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(upgrade_words, "_PAUSE_SECONDS", 0)
+        monkeypatch.setattr(upgrades, "_PAUSE_SECONDS", 0)
         old, new = (UpgradesView(checked_at=at, items=[]) for at in (None, self.CHECKED))
         frontend.tell("POST /api/v1/backends/upgrades/check", old, 202)
         frontend.tell_in_turn("GET /api/v1/backends/upgrades", old, old, new)
@@ -192,7 +194,7 @@ class TestOutdated:
     def test_that_could_not_be_asked_now_are_not_up_to_date(
         self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(upgrade_words, "_PATIENCE_SECONDS", 0)
+        monkeypatch.setattr(upgrades, "_PATIENCE_SECONDS", 0)
         seen = UpgradesView(checked_at=self.CHECKED, problem="the galleries could not be read", items=[])
         frontend.tell("POST /api/v1/backends/upgrades/check", seen, 202)
         outcome = connected("backends", "outdated", "--refresh")

@@ -11,9 +11,8 @@ import pytest
 from rich.console import Console
 
 from corral.base.errors import Conflict, InvalidInput, NotFound
-from corral.cli.node_names import choose
-from corral.cli.node_tables import node_facts, node_table
-from corral.cli.nodes import read_label_changes
+from corral.cli.names import choose_node
+from corral.cli.nodes import node_facts, node_table, read_label_changes
 from corral.wire.node_views import NodeDetail, NodePage
 
 MakeNode = Callable[..., NodeDetail]
@@ -161,21 +160,21 @@ class TestWhichNode:
         [(ONE, "alpha"), ("1", "alpha"), ("beta", "beta"), ("2222", "beta"), ("2233", "gamma")],
     )
     def test_is_an_id_its_beginning_or_a_name(self, fleet: list[NodeDetail], reference: str, expected: str) -> None:
-        assert choose(fleet, reference).name == expected
+        assert choose_node(fleet, reference).name == expected
 
     def test_a_name_wins_over_the_beginning_of_an_id(self, fleet: list[NodeDetail], make_node: MakeNode) -> None:
-        assert choose([*fleet, make_node("1", "99999999")], "1").id == "99999999"
+        assert choose_node([*fleet, make_node("1", "99999999")], "1").id == "99999999"
 
     def test_an_ambiguous_beginning_lists_the_candidates(self, fleet: list[NodeDetail]) -> None:
         with pytest.raises(Conflict) as refused:
-            choose(fleet, "22")
+            choose_node(fleet, "22")
         assert (
             str(refused.value) == f"22 may mean {TWO} (beta, pending), {THREE} (gamma, unhealthy); name one by its id"
         )
 
     def test_an_ambiguous_name_lists_the_candidates(self, fleet: list[NodeDetail], make_node: MakeNode) -> None:
         with pytest.raises(Conflict, match="alpha may mean"):
-            choose([*fleet, make_node("alpha", "9")], "alpha")
+            choose_node([*fleet, make_node("alpha", "9")], "alpha")
 
     @pytest.mark.parametrize(
         ("reference", "sentence"),
@@ -187,12 +186,12 @@ class TestWhichNode:
     )
     def test_an_unknown_one_offers_near_names(self, fleet: list[NodeDetail], reference: str, sentence: str) -> None:
         with pytest.raises(NotFound) as refused:
-            choose(fleet, reference)
+            choose_node(fleet, reference)
         assert str(refused.value) == sentence
 
     def test_in_an_empty_fleet_says_that_it_is_empty(self) -> None:
         with pytest.raises(NotFound, match="no node has registered yet"):
-            choose([], "alpha")
+            choose_node([], "alpha")
 
 
 @pytest.mark.parametrize(

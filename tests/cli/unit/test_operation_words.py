@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from corral.cli.operation_bars import bars, shown
-from corral.cli.operation_tables import operation_facts, operation_table, target_table
-from corral.cli.operation_watch import overall_code
+from corral.cli.operation_watch import bars, overall_code, targets_to_show
 from corral.cli.operation_words import (
     accepted,
     advice,
@@ -22,6 +20,7 @@ from corral.cli.operation_words import (
     summary,
     what_next,
 )
+from corral.cli.operations import operation_facts, operation_table, target_table
 from corral.frontend.operations.decide.operation import OperationState, TargetStatus
 from corral.processes.exit_codes import ExitCode
 
@@ -120,9 +119,9 @@ def test_a_delete_is_not_called_a_download(make_operation: Any, make_target: Any
     moving = make_operation(make_target("w1", "downloading"), verb=verb)
     assert shown_status(moving.targets[0], verb) == word
     assert counts(moving) == f"1 {word}"
-    shown = "\n".join([*rendered(bars(moving, height=20)), *rendered(target_table(moving, NOW, width=110))])
-    assert word in shown
-    assert ("downloading" in shown) == (word == "downloading")
+    targets_to_show = "\n".join([*rendered(bars(moving, height=20)), *rendered(target_table(moving, NOW, width=110))])
+    assert word in targets_to_show
+    assert ("downloading" in targets_to_show) == (word == "downloading")
 
 
 @pytest.mark.parametrize("status", list(TargetStatus))
@@ -259,7 +258,7 @@ class TestBars:
     def test_of_a_thousand_nodes_those_are_shown_that_are_not_done(self, make_operation: Any, make_target: Any) -> None:
         done = [make_target(f"a{number}", "success") for number in range(998)]
         found = make_operation(*done, make_target("y", "queued"), make_target("z", "error"))
-        assert [one.node_name for one in shown(found, 3)] == ["z", "y", "a0"]
+        assert [one.node_name for one in targets_to_show(found, 3)] == ["z", "y", "a0"]
         lines = rendered(bars(found, height=10))
         assert len(lines) == 8
         assert lines[-1].startswith("993 more nodes; all together")

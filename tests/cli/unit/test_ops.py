@@ -12,7 +12,8 @@ from rich.console import Console
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
-from corral.cli.operation_watch import DurationParameter, looks
+from corral.cli.operation_watch import looks
+from corral.cli.units import DurationParameter
 from corral.wire.operation_views import Changed, OperationPage, OperationUpdate, OperationView, TargetView
 
 ID = "0123abcd-0000-4000-8000-000000000000"

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from corral.cli.up import TerminalWords, client_command
+from corral.cli.processes import TerminalWords, client_command
 from corral.processes.settings import UpSettings, gather
 from corral.processes.settings_sources import resolve
 from corral.processes.up import ReadyFleet

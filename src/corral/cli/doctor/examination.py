@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from corral.base.errors import AccessDenied, CorralError
-from corral.cli.client import ApiClient
-from corral.cli.frontend_target import FrontendTarget, target_of
+from corral.cli.client import ApiClient, FrontendTarget
+from corral.cli.connection import target_of
 from corral.processes.settings import ClientSettings
 from corral.processes.up_file import UpFile, read_up_file
 from corral.wire.node_views import DoctorReport, Finding, VersionView

@@ -1,13 +1,17 @@
-"""Does a frontend answer?"""
+"""Diagnostics of the frontend: whether it answers, takes our key, and agrees with us on version and time."""
 
-from corral.base.errors import CorralError
-from corral.cli.client import FrontendFailed, Unreachable
-from corral.cli.doctor.examination import OK, PROBLEM, Examination, finding
-from corral.cli.frontend_target import FrontendTarget
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from corral import __version__
+from corral.base.durations import format_duration
+from corral.base.errors import AccessDenied, CorralError
+from corral.cli.client import FrontendFailed, FrontendTarget, Unreachable
+from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, finding
 from corral.wire.node_views import Finding
 
 
-def check(seen: Examination) -> Finding:
+def check_frontend(seen: Examination) -> Finding:
     words = seen.frontend
     if words.target is None:
         return finding(
@@ -35,3 +39,52 @@ def _remedy(trouble: CorralError | None) -> str:
     if isinstance(trouble, FrontendFailed):
         return "What died there is started again within seconds; if not, see the log of the frontend."
     return "Start it with `corral up` or `corral frontend`, or correct the URL."
+
+
+_KEY_REMEDY = (
+    "Set CORRAL_KEY or --key-file to an admin key; `corral keys reset-admin` makes one on the frontend's machine."
+)
+
+
+def check_key(seen: Examination) -> Finding | None:
+    words = seen.frontend
+    if isinstance(words.trouble, AccessDenied):
+        return finding("key", PROBLEM, words.trouble.message, _KEY_REMEDY)
+    return finding("key", OK, "the frontend accepts it") if words.report is not None else None
+
+
+def check_version(seen: Examination) -> Finding | None:
+    if seen.frontend.version is None:
+        return None
+    theirs = seen.frontend.version.version
+    if theirs == __version__:
+        return finding("version", OK, f"{theirs} here and there")
+    return finding(
+        "version", WARNING, f"{__version__} here, {theirs} at the frontend", "Install the frontend's version here."
+    )
+
+
+TOLERATED_SECONDS: Final = 5.0
+"""The frontend tells its time in whole seconds, and the answer was under way."""
+ALARMING_SECONDS: Final = 300.0
+"""Keys and certificates begin to look expired, or not yet valid."""
+EARLIEST: Final = datetime(2025, 1, 1, tzinfo=UTC)
+"""Corral did not exist before: such a clock was never set."""
+
+
+def check_clock(seen: Examination) -> Finding:
+    return judge_clock(seen.frontend.clock_ahead_seconds, datetime.now(UTC))
+
+
+def judge_clock(ahead_seconds: float | None, now: datetime) -> Finding:
+    if now < EARLIEST:
+        return finding("clock", PROBLEM, f"this machine believes it is {now:%Y-%m-%d}", "Let NTP set its clock.")
+    if ahead_seconds is None:
+        return finding("clock", OK, "set; there is no frontend to compare it with")
+    distance = abs(ahead_seconds)
+    if distance <= TOLERATED_SECONDS:
+        return finding("clock", OK, "agrees with the frontend's")
+    relation = "behind" if ahead_seconds > 0 else "ahead of"
+    summary = f"{format_duration(timedelta(seconds=distance))} {relation} the frontend's"
+    level = PROBLEM if distance >= ALARMING_SECONDS else WARNING
+    return finding("clock", level, summary, "Let NTP set the clocks of both machines.")

@@ -9,8 +9,9 @@ import pytest
 
 from corral.base.errors import InvalidInput
 from corral.base.retry import Backoff
-from corral.cli import backend_apply, operation_watch
-from corral.cli.fleet_file import FleetFile
+from corral.cli import operation_watch
+from corral.cli.backends import rules as rule_commands
+from corral.cli.backends.fleet_file import FleetFile
 from corral.processes.exit_codes import ExitCode
 from corral.wire.fleet_rule_views import (
     AppliedRules,
@@ -47,7 +48,7 @@ NO_CHANGES = RuleChanges(added=[], changed=[], removed=[])
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation_watch, "PAUSES", Backoff(first=timedelta(0), cap=timedelta(0)))
-    monkeypatch.setattr(backend_apply, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(rule_commands, "_PAUSE_SECONDS", 0)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """`corral backends apply` and `corral backends rules`: what the fleet shall have, from now on."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -9,15 +9,22 @@ from urllib.parse import quote
 import click
 
 from corral.base.errors import PeerRefused, PeerUnavailable
+from corral.cli.backends.tables import plan_table
 from corral.cli.connection import connected, open_client
 from corral.cli.operation_watch import Watching, wait_options, watched_all
+from corral.cli.operation_words import SHORT_ID
 from corral.cli.options import CorralCommand, warn
-from corral.cli.output import console, json_option, print_json, say, show
+from corral.cli.output import Column, console, json_option, plain, print_json, say, show, table
+from corral.cli.units import age
 from corral.processes.exit_codes import ExitCode
+from corral.wire.fleet_rule_views import RuleAsk, RuleChanges, RulesPlan, RuleView, UnmetView
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
     from corral.cli.client import ApiClient
-    from corral.wire.fleet_rule_views import AppliedRules, RuleAsk, RulesAsk, RuleSetView
+    from corral.wire.fleet_rule_views import AppliedRules, RulesAsk, RuleSetView
     from corral.wire.operation_views import OperationView
 
 _PATH: Final = "/api/v1/fleet-rules"
@@ -53,8 +60,7 @@ def apply(
     """
     import msgspec
 
-    from corral.cli.fleet_file import read_fleet_file
-    from corral.cli.fleet_rule_words import doubt_lines
+    from corral.cli.backends.fleet_file import read_fleet_file
 
     rules = read_fleet_file(path)
     client = open_client()
@@ -84,7 +90,6 @@ def rules() -> None:
 @connected
 def list_rules(as_json: bool) -> None:
     """List the rules, and how far their nodes are."""
-    from corral.cli.fleet_rule_words import problems, rule_table
 
     found = _known(open_client())
     if as_json:
@@ -94,7 +99,7 @@ def list_rules(as_json: bool) -> None:
         say("There are no fleet rules; `corral backends apply` makes some.")
         return
     show(rule_table(found.items, datetime.now(UTC), width=console().width))
-    for problem in problems(found.items):
+    for problem in problem_lines(found.items):
         say(problem)
 
 
@@ -145,7 +150,6 @@ def _whole_set(known: "RuleSetView", rules: "Sequence[RuleAsk]", prune: str) -> 
 
 
 def _show_plan(client: "ApiClient", rules: "Sequence[RuleAsk]", prune: str, *, as_json: bool) -> None:
-    from corral.cli.fleet_rule_words import changes, doubt_lines, plan_parts
     from corral.wire.fleet_rule_views import RulesPlan
 
     body, kept = _whole_set(_known(client), rules, prune)
@@ -153,19 +157,18 @@ def _show_plan(client: "ApiClient", rules: "Sequence[RuleAsk]", prune: str, *, a
     if as_json:
         print_json(plan)
         return
-    for line in changes(plan.changes, rules):
+    for line in change_lines(plan.changes, rules):
         say(line)
     _tell_kept(kept)
     for part in plan_parts(plan, width=console().width):
         show(part)
     warn(doubt_lines(plan.doubts))
-    say("Nothing was changed." if plan.acts or changes(plan.changes, rules) else "Nothing would change.")
+    say("Nothing was changed." if plan.acts or change_lines(plan.changes, rules) else "Nothing would change.")
 
 
 def _tell_changes(applied: "AppliedRules", rules: "Sequence[RuleAsk]", kept: Sequence[str]) -> None:
-    from corral.cli.fleet_rule_words import changes
 
-    for line in changes(applied.changes, rules) or ["The rules are as they were."]:
+    for line in change_lines(applied.changes, rules) or ["The rules are as they were."]:
         say(line)
     _tell_kept(kept)
     if not applied.operations and not applied.doubts:
@@ -177,3 +180,62 @@ def _tell_kept(kept: Sequence[str]) -> None:
 
     if kept:
         say(f"Not in the file, and kept: {listed(kept)}. --prune removes them.")
+
+
+def rule_table(rules: Sequence[RuleView], now: datetime, *, width: int) -> "Table":
+    columns: list[Column[RuleView]] = [
+        Column(title="NAME", cell=lambda one: plain(one.name)),
+        Column(title="BACKEND", cell=lambda one: plain(one.backend)),
+        Column(title="ON", cell=lambda one: plain(selector_text(one.labels))),
+        Column(title="NODES", cell=lambda one: plain(_counts(one))),
+        Column(title="MADE", cell=lambda one: f"{age(one.made_at, now)} by {plain(one.made_by)}", least_width=100),
+        Column(title="FROM", cell=lambda one: plain(one.uri or "–"), least_width=120),
+    ]
+    return table(columns, rules, width=width)
+
+
+def _counts(rule: RuleView) -> str:
+    return ", ".join(f"{number} {status}" for status, number in rule.counts.items()) or "none"
+
+
+def selector_text(labels: Mapping[str, str]) -> str:
+    """`zone=a, disk=ssd`."""
+    return ", ".join(f"{key}={value}" for key, value in labels.items()) or "every node"
+
+
+def change_lines(change: RuleChanges, rules: Sequence[RuleAsk]) -> list[str]:
+    """A line for each rule that changes, with what it demands from then on."""
+    wanted = {one.name: f"{one.backend} on {selector_text(one.labels)}" for one in rules}
+    return [
+        *(f"+ {name}: {wanted.get(name, '')}" for name in change.added),
+        *(f"~ {name}: {wanted.get(name, '')}" for name in change.changed),
+        *(f"- {name}" for name in change.removed),
+    ]
+
+
+def plan_parts(plan: RulesPlan, *, width: int) -> "list[RenderableType]":
+    """Which nodes, and which are blocked and why."""
+    parts: list[RenderableType] = []
+    for act in plan.acts:
+        because = f" because of {act.rule}" if act.rule else ""
+        parts += [plain(f"{act.verb} {act.backend}{because}:"), plan_table(act.nodes, act.verb, width=width), ""]
+    if plan.unmet:
+        parts.append("under way already:")
+        parts += [plain(_unmet(one)) for one in plan.unmet]
+        parts.append("")
+    return parts
+
+
+def _unmet(one: UnmetView) -> str:
+    why = f": {one.message}" if one.message else ""
+    return f"{one.node_name}: {one.status} because of {one.rule}, operation {one.operation[:SHORT_ID]}{why}"
+
+
+def problem_lines(rules: Sequence[RuleView]) -> list[str]:
+    unmet = [f"{rule.name}: {node}: {why}" for rule in rules for node, why in sorted(rule.unmet.items())]
+    return [*unmet, *doubt_lines({rule.name: rule.doubt for rule in rules if rule.doubt})]
+
+
+def doubt_lines(doubts: Mapping[str, str]) -> list[str]:
+    """A sentence for each rule that perhaps nobody can satisfy."""
+    return [f"{rule}: {why}" for rule, why in sorted(doubts.items())]

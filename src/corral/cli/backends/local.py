@@ -1,6 +1,8 @@
 """`corral worker backends`: the backends of this machine, without a frontend."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -8,12 +10,24 @@ import click
 
 from corral.base.errors import CorralError, InvalidInput
 from corral.cli.options import CorralCommand, settings_options, sources, warn
-from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, table
+from corral.cli.output import (
+    Column,
+    console,
+    json_option,
+    plain,
+    print_json,
+    print_json_list,
+    printable,
+    say,
+    show,
+    table,
+)
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import MACHINE_SETTINGS
 
 if TYPE_CHECKING:
     from corral.processes.local_backends import LocalBackend, LocalBackends, LocalChange, LocalConfig, Newer
+    from corral.worker.installing.progress import InstallStep, Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -74,7 +88,6 @@ def install(what: str, name: str, alias: str, force: bool, as_json: bool) -> Non
     WHAT is the name of a backend in a gallery, or a uri: an image (oci://…), an OCI layout or an image in a file
     (ocifile:///…), an archive (https://…, file:///…), or a directory.
     """
-    from corral.cli.install_bar import install_bar
     from corral.worker.installing.orders import InstallOrder
 
     is_uri = "/" in what
@@ -121,7 +134,6 @@ def outdated(as_json: bool) -> int:
 @_on_this_machine
 def upgrade(names: tuple[str, ...], every: bool, as_json: bool) -> int:
     """Bring backends to the newest version. What is new already is not fetched again."""
-    from corral.cli.install_bar import install_bar
 
     if bool(names) == every:
         raise click.UsageError("Name the backends to upgrade, or give --all.")
@@ -205,7 +217,7 @@ def _config() -> "LocalConfig":
 def _run(work: Callable[[], Awaitable[T]]) -> T:
     import asyncio
 
-    from corral.cli.quiet import quiet
+    from corral.cli.output import quiet
 
     async def run() -> T:
         return await work()
@@ -243,7 +255,7 @@ def _short(digest: str) -> str:
 
 
 def _columns() -> "Sequence[Column[LocalBackend]]":
-    from corral.cli.humane import age
+    from corral.cli.units import age
 
     now = datetime.now(UTC)
     return [
@@ -266,3 +278,30 @@ def _newer_columns() -> "Sequence[Column[Newer]]":
         Column(title="AVAILABLE", cell=lambda one: plain(_short(one.available) or "–")),
         Column(title="REASON", cell=lambda one: plain(one.reason)),
     ]
+
+
+@contextmanager
+def install_bar(name: str) -> "Iterator[Report]":
+    """A bar for one backend, on standard error; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield _report_nothing
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from corral.worker.installing.progress import Onward
+
+    words = TextColumn("{task.fields[phase]:<11} {task.description}", markup=False)
+    columns = (words, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task, onward = bar.add_task(printable(name), phase="resolving", total=None), Onward()
+
+        def report(step: "InstallStep") -> None:
+            told = onward.after(step)
+            bar.update(task, completed=told.done, total=told.total or None, phase=told.phase.value)
+
+        yield report
+
+
+def _report_nothing(_: "InstallStep") -> None:
+    """Nobody looks."""

@@ -1,17 +1,22 @@
 """`corral backends`: which backends the fleet has, and how to change that."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from corral.base.errors import NotFound, PeerRefused
-from corral.cli.backend_apply import apply, rules
-from corral.cli.backend_asks import external, make_ask, source_options, start, target_options
+from corral.base.errors import InvalidInput, NotFound, PeerRefused
+from corral.cli.backends.rules import apply, rules
 from corral.cli.connection import connected, open_client
-from corral.cli.installed_backends import complete_installed, unheard_of
-from corral.cli.node_names import all_nodes, complete_node, find_nodes
+from corral.cli.names import (
+    all_nodes,
+    complete_installed,
+    complete_node,
+    find_nodes,
+    read_labels,
+    unknown_backend_warnings,
+)
 from corral.cli.operation_watch import Watching, wait_options, watched, watched_all
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import console, json_option, print_json, say, show
@@ -22,6 +27,38 @@ from corral.processes.exit_codes import ExitCode
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient
     from corral.wire.operation_views import FleetBackends, OperationAsk, OperationView
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def target_options(function: F) -> F:
+    """Adds --node and --label."""
+    node = click.option(
+        "--node",
+        "nodes",
+        multiple=True,
+        metavar="NODE",
+        shell_complete=complete_node,
+        help="Only on this node; may be given several times.",
+    )
+    label = click.option(
+        "--label",
+        "labels",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Only on nodes with this label; several must all be there.",
+    )
+    return node(label(function))
+
+
+def source_options(function: F) -> F:
+    """Adds --uri, --name, --alias and --force."""
+    uri = click.option("--uri", default="", metavar="URI", help="Install from here instead of from a gallery.")
+    name = click.option("--name", default="", metavar="NAME", help="What a backend from a uri shall be called.")
+    alias = click.option("--alias", default="", metavar="NAME", help="Another name for a backend from a uri.")
+    force = click.option("--force", is_flag=True, help="Fetch it anew also where it is installed.")
+    return uri(name(alias(force(function))))
 
 
 @click.group()
@@ -41,7 +78,7 @@ def backends() -> None:
 @connected
 def list_backends(nodes: Sequence[str], refresh: bool, as_json: bool) -> None:
     """List the backends that nodes have. Nodes with the same build share a row."""
-    from corral.cli.backend_tables import backend_table, rows
+    from corral.cli.backends.tables import backend_table, rows
 
     found = _installed(open_client(), nodes, refresh=refresh)
     if as_json:
@@ -64,7 +101,7 @@ def outdated(refresh: bool, as_json: bool) -> int:
     Versions and digests are compared with what galleries and registries had when a frontend last asked them, so that
     a tag which was moved counts as well. Ends with 69 when that is not known, or could not be asked now.
     """
-    from corral.cli.upgrade_words import look_now, looked_at, tell
+    from corral.cli.backends.upgrades import look_now, looked_at, tell
 
     client = open_client()
     found = look_now(client) if refresh else looked_at(client)
@@ -76,7 +113,7 @@ def outdated(refresh: bool, as_json: bool) -> int:
 
 
 def _installed(client: "ApiClient", nodes: Sequence[str], *, refresh: bool) -> "FleetBackends":
-    from corral.cli.backend_tables import only_on
+    from corral.cli.backends.tables import only_on
     from corral.wire.operation_views import FleetBackends
 
     wanted = [node.id for node in find_nodes(client, nodes)]
@@ -157,7 +194,7 @@ def upgrade(
 
 def _upgradeable(client: "ApiClient", nodes: Sequence[str], labels: Sequence[str]) -> list[str]:
     """What came neither with the system nor only points to another backend, on the nodes that are meant."""
-    from corral.cli.backend_tables import only_on
+    from corral.cli.backends.tables import only_on
 
     found = _installed(client, nodes, refresh=False)
     if labels:
@@ -196,7 +233,7 @@ def delete(
     Where it is not installed, nothing is deleted, and that is said. The code is 0 also when no node has it.
     """
     client = open_client()
-    warn(unheard_of(client, backend))
+    warn(unknown_backend_warnings(client, backend))
     ask = make_ask(client, Verb.DELETE, backend, nodes=nodes, labels=labels)
     return watched(client, start(client, ask), Watching(wait=not no_wait, within=within, as_json=as_json))
 
@@ -223,14 +260,14 @@ def plan(
 
     Also where it would be blocked, and why. Nothing is stored or sent.
     """
-    from corral.cli.backend_tables import plan_table
-    from corral.cli.operation_names import PATH
+    from corral.cli.backends.tables import plan_table
+    from corral.cli.names import OPERATIONS_PATH
     from corral.wire.operation_views import Plan
 
     source = external(backend, uri=uri, name=name, alias=alias)
     client = open_client()
     ask = make_ask(client, verb, nodes=nodes, labels=labels, force=force, **source)
-    planned = client.post(f"{PATH}/plan", Plan, ask)
+    planned = client.post(f"{OPERATIONS_PATH}/plan", Plan, ask)
     if as_json:
         print_json(planned)
     else:
@@ -239,3 +276,40 @@ def plan(
 
 backends.add_command(apply)
 backends.add_command(rules)
+
+
+def make_ask(
+    client: "ApiClient", verb: str, backend: str, *, nodes: Sequence[str], labels: Sequence[str], **source: Any
+) -> "OperationAsk":
+    """The body of the call; `source` is uri, name, alias and force of an install."""
+    from corral.wire.operation_views import OperationAsk
+
+    if nodes and labels:
+        raise InvalidInput("--label", "cannot be combined with --node: name the nodes, or say which labels they have")
+    ids = [node.id for node in find_nodes(client, nodes)]
+    return OperationAsk(verb=verb, backend=backend, nodes=ids, labels=read_labels(labels), **source)
+
+
+def external(backend: str, *, uri: str, name: str, alias: str) -> dict[str, str]:
+    """Where an install comes from; what looks like a uri is one."""
+    if not uri and "/" in backend:
+        backend, uri = "", backend
+    if not uri:
+        if name or alias:
+            raise InvalidInput("--name" if name else "--alias", "is for uris; a gallery's backend has its own")
+        if not backend:
+            raise click.UsageError("Name the backend to install, or give --uri and --name.")
+        return {"backend": backend}
+    if backend and name and backend != name:
+        raise InvalidInput("--name", f"is {name!r}, but the backend was called {backend!r}; give one of them")
+    if not (name or backend):
+        raise InvalidInput("--name", "is needed with a uri: what shall the backend be called?")
+    return {"backend": "", "uri": uri, "name": name or backend, "alias": alias}
+
+
+def start(client: "ApiClient", ask: "OperationAsk") -> "OperationView":
+    from corral.cli.names import OPERATIONS_PATH
+    from corral.cli.operation_watch import accepted_once
+    from corral.wire.operation_views import OperationView
+
+    return accepted_once(lambda headers: client.post(OPERATIONS_PATH, OperationView, ask, headers=headers))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from corral.cli.backend_images import images, pushed_sentence, registry_options
+from corral.cli.authoring.publish import images, pushed_sentence, registry_options
 from corral.cli.options import CorralCommand, sources, warn
 from corral.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
-    from corral.cli.backend_wishes import Wishes
+    from corral.cli.authoring.build_options import BuildOptions
     from corral.imaging.build import BuildOrder, BuiltBackend
     from corral.oci.references import Reference
 
@@ -84,17 +84,19 @@ def build(directory: Path, as_json: bool, **given: Any) -> None:
     interpreter: it needs no network where it runs. The same input gives the same digest. It can be written as an OCI
     layout or an archive, or pushed, or all of it.
     """
-    from corral.cli.backend_wishes import Wishes
+    from corral.cli.authoring.build_options import BuildOptions
 
-    wishes = Wishes(**given)
-    order = wishes.order(directory, sources().environment)
-    reference = wishes.reference()  # before anything is made that could not go there
-    made = asyncio.run(_build(order, wishes, reference, told=not as_json))
+    options = BuildOptions(**given)
+    order = options.order(directory, sources().environment)
+    reference = options.reference()  # before anything is made that could not go there
+    made = asyncio.run(_build(order, options, reference, is_verbose=not as_json))
     if as_json:
         print_json(_report(made))
 
 
-async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | None", *, told: bool) -> "BuiltBackend":
+async def _build(
+    order: "BuildOrder", options: "BuildOptions", reference: "Reference | None", *, is_verbose: bool
+) -> "BuiltBackend":
     """The layout is made in any case; without --output it goes again when all else is made of it."""
     import tempfile
 
@@ -105,29 +107,29 @@ async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | 
     from corral.processes.configs import shipped_installers
 
     path = order.environment.get("PATH", "")
-    installer = partial(find_installer, wishes.installer, shipped_installers(), path)
-    if wishes.installer is not None:
+    installer = partial(find_installer, options.installer, shipped_installers(), path)
+    if options.installer is not None:
         installer()  # so that a wrong one is told before anything else
     with tempfile.TemporaryDirectory(prefix="corral-build-") as scratch:
-        layout = wishes.output or Path(scratch) / "layout"
+        layout = options.output or Path(scratch) / "layout"
         made = await make(order, layout, installer)
-        if told:
+        if is_verbose:
             _tell(made)
-        archive = wishes.archive
+        archive = options.archive
         if archive is not None:
             await in_thread(lambda: write_archive(layout, archive))
         if reference is not None:
-            await _push(layout, reference, mount_from=wishes.mount_from, told=told)
+            await _push(layout, reference, mount_from=options.mount_from, is_verbose=is_verbose)
     return made
 
 
-async def _push(layout: Path, reference: "Reference", *, mount_from: str, told: bool) -> None:
+async def _push(layout: Path, reference: "Reference", *, mount_from: str, is_verbose: bool) -> None:
     from corral.base.clock import SystemClock
     from corral.imaging.push import push_layout
 
     result = await push_layout(layout, reference, config=images(), clock=SystemClock(), mount_from=mount_from)
     warn(list(result.notes))
-    if told:
+    if is_verbose:
         say(pushed_sentence(result))
 
 

@@ -17,7 +17,7 @@ _PLACES: Final = "--output, --archive or --push"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class BuildOptions:
     """What the command was given, unread."""
 
     output: Path | None

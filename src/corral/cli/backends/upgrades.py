@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from corral.base.words import listed
-from corral.cli.humane import age
 from corral.cli.output import Column, plain, say, show, table
+from corral.cli.units import age
 from corral.wire.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from corral.cli.humane import age, ago, moment, share, size
+from corral.cli.units import age, ago, moment, share, size
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 GIB = 1024**3

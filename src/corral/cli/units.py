@@ -1,8 +1,11 @@
-"""Sizes, ages and times as people read them."""
+"""Sizes, ages, times and durations as people read and write them."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
-from corral.base.durations import format_duration
+import click
+
+from corral.base.durations import format_duration, parse_duration
 from corral.base.sizes import format_size as size
 from corral.wire.times import ZERO, parse_time
 
@@ -42,3 +45,20 @@ def parse_moment(text: str | None) -> datetime | None:
         return parse_time(text)
     except ValueError:
         return None
+
+
+class DurationParameter(click.ParamType[timedelta]):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        try:
+            return value if isinstance(value, timedelta) else parse_duration(value)
+        except (ValueError, OverflowError) as error:
+            self.fail(str(error), param, ctx)
+
+
+def duration_text(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """For a flag whose text is passed on: what is no duration is refused by the name of the flag."""
+    if value:
+        DurationParameter().convert(value, parameter, context)
+    return value

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from corral.base.words import listed
-from corral.cli.humane import age, size
 from corral.cli.output import Column, plain, table
+from corral.cli.units import age, size
 from corral.frontend.backends.decide.upgrades import BuildIdentity, is_alike, usual_build
 from corral.wire.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
 

@@ -7,17 +7,34 @@ from typing import TYPE_CHECKING
 import click
 
 from corral.cli.connection import connected, open_client
-from corral.cli.node_names import complete_node
-from corral.cli.operation_names import complete_operation, find_operation, newest_operations
+from corral.cli.names import complete_node, complete_operation, find_operation, newest_operations
 from corral.cli.operation_watch import Watching, wait_options, watched, within_option
+from corral.cli.operation_words import SHORT_ID, advice, counts, shown_status, situation, summary
 from corral.cli.options import CorralCommand
-from corral.cli.output import console, json_option, print_json, print_json_list, say, show
+from corral.cli.output import (
+    Column,
+    console,
+    facts,
+    json_option,
+    plain,
+    print_json,
+    print_json_list,
+    say,
+    show,
+    styled,
+    table,
+)
+from corral.cli.units import age, moment
 from corral.frontend.operations.decide.operation import OperationState
 from corral.processes.exit_codes import ExitCode
+from corral.wire.operation_views import OperationView, TargetView
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
     from corral.cli.client import ApiClient
-    from corral.wire.operation_views import Changed, OperationView
+    from corral.wire.operation_views import Changed
 
 _nodes_option = click.option(
     "--node",
@@ -54,7 +71,6 @@ def ops() -> None:
 @connected
 def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
     """List the operations, the newest first."""
-    from corral.cli.operation_tables import operation_table
 
     found = [one for one in newest_operations(open_client(), limit=last) if not states or one.state in states]
     if as_json:
@@ -71,7 +87,6 @@ def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
 @connected
 def show_operation(operation: str, as_json: bool) -> None:
     """Show one operation, how each node stands, and what to do next."""
-    from corral.cli.operation_tables import operation_facts
 
     found = find_operation(open_client(), operation)
     if as_json:
@@ -161,3 +176,47 @@ def _target(operation: "OperationView", reference: str) -> str:
     if len(set(found)) > 1:
         raise Conflict(f"{reference} may mean {', '.join(found[:10])}; name one by its id")
     return found[0]
+
+
+def operation_table(operations: Sequence[OperationView], now: datetime, *, width: int) -> "Table":
+    columns: list[Column[OperationView]] = [
+        Column(title="ID", cell=lambda one: plain(one.id[:SHORT_ID])),
+        Column(title="STATE", cell=lambda one: styled(one.state)),
+        Column(title="WHAT", cell=lambda one: plain(f"{one.verb} {one.backend}")),
+        Column(title="STARTED", cell=lambda one: age(one.accepted_at, now), least_width=60),
+        Column(title="TARGETS", cell=lambda one: plain(counts(one)), least_width=80),
+        Column(title="BY", cell=lambda one: plain(one.asked_by), least_width=110),
+        Column(title="URI", cell=lambda one: plain(one.uri), least_width=140),
+    ]
+    return table(columns, operations, width=width)
+
+
+def operation_facts(operation: OperationView, now: datetime, *, width: int) -> "RenderableType":
+    """The whole, its targets, and what to do next."""
+    from rich.console import Group
+
+    pairs = [
+        ("Id", plain(operation.id)),
+        ("What", plain(f"{operation.verb} {operation.backend}")),
+        ("Uri", plain(operation.uri)),
+        ("State", styled(operation.state)),
+        ("So far", plain(summary(operation))),
+        ("Asked by", f"{plain(operation.asked_by)}, {moment(operation.accepted_at, now)}"),
+        ("Changed", moment(operation.changed_at, now)),
+    ]
+    parts: list[RenderableType] = [facts([(name, value) for name, value in pairs if value]), ""]
+    parts.append(target_table(operation, now, width=width))
+    if steps := advice(operation):
+        parts += ["", "[bold]What to do[/]", facts([(plain(names), plain(sentence)) for names, sentence in steps])]
+    return Group(*parts)
+
+
+def target_table(operation: OperationView, now: datetime, *, width: int) -> "Table":
+    columns: list[Column[TargetView]] = [
+        Column(title="NODE", cell=lambda one: plain(one.node_name)),
+        Column(title="STATUS", cell=lambda one: styled(shown_status(one, operation.verb))),
+        Column(title="CHANGED", cell=lambda one: age(one.changed_at, now), least_width=60),
+        Column(title="BACKEND", cell=lambda one: plain(one.backend), least_width=130),
+        Column(title="DETAIL", cell=lambda one: plain(situation(one, operation.verb)), wraps=True),
+    ]
+    return table(columns, operation.targets, width=width)

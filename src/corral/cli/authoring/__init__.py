@@ -1,0 +1,21 @@
+"""`corral backend`: tools for those who write backends. Needs no frontend."""
+
+from typing import Final
+
+import click
+
+from corral.cli.options import lazy_group
+
+COMMANDS: Final = {
+    "build": "corral.cli.authoring.build:build",
+    "run": "corral.cli.authoring.run:run",
+    "push": "corral.cli.authoring.publish:push",
+    "index": "corral.cli.authoring.publish:index",
+    "sign": "corral.cli.authoring.sign:sign",
+    "keygen": "corral.cli.authoring.sign:generate_keys",
+}
+
+
+@click.command(cls=lazy_group(COMMANDS))
+def backend() -> None:
+    """Make backends: images, signatures, galleries."""

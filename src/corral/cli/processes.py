@@ -1,0 +1,258 @@
+"""Commands that run processes: `corral up`, and one for each process that it starts."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from corral.base.settings import default_data
+from corral.cli.backends.local import backends
+from corral.cli.options import CorralCommand, CorralGroup, process_sources, settings_options, sources, warn
+from corral.processes.exit_codes import ExitCode
+from corral.processes.settings import UpSettings
+
+if TYPE_CHECKING:
+    from corral.frontend.access.credentials import Credentials
+    from corral.frontend.config import ControlConfig
+    from corral.processes.settings_sources import SettingSources
+    from corral.processes.up import ReadyFleet
+    from corral.processes.up_file import UpKeys
+
+_CLEAR_LINE: Final = "\x1b[2K"
+_QUESTION: Final = "What is the capital of France? Answer in one sentence."
+
+
+@click.command(cls=CorralCommand)
+@settings_options(up=None, log=None)
+def up() -> int:
+    """Run a whole fleet on this machine.
+
+    Starts a NATS server, a frontend and workers, keeps them alive, and writes up.json into the data directory for
+    scripts. Needs no configuration. Ctrl-C stops everything.
+    """
+    from corral.base.logs import LogOutput
+    from corral.processes.settings_sources import resolve
+    from corral.processes.up import run_up
+
+    found = process_sources()
+    settings = resolve(UpSettings, found)
+    logs = resolve(LogOutput, found)
+    warn(found.warnings)
+    return run_up(settings, logs, found, TerminalWords(lambda *words: client_command(settings, found, *words)))
+
+
+def client_command(settings: UpSettings, sources: "SettingSources", *words: str) -> str:
+    """How to call a client of this fleet from the same shell."""
+    arguments = [*_program(), *words]
+    if settings.data != default_data(sources.environment):
+        arguments += ["--data", str(settings.data)]
+    return shlex.join(arguments)
+
+
+def _program() -> list[str]:
+    """What was typed to start us, or the plain name where the shell finds us by it."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return [sys.executable, "-m", "corral"]
+    found = shutil.which("corral")
+    is_on_path = found is not None and Path(found).resolve() == program.resolve()
+    return ["corral" if is_on_path else str(program)]
+
+
+class TerminalWords:
+    """Says it on standard output, with colours where there is a terminal."""
+
+    def __init__(self, command: Callable[..., str]) -> None:
+        self._command = command
+        self._is_waiting = False
+
+    def new_keys(self, keys: "UpKeys", file: Path) -> None:
+        """Keys are printed on a terminal only: any other output may be a journal that others read."""
+        if not sys.stdout.isatty():
+            click.echo(f"The administrator key and the registration token are in {file}, readable only by you.")
+            return
+        self._end_waiting()
+        click.echo(f"Administrator key:   {click.style(keys.admin, bold=True)}")
+        click.echo(f"Registration token:  {click.style(keys.registration, bold=True)}")
+        click.echo("They are kept in the data directory, readable only by you; this is the only time they are printed.")
+
+    def waiting(self, reasons: list[str]) -> None:
+        """On a terminal the next line replaces this one: a slow start is no event."""
+        text = f"Still waiting for {'; '.join(reasons)}"
+        if sys.stdout.isatty():
+            width = shutil.get_terminal_size().columns
+            click.echo(f"{_CLEAR_LINE}{text[: width - 1]}\r", nl=False)
+            self._is_waiting = True
+        else:
+            click.echo(text)
+
+    def ready(self, fleet: "ReadyFleet") -> None:
+        nodes = {0: "no workers", 1: "1 healthy node"}.get(fleet.healthy, f"{fleet.healthy} healthy nodes")
+        mark = click.style("Corral is ready", fg="green", bold=True)
+        url = click.style(fleet.url, underline=True)
+        self._end_waiting()
+        click.echo(f"{mark} at {url} with {nodes}, after {fleet.seconds:.1f} s. Ctrl-C stops it.")
+        click.echo(f"Logs are in {fleet.logs}; --verbose shows them here.")
+        words = ("chat", fleet.model, "--once", _QUESTION) if fleet.model else ("nodes", "list")
+        click.echo(f"Try: {click.style(self._command(*words), bold=True)}")
+
+    def _end_waiting(self) -> None:
+        if self._is_waiting:
+            click.echo(_CLEAR_LINE, nl=False)
+            self._is_waiting = False
+
+    def stopping(self) -> None:
+        self._end_waiting()
+        click.echo("Stopping…")
+
+
+@click.command(cls=CorralCommand)
+@settings_options(frontend=None, log=None)
+@click.option("--report-descriptor", type=int, default=None, hidden=True)
+def frontend(report_descriptor: int | None) -> int:
+    """Run a frontend.
+
+    That is the API, and the loops that keep the fleet as it should be. They run in the control process, a child that
+    is started again when it dies.
+    """
+    from corral.base.logs import LogOutput
+    from corral.frontend.config import ControlConfig
+    from corral.processes.configs import control_config
+    from corral.processes.launcher import report_nothing, report_to, run_frontend
+    from corral.processes.settings_sources import resolve
+
+    found = process_sources()
+    settings = resolve(ControlConfig, found)
+    logs = resolve(LogOutput, found)
+    control_config(settings)  # says here, once, what would stop control
+    warn(found.warnings)
+    report = report_nothing if report_descriptor is None else report_to(report_descriptor)
+    return run_frontend(settings, logs, found, report=report)
+
+
+@click.command(cls=CorralCommand, hidden=True)
+@settings_options(frontend=None, log=None)
+@click.option("--gateway-key-descriptor", type=int, default=None, hidden=True)
+def control(gateway_key_descriptor: int | None) -> None:
+    """Run the control process of a frontend; `corral frontend` starts it."""
+    import asyncio
+    from dataclasses import replace
+
+    import uvloop
+
+    from corral.base.garbage import look_for_garbage_rarely
+    from corral.base.logs import LogOutput, set_up_logs
+    from corral.base.processes import secret_from
+    from corral.base.tasks import stop_on_signals
+    from corral.frontend.config import ControlConfig
+    from corral.galleries.config import GalleriesConfig
+    from corral.oci.config import ImagesConfig
+    from corral.processes.configs import control_config, images_config
+    from corral.processes.control import run_control
+    from corral.processes.settings_sources import resolve
+
+    found = sources()
+    logs = resolve(LogOutput, found)
+    key = secret_from(gateway_key_descriptor)
+    galleries = resolve(GalleriesConfig, found)
+    images = images_config(resolve(ImagesConfig, found), found.environment)
+    stated = control_config(resolve(ControlConfig, found), gateway_key=key)
+    config = replace(stated, galleries=galleries, images=images)
+    set_up_logs(logs.name or "control", logs)
+
+    announce_keys = print_new_keys if sys.stdout.isatty() else store_new_keys
+
+    async def life() -> None:
+        stop = asyncio.Event()
+        with stop_on_signals(stop):
+            await run_control(config, stop, announce_keys=announce_keys)
+
+    look_for_garbage_rarely()
+    uvloop.run(life())
+
+
+def print_new_keys(credentials: "Credentials", config: "ControlConfig") -> None:
+    """Print the keys that this start made, unless a credentials file has them: for a terminal, which a person reads."""
+    if config.credentials_file is not None:
+        return
+    if credentials.new_admin_key is not None:
+        click.echo(f"Administrator key (shown once, keep it): {credentials.new_admin_key}")
+    if credentials.new_registration_token:
+        click.echo(f"Registration token for workers (shown once): {credentials.registration_token}")
+
+
+def store_new_keys(credentials: "Credentials", config: "ControlConfig") -> None:
+    """Write the keys that this start made into the data directory and print the path only.
+
+    For an output that is no terminal: it usually ends in a journal, which more people may read than may have the keys.
+    """
+    from corral.frontend.config import CREDENTIALS_FILE
+
+    file = config.data / CREDENTIALS_FILE
+    if config.credentials_file is None and credentials.write_new(file):
+        click.echo(f"The new keys are in {file}, readable only by you. Keep them elsewhere, and delete the file.")
+
+
+@click.command(cls=CorralCommand)
+@settings_options(gateway=None, log=None)
+@click.option("--key-descriptor", type=int, default=None, hidden=True)
+def gateway(key_descriptor: int | None) -> None:
+    """Run a gateway alone, to serve more.
+
+    It has a public port, and relays requests to replicas and everything else to control. It needs the URL of a
+    frontend and a key of the scope gateway, and neither the database nor NATS.
+    """
+    from corral.base.logs import LogOutput, set_up_logs
+    from corral.base.processes import secret_from
+    from corral.gateway.config import GatewayConfig
+    from corral.processes.gateway import gateway_config, main
+    from corral.processes.settings_sources import resolve
+
+    found = process_sources()
+    logs = resolve(LogOutput, found)
+    config = gateway_config(resolve(GatewayConfig, found), key=secret_from(key_descriptor))
+    warn(found.warnings)
+    set_up_logs(logs.name or "gateway", logs)
+    main(config)
+
+
+@click.group(cls=CorralGroup, invoke_without_command=True)
+@settings_options(worker=None, gallery=None, images=None, log=None)
+@click.pass_context
+def worker(context: click.Context) -> int:
+    """Make this machine a node of a fleet.
+
+    The worker registers, reports how the machine is, and runs what it is given. A new node waits for an administrator's
+    approval. With a command it does not run, and only that is done.
+    """
+    return _run_worker() if context.invoked_subcommand is None else ExitCode.OK
+
+
+worker.add_command(backends)
+
+
+def _run_worker() -> int:
+    from corral.base.logs import LogOutput, set_up_logs
+    from corral.galleries.config import GalleriesConfig
+    from corral.oci.config import ImagesConfig
+    from corral.processes.configs import images_config, worker_config
+    from corral.processes.settings_sources import resolve
+    from corral.worker.config import WorkerConfig
+
+    found = process_sources()
+    galleries = resolve(GalleriesConfig, found)
+    config = worker_config(resolve(WorkerConfig, found), found.environment, galleries)
+    images = images_config(resolve(ImagesConfig, found), found.environment)
+    logs = resolve(LogOutput, found)
+    warn(found.warnings)
+
+    from corral.processes.worker import main
+
+    log_name = logs.name or "worker"
+    set_up_logs(log_name, logs)
+    return main(replace(config, logs=logs, log_name=log_name, galleries=galleries, images=images))
