@@ -1,4 +1,4 @@
-"""Who we are to a registry: credentials as Docker and Podman keep them, and the answers to a registry's challenges."""
+"""Registry credentials as Docker and Podman store them, and how to answer a registry's authentication challenge."""
 
 import base64
 import binascii
@@ -21,14 +21,14 @@ _PARAMETER: Final = re.compile(r'\s*,?\s*([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """For one registry, or for what lies below a path of it."""
+    """A login for a registry, or for the repositories below a path of it."""
 
     place: str
     """`quay.io`, or `quay.io/team`."""
     username: str = ""
     password: str = ""
     identity_token: str = ""
-    """A token that stands for a login; the registry's own service gives others for it."""
+    """A refresh token that replaces user and password; the registry's token service exchanges it for access tokens."""
 
     def __repr__(self) -> str:
         return f"Credential(place={self.place!r})"
@@ -52,14 +52,14 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCredentials:
-    """What a file holds, and sentences about what in it has no effect."""
+    """The credentials of the files, and notes about entries that have no effect."""
 
     credentials: tuple[Credential, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
 
 def config_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where Docker and Podman keep credentials, the first to be believed first."""
+    """Return the paths of the credential files of Docker and Podman, highest precedence first."""
     home = environment.get("HOME", "")
     candidates = (
         environment.get("REGISTRY_AUTH_FILE", ""),
@@ -76,7 +76,7 @@ def _below(folder: str, name: str) -> str:
 
 
 def read_auths(text: str) -> tuple[Credential, ...]:
-    """The logins of a Docker configuration that is given as text; ValueError, without the text, when it is none."""
+    """Parse the logins of a Docker configuration. Raise ValueError, without the text, when it is invalid."""
     try:
         config = msgspec.json.decode(text, type=_Config)
     except UNREADABLE_JSON:
@@ -89,7 +89,7 @@ def read_auths(text: str) -> tuple[Credential, ...]:
 
 
 def read_stored(files: Iterable[Path]) -> StoredCredentials:
-    """Credentials of all files that are there. A file that cannot be read is a note: most images need none."""
+    """Read the credentials of all existing files. An unreadable file becomes a note: most images need no login."""
     credentials: list[Credential] = []
     notes: list[str] = []
     for file in files:
@@ -132,7 +132,7 @@ def _login(entry: _AuthEntry) -> tuple[str, str]:
 
 
 def place_of(key: str) -> str:
-    """What a key of such a file stands for: some are URLs, and Docker Hub has had several."""
+    """Normalise a key of a credential file: some are URLs, and Docker Hub has had several names."""
     place = key.partition("://")[2] or key
     host, _, path = place.strip("/").partition("/")
     if host in _HUB_KEYS:
@@ -141,14 +141,14 @@ def place_of(key: str) -> str:
 
 
 def credential_for(credentials: Iterable[Credential], reference: Reference) -> Credential | None:
-    """The one whose place says most; of equal ones the first."""
-    fitting = [one for one in credentials if f"{reference.name}/".startswith(f"{one.place}/")]
-    return max(fitting, key=lambda one: len(one.place), default=None)
+    """Return the credential with the longest matching place; the first of equal ones."""
+    fitting = [credential for credential in credentials if f"{reference.name}/".startswith(f"{credential.place}/")]
+    return max(fitting, key=lambda credential: len(credential.place), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
-    """What a registry wants to see."""
+    """What a registry asks for in `WWW-Authenticate`."""
 
     scheme: str
     realm: str = ""
@@ -157,18 +157,18 @@ class Challenge:
 
 
 def read_challenge(headers: Iterable[str]) -> Challenge:
-    """The first that we can answer; RegistryRefused when there is none."""
+    """Return the first challenge that we can answer. Raise RegistryRefused when there is none."""
     for header in headers:
         scheme, _, rest = header[:_MAX_HEADER].partition(" ")
         if scheme.lower() == "basic":
             return Challenge(scheme="basic")
         if scheme.lower() == "bearer":
-            found = {match[1].lower(): match[2] or match[3] or "" for match in _PARAMETER.finditer(rest)}
-            if found.get("realm"):
+            parameters = {match[1].lower(): match[2] or match[3] or "" for match in _PARAMETER.finditer(rest)}
+            if parameters.get("realm"):
                 return Challenge(
                     scheme="bearer",
-                    realm=found["realm"],
-                    service=found.get("service", ""),
-                    scope=found.get("scope", ""),
+                    realm=parameters["realm"],
+                    service=parameters.get("service", ""),
+                    scope=parameters.get("scope", ""),
                 )
     raise RegistryRefused("the registry wants a login, and does not say of which kind")

@@ -1,8 +1,8 @@
-"""Fetches content into a directory, where it is known by its digest, and goes on where an earlier attempt ended.
+"""Downloads blobs into a cache directory, resumes interrupted downloads, and verifies digests.
 
-Content is hashed while it comes. Under its final name there is only what was whole and right; what lies there from an
-earlier life is hashed again before it is used, since a crash may have left anything. Several processes may share the
-directory: whoever fetches holds a lock on the unfinished file.
+Content is hashed while it arrives. A final name exists only for a complete, verified blob; a blob of an earlier run
+is hashed again before it is used, since a crash may have damaged it. Several processes may share the directory: the
+one that downloads holds a lock on the partial file.
 """
 
 import fcntl
@@ -29,35 +29,35 @@ _RANGE: Final = re.compile(r"bytes (\d{1,18})-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedBlob:
-    """A piece of content."""
+    """A blob to download."""
 
     key: str
-    """Under which it is kept."""
+    """File name in the cache."""
     digest: str
-    """Empty: not known, and then an unfinished file cannot be gone on with."""
+    """Expected digest. Empty: unknown, and then a partial download cannot be resumed."""
     size: int | None
-    """None: not known."""
+    """Size in bytes; None: unknown."""
     most: int
-    """More than this is not taken, whatever was announced."""
+    """Maximum size; a larger blob is refused whatever size was announced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """Content on its way."""
+    """The body of a response that is being received."""
 
     start: int
-    """From where on: what was asked for, or 0."""
+    """Offset of the first byte: the requested one, or 0."""
     length: int | None
-    """How many bytes are announced."""
+    """Announced length in bytes."""
     pieces: AsyncIterator[bytes]
 
 
 Opener = Callable[[int], AbstractAsyncContextManager[Body]]
-"""Asks for content from an offset on."""
+"""Requests the content from an offset on."""
 
 
 async def body_of(answer: RegistryResponse, offset: int, what: str, network: Network) -> Body:
-    """What an answer to such a question holds; raises what its status means."""
+    """Return the body of a response to a ranged request. Raise the error that its status stands for."""
     if answer.status == 416:
         raise ContentMismatch(f"{what}: the server has nothing beyond byte {offset}")
     if answer.status not in (200, 206):
@@ -71,84 +71,84 @@ async def body_of(answer: RegistryResponse, offset: int, what: str, network: Net
 
 
 class BlobCache:
-    """A directory of content."""
+    """A cache directory of blobs."""
 
     def __init__(self, folder: Path, *, network: Network, clock: Clock) -> None:
         self._folder = folder
         self._network = network
         self._clock = clock
 
-    async def get(self, wanted: WantedBlob, opener: Opener, on_position: Callable[[int], None]) -> BinaryIO:
-        """The whole content as an open file; what happens to its name afterwards does not matter."""
+    async def get(self, blob: WantedBlob, opener: Opener, on_position: Callable[[int], None]) -> BinaryIO:
+        """Return the complete, verified content as an open file. It stays readable when the name is removed."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
-            if (file := await in_thread(lambda: self._finished(wanted))) is not None:
+            if (file := await in_thread(lambda: self._finished(blob))) is not None:
                 on_position(os.fstat(file.fileno()).st_size)
                 return file
-            async with self._unfinished(wanted) as draft:
+            async with self._unfinished(blob) as draft:
                 if draft is None:
-                    continue  # somebody finished it meanwhile
-                download = _Download(wanted, draft, on_position)
+                    continue  # another process finished it meanwhile
+                download = _Download(blob, draft, on_position)
                 await download.run(opener, FetchRetries(self._network, self._clock), self._network.restarts)
-                os.rename(self._part(wanted), self._final(wanted))
+                os.rename(self._part(blob), self._final(blob))
                 return os.fdopen(os.dup(draft.fileno()), "rb")
 
-    def forget(self, wanted: WantedBlob) -> None:
-        """Remove what there is of it."""
-        for path in (self._final(wanted), self._part(wanted)):
+    def forget(self, blob: WantedBlob) -> None:
+        """Remove the blob and its partial download."""
+        for path in (self._final(blob), self._part(blob)):
             path.unlink(missing_ok=True)
 
-    def missing_bytes(self, wanted: WantedBlob) -> int:
-        """How much room fetching it will take."""
-        for path in (self._final(wanted), self._part(wanted)):
+    def missing_bytes(self, blob: WantedBlob) -> int:
+        """Return how many bytes still have to be downloaded."""
+        for path in (self._final(blob), self._part(blob)):
             if path.exists():
-                return max((wanted.size or 0) - path.stat().st_size, 0)
-        return wanted.size or 0
+                return max((blob.size or 0) - path.stat().st_size, 0)
+        return blob.size or 0
 
-    def _finished(self, wanted: WantedBlob) -> BinaryIO | None:
-        """What is there under its final name, if it still is what it should be."""
-        if not wanted.digest:
+    def _finished(self, blob: WantedBlob) -> BinaryIO | None:
+        """Open the cached blob if its content still has the right digest; remove it otherwise."""
+        if not blob.digest:
             return None
         try:
-            file = self._final(wanted).open("rb")
+            file = self._final(blob).open("rb")
         except FileNotFoundError:
             return None
-        hashed = new_hash(wanted.digest)
+        hashed = new_hash(blob.digest)
         feed_file(hashed, file)
-        if wanted.digest.endswith(f":{hashed.hexdigest()}"):
+        if blob.digest.endswith(f":{hashed.hexdigest()}"):
             return file
         file.close()
-        self._final(wanted).unlink(missing_ok=True)
+        self._final(blob).unlink(missing_ok=True)
         return None
 
     @asynccontextmanager
-    async def _unfinished(self, wanted: WantedBlob) -> AsyncIterator[BinaryIO | None]:
-        """The unfinished file, ours alone; None when it is not there any more once we have it."""
-        path = self._part(wanted)
+    async def _unfinished(self, blob: WantedBlob) -> AsyncIterator[BinaryIO | None]:
+        """Open the partial file and hold its lock. Yield None when the file was finished or removed meanwhile."""
+        path = self._part(blob)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "r+b", buffering=0) as draft:
             while not _lock(draft):
-                await self._clock.sleep(_LOOK_SECONDS)  # another process fetches the same: there is nothing to wait on
+                await self._clock.sleep(_LOOK_SECONDS)  # another process downloads this blob, and its lock has no event
             try:
                 yield draft if _is_still(path, draft) else None
             finally:
                 if _is_still(path, draft) and not os.fstat(draft.fileno()).st_size:
                     path.unlink()
 
-    def _final(self, wanted: WantedBlob) -> Path:
-        return self._folder / wanted.key
+    def _final(self, blob: WantedBlob) -> Path:
+        return self._folder / blob.key
 
-    def _part(self, wanted: WantedBlob) -> Path:
-        return self._folder / f"{wanted.key}{_UNFINISHED}"
+    def _part(self, blob: WantedBlob) -> Path:
+        return self._folder / f"{blob.key}{_UNFINISHED}"
 
 
 def prune(folder: Path, *, before: float) -> None:
-    """Remove what was last written before that time, in seconds: nobody came back for it."""
+    """Remove blobs last written before this time (seconds since the epoch)."""
     _prune(folder, before, ending="")
 
 
 def prune_unfinished(folder: Path, *, before: float) -> None:
-    """The same for what is not whole."""
+    """Remove partial downloads last written before this time (seconds since the epoch)."""
     _prune(folder, before, ending=_UNFINISHED)
 
 
@@ -176,20 +176,21 @@ def _is_still(path: Path, file: BinaryIO) -> bool:
 
 
 class _Download:
-    """One piece of content on its way into a file."""
+    """One download into a partial file."""
 
-    def __init__(self, wanted: WantedBlob, draft: BinaryIO, on_position: Callable[[int], None]) -> None:
-        self._wanted = wanted
+    def __init__(self, blob: WantedBlob, draft: BinaryIO, on_position: Callable[[int], None]) -> None:
+        self._blob = blob
         self._draft = draft
         self._on_position = on_position
         self._size = 0
         self._hash = self._new_hash()
 
     def _new_hash(self) -> Hash:
-        return new_hash(self._wanted.digest or "sha256:")
+        return new_hash(self._blob.digest or "sha256:")
 
     async def run(self, opener: Opener, patience: FetchRetries, restarts: int) -> None:
-        """Until all is there and right. Retries what is worth it; a file that is not right is emptied."""
+        """Download until the content is complete and verified. Retry what is retryable; empty the file on a wrong
+        digest."""
         await in_thread(self._take_up)
         while not self._is_complete():
             before = self._size
@@ -210,9 +211,9 @@ class _Download:
         self._check_or_empty()
 
     def _take_up(self) -> None:
-        """Go on after what an earlier attempt left, if that can be checked in the end."""
+        """Resume a partial download if the digest is known, so that the result can be verified."""
         there = os.fstat(self._draft.fileno()).st_size
-        if not self._wanted.digest or (self._wanted.size is not None and there > self._wanted.size):
+        if not self._blob.digest or (self._blob.size is not None and there > self._blob.size):
             self._start_over()
             return
         self._draft.seek(0)
@@ -242,9 +243,9 @@ class _Download:
                     await self._store(batch)
                     gathered = 0
         finally:
-            await self._store(batch)  # also of an attempt that broke off: the next one goes on from here
-        if body.length is not None and self._wanted.size is None and self._size < body.start + body.length:
-            raise RegistryUnavailable(f"{self._wanted.key}: the answer broke off")
+            await self._store(batch)  # store the bytes of a failed attempt too: the next one resumes here
+        if body.length is not None and self._blob.size is None and self._size < body.start + body.length:
+            raise RegistryUnavailable(f"{self._blob.key}: the answer broke off")
 
     async def _store(self, batch: list[bytes]) -> None:
         if not batch:
@@ -262,34 +263,34 @@ class _Download:
             rest = rest[written:]
 
     def _is_complete(self) -> bool:
-        return self._wanted.size is not None and self._size == self._wanted.size
+        return self._blob.size is not None and self._size == self._blob.size
 
     def _is_right(self) -> bool:
-        return not self._wanted.digest or self._wanted.digest.endswith(f":{self._hash.hexdigest()}")
+        return not self._blob.digest or self._blob.digest.endswith(f":{self._hash.hexdigest()}")
 
     def _check_announced(self, body: Body) -> None:
         if body.length is None:
             return
         end = body.start + body.length
-        if self._wanted.size is not None and end != self._wanted.size:
-            raise ContentMismatch(f"{self._wanted.key}: {end} bytes are announced where {self._wanted.size} belong")
+        if self._blob.size is not None and end != self._blob.size:
+            raise ContentMismatch(f"{self._blob.key}: {end} bytes are announced where {self._blob.size} belong")
         self._check_not_beyond(end)
 
     def _check_not_beyond(self, size: int) -> None:
-        if self._wanted.size is not None and size > self._wanted.size:
-            raise ContentMismatch(f"{self._wanted.key}: more than {self._wanted.size} bytes came")
-        if size > self._wanted.most:
-            raise LimitExceeded(f"{self._wanted.key}: more than {self._wanted.most} bytes came")
+        if self._blob.size is not None and size > self._blob.size:
+            raise ContentMismatch(f"{self._blob.key}: more than {self._blob.size} bytes came")
+        if size > self._blob.most:
+            raise LimitExceeded(f"{self._blob.key}: more than {self._blob.most} bytes came")
 
     def _check(self) -> None:
-        if self._wanted.size is not None and not self._is_complete():
-            raise RegistryUnavailable(f"{self._wanted.key}: only {self._size} of {self._wanted.size} bytes came")
+        if self._blob.size is not None and not self._is_complete():
+            raise RegistryUnavailable(f"{self._blob.key}: only {self._size} of {self._blob.size} bytes came")
         if not self._is_right():
-            found = self._hash.hexdigest()
-            raise ContentMismatch(f"what came for {self._wanted.digest} has the digest {found}")
+            actual = self._hash.hexdigest()
+            raise ContentMismatch(f"what came for {self._blob.digest} has the digest {actual}")
 
     def _check_or_empty(self) -> None:
-        """For what was complete from the start."""
+        """Verify a file that was complete from the start; empty it when its digest is wrong."""
         try:
             self._check()
         except ContentMismatch:

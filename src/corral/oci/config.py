@@ -1,5 +1,5 @@
-"""What whoever runs the program may set for pulls, how an order for a puller is made of it, and whether a signature, a
-digest or a hash covers its sources. Fetches nothing."""
+"""Settings for pulls, how an order for a puller is made from them, and whether a signature, a digest or a hash covers
+its sources. Does no network I/O."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ REGISTRY_AUTH: Final = SettingKind(
 
 
 def judge_sources(sources: Sequence[str], *, has_policy: bool, sha256: str, is_required: bool) -> tuple[str, ...]:
-    """Sentences about sources of which nothing shows what they hold; IntegrityRequired where that is not allowed."""
+    """Return warnings about sources whose content nothing verifies. Raise IntegrityRequired if settings forbid them."""
     gaps = [gap for uri in sources if (gap := _gap(uri, has_policy=has_policy, sha256=sha256))]
     if gaps and is_required:
         raise IntegrityRequired(f"{gaps[0]}, and {INTEGRITY_KNOB} asks for that")
@@ -32,11 +32,11 @@ def judge_sources(sources: Sequence[str], *, has_policy: bool, sha256: str, is_r
 
 
 def _gap(uri: str, *, has_policy: bool, sha256: str) -> str:
-    """What is missing; empty for what is covered, and for what is on this machine as a directory."""
+    """Return what is missing to verify a source; empty if it is covered, or is a directory on this machine."""
     try:
         source = parse_source(uri)
     except SourceInvalid:
-        return ""  # the puller will say so
+        return ""  # the puller reports it
     match source:
         case RegistryImage(reference=reference):
             if has_policy or reference.digest:
@@ -137,12 +137,12 @@ class ImagesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """What the content must be; empty where nobody knows."""
+    """What the content must be. Empty fields are not checked."""
 
     digest: str = ""
-    """Of the index or of the image for this machine."""
+    """Digest of the index or of the image for this machine."""
     sha256: str = ""
-    """Of an archive that is no image."""
+    """Hash of an archive that is not an image."""
 
 
 def make_order(
@@ -154,25 +154,25 @@ def make_order(
     pin: Pin | None = None,
     verification: Mapping[str, str] | None = None,
 ) -> tuple[PullOrder, Sequence[str]]:
-    """An order with only the logins that its sources need; and notes: of logins without effect, and of sources of which
-    nothing shows what they must hold. Reads files.
+    """Return an order with only the logins that its sources need, and notes: logins without effect, and sources whose
+    content nothing verifies. Reads files.
 
-    `verification` is the policy of the gallery that the sources come from. PolicyInvalid names what is wrong with it;
-    IntegrityRequired the source that is refused for want of a policy or a hash.
+    `verification` is the policy of the gallery that the sources come from. PolicyInvalid says what is wrong with
+    it; IntegrityRequired names the source that is refused because it has neither policy nor hash.
     """
     stored = read_stored(config.auth_files)
-    known = pin or Pin()
+    content_pin = pin or Pin()
     policy = _policy(verification or {})
     gaps = judge_sources(
-        sources, has_policy=policy is not None, sha256=known.sha256, is_required=config.require_integrity
+        sources, has_policy=policy is not None, sha256=content_pin.sha256, is_required=config.require_integrity
     )
     order = PullOrder(
         sources=tuple(sources),
         target=str(target),
         cache=str(cache),
         platform=this_platform(),
-        expected_digest=known.digest,
-        sha256=known.sha256,
+        expected_digest=content_pin.digest,
+        sha256=content_pin.sha256,
         verification=policy,
         trusted_root=str(config.trusted_root or ""),
         credentials=_needed(sources, config, stored),
@@ -193,13 +193,13 @@ def _policy(stated: Mapping[str, str]) -> Verification | None:
 
 
 def _needed(sources: Sequence[str], config: ImagesConfig, stored: StoredCredentials) -> tuple[Credential, ...]:
-    found: list[Credential] = []
+    needed: list[Credential] = []
     for uri in sources:
         try:
             source = parse_source(uri)
         except SourceInvalid:
-            continue  # the puller will say so
+            continue  # the puller reports it
         if isinstance(source, RegistryImage):
             fitting = credential_for((*config.credentials, *stored.credentials), source.reference)
-            found += [fitting] if fitting is not None and fitting not in found else []
-    return tuple(found)
+            needed += [fitting] if fitting is not None and fitting not in needed else []
+    return tuple(needed)

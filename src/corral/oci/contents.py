@@ -1,5 +1,5 @@
-"""What a source is to whoever unpacks it: an image of layers that can be opened wherever they come from, an archive
-that is no image, or a directory to copy."""
+"""What a source contains, as the unpacker sees it: an image with layers to open, an archive that is not an image, or a
+directory to copy."""
 
 import hashlib
 import io
@@ -24,75 +24,75 @@ from corral.oci.unpack import Unpacked
 
 
 class Layer(Protocol):
-    """One archive of an image."""
+    """One layer archive of an image."""
 
     @property
     def size(self) -> int | None:
-        """In compressed bytes; None: not known before it is there."""
+        """Compressed size in bytes; None: unknown until it is downloaded."""
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine already, so that nothing is downloaded."""
+        """Whether it is a file of this machine, so that nothing is downloaded."""
 
     async def open(self, on_position: Callable[[int], None]) -> BinaryIO:
-        """Fetch it if need be; returns when it is whole and right."""
+        """Download it if necessary; return when it is complete and verified."""
 
     def missing_bytes(self) -> int:
-        """How much room fetching it will take."""
+        """Return how many bytes still have to be downloaded."""
 
     def forget(self) -> None:
-        """Remove what was fetched of it."""
+        """Remove what was downloaded of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What a source turned out to be."""
+    """An opened source: its layers, or a directory to copy."""
 
     name: str
-    """For people."""
+    """Shown to users."""
     layers: Sequence[Layer]
     digest: str = ""
-    """Of what the name stood for: of the index, where there is one. Empty: nobody knows."""
+    """Digest that the name resolved to: the index's if there is one. Empty: unknown."""
     platform_digest: str = ""
-    """Of the image for this machine; the same where there is no index."""
+    """Digest of the image for this machine; equals `digest` if there is no index."""
     has_whiteouts: bool = True
-    """False for archives that are no layers."""
+    """False for an archive that is not an image layer."""
     directory: Path | None = field(default=None)
     """Set for a directory that is copied; there are no layers then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedLayer:
-    """Content that comes over the network."""
+    """A layer that is downloaded through the blob cache."""
 
-    wanted: WantedBlob
+    blob: WantedBlob
     cache: BlobCache
     opener: Opener = field(compare=False)
     is_local: bool = False
 
     @property
     def size(self) -> int | None:
-        return self.wanted.size
+        return self.blob.size
 
     async def open(self, on_position: Callable[[int], None]) -> BinaryIO:
-        return await self.cache.get(self.wanted, self.opener, on_position)
+        return await self.cache.get(self.blob, self.opener, on_position)
 
     def missing_bytes(self) -> int:
-        return self.cache.missing_bytes(self.wanted)
+        return self.cache.missing_bytes(self.blob)
 
     def forget(self) -> None:
-        self.cache.forget(self.wanted)
+        self.cache.forget(self.blob)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalLayer:
-    """A file of this machine, or a part of one. Never removed: it is not ours."""
+    """A layer in a file of this machine, or in a part of one. Its file is never removed."""
 
     path: Path
     size: int
     offset: int = 0
     digest: str = ""
-    """Checked when it is known."""
+    """Verified unless empty."""
     is_local: bool = True
 
     async def open(self, on_position: Callable[[int], None]) -> BinaryIO:
@@ -108,9 +108,9 @@ class LocalLayer:
 
     def _check(self, opened: BinaryIO) -> None:
         hashed = new_hash(self.digest)
-        found = feed_file(hashed, opened)
+        length = feed_file(hashed, opened)
         opened.seek(0)
-        if found != self.size or not self.digest.endswith(f":{hashed.hexdigest()}"):
+        if length != self.size or not self.digest.endswith(f":{hashed.hexdigest()}"):
             raise ContentMismatch(f"{self.path}: its content is not {self.digest}")
 
     def missing_bytes(self) -> int:
@@ -121,7 +121,7 @@ class LocalLayer:
 
 
 class Slice(io.RawIOBase):
-    """A part of a file as if it was one of its own. Closes the file with itself."""
+    """A read-only file over a part of another file. Closing it closes that file."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file = file
@@ -159,21 +159,21 @@ class Slice(io.RawIOBase):
 def archive_behind(
     url: str, *, sha256: str, fetcher: HttpFetcher, cache: BlobCache, network: Network, limits: UnpackLimits
 ) -> Image:
-    """Without a hash nothing can be gone on with after a break, and nothing is known of what comes."""
+    """Return an archive behind a URL as an image. Without a hash its download can neither be resumed nor verified."""
     check_url(url, network)
     digest = f"sha256:{sha256}" if sha256 else ""
     key = sha256 or "url-" + hashlib.sha256(url.encode()).hexdigest()
-    shown = url.partition("?")[0]
+    public_url = url.partition("?")[0]
 
     @asynccontextmanager
     async def opener(offset: int) -> AsyncIterator[Body]:
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         async with fetcher.ask(url, headers) as answer:
-            yield await body_of(answer, offset, shown, network)
+            yield await body_of(answer, offset, public_url, network)
 
-    wanted = WantedBlob(key=key, digest=digest, size=None, most=limits.total_bytes)
-    layer = FetchedLayer(wanted=wanted, cache=cache, opener=opener)
-    return Image(name=shown, layers=[layer], digest=digest, platform_digest=digest, has_whiteouts=False)
+    blob = WantedBlob(key=key, digest=digest, size=None, most=limits.total_bytes)
+    layer = FetchedLayer(blob=blob, cache=cache, opener=opener)
+    return Image(name=public_url, layers=[layer], digest=digest, platform_digest=digest, has_whiteouts=False)
 
 
 def local_archive(path: Path, *, sha256: str) -> Image:
@@ -185,10 +185,10 @@ def local_archive(path: Path, *, sha256: str) -> Image:
 
 
 def directory_size(folder: Path | None) -> int:
-    """Of all files in it; nothing without a directory."""
+    """Return the total size of the files below a directory; 0 if it does not exist."""
     if folder is None:
         return 0
-    return sum(one.status.st_size for one in _found_in(folder) if stat.S_ISREG(one.status.st_mode))
+    return sum(entry.status.st_size for entry in _entries_below(folder) if stat.S_ISREG(entry.status.st_mode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ class _FolderEntry:
     status: os.stat_result
 
 
-def _found_in(folder: Path) -> Iterator[_FolderEntry]:
+def _entries_below(folder: Path) -> Iterator[_FolderEntry]:
     for here, names, files in os.walk(folder):
         for name in sorted((*names, *files)):
             path = Path(here, name)
@@ -213,17 +213,18 @@ def copy_directory(
     is_cancelled: Callable[[], bool],
     on_position: Callable[[int], None],
 ) -> Unpacked:
-    """By the rules for archives, except that absolute links mean this machine, and must lead into the folder."""
+    """Copy a directory into the tree by the rules for archives, except that absolute links refer to this machine and
+    must lead into the folder."""
     unpacked = Unpacked()
-    for one in _found_in(folder):
+    for entry in _entries_below(folder):
         if is_cancelled():
             raise PullCancelled
         unpacked.entries += 1
         if unpacked.entries > limits.entries:
             raise LimitExceeded(f"{folder}: more than {limits.entries} entries ({ENTRIES_KNOB})")
-        _copy_one(one, folder, tree)
-        if stat.S_ISREG(one.status.st_mode):
-            unpacked.bytes += one.status.st_size
+        _copy_entry(entry, folder, tree)
+        if stat.S_ISREG(entry.status.st_mode):
+            unpacked.bytes += entry.status.st_size
             on_position(unpacked.bytes)
         if unpacked.bytes > limits.total_bytes:
             raise LimitExceeded(f"{folder}: more than {limits.total_bytes} bytes ({BYTES_KNOB})")
@@ -231,19 +232,19 @@ def copy_directory(
     return unpacked
 
 
-def _copy_one(one: _FolderEntry, folder: Path, tree: Tree) -> None:
-    place, name, mode = tree.locate(one.parts), one.parts[-1], one.status.st_mode
+def _copy_entry(entry: _FolderEntry, folder: Path, tree: Tree) -> None:
+    place, name, mode = tree.locate(entry.parts), entry.parts[-1], entry.status.st_mode
     if stat.S_ISDIR(mode):
         tree.make_directory(place, name, mode & 0o755 | 0o700)
     elif stat.S_ISLNK(mode):
-        tree.make_symlink(place, name, _inside(os.readlink(one.path), folder))
+        tree.make_symlink(place, name, _inside(os.readlink(entry.path), folder))
     elif stat.S_ISREG(mode):
-        with one.path.open("rb") as source, open(tree.make_file(place, name), "wb") as copy:
+        with entry.path.open("rb") as source, open(tree.make_file(place, name), "wb") as copy:
             shutil.copyfileobj(source, copy, 1024 * 1024)
             os.fchmod(copy.fileno(), mode & 0o755 | 0o600)
-        os.utime(name, ns=(one.status.st_atime_ns, one.status.st_mtime_ns), dir_fd=place.descriptor)
+        os.utime(name, ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns), dir_fd=place.descriptor)
     else:
-        raise UnpackRefused(f"{one.path} is neither a file nor a directory nor a link")
+        raise UnpackRefused(f"{entry.path} is neither a file nor a directory nor a link")
 
 
 def _inside(target: str, folder: Path) -> str:

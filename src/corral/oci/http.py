@@ -1,6 +1,6 @@
-"""HTTP as registries need it: redirects that never carry credentials elsewhere, and failures by what can be done.
+"""HTTP for registries: redirects never carry credentials to another host, and failures are sorted by what helps.
 
-Owns no retries; see `registry.py` and `blobs.py`.
+Does not retry; see `registry.py` and `blobs.py`.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _MAX_WORDS: Final = 8192
 _ROOM_BYTES: Final = 1024 * 1024
 
 Content = Callable[[], AsyncIterator[bytes]]
-"""Gives what is sent, from its beginning, each time it is called."""
+"""Returns the request body from its beginning, each time it is called."""
 
 
 class _Problem(msgspec.Struct):
@@ -45,7 +45,7 @@ class _Problems(msgspec.Struct):
 
 
 def open_fetcher_session(network: Network) -> aiohttp.ClientSession:
-    """A session with the patience of these settings; its opener closes it. Proxies are chosen for each request."""
+    """Open a session with the timeouts of these settings; the caller closes it. Proxies are chosen per request."""
     return open_session(
         connect_timeout=timedelta(seconds=network.connect_seconds),
         read_timeout=timedelta(seconds=network.answer_seconds),
@@ -53,7 +53,7 @@ def open_fetcher_session(network: Network) -> aiohttp.ClientSession:
 
 
 class HttpFetcher:
-    """Asks, follows redirects, and tells failures apart."""
+    """Sends requests, follows redirects, and maps failures to image errors."""
 
     def __init__(self, session: aiohttp.ClientSession, network: Network) -> None:
         self._session = session
@@ -63,18 +63,18 @@ class HttpFetcher:
     async def ask(
         self, url: str, headers: Mapping[str, str], *, authorization: str = ""
     ) -> AsyncIterator["RegistryResponse"]:
-        """The answer after all redirects, whatever its status. RegistryUnavailable when none comes."""
+        """Yield the response after all redirects, whatever its status. Raise RegistryUnavailable when there is none."""
         original = check_url(url, self._network)
         response = await self._follow(original, headers, authorization)
         try:
             yield RegistryResponse(response, original)
         finally:
-            response.close()  # what was not read is not worth reading
+            response.close()  # close the connection instead of draining the unread rest
 
     async def post(self, url: str, form: Mapping[str, str]) -> "tuple[int, bytes]":
-        """A form and the status and the bounded body of its answer. Redirects are not followed."""
+        """Post a form; return the status and the bounded body. Does not follow redirects."""
         check_url(url, self._network)
-        with _told(url):
+        with _as_image_errors(url):
             async with (
                 asyncio.timeout(self._network.answer_seconds),
                 self._session.post(
@@ -93,7 +93,7 @@ class HttpFetcher:
         content: Content | None = None,
         authorization: str = "",
     ) -> AsyncIterator["RegistryResponse"]:
-        """The answer to a request that changes something. Redirects are not followed: it might happen twice."""
+        """Yield the response to a request that changes something. Does not follow redirects: it might happen twice."""
         check_url(url, self._network)
         own = {"Authorization": authorization} if authorization else {}
         response = await self._send(method, url, {**headers, **own}, content)
@@ -105,7 +105,7 @@ class HttpFetcher:
     async def _send(
         self, method: str, url: str, headers: Mapping[str, str], content: Content | None
     ) -> aiohttp.ClientResponse:
-        """What is sent may take its time, as long as it moves."""
+        """Send a request without a total timeout; fail only when the upload stalls."""
         loop = asyncio.get_running_loop()
         patience = self._network.answer_seconds + self._network.connect_seconds
 
@@ -114,7 +114,7 @@ class HttpFetcher:
                 yield piece
                 deadline.reschedule(loop.time() + patience)
 
-        with _told(url):
+        with _as_image_errors(url):
             async with asyncio.timeout(patience) as deadline:
                 return await self._session.request(
                     method,
@@ -138,14 +138,14 @@ class HttpFetcher:
         raise RegistryUnavailable(f"{host_of(original)} redirects more than {_MAX_REDIRECTS} times")
 
     async def _get(self, url: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        with _told(url):
+        with _as_image_errors(url):
             async with asyncio.timeout(self._network.connect_seconds + self._network.answer_seconds):
                 return await self._session.get(
                     url, headers=headers, allow_redirects=False, proxy=proxy_for(url, self._network)
                 )
 
     def _onward(self, url: str, location: str) -> str:
-        """Never from TLS to without it, wherever that leads."""
+        """Return the absolute redirect target. Refuse to go from TLS to plain HTTP."""
         try:
             onward = check_url(urljoin(url, location), self._network)
             is_worse = urlsplit(url).scheme == "https" and urlsplit(onward).scheme != "https"
@@ -157,7 +157,7 @@ class HttpFetcher:
 
 
 class RegistryResponse:
-    """An answer whose body has not been read."""
+    """A response whose body has not been read."""
 
     def __init__(self, response: aiohttp.ClientResponse, asked: str) -> None:
         self._response = response
@@ -173,7 +173,7 @@ class RegistryResponse:
 
     @property
     def is_from_home(self) -> bool:
-        """Whether it comes from whom we asked, and not from where they sent us."""
+        """Whether the response comes from the host that we asked, and not from a redirect's."""
         return _origin(str(self._response.url)) == _origin(self._asked)
 
     def header(self, name: str) -> str:
@@ -181,20 +181,20 @@ class RegistryResponse:
 
     @property
     def length(self) -> int | None:
-        """Of the body, where it is stated."""
+        """Length of the body, if the response states one."""
         return self._response.content_length
 
     async def body(self, most: int, *, within: float) -> bytes:
-        """All of it; ContentMismatch when it is larger than anybody could want."""
-        with _told(self._asked):
+        """Read the whole body. Raise ContentMismatch when it is larger than `most`."""
+        with _as_image_errors(self._asked):
             async with asyncio.timeout(within):
                 return await read_body(self._response, most)
 
     async def pieces(self, *, stall_seconds: float, stall_bytes: int) -> AsyncIterator[bytes]:
-        """The body as it comes; RegistryUnavailable when it comes too slowly, or breaks off."""
+        """Yield the body as it arrives. Raise RegistryUnavailable when it is too slow or breaks off."""
         loop = asyncio.get_running_loop()
         window_ends, seen = loop.time() + stall_seconds, 0
-        with _told(self._asked):
+        with _as_image_errors(self._asked):
             while True:
                 async with asyncio.timeout_at(window_ends):
                     piece = await self._response.content.readany()
@@ -206,7 +206,7 @@ class RegistryResponse:
                     window_ends, seen = loop.time() + stall_seconds, 0
 
     async def problem(self, what: str, *, may: str = "read") -> ImageError:
-        """What a status that is no success means; `may` is what a login would have to allow."""
+        """Return the error for a status that is not a success; `may` is the permission that a login would need."""
         said = await self._words()
         text = f"{host_of(self._asked)} answered {self.status} for {what}{said}"
         if is_passing(self.status):
@@ -218,20 +218,20 @@ class RegistryResponse:
         return RegistryRefused(text)
 
     async def _words(self) -> str:
-        """What the registry says itself, bounded and in one line."""
+        """Return the registry's own error message, bounded and on one line."""
         try:
             async with asyncio.timeout(5):
                 body = await self._response.content.read(_MAX_WORDS)
             problems = msgspec.json.decode(body, type=_Problems).errors
         except (aiohttp.ClientError, TimeoutError, OSError, *UNREADABLE_JSON):
             return ""
-        words = "; ".join(" ".join((one.message or one.code)[:200].split()) for one in problems[:3])
+        words = "; ".join(" ".join((problem.message or problem.code)[:200].split()) for problem in problems[:3])
         return f": {words}" if words else ""
 
 
 @contextmanager
-def _told(url: str) -> Iterator[None]:
-    """Turns what may go wrong with a connection into the errors of images."""
+def _as_image_errors(url: str) -> Iterator[None]:
+    """Convert connection errors into image errors."""
     try:
         with failures_of(url):
             yield
@@ -264,7 +264,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _retry_after(header: str) -> float | None:
-    """Seconds, or a date."""
+    """Parse a Retry-After header, which holds seconds or a date."""
     if header.strip().isdigit():
         return float(header)
     try:

@@ -1,4 +1,4 @@
-"""Reads images that are files: OCI layouts in a directory or an archive, and what `docker save` writes."""
+"""Reads images from files: OCI layouts in a directory or an archive, and the output of `docker save`."""
 
 import os
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class _DockerImage(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePart:
-    """Content that lies in a file, or in a part of one."""
+    """Content in a file, or in a part of one."""
 
     path: Path
     offset: int
@@ -37,7 +37,7 @@ class FilePart:
 
 
 class Files(Protocol):
-    """Named content, in a directory or in an archive."""
+    """Named files in a directory or in an archive."""
 
     def find(self, name: str) -> FilePart | None: ...
 
@@ -52,7 +52,7 @@ class _Directory:
 
 
 class _Archive:
-    """The table of contents is read once; old versions of Docker wrote equal layers as links."""
+    """An indexed archive. Old versions of Docker wrote repeated layers as links."""
 
     def __init__(self, path: Path, limits: UnpackLimits) -> None:
         self._path = path
@@ -85,23 +85,23 @@ def is_layout(folder: Path) -> bool:
 
 
 def offered_digests(folder: Path) -> tuple[str, ...]:
-    """Of all that an OCI layout offers; none when it cannot be read, or is no layout."""
+    """Return the digests that an OCI layout offers; empty when it is unreadable or not a layout."""
     try:
         document = read_manifest((folder / INDEX_FILE).read_bytes(), name=str(folder)) if is_layout(folder) else None
     except (OSError, ImageError):
         return ()
-    return tuple(one.digest for one in document.manifests) if isinstance(document, Index) else ()
+    return tuple(manifest.digest for manifest in document.manifests) if isinstance(document, Index) else ()
 
 
 def open_files(path: Path, limits: UnpackLimits) -> Files:
-    """What a directory or an archive holds; ImageNotFound when there is neither."""
+    """Open a directory or an archive. Raise ImageNotFound when there is neither."""
     if not path.exists():
         raise ImageNotFound(f"there is no {path}")
     return _Directory(path) if path.is_dir() else _Archive(path, limits)
 
 
 def read_image(path: Path, platform: ImagePlatform, limits: UnpackLimits) -> Image:
-    """The image in an OCI layout or in what `docker save` wrote. Looks at files: call it in a thread."""
+    """Read the image in an OCI layout or in the output of `docker save`. Blocking: call it in a thread."""
     files = open_files(path, limits)
     if files.find(LAYOUT_FILE) is not None and (top := files.find(INDEX_FILE)) is not None:
         return _read_layout(files, top, path, platform)
@@ -129,7 +129,7 @@ def _layer(files: Files, layer: Descriptor, path: Path) -> LocalLayer:
 
 
 def blob_part(files: Files, digest: str, path: Path) -> FilePart:
-    """Where a blob lies; ImageNotFound when it is not there."""
+    """Return where a blob is stored. Raise ImageNotFound when it is missing."""
     algorithm, _, digits = check_digest(digest).partition(":")
     part = files.find(f"blobs/{algorithm}/{digits}")
     if part is None:
@@ -138,7 +138,7 @@ def blob_part(files: Files, digest: str, path: Path) -> FilePart:
 
 
 def checked_content(files: Files, descriptor: Descriptor, path: Path) -> bytes:
-    """Of a manifest; ContentMismatch when it is not what its digest says."""
+    """Return the content of a manifest. Raise ContentMismatch when its digest is wrong."""
     content = content_of(blob_part(files, descriptor.digest, path))
     if digest_of(content, like=descriptor.digest) != descriptor.digest:
         raise ContentMismatch(f"{path}: its blob {descriptor.digest} has another content")
@@ -146,7 +146,7 @@ def checked_content(files: Files, descriptor: Descriptor, path: Path) -> bytes:
 
 
 def content_of(part: FilePart) -> bytes:
-    """Of a manifest, which is never large."""
+    """Read a manifest, which must not exceed the size limit for manifests."""
     if part.size > MANIFEST_BYTES:
         raise ManifestUnusable(f"{part.path}: a manifest of {part.size} bytes")
     with part.path.open("rb") as file:
@@ -164,6 +164,8 @@ def _read_docker(files: Files, table: FilePart, path: Path) -> Image:
     parts = {name: files.find(name) for name in images[0].layers}
     if missing := [name for name, part in parts.items() if part is None]:
         raise ImageNotFound(f"{path} has no layer {missing[0]!r}")
-    found = [parts[name] for name in images[0].layers]
-    layers = [LocalLayer(path=one.path, offset=one.offset, size=one.size) for one in found if one is not None]
+    layer_parts = [parts[name] for name in images[0].layers]
+    layers = [
+        LocalLayer(path=layer.path, offset=layer.offset, size=layer.size) for layer in layer_parts if layer is not None
+    ]
     return Image(name=str(path), layers=layers)

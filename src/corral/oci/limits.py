@@ -1,4 +1,4 @@
-"""What fetching and unpacking may use: sizes, numbers, times. Every limit has a name that errors tell."""
+"""Limits on fetching and unpacking: sizes, counts, times. Error messages name the limit."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,13 +10,13 @@ _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 
 MANIFEST_BYTES: Final = 4 * _MIB
-"""Of a manifest, an index or an answer with a token: registries have the same bound."""
+"""Maximum size of a manifest, an index or a token response; registries have the same limit."""
 SIGNATURE_BYTES: Final = _MIB
-"""Of a payload that is signed, or of a bundle. Those of images have some ten thousand."""
+"""Maximum size of a signed payload or a bundle. Usual ones have about ten kilobytes."""
 MAX_SIGNATURES: Final = 32
-"""Of one image, that are looked at until one is right."""
+"""Maximum number of signatures that are checked per image."""
 MAX_LAYERS: Final = 512
-"""Docker's own bound is 127."""
+"""Docker's own limit is 127."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +44,28 @@ class UnpackLimits:
         default=200,
     )
     free_bytes: int = 256 * _MIB
-    """What must stay free on the disk."""
+    """Free disk space that must remain."""
     expected_ratio: float = 2.5
-    """How much room a compressed byte will take, for the look at the disk before the first one is fetched."""
+    """Estimated unpacked bytes per compressed byte, for the disk check before the download."""
     path_bytes: int = 4095
-    """Of a whole name."""
+    """Maximum length of a path."""
     name_bytes: int = 255
-    """Of each part of it, as file systems have it."""
+    """Maximum length of each part of a path, as in file systems."""
     depth: int = 128
-    """Directories in directories. Each costs a descriptor when a tree is removed."""
+    """Maximum depth of directories. Each level costs a descriptor when a tree is removed."""
     header_bytes: int = _MIB
-    """Of an extended header in an archive: names and times."""
+    """Maximum size of an extended header in an archive (names and times)."""
     extents: int = 65536
-    """Of one sparse file."""
+    """Maximum number of extents of one sparse file."""
 
 
 RATIO_COUNTS_FROM: Final = 64 * _MIB
-"""Below this, nobody minds what comes out."""
+"""Below this size the compression ratio is not checked."""
 ZSTD_WINDOW_BYTES: Final = 128 * _MIB
-"""What a decompressor may ask for in memory: the same as `zstd` itself allows."""
+"""Maximum memory of the decompressor's window, as `zstd` itself allows."""
 
 
-# Settings that errors tell, so that people know what to turn.
+# Setting names for error messages, so that users know what to change.
 ENTRIES_KNOB: Final = "images.unpack_max_entries"
 BYTES_KNOB: Final = "images.unpack_max_bytes"
 RATIO_KNOB: Final = "images.unpack_max_ratio"

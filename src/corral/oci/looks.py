@@ -1,4 +1,4 @@
-"""What an image is, told by its registry without fetching any of it: digests, platforms, sizes."""
+"""Asks a registry about an image without downloading it: digests, platforms, sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from corral.oci.references import Reference, RegistryImage, parse_source
 from corral.oci.registry import Registry, open_registry
 
 _MOST_MEMBERS: Final = 16
-"""Of an index that are looked into. Nobody builds for more machines."""
+"""Maximum number of images of an index that are read. Nobody builds for more platforms."""
 _MOST_SIZES: Final = 4096
 _NO_PLATFORM: Final = "unknown"
-"""How builders call what is no image for anybody, such as an attestation."""
+"""The platform that builders give to entries that are not images, such as attestations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +26,22 @@ class PlatformImage:
     digest: str
     platform: ImagePlatform | None = None
     layer_bytes: int | None = None
-    """All layers, as they are fetched; None when it was not looked into."""
+    """Compressed size of all layers; None when the manifest was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLook:
-    """What a uri names at this moment."""
+    """What a uri resolves to now."""
 
     digest: str
-    """Of the index, where there is one."""
+    """Digest of the index, or of the image if there is no index."""
     is_index: bool
     members: tuple[PlatformImage, ...]
 
 
 async def digests_at(uri: str, config: ImagesConfig, clock: Clock) -> tuple[str, ...]:
-    """The digests of what a uri names now: of the index first, where there is one, then of the images in it. None for
-    what lies in no registry. ImageError when nobody can tell."""
+    """Return the digests that a uri resolves to now: of the index first, if there is one, then of its images. Empty if
+    it is not in a registry. Raise ImageError when the registry gives no answer."""
     reference = _reference(uri)
     if reference is None:
         return ()
@@ -52,7 +52,7 @@ async def digests_at(uri: str, config: ImagesConfig, clock: Clock) -> tuple[str,
 
 
 class ImageLooks:
-    """A tag is asked for each time, since it may move. What has a digest never changes, and is remembered."""
+    """Looks up images in registries. A tag is resolved each time, since it may move; results by digest are cached."""
 
     def __init__(self, config: ImagesConfig, clock: Clock) -> None:
         self._config = config
@@ -60,7 +60,8 @@ class ImageLooks:
         self._sizes: dict[str, int | None] = {}
 
     async def at(self, uri: str) -> ImageLook | None:
-        """None for what lies in no registry. ImageError when nobody can tell; takes as long as the network allows."""
+        """Return None if the uri is not in a registry. Raise ImageError when the registry gives no answer. Takes as
+        long as the network settings allow."""
         reference = _reference(uri)
         return None if reference is None else await self._at(reference)
 
@@ -78,16 +79,16 @@ class ImageLooks:
     async def _members(self, registry: Registry, index: Index, name: str) -> Sequence[PlatformImage]:
         images = _images(index)
         async with task_group() as group:
-            for one in images[:_MOST_MEMBERS]:
-                if one.digest not in self._sizes:
-                    group.create_task(self._look_into(registry, one, name), name=f"look at {one.digest}")
+            for image in images[:_MOST_MEMBERS]:
+                if image.digest not in self._sizes:
+                    group.create_task(self._look_into(registry, image, name), name=f"look at {image.digest}")
         return [
-            PlatformImage(digest=one.digest, platform=one.platform, layer_bytes=self._sizes.get(one.digest))
-            for one in images
+            PlatformImage(digest=image.digest, platform=image.platform, layer_bytes=self._sizes.get(image.digest))
+            for image in images
         ]
 
     async def _look_into(self, registry: Registry, member: Descriptor, name: str) -> None:
-        """One that cannot be read says nothing of the others."""
+        """Read one image's manifest. An unreadable one does not affect the others."""
         try:
             read = read_manifest((await registry.manifest(member.digest)).body, name=name)
         except ImageError:
@@ -106,7 +107,9 @@ def _reference(uri: str) -> Reference | None:
 
 
 def _images(index: Index) -> list[Descriptor]:
-    return [one for one in index.manifests if one.platform is None or one.platform.os != _NO_PLATFORM]
+    return [
+        manifest for manifest in index.manifests if manifest.platform is None or manifest.platform.os != _NO_PLATFORM
+    ]
 
 
 def _layer_bytes(image: Manifest) -> int:

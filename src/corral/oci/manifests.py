@@ -1,4 +1,4 @@
-"""Manifests and indexes, as far as unpacking needs them, and which image of an index is for which machine."""
+"""Manifests and indexes, as far as unpacking needs them, and which image of an index fits a machine."""
 
 import platform
 import sys
@@ -24,14 +24,14 @@ _ARCHITECTURES: Final = {
     "i686": ("386", ""),
 }
 _PLAIN: Final = {("arm64", "v8"): "", ("amd64", "v1"): "", ("arm", ""): "v7"}
-"""Variants that say no more than their absence, and the one that is meant by it."""
+"""Default variants, which mean the same as no variant, and the default that a missing one stands for."""
 _UNKNOWN: Final = "unknown"
 
 
 class ImagePlatform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """As images state it."""
+    """A platform as image manifests state it."""
 
-    # Made anew each time, so that they are always written: readers need both.
+    # Factories instead of plain defaults: both fields are always written, because readers need them.
     os: str = msgspec.field(default_factory=lambda: "linux")
     architecture: str = msgspec.field(default_factory=lambda: "amd64")
     variant: str = ""
@@ -41,14 +41,14 @@ class ImagePlatform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def level(self) -> int:
-        """The variant as a number: within one architecture, a machine runs what is not above its own."""
+        """The variant as a number: a machine runs images of its architecture up to its own level."""
         variant = _PLAIN.get((self.architecture, self.variant), self.variant)
         digits = variant.removeprefix("v").partition(".")[0]
         return int(digits) if digits.isdigit() else 0
 
 
 ASSUMED: Final = ImagePlatform()
-"""What an entry without a platform is taken for, as LocalAI does it."""
+"""The platform of an entry that states none, as in LocalAI."""
 
 
 def this_platform() -> ImagePlatform:
@@ -57,19 +57,19 @@ def this_platform() -> ImagePlatform:
     return ImagePlatform(os=sys.platform, architecture=architecture, variant=variant)
 
 
-def choose(offered: Iterable[ImagePlatform | None], wanted: ImagePlatform) -> int:
-    """The number of the best fitting one; PlatformMissing tells which there are."""
-    platforms = [one or ASSUMED for one in offered]
-    fitting = [number for number, one in enumerate(platforms) if _fits(one, wanted)]
+def choose(offered: Iterable[ImagePlatform | None], machine: ImagePlatform) -> int:
+    """Return the index of the best fitting platform. Raise PlatformMissing, which lists the available ones."""
+    platforms = [platform or ASSUMED for platform in offered]
+    fitting = [number for number, platform in enumerate(platforms) if _fits(platform, machine)]
     if not fitting:
-        there = sorted({str(one) for one in platforms if one.os != _UNKNOWN})
-        raise PlatformMissing(f"there is no image for {wanted}; there are images for {', '.join(there) or 'nothing'}")
+        there = sorted({str(platform) for platform in platforms if platform.os != _UNKNOWN})
+        raise PlatformMissing(f"there is no image for {machine}; there are images for {', '.join(there) or 'nothing'}")
     return max(fitting, key=lambda number: (platforms[number].level, -number))
 
 
-def _fits(one: ImagePlatform, wanted: ImagePlatform) -> bool:
-    is_alike = (one.os, one.architecture) == (wanted.os, wanted.architecture)
-    return is_alike and one.level <= wanted.level
+def _fits(offered: ImagePlatform, machine: ImagePlatform) -> bool:
+    is_alike = (offered.os, offered.architecture) == (machine.os, machine.architecture)
+    return is_alike and offered.level <= machine.level
 
 
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -87,7 +87,7 @@ _ENCRYPTED: Final = "encrypted"
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Names a piece of content."""
+    """Refers to content by digest."""
 
     media_type: str = msgspec.field(default="", name="mediaType")
     digest: str
@@ -110,7 +110,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ManifestDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Either of them: what it is, is told by what it has, since media types are often left out."""
+    """A manifest or an index. Its fields tell which, since media types are often missing."""
 
     manifests: Sequence[Descriptor] | None = None
     layers: Sequence[Descriptor] | None = None
@@ -118,7 +118,7 @@ class _ManifestDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
-    """ManifestUnusable names what it is that cannot be used."""
+    """Parse a manifest or an index. ManifestUnusable says what is wrong with it."""
     try:
         document = msgspec.json.decode(body, type=_ManifestDocument)
     except UNREADABLE_JSON as error:
@@ -132,15 +132,15 @@ def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
     raise ManifestUnusable(f"{name}: this is neither an image nor a list of images")
 
 
-def choose_image(index: Index, wanted: ImagePlatform, *, name: str) -> Descriptor:
-    """The image for a platform, or the list in which to look on."""
+def choose_image(index: Index, machine: ImagePlatform, *, name: str) -> Descriptor:
+    """Return the descriptor of the image for a platform, or of a nested index to search."""
     entries = index.manifests
     if not entries:
         raise ManifestUnusable(f"{name}: the list of its images is empty")
     if len(entries) == 1 and entries[0].platform is None:
         return _checked(entries[0], name)
     try:
-        return _checked(entries[choose([entry.platform for entry in entries], wanted)], name)
+        return _checked(entries[choose([entry.platform for entry in entries], machine)], name)
     except ManifestUnusable as error:
         raise type(error)(f"{name}: {error}") from None
 

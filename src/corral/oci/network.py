@@ -1,4 +1,4 @@
-"""How the network is used: which hosts may be asked without TLS, through which proxy, and when to try again."""
+"""Network settings: which hosts may be reached without TLS, through which proxy, and when to retry."""
 
 import ipaddress
 import re
@@ -45,27 +45,27 @@ class Network:
     http_proxy: str = ""
     https_proxy: str = ""
     no_proxy: str = ""
-    """As the environment has them; proxies may carry a password."""
+    """Proxy variables as in the environment; they may contain a password."""
     connect_seconds: float = 10.0
-    """For a connection and its TLS."""
+    """Timeout of connecting, including TLS."""
     answer_seconds: float = 60.0
-    """For the head of an answer."""
+    """Timeout until the response headers."""
     stall_seconds: float = 60.0
-    """In such a time at least `stall_bytes` must come."""
+    """Window in which at least `stall_bytes` must arrive."""
     stall_bytes: int = 64 * 1024
-    """Ten of these a minute would take a week for a gigabyte; nobody who serves images is that slow."""
+    """Minimum per window. At this rate a gigabyte takes more than a week: no real server is that slow."""
     attempts: int = 5
-    """In a row without a single byte of progress."""
+    """Maximum failed attempts in a row without a byte of progress."""
     restarts: int = 3
-    """How often one layer may turn out to be wrong and be fetched anew."""
+    """How often a layer may arrive damaged and be downloaded again."""
     first_pause_seconds: float = 0.5
     longest_pause_seconds: float = 30.0
     longest_retry_after_seconds: float = 300.0
-    """A registry that asks for more patience than this is told of as unavailable."""
+    """A registry that asks for a longer wait counts as unavailable."""
 
 
 def is_loopback(host: str) -> bool:
-    """Of a host name or an address, without a port."""
+    """Whether a host name or address, without port, is loopback."""
     if host.lower() in _LOOPBACK_NAMES:
         return True
     try:
@@ -75,12 +75,12 @@ def is_loopback(host: str) -> bool:
 
 
 def scheme_of(host: str, network: Network) -> str:
-    """How a registry is asked: with TLS, unless it is on this machine or somebody said otherwise."""
+    """Return "https", or "http" for loopback and the hosts that settings allow without TLS."""
     return "http" if _may_be_plain(host, network) else "https"
 
 
 def check_url(url: str, network: Network) -> str:
-    """The URL itself; SourceInvalid when it may not be asked."""
+    """Return the URL unchanged. Raise SourceInvalid when settings forbid it."""
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and _may_be_plain(parts.netloc.rpartition("@")[2], network)):
         return url
@@ -96,7 +96,7 @@ def _may_be_plain(host: str, network: Network) -> bool:
 
 
 def proxy_for(url: str, network: Network) -> str | None:
-    """By the rules of the environment's variables. Never for loopback: no proxy can reach it for us."""
+    """Return the proxy for a URL by the rules of the usual variables; None for loopback, which no proxy can reach."""
     parts = urlsplit(url)
     chosen = network.https_proxy if parts.scheme == "https" else network.http_proxy
     host = parts.hostname or ""
@@ -106,7 +106,7 @@ def proxy_for(url: str, network: Network) -> str | None:
 
 
 def _covers(entry: str, host: str) -> bool:
-    """A name covers itself and all below it, a network its addresses, a star everything; a port is not looked at."""
+    """Whether a no_proxy entry matches: a name and its subdomains, a network, or a star. Ports are ignored."""
     entry = entry.strip().lower()
     if entry == "*":
         return True
@@ -121,7 +121,7 @@ def _covers(entry: str, host: str) -> bool:
 
 
 class Proxies(TypedDict):
-    """The fields of a Network that the usual variables give."""
+    """The proxy fields of Network, as the usual variables set them."""
 
     http_proxy: str
     https_proxy: str
@@ -129,7 +129,7 @@ class Proxies(TypedDict):
 
 
 def proxies_of(environment: Mapping[str, str]) -> Proxies:
-    """Small letters win, as everywhere."""
+    """Read the proxy variables. Lower case takes precedence, as in other programs."""
 
     def stated(name: str) -> str:
         return environment.get(name) or environment.get(name.upper()) or ""
@@ -141,7 +141,7 @@ T = TypeVar("T")
 
 
 class FetchRetries:
-    """Counts failures in a row, and waits between them."""
+    """Counts failures in a row, and waits between attempts."""
 
     def __init__(self, network: Network, clock: Clock) -> None:
         self._network = network
@@ -152,11 +152,12 @@ class FetchRetries:
         self._failures = 0
 
     def forget(self) -> None:
-        """There was progress."""
+        """Reset the count after progress."""
         self._failures = 0
 
     async def after(self, error: RegistryUnavailable) -> None:
-        """Wait before the next attempt, as long as the registry asks for; raises the error when there is none left."""
+        """Wait before the next attempt, at least as long as the registry asks for. Raise the error when no attempt is
+        left."""
         self._failures += 1
         asked = error.retry_after or 0.0
         if self._failures >= self._network.attempts or asked > self._network.longest_retry_after_seconds:
@@ -166,7 +167,7 @@ class FetchRetries:
 
 
 async def persistently(work: Callable[[], Awaitable[T]], network: Network, clock: Clock) -> T:
-    """Do it, again and again while it is worth it."""
+    """Do the work, and retry it while the error is retryable."""
     patience = FetchRetries(network, clock)
     while True:
         try:

@@ -1,7 +1,7 @@
-"""What a puller is told, and what it tells: one order through an inherited descriptor, then lines on its output.
+"""The protocol with a puller process: one order through an inherited descriptor, then lines on its output.
 
-Progress is told at most four times a second: the bytes that are fetched, and the share of fetching and unpacking
-together. Neither goes back.
+Progress is sent at most four times a second: the downloaded bytes, and the share of downloading and unpacking
+together. Both only grow.
 """
 
 from collections.abc import Callable
@@ -23,74 +23,75 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Fetch, check and unpack one image."""
 
     sources: tuple[str, ...]
-    """Uris, tried in this order: the first one and its mirrors."""
+    """Uris in the order to try: the primary source, then its mirrors."""
     target: str
-    """A directory that is empty, or not there yet. Afterwards it is whole, or as it was."""
+    """An empty or missing directory. Afterwards it is complete, or unchanged."""
     cache: str
-    """A directory for what is fetched, on a disk with room; unfinished layers stay there for the next attempt."""
+    """Directory for downloads. Partial layers stay there for the next attempt."""
     platform: ImagePlatform
     expected_digest: str = ""
-    """Of the index or of the image for this machine; anything else is refused. Empty: whatever the source has."""
+    """Digest of the index or of the image for this machine; any other is refused. Empty: not checked."""
     sha256: str = ""
-    """Of an archive that is no image, in hexadecimal digits. Empty: not known."""
+    """Hash of an archive that is not an image, in hex. Empty: unknown."""
     have: tuple[str, ...] = ()
-    """Digests of what the caller has already: an image with one of them is not fetched, and that is said."""
+    """Digests that the caller has already. An image with one of them is not downloaded, and the result says so."""
     credentials: tuple[Credential, ...] = ()
     network: Network = Network()
     limits: UnpackLimits = UnpackLimits()
     parallel: int = 3
-    """Layers that are fetched at a time. Three fill a usual line; registries refuse those who open many."""
+    """Layers downloaded in parallel. Three fill a usual line; registries refuse clients with many connections."""
     keep_layers: bool = False
-    """Whether layers stay in the cache after they were unpacked."""
+    """Whether layers stay in the cache after unpacking."""
     is_durable: bool = True
-    """Whether everything is on the disk, and not only in memory, before success is told."""
+    """Whether everything is synced to disk before success is reported."""
     niceness: int = 10
-    """How far behind everything else on the machine, from 0 to 19."""
+    """Niceness of the process, 0 to 19."""
     verification: Verification | None = None
-    """Whose signature an image of a registry needs, or of a file, which has none. Nothing of it is fetched before."""
+    """Whose signature the image must have. Checked before layers are downloaded; files have no signatures and are
+    refused."""
     trusted_root: str = ""
-    """A file that says whom to trust with keyless signatures; empty: Sigstore's public instance."""
+    """Trust root file for keyless signatures; empty: Sigstore's public instance."""
 
 
 class PullProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
-    """How far it is: the bytes of the download, and the share of all the work, which includes unpacking."""
+    """Progress of a pull: bytes downloaded, and the share of all work including unpacking."""
 
     sequence: int
-    """Larger in each line."""
+    """Increases with each line."""
     phase: str
     name: str = ""
-    """Of the image."""
+    """Name of the image."""
     layer: int = 0
-    """Which one is at work, from 1 on; 0: none in particular."""
+    """The layer being processed, from 1; 0: none in particular."""
     layers: int = 0
     current_bytes: int = 0
-    """Fetched; where nothing has to be fetched, unpacked. Never less than before, as a share of the total."""
+    """Bytes downloaded, or unpacked if there is nothing to download. As a share of the total it never shrinks."""
     total_bytes: int = 0
-    """0 while it is not known."""
+    """0 while unknown."""
     percentage: float = 0.0
-    """Of fetching and unpacking together; never less than before."""
+    """Share of downloading and unpacking together; never shrinks."""
 
 
 class PullResult(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
-    """All is there."""
+    """A successful pull."""
 
     source: str
-    """The uri that it came from."""
+    """The uri that worked."""
     digest: str = ""
-    """Of what the uri named: of the index, where there is one. Empty: nobody knows."""
+    """Digest that the uri resolved to: the index's if there is one. Empty: unknown."""
     platform_digest: str = ""
-    """Of the image for this machine."""
+    """Digest of the image for this machine."""
     downloaded_bytes: int = 0
-    """What came over the network this time."""
+    """Bytes downloaded by this pull."""
     size_bytes: int = 0
-    """Of all files, unpacked."""
+    """Total size of the unpacked files."""
     entries: int = 0
     is_unchanged: bool = False
-    """The caller has it already, and nothing was fetched."""
+    """The caller has the image already; nothing was downloaded."""
 
 
 class PullFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """Nothing is there but unfinished layers in the cache."""
+    """A failed pull. Only partial layers remain, in the cache."""
 
     code: str
     message: str
@@ -104,13 +105,13 @@ DEBOUNCE: Final = timedelta(milliseconds=250)
 
 
 class _Onward:
-    """A share that never shrinks, kept as a fraction: rounding would make it creep."""
+    """A share that never shrinks, kept as a fraction so that rounding errors do not accumulate."""
 
     def __init__(self) -> None:
         self._part, self._whole = 0, 1
 
     def reached(self, current: int, total: int) -> int:
-        """How much of the total is at least done, by this reading and by those before."""
+        """Return the part of the total that is done, never less than the share reported before."""
         if not total:
             return 0
         current = max(min(current, total), -(-self._part * total // self._whole))
@@ -119,7 +120,7 @@ class _Onward:
 
 
 class Scale:
-    """Sums up positions, which may be set from any thread."""
+    """Adds up the positions of all layers. Thread-safe."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -134,7 +135,7 @@ class Scale:
         self._sequence = 0
 
     def begin(self, name: str, sizes: dict[int, int], *, fetched: dict[int, int]) -> None:
-        """An image, with the sizes of its layers, and of those that are to be fetched. A mirror begins anew."""
+        """Begin an image: the sizes of all layers, and of those to download. Called again for a mirror."""
         self._name = name
         self._fetched, self._unpacked = dict.fromkeys(fetched, 0), dict.fromkeys(sizes, 0)
         self._fetched_sizes, self._unpacked_sizes = dict(fetched), dict(sizes)
@@ -144,7 +145,7 @@ class Scale:
         self._phase = phase
 
     def size(self, layer: int, size: int) -> None:
-        """Of a layer, now that it is known."""
+        """Set a layer's size, now that it is known."""
         self._unpacked_sizes[layer] = size
         if layer in self._fetched_sizes:
             self._fetched_sizes[layer] = size
@@ -177,13 +178,13 @@ class Scale:
 
 
 class PullReporter:
-    """Tells of changes, a quarter of a second apart, and of the last one in the end."""
+    """Sends changed progress four times a second, and the last state at the end."""
 
     def __init__(self, scale: Scale, tell: Callable[[PullProgress], None], clock: Clock) -> None:
         self._scale = scale
         self._tell = tell
         self._clock = clock
-        self._told: tuple[object, ...] = ()
+        self._last_sent: tuple[object, ...] = ()
 
     async def run(self) -> None:
         while True:
@@ -193,13 +194,13 @@ class PullReporter:
     def flush(self) -> None:
         reading = self._scale.reading()
         content = msgspec.structs.astuple(msgspec.structs.replace(reading, sequence=0))
-        if content != self._told:
-            self._told = content
+        if content != self._last_sent:
+            self._last_sent = content
             self._tell(reading)
 
 
 def words_of(progress: PullProgress, source: str) -> str:
-    """What is being done, as LocalAI's worker says it; `source` is what was asked for, until the image has a name."""
+    """Describe the current step in the words of LocalAI's worker; `source` is shown until the image's name is known."""
     name = progress.name or source
     match progress.phase:
         case Phase.RESOLVING:

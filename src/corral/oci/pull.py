@@ -1,7 +1,7 @@
-"""Fetches, checks and unpacks one image: all that happens in the puller.
+"""Fetches, checks and unpacks one image inside the puller process.
 
-Layers are fetched side by side and unpacked one after the other, the lowest first, each as soon as it is there and was
-found right. In the end the target is whole, or not there at all.
+Layers are downloaded in parallel and unpacked in order, the lowest first, each as soon as it is verified. In the
+end the target is complete, or does not exist.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ _NOTHING_ACCEPTED: Final = NothingAccepted()
 
 
 class Pull:
-    """One order from its beginning to its end. A cancelled `run` leaves no target either."""
+    """Executes one order. A cancelled `run` leaves no target either."""
 
     def __init__(
         self, order: PullOrder, *, scale: Scale, clock: Clock, checker: SignatureChecker = _NOTHING_ACCEPTED
     ) -> None:
-        """An order with a policy needs the checker for it; without, nothing that it names is let through."""
+        """An order with a policy needs its checker; without one every image with a policy is refused."""
         self._order = order
         self._checker = checker
         self._scale = scale
@@ -69,7 +69,7 @@ class Pull:
             try:
                 return await self._pull(uri, sources)
             except (DiskFull, TargetUnusable, PullCancelled):
-                raise  # no other source would help
+                raise  # another source would fail in the same way
             except ImageError as error:
                 failures.append(error)
                 await in_thread(self._empty_target)
@@ -109,10 +109,8 @@ class Pull:
         self._scale.begin(image.name, sizes, fetched=fetched)
         self._scale.enter(Phase.DOWNLOADING if fetched else Phase.EXTRACTING)
 
-    # Layers.
-
     async def _unpack(self, image: Image, tree: Tree) -> Unpacked:
-        """The body unpacks; the members of the group fetch. The failure of one ends all."""
+        """Unpack layers in order while the task group downloads them. Any failure ends all."""
         position = _Position(self._scale)
         unpacker = Unpacker(tree, self._order.limits, is_cancelled=self._stopped.is_set, on_position=position.moved)
         places = asyncio.Semaphore(self._order.parallel)
@@ -159,10 +157,8 @@ class Pull:
 
         return await in_thread(copy, stop=self._stopped.set)
 
-    # The disk.
-
     def _check_room(self, image: Image, copied: int) -> None:
-        """Before the first byte: what is missing of the layers, and what will come out of them."""
+        """Check the free disk space before the download: missing bytes of layers, and their estimated unpacked size."""
         limits = self._order.limits
         cache, target = Path(self._order.cache), self._target
         to_fetch = sum(layer.missing_bytes() for layer in image.layers)
@@ -175,8 +171,8 @@ class Pull:
             status = os.statvfs(place)
             free = status.f_bavail * status.f_frsize
             if size + limits.free_bytes > free:
-                wanted = f"{size_text(size)} are needed, {size_text(limits.free_bytes)} shall stay free"
-                raise DiskFull(f"{place}: {wanted}, and there are {size_text(free)}")
+                requirement = f"{size_text(size)} are needed, {size_text(limits.free_bytes)} shall stay free"
+                raise DiskFull(f"{place}: {requirement}, and there are {size_text(free)}")
 
     @asynccontextmanager
     async def _whole_or_not_at_all(self) -> AsyncIterator[None]:
@@ -193,7 +189,7 @@ class Pull:
 
 
 class _Position:
-    """Which layer is unpacked now, for a callback that only knows how far."""
+    """Tells the scale which layer a position belongs to."""
 
     def __init__(self, scale: Scale) -> None:
         self._scale = scale
@@ -204,7 +200,7 @@ class _Position:
 
 
 def _summary(failures: Sequence[ImageError]) -> ImageError:
-    """One error for all sources; worth a retry if one of them is."""
+    """Return one error for all sources; retryable if one of them is."""
     if len(failures) == 1:
         return failures[0]
     chosen = next((failure for failure in failures if failure.retryable), failures[0])
@@ -213,7 +209,7 @@ def _summary(failures: Sequence[ImageError]) -> ImageError:
 
 @contextmanager
 def _single_failure() -> Iterator[None]:
-    """A task group raises groups; one failure is what people can act on."""
+    """Unwrap a task group's exception group into the first failure, which users can act on."""
     try:
         yield
     except ExceptionGroup as group:
@@ -224,7 +220,7 @@ def _single_failure() -> Iterator[None]:
 
 @contextmanager
 def _useless_when_failed(layers: Sequence[Layer]) -> Iterator[None]:
-    """A full disk is no place for layers, and those of an image that was refused help nobody."""
+    """Remove downloaded layers when the disk is full or the image was refused."""
     try:
         yield
     except UnpackRefused:
@@ -253,7 +249,7 @@ def _disk_errors() -> Iterator[None]:
 
 
 def _sync(target: Path) -> None:
-    """All that was written to this file system is on the disk: one call instead of one per file."""
+    """Sync the target's file system: one call instead of one per file."""
     descriptor = os.open(target, os.O_RDONLY)
     try:
         syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

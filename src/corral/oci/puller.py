@@ -1,4 +1,4 @@
-"""The parent's side of a pull: starts the child process, hears it, and ends it."""
+"""The parent's side of a pull: starts the child process, reads its lines, and stops it."""
 
 import asyncio
 import contextlib
@@ -29,8 +29,8 @@ _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE"
 class Puller:
     """One pull. `async with Puller(order, environment=…) as puller:` starts it, and leaves nothing of it behind.
 
-    Progress is for whoever wants it: only the newest is kept, so that a slow listener delays nothing. When the block
-    is left before the pull is done, it is ended, and what it unpacked is removed.
+    Only the newest progress is kept, so a slow reader delays nothing. Leaving the block early stops the pull and
+    removes what it unpacked.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Puller:
         self._was_there = self._is_foreign = False
 
     def start(self) -> None:
-        """Returns at once. ChildFailed when there is nothing to start."""
+        """Start the child and return at once. Raise ChildFailed when it cannot be started."""
         target = Path(self._order.target)
         self._was_there = is_directory(target)
         self._is_foreign = self._was_there and bool(os.listdir(target))
@@ -70,7 +70,7 @@ class Puller:
         return self._process.pid if self._process is not None else None
 
     async def progress(self) -> AsyncIterator[PullProgress]:
-        """Each time the newest, until there will be no more."""
+        """Yield the newest progress after each change, until the pull ends."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -78,15 +78,15 @@ class Puller:
             if newest is not None:
                 yield newest
             elif self._outcome.done():
-                self._news.set()  # for other listeners
+                self._news.set()  # wake the other readers
                 return
 
     async def result(self) -> PullResult:
-        """What became of it; raises the error that the puller told, as if it had happened here."""
-        return await asyncio.shield(self._outcome)  # several may wait, and one that gives up must not cancel the others
+        """Wait for the result. Raise the error that the puller reported, as if it had happened here."""
+        return await asyncio.shield(self._outcome)  # cancelling one of several callers must not cancel the others
 
     async def cancel(self) -> None:
-        """End it now. Returns when the process is gone, and with it whatever it had unpacked."""
+        """Stop the pull. Return when the process is gone and its unpacked files are removed."""
         self._is_cancelled = True
         await self._end()
 
@@ -98,10 +98,10 @@ class Puller:
         self._is_cancelled = not self._outcome.done()
         await self._end()
         if not self._outcome.cancelled():
-            self._outcome.exception()  # whoever wanted to know has asked
+            self._outcome.exception()  # the error was available through result()
 
     async def _end(self) -> None:
-        """Also of one that has told its result: it ends by itself, but nobody shall wait for that without a bound."""
+        """Stop the process. A puller that has reported its result ends by itself; the wait for it is bounded."""
         if self._process is not None:
             await self._process.stop(self._stop_grace)
         if self._watching is not None:
@@ -116,7 +116,7 @@ class Puller:
         self._news.set()
 
     def _clean_up(self) -> None:
-        """Finds nothing after a puller that ended in good order. An old target that was not empty is none of ours."""
+        """Remove the target of a puller that died. Leave a target that was not empty before the pull."""
         target = Path(self._order.target)
         if not is_directory(target) or self._is_foreign:
             return
@@ -151,7 +151,7 @@ class Puller:
 
 
 class _Lines:
-    """Whole lines out of pieces; what is no line of ours is dropped: the exit code tells."""
+    """Splits output into lines; ignores lines that are not messages, since the exit code tells of failures."""
 
     def __init__(self, hear: Callable[[PullLine], None]) -> None:
         self._hear = hear

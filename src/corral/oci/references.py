@@ -1,4 +1,4 @@
-"""Names of images and their content: references as Docker writes them, the other forms of a backend's uri, digests."""
+"""Parses image references as Docker writes them, the other forms of a backend's uri, and digests."""
 
 import hashlib
 import os
@@ -21,12 +21,12 @@ class Hash(Protocol):
 
 
 def is_digest(text: str) -> bool:
-    """Whether it is one that we can check."""
+    """Whether this is a digest with a supported algorithm."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def check_digest(text: str) -> str:
-    """The digest itself; SourceInvalid when it is none that we can check."""
+    """Return the digest unchanged. Raise SourceInvalid when it is malformed or its algorithm is unsupported."""
     if not is_digest(text):
         raise SourceInvalid(f"{text[:200]!r} is not a digest; expected is sha256: and 64 hexadecimal digits")
     return text
@@ -43,12 +43,12 @@ def algorithm_of(digest: str) -> str:
 
 
 def new_hash(digest: str) -> Hash:
-    """Of the kind that this digest was made with."""
+    """Return a new hash of the digest's algorithm."""
     return hashlib.new(algorithm_of(digest), usedforsecurity=True)
 
 
 def feed_file(hashed: Hash, file: BinaryIO) -> int:
-    """Hash from where the file stands to its end; how many bytes that were."""
+    """Hash from the file's position to its end; return the number of bytes."""
     size = 0
     while piece := file.read(_READ_BYTES):
         hashed.update(piece)
@@ -71,17 +71,17 @@ _ENDINGS: Final = (".tar.gz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tgz", ".tar")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """An image in a registry. With both a tag and a digest the digest counts."""
+    """An image in a registry. With both a tag and a digest the digest takes precedence."""
 
     registry: str
-    """As people write it: `docker.io`, `quay.io`, `localhost:5000`."""
+    """As users write it: `docker.io`, `quay.io`, `localhost:5000`."""
     repository: str
     tag: str = ""
     digest: str = ""
 
     @property
     def host(self) -> str:
-        """Where the registry answers."""
+        """Host name of the registry's API."""
         return _HUB_HOST if self.registry == DOCKER_HUB else self.registry
 
     @property
@@ -90,7 +90,7 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """Without tag and digest."""
+        """Registry and repository, without tag and digest."""
         return f"{self.registry}/{self.repository}"
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Docker's rules: without a registry it is Docker Hub's, without tag and digest it is `latest`."""
+    """Parse by Docker's rules: the registry defaults to Docker Hub, the tag to `latest`."""
     named, at, digest = text.partition("@")
     registry, repository = _split_registry(named)
     repository, tag = _split_tag(repository)
@@ -160,14 +160,14 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveUrl:
-    """An archive to be fetched, whose content is the backend."""
+    """An archive to download, whose content is the backend."""
 
     url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSource:
-    """A directory to copy, an OCI layout, or an archive: what it is shows when it is opened."""
+    """A directory to copy, an OCI layout, or an archive; which one is decided when it is opened."""
 
     path: Path
 
@@ -176,7 +176,7 @@ PullSource: TypeAlias = RegistryImage | ImageFile | ArchiveUrl | LocalSource
 
 
 def parse_source(uri: str) -> PullSource:
-    """What a backend's uri means. SourceInvalid says what is wrong with it."""
+    """Parse a backend's uri. SourceInvalid says what is wrong with it."""
     if not uri or len(uri) > _MAX_URI or not uri.isprintable():
         raise SourceInvalid(f"{uri[:200]!r} is not a uri of an image")
     scheme, separator, rest = uri.partition("://")
@@ -214,12 +214,12 @@ def _archive_url(uri: str) -> str:
 
 
 def names_an_entry(uri: str) -> bool:
-    """Whether it is no uri but the name of a backend in a gallery, which LocalAI's workers accept in its place."""
+    """Whether this is not a uri but the name of a backend in a gallery, which LocalAI's workers accept too."""
     return "/" not in uri
 
 
 def default_name(source: PullSource) -> str:
-    """What a backend is called that nobody named; empty for images in registries, which have no good name."""
+    """Return the default name of a backend from this source; empty for registry images, which have no good one."""
     match source:
         case RegistryImage():
             return ""

@@ -1,4 +1,4 @@
-"""One repository of a registry: manifests and blobs, with the login that it wants and that settings and files have."""
+"""Client for one repository of a registry: manifests and blobs, with login."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,7 +25,7 @@ from corral.oci.references import Reference, check_digest, digest_of
 
 _CLIENT: Final = "corral"
 _UNKNOWN_ROUTE: Final = frozenset({400, 404, 405, 501})
-"""How registries say that they have never heard of what was asked. The standard says 404."""
+"""Statuses that registries return for an unknown API route. The standard says 404."""
 
 
 class _Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,14 +35,14 @@ class _Token(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A manifest or an index, with the digest that it really has."""
+    """A manifest or an index, with its actual digest."""
 
     body: bytes
     digest: str
 
 
 class Registry:
-    """Asks with the login that the registry wants, and learns a new one when the old one expires."""
+    """Sends authenticated requests, and logs in again when a token expires."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Registry:
         self._logging_in = asyncio.Lock()
 
     async def manifest(self, selector: str) -> Document:
-        """By tag or digest. What comes for a digest is checked against it."""
+        """Fetch a manifest by tag or digest. With a digest the content is verified."""
         return await persistently(lambda: self._manifest(selector), self._network, self._clock)
 
     async def _manifest(self, selector: str) -> Document:
@@ -82,7 +82,7 @@ class Registry:
         return Document(body=body, digest=digest)
 
     async def small_blob(self, digest: str, most: int) -> bytes:
-        """All of it at once, checked; ContentMismatch when it is larger than that."""
+        """Fetch and verify a whole blob. Raise ContentMismatch when it is larger than `most`."""
         return await persistently(lambda: self._small_blob(digest, most), self._network, self._clock)
 
     async def _small_blob(self, digest: str, most: int) -> bytes:
@@ -95,7 +95,7 @@ class Registry:
         return body
 
     async def referrers(self, digest: str) -> bytes | None:
-        """The list of what refers to an image; None from a registry that keeps no such lists."""
+        """Return the list of manifests that refer to an image; None if the registry does not support such lists."""
         return await persistently(lambda: self._referrers(digest), self._network, self._clock)
 
     async def _referrers(self, digest: str) -> bytes | None:
@@ -108,12 +108,10 @@ class Registry:
 
     @asynccontextmanager
     async def blob(self, digest: str, offset: int) -> AsyncIterator[Body]:
-        """The content from there on, or from the start if the registry knows no ranges. One attempt."""
+        """Yield the content from the offset, or from 0 if the registry does not support ranges. Does not retry."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         async with self._ask(f"{self._base}/blobs/{digest}", headers) as answer:
             yield await body_of(answer, offset, f"{self._reference.name}@{digest}", self._network)
-
-    # Logins.
 
     @asynccontextmanager
     async def _ask(self, url: str, headers: dict[str, str]) -> AsyncIterator[RegistryResponse]:
@@ -124,13 +122,14 @@ class Registry:
     async def send(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, *, content: Content | None = None
     ) -> AsyncIterator[RegistryResponse]:
-        """One attempt to change something. The path is one below the repository, or a URL that the registry named."""
+        """Send one request that changes something, without retry. `path` is below the repository, or a URL from the
+        registry."""
         url = urljoin(f"{self._base}/", path)
         is_home = url.startswith(self._base.partition("/v2/")[0] + "/")
 
         def asked(login: str) -> AbstractAsyncContextManager[RegistryResponse]:
-            shown = login if is_home else ""  # the place of an upload may be anybody's
-            return self._fetcher.send(method, url, headers or {}, content=content, authorization=shown)
+            authorization = login if is_home else ""  # an upload URL may point to another host
+            return self._fetcher.send(method, url, headers or {}, content=content, authorization=authorization)
 
         async with self._with_login(asked) as answer:
             yield answer
@@ -139,7 +138,7 @@ class Registry:
     async def _with_login(
         self, asked: Callable[[str], AbstractAsyncContextManager[RegistryResponse]]
     ) -> AsyncIterator[RegistryResponse]:
-        """Once with the login that we have, and once more with the one that is wanted."""
+        """Send with the current login, and once more with a new one when the registry asks for it."""
         used = self._authorization
         async with asked(used) as answer:
             if answer.status != 401 or not answer.is_from_home:
@@ -151,7 +150,7 @@ class Registry:
             yield answer
 
     async def _log_in(self, challenge: Challenge, *, instead_of: str) -> None:
-        # Held while asking for a token: layers that are fetched side by side want the same one.
+        # Held while a token is fetched: parallel downloads need the same one.
         async with self._logging_in:
             if self._authorization == instead_of:
                 self._authorization = await self._authorization_for(challenge)
@@ -168,10 +167,10 @@ class Registry:
 
     async def _token(self, challenge: Challenge) -> str:
         realm = self._checked_realm(challenge.realm)
-        wanted = {"scope": challenge.scope or f"repository:{self._reference.repository}:{self._actions}"}
+        parameters = {"scope": challenge.scope or f"repository:{self._reference.repository}:{self._actions}"}
         if challenge.service:
-            wanted["service"] = challenge.service
-        status, body = await self._ask_for_token(realm, wanted)
+            parameters["service"] = challenge.service
+        status, body = await self._ask_for_token(realm, parameters)
         if status in (400, 401, 403, 404):
             whose = (
                 f"the login of {self._credential.place}" if self._credential else f"a {self._actions} without a login"
@@ -190,18 +189,18 @@ class Registry:
             raise RegistryRefused(f"{host_of(realm)} gave no token that could be used")
         return token
 
-    async def _ask_for_token(self, realm: str, wanted: dict[str, str]) -> tuple[int, bytes]:
+    async def _ask_for_token(self, realm: str, parameters: dict[str, str]) -> tuple[int, bytes]:
         credential = self._credential
         if credential is not None and credential.identity_token:
             exchange = {"grant_type": "refresh_token", "client_id": _CLIENT, "refresh_token": credential.identity_token}
-            return await self._fetcher.post(realm, {**wanted, **exchange})
+            return await self._fetcher.post(realm, {**parameters, **exchange})
         login = credential.basic() if credential is not None and credential.username else ""
-        url = realm + ("&" if urlsplit(realm).query else "?") + urlencode(wanted)
+        url = realm + ("&" if urlsplit(realm).query else "?") + urlencode(parameters)
         async with self._fetcher.ask(url, {}, authorization=login) as answer:
             return answer.status, await answer.body(MANIFEST_BYTES, within=self._network.answer_seconds)
 
     def _checked_realm(self, realm: str) -> str:
-        """Where a token is had is the registry's choice; that nobody else can read along is ours."""
+        """Check the URL of the token service, which the registry chooses: it must use TLS like the registry."""
         try:
             check_url(realm, self._network)
         except (SourceInvalid, ValueError) as error:
@@ -220,8 +219,7 @@ async def open_registry(
     actions: str = "pull",
     stored: StoredCredentials | None = None,
 ) -> AsyncIterator[Registry]:
-    """For one image, until the end of the block. `actions` is what a token is asked for; `stored` are the logins of
-    files, if they were read already."""
+    """Open a client for one image. `actions` is the scope of the token; `stored` are logins that were read already."""
     if stored is None:
         stored = await in_thread(lambda: read_stored(config.auth_files))
     async with open_fetcher_session(config.network) as session:

@@ -1,8 +1,7 @@
-"""From a uri to an image whose layers can be opened. What its gallery wants signed passes only if a signature in its
-registry satisfies the policy.
+"""Opens a uri as an image with layers. Where the gallery has a policy, a signature in the registry must satisfy it.
 
-Signatures are checked after the manifest was read and before the first layer is fetched. From the manifest on all is
-asked for by digest, so that what was checked is what will be unpacked.
+Signatures are checked after the manifest was read and before the first layer is downloaded. From the manifest on
+everything is fetched by digest, so what was checked is what will be unpacked.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -45,7 +44,7 @@ from corral.oci.signatures.candidates import (
     signature_tag,
 )
 
-_MOST_TOLD: Final = 3
+_MOST_REASONS: Final = 3
 _EMPTY: Final = "application/vnd.oci.empty.v1+json"
 
 
@@ -58,7 +57,7 @@ class _ReferrerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _Listing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A manifest or a list: either has one of these."""
+    """A manifest or an index; each has one of these fields."""
 
     artifact_type: str = ""
     layers: Sequence[_ReferrerEntry] = ()
@@ -66,15 +65,15 @@ class _Listing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SignedImages:
-    """Of one repository."""
+    """Checks signatures of images in one repository."""
 
     def __init__(self, registry: Registry, checker: SignatureChecker) -> None:
         self._registry = registry
         self._checker = checker
 
     async def check(self, image: Image, platform: str) -> None:
-        """SignatureRefused says what was expected and what was found. The image for the platform itself must be signed,
-        as LocalAI has it, and not only a list that it is in."""
+        """Raise SignatureRefused, which says what was expected and what was found. As in LocalAI the image for the
+        platform itself must be signed; a signed index is not enough."""
         digest, problems = image.platform_digest, list[str]()
         async for candidate in self._candidates(digest):
             problem = candidate if isinstance(candidate, str) else self._checker.problem(digest, candidate)
@@ -91,13 +90,15 @@ class SignedImages:
             listed = image.digest != image.platform_digest
             hint = "; a signature of only the list of its images does not count" if listed else ""
             return SignatureMissing(f"{what}, and there is no signature that it could be{hint}")
-        told = "; ".join(dict.fromkeys(problems[:_MOST_TOLD]))
-        rest = f"; and {len(problems) - _MOST_TOLD} more" if len(problems) > _MOST_TOLD else ""
-        found = "the signature that is there is not it" if len(problems) == 1 else "none of those that are there is it"
-        return SignatureRefused(f"{what}, and {found}: {told}{rest}")
+        reasons = "; ".join(dict.fromkeys(problems[:_MOST_REASONS]))
+        rest = f"; and {len(problems) - _MOST_REASONS} more" if len(problems) > _MOST_REASONS else ""
+        verdict = (
+            "the signature that is there is not it" if len(problems) == 1 else "none of those that are there is it"
+        )
+        return SignatureRefused(f"{what}, and {verdict}: {reasons}{rest}")
 
     async def _candidates(self, digest: str) -> AsyncIterator[SignatureCandidate | str]:
-        """Each one, or why it cannot be looked at. RegistryUnavailable is nobody's fault, and passes."""
+        """Yield each signature, or why it cannot be read. RegistryUnavailable propagates, since it proves nothing."""
         if self._checker.takes_simple:
             async for simple in self._simple_signatures(digest):
                 yield simple
@@ -126,7 +127,8 @@ class SignedImages:
             yield document if isinstance(document, str) else SigstoreBundle(place=entry.digest, document=document)
 
     async def _referrers(self, digest: str) -> Sequence[_ReferrerEntry]:
-        """What the registry lists, or what those who pushed have listed under a tag where the registry does not."""
+        """Return the registry's referrers, or those listed under the fallback tag if the registry does not support
+        them."""
         listed = await self._registry.referrers(digest)
         if listed is None:
             return (await self._listing(digest.replace(":", "-"))).manifests
@@ -146,13 +148,13 @@ class SignedImages:
 
 
 def _may_be_bundle(entry: _ReferrerEntry) -> bool:
-    """Lists that cosign writes itself name the type of the configuration instead, which is empty."""
+    """Whether an entry may be a bundle. Cosign's own lists have the configuration's type there, which is empty."""
     is_likely = is_bundle_type(entry.artifact_type) or entry.artifact_type in ("", _EMPTY)
     return is_likely and is_digest(entry.digest)
 
 
 def _read(body: bytes) -> _Listing:
-    """What cannot be read lists nothing."""
+    """Parse a listing; return an empty one when it is invalid."""
     try:
         return msgspec.json.decode(body, type=_Listing)
     except UNREADABLE_JSON:
@@ -175,7 +177,7 @@ class SourceOpener:
         self._clock = clock
 
     async def open(self, uri: str) -> Image:
-        """What is there. Nothing is fetched yet but what describes it."""
+        """Open a source. Only its manifests are fetched yet."""
         order = self._order
         match parse_source(uri):
             case RegistryImage(reference=reference):
@@ -215,8 +217,8 @@ class SourceOpener:
     def _check_expected(self, image: Image) -> None:
         expected = self._order.expected_digest
         if expected and expected not in (image.digest, image.platform_digest):
-            found = image.digest or "something without a digest"
-            raise ContentMismatch(f"{image.name} is {found} where {expected} was expected")
+            actual = image.digest or "something without a digest"
+            raise ContentMismatch(f"{image.name} is {actual} where {expected} was expected")
 
     async def _open_remote(self, reference: Reference) -> Image:
         registry = Registry(
@@ -229,13 +231,13 @@ class SourceOpener:
         image = await self._resolve(registry, reference, reference.selector)
         expected = self._order.expected_digest
         if expected and expected not in (image.digest, image.platform_digest):
-            image = await self._resolve(registry, reference, expected)  # the tag was moved; what it was is still there
+            image = await self._resolve(registry, reference, expected)  # the tag was moved
         if self._order.verification is not None:
             await SignedImages(registry, self._checker).check(image, str(self._order.platform))
         return image
 
     async def _resolve(self, registry: Registry, reference: Reference, selector: str) -> Image:
-        """From here on everything is asked for by digest: a tag that is moved meanwhile changes nothing."""
+        """Resolve a selector. From here on everything is fetched by digest, so moving the tag has no effect."""
         name = str(reference)
         top = document = await registry.manifest(selector)
         for _ in range(_MAX_NESTING):
@@ -256,7 +258,7 @@ class SourceOpener:
             raise LimitExceeded(f"{name}: layers of more than {most} bytes ({BYTES_KNOB})")
         return [
             FetchedLayer(
-                wanted=WantedBlob(
+                blob=WantedBlob(
                     key=layer.digest.partition(":")[2], digest=layer.digest, size=layer.size, most=layer.size
                 ),
                 cache=self._cache,

@@ -1,10 +1,10 @@
-"""Reads a tar archive from a stream, with bounds on everything that an archive can ask for.
+"""Reads a tar archive from a stream, with limits on everything that an archive can ask for.
 
-Knows ustar, GNU and pax, long names, and all four forms of sparse files. The standard library's reader was not used:
-it takes extended headers of any length into memory, recurses once per header, and does not check the maps of sparse
-files; all three can be turned against the reader.
+Supports ustar, GNU and pax, long names, and all four forms of sparse files. The standard library's reader is not
+used: it reads extended headers of any length into memory, recurses once per header, and does not check the maps of
+sparse files; all three can be exploited.
 
-Owns no policy: names come as they stand there. See `unpack.py`.
+Applies no policy: names are returned as stored. See `unpack.py`.
 """
 
 import os
@@ -19,11 +19,11 @@ from corral.oci.limits import UnpackLimits
 _POSIX_MAGIC: Final = b"ustar\0"
 _MEANT_FOR_ONE: Final = (b"path", b"linkpath", b"size", b"GNU.sparse")
 MAX_NUMBER_TEXT: Final = 20
-"""Digits of a number that is written out."""
+"""Maximum digits of a decimal number."""
 
 
 class Header:
-    """One block that describes a member."""
+    """One header block."""
 
     __slots__ = ("block", "link", "name", "type")
 
@@ -47,7 +47,8 @@ def _until_zero(field: bytes) -> bytes:
 
 
 def read_field(block: bytes, at: int, size: int, what: str) -> int:
-    """Octal digits, or a binary number if the first bit is set; never negative, also for those that could be."""
+    """Parse octal digits, or a binary number if the first bit is set. An invalid
+    number is refused, except that an invalid time becomes 0."""
     field = block[at : at + size]
     if field[0] & 0x80:
         value = int.from_bytes(field[1:], "big") if field[0] == 0x80 else -1
@@ -56,7 +57,7 @@ def read_field(block: bytes, at: int, size: int, what: str) -> int:
         value = int(digits, 8) if digits.isdigit() and not digits.strip(b"01234567") else -1
     if not 0 <= value < 1 << 63:
         if what == "mtime":
-            return 0  # before 1970: not worth a refusal
+            return 0  # a time before 1970 is not worth a refusal
         raise UnpackRefused(f"the archive states a {what} that cannot be: {field!r}")
     return value
 
@@ -64,7 +65,7 @@ def read_field(block: bytes, at: int, size: int, what: str) -> int:
 def read_pax(data: bytes, extensions: dict[bytes, bytes], sparse_numbers: list[bytes]) -> None:
     for key, value in _pax_records(data):
         if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
-            sparse_numbers.append(value)  # the oldest of the pax forms: the same keys again and again, in order
+            sparse_numbers.append(value)  # the oldest pax form repeats the same keys, in order
         else:
             extensions[key] = value
 
@@ -76,7 +77,7 @@ def refuse_names_for_all(data: bytes) -> None:
 
 
 def _pax_records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """`LENGTH KEY=VALUE`, a line each; the length counts the whole line. Zeros after the last are padding."""
+    """Parse `LENGTH KEY=VALUE` lines; the length counts the whole line. Zeros after the last line are padding."""
     at, end = 0, len(data.rstrip(b"\0"))
     while at < end:
         digits, blank, _ = data[at : at + MAX_NUMBER_TEXT + 1].partition(b" ")
@@ -105,7 +106,7 @@ def read_time(stated: bytes | None, header: Header) -> float:
 
 
 def as_text(name: bytes) -> str:
-    """As the file system takes it: bytes that are no text survive."""
+    """Decode a name for the file system; bytes that are not valid text survive."""
     return os.fsdecode(name)
 
 
@@ -118,7 +119,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 class MemberKind(Enum):
-    """What a member is."""
+    """Type of a member."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -145,7 +146,7 @@ _KINDS: Final[Mapping[bytes, MemberKind]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A part of a sparse file that has content."""
+    """A range of a sparse file that has content."""
 
     offset: int
     size: int
@@ -153,28 +154,28 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveMember:
-    """One entry of an archive; the content of a file follows in the stream."""
+    """One entry of an archive; a file's content follows in the stream."""
 
     name: str
     kind: MemberKind
     size: int
-    """Of the file as it will be, holes included."""
+    """Size of the unpacked file, including holes."""
     mode: int
     modified_at: float
     link: str
     extents: Sequence[Extent] | None
-    """Where the content goes, for sparse files; None: from the start to the end."""
+    """Ranges of a sparse file; None: the content is contiguous."""
 
 
 class Pieces:
-    """Bytes that come in pieces, read in other pieces."""
+    """A buffered reader over an iterator of byte chunks."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._piece = memoryview(b"")
 
     def some(self, most: int) -> memoryview:
-        """What is at hand, at most so much; nothing at the end of the stream, and only there."""
+        """Return available bytes, at most `most`; empty only at the end of the stream."""
         while not self._piece:
             following = next(self._pieces, None)
             if following is None:
@@ -184,7 +185,7 @@ class Pieces:
         return taken
 
     def exactly(self, size: int) -> bytes:
-        """So much, or what is left when the stream ends before."""
+        """Return exactly `size` bytes, or fewer if the stream ends."""
         first = self.some(size)
         if len(first) == size:
             return bytes(first)
@@ -196,14 +197,14 @@ class Pieces:
         return b"".join(parts)
 
     def skip(self, size: int) -> int:
-        """Pass over so much; how much of it was not there."""
+        """Skip bytes; return how many of them were missing at the end of the stream."""
         while size and (piece := self.some(size)):
             size -= len(piece)
         return size
 
 
 class FilePieces(Pieces):
-    """A file on this machine, in which one can go on without reading."""
+    """A reader over a local file, which skips by seeking."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(())
@@ -222,7 +223,7 @@ class FilePieces(Pieces):
 
 
 class TarStream:
-    """`for member in stream`: read the content of a file with `content()` before going on, or it is skipped."""
+    """`for member in stream`: read a file's content with `content()` before the next member, or it is skipped."""
 
     def __init__(self, pieces: Pieces, limits: UnpackLimits) -> None:
         self._pieces = pieces
@@ -244,7 +245,7 @@ class TarStream:
             yield self._member(header, extensions, sparse_numbers)
 
     def content(self) -> Iterator[memoryview]:
-        """What the archive holds of the present member."""
+        """Yield the stored content of the current member."""
         while self._content:
             piece = self._pieces.some(self._content)
             if not piece:
@@ -252,10 +253,8 @@ class TarStream:
             self._content -= len(piece)
             yield piece
 
-    # Headers.
-
     def _header(self) -> Header | None:
-        """The next one; None at the end, which is a block of zeros, or the end of the stream itself."""
+        """Return the next header; None at the end, which is a block of zeros or the end of the stream."""
         self._skip_rest()
         block = self._pieces.exactly(_BLOCK)
         if not block and not self._has_begun:
@@ -290,8 +289,6 @@ class TarStream:
         else:
             read_pax(data, extensions, sparse_numbers)
 
-    # Members.
-
     def _member(
         self, header: Header, extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]
     ) -> ArchiveMember:
@@ -300,7 +297,7 @@ class TarStream:
             raise UnpackRefused(f"{as_text(header.name)!r} is of the unknown type {header.type!r}")
         name = extensions.get(b"path", header.name)
         if kind is MemberKind.FILE and name.endswith(b"/") and header.type != _OLD_SPARSE:
-            kind = MemberKind.DIRECTORY  # archives from before there was a type for it
+            kind = MemberKind.DIRECTORY  # archives older than the directory type
         stored = read_number(extensions[b"size"]) if b"size" in extensions else header.number(124, 12, "size")
         self._content = stored if kind is MemberKind.FILE else 0
         self._padding = -self._content % _BLOCK
@@ -318,7 +315,7 @@ class TarStream:
     def _sparse(
         self, header: Header, extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]
     ) -> tuple[Sequence[Extent] | None, int | None]:
-        """The map and the real size of a sparse file, which stand in one of four places."""
+        """Return the map and the real size of a sparse file, which are stored in one of four places."""
         if header.type == _OLD_SPARSE:
             numbers, size = self._old_sparse(header), header.number(483, 12, "real size")
         elif extensions.get(b"GNU.sparse.major") == b"1":
@@ -348,7 +345,7 @@ class TarStream:
         return [number for pair in pairs if pair != (0, 0) for number in pair]
 
     def _map_before_content(self) -> list[int]:
-        """Decimal numbers, one per line, filled up to a block: how many pairs, then the pairs."""
+        """Parse decimal numbers, one per line, padded to a block: the number of pairs, then the pairs."""
         lines = self._lines_of_content()
         count = read_number(next(lines))
         self._refuse_many(count)
@@ -366,7 +363,7 @@ class TarStream:
             yield line
 
     def _checked(self, numbers: Sequence[int], size: int) -> list[Extent]:
-        """Parts in their order, apart from each other, inside the file, and as long as what is stored."""
+        """Check that extents are ordered, disjoint, inside the file, and add up to the stored size."""
         self._refuse_many(len(numbers) // 2)
         if len(numbers) % 2:
             raise UnpackRefused("the map of a sparse file is broken")

@@ -1,8 +1,8 @@
-"""The directory that an image is unpacked into: empty before, whole or as it was afterwards, and never left.
+"""Writes an image's files into one directory and never outside it.
 
-Every step is made relative to an open directory (`base/open_directories.py`), so neither a link of this archive, nor of
-an earlier layer, nor one that somebody puts there meanwhile leads out. Existing files are never written to, only
-replaced. What is refused is refused with UnpackRefused; what the disk refuses comes as OSError.
+Every step is relative to an open directory (`base/open_directories.py`), so no link leads out: neither one of this
+archive, nor of an earlier layer, nor one that another process creates meanwhile. Existing files are never written
+to, only replaced. Violations raise UnpackRefused; file system errors raise OSError.
 """
 
 import errno
@@ -18,11 +18,11 @@ from corral.base.open_directories import DirectoryWalk, OpenDirectory, PathEscap
 from corral.oci.errors import TargetUnusable, UnpackRefused
 
 _MODE: Final = 0o750
-"""As LocalAI makes directories of backends."""
+"""Mode of backend directories, as in LocalAI."""
 
 
 def prepare_target(target: Path) -> Callable[[], None]:
-    """Make the directory, or take an empty one that is there; what is returned makes it as it was."""
+    """Create the directory, or accept an empty one. Return a function that restores the previous state."""
     try:
         os.mkdir(target, _MODE)
     except FileExistsError:
@@ -38,7 +38,7 @@ def is_directory(target: Path) -> bool:
 
 
 def empty(target: Path) -> None:
-    """Remove what is in it, as far as that can be done."""
+    """Remove the content of a directory, best effort."""
     for path in target.iterdir():
         if is_directory(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -60,12 +60,12 @@ _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_C
 _OLD_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
 _LEADS_NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL})
-"""Nothing is there, or a file, or what was a link has been replaced."""
+"""The path is missing, is a file, or a link on it was replaced."""
 _PLAIN_DIRECTORY: Final = 0o755
 
 
 class Tree:
-    """Use as a context. Names are sequences of parts without dots; see `unpack.py` for what makes them."""
+    """A context manager. Names are sequences of parts without dots; `unpack.py` makes them."""
 
     def __init__(self, root: Path) -> None:
         self._root = os.open(root, _DIRECTORY)
@@ -73,7 +73,7 @@ class Tree:
         self._is_last_good = False
         self._unproven: set[Parts] = set()
         self.implied = 0
-        """Directories that no archive named, made because something lies in them."""
+        """Number of directories that were created only because an entry lies in them."""
 
     def __enter__(self) -> Self:
         return self
@@ -83,17 +83,17 @@ class Tree:
         os.close(self._root)
 
     def locate(self, parts: Parts) -> OpenDirectory:
-        """The directory that such a name lies in, made if it is missing. Good until the next call."""
-        wanted = parts[:-1]
-        if self._last is not None and self._is_last_good and self._last[0] == wanted:
+        """Return the parent directory of a name; create it if missing. Valid until the next call."""
+        folder_parts = parts[:-1]
+        if self._last is not None and self._is_last_good and self._last[0] == folder_parts:
             return self._last[1]
-        place = self._make_way(wanted)
+        place = self._make_way(folder_parts)
         self._close_last()
-        self._last, self._is_last_good = (wanted, place), True
+        self._last, self._is_last_good = (folder_parts, place), True
         return place
 
     def make_directory(self, place: OpenDirectory, name: str, mode: int) -> None:
-        """One that is there stays, with the new mode."""
+        """Create a directory; an existing one gets the new mode."""
         try:
             os.mkdir(name, _PLAIN_DIRECTORY, dir_fd=place.descriptor)
         except FileExistsError:
@@ -105,7 +105,7 @@ class Tree:
             os.fchmod(descriptor, mode)
 
     def make_file(self, place: OpenDirectory, name: str) -> int:
-        """The descriptor of a new empty file, which only we can read until somebody says otherwise."""
+        """Create an empty file that only its owner can read, and return its descriptor."""
         try:
             return os.open(name, _NEW_FILE, 0o600, dir_fd=place.descriptor)
         except FileExistsError:
@@ -113,7 +113,8 @@ class Tree:
             return os.open(name, _NEW_FILE, 0o600, dir_fd=place.descriptor)
 
     def make_symlink(self, place: OpenDirectory, name: str, target: str) -> None:
-        """Refuses a target outside the tree. An absolute one means the root of the image, and is written relative."""
+        """Create a link. Refuse a target outside the tree. An absolute target means the image's root and is made
+        relative."""
         written, is_proven = _contained(target, place.parts)
         own = (*place.parts, name)
         if look(place.descriptor, name) is not None:
@@ -122,7 +123,7 @@ class Tree:
         (self._unproven.discard if is_proven else self._unproven.add)(own)
 
     def make_hard_link(self, place: OpenDirectory, name: str, target: Parts) -> None:
-        """Another name for a file that is there. Of a link, a link is made anew, since it may mean another place."""
+        """Create another name for an existing file. A symlink is created again, since its target is relative."""
         own = (*place.parts, name)
         with self._existing_parent(target) as there:
             if (*there.parts, target[-1]) == own:
@@ -139,17 +140,18 @@ class Tree:
                 raise UnpackRefused(f"a hard link to {'/'.join(target)!r}, which is not a file")
 
     def remove(self, place: OpenDirectory, name: str) -> None:
-        """A file, a link, or a whole directory; what is not there is removed already."""
+        """Remove a file, a link, or a whole directory. Idempotent."""
         try:
             os.unlink(name, dir_fd=place.descriptor)
         except FileNotFoundError:
             return
-        except (IsADirectoryError, PermissionError):  # Linux says the first, others the second
+        except (IsADirectoryError, PermissionError):  # Linux returns the first, other systems the second
             shutil.rmtree(name, dir_fd=place.descriptor)
-        self._is_last_good = False  # it may have led through what is gone; whoever uses it may go on
+        self._is_last_good = False  # the cached directory may lie below the removed one; its holders may keep it
 
     def hide(self, place: OpenDirectory, name: str, *, keep: Callable[[Parts], bool]) -> None:
-        """Remove what earlier layers brought under this name, and leave what is to be kept, and what leads there."""
+        """Remove what earlier layers created under this name, except names in `keep` and the directories on the way to
+        them."""
         own = (*place.parts, name)
         if not keep(own):
             self.remove(place, name)
@@ -162,7 +164,7 @@ class Tree:
             self.hide(place, name, keep=keep)
 
     def prove_links(self) -> None:
-        """Refuse links that lead out by way of other links, once all of them are there."""
+        """Refuse links that lead out through other links. Call it after all links exist."""
         for own in sorted(self._unproven):
             try:
                 with self._walk(own[:-1]) as place:
@@ -172,15 +174,13 @@ class Tree:
                 if error.errno not in _LEADS_NOWHERE:
                     raise
 
-    # Walking.
-
     def _walk(self, parts: Iterable[str]) -> OpenDirectory:
         with DirectoryWalk(os.dup(self._root)) as walk, _refusing_escapes():
             walk.enter(parts)
             return walk.detach()
 
     def _make_way(self, parts: Iterable[str]) -> OpenDirectory:
-        """Walk, and make the directories that are missing."""
+        """Open a directory; create missing parents."""
         with DirectoryWalk(os.dup(self._root), make_mode=_PLAIN_DIRECTORY) as walk, _refusing_escapes():
             try:
                 walk.enter(parts)
@@ -210,7 +210,7 @@ class Tree:
             self._copy(there, target, place, name)
 
     def _copy(self, there: OpenDirectory, target: str, place: OpenDirectory, name: str) -> None:
-        """For file systems without hard links."""
+        """Copy a file, for file systems without hard links."""
         with (
             open(os.open(target, _OLD_FILE, dir_fd=there.descriptor), "rb") as source,
             open(self.make_file(place, name), "wb") as copy,
@@ -233,7 +233,7 @@ def _refusing_escapes() -> Iterator[None]:
 
 
 def _mode(place: OpenDirectory, name: str) -> int:
-    """Of what is there; 0 when nothing is."""
+    """Return the mode of an entry; 0 if it does not exist."""
     status = look(place.descriptor, name)
     return 0 if status is None else status.st_mode
 
@@ -243,10 +243,10 @@ def _split(path: str) -> list[str]:
 
 
 def _contained(target: str, parent: Parts) -> tuple[str, bool]:
-    """The target as it is written into a link in `parent`, and whether it surely stays inside.
+    """Return the target as it is written into a link in `parent`, and whether it certainly stays inside.
 
-    Going up is sure from where the link lies, and only from there: after a name, which may be a link itself, it depends
-    on what is there in the end.
+    Going up is safe only at the start, from where the link lies: after a name, which may be a link itself, it
+    depends on the final tree.
     """
     parts = _split(target)
     depth = 0 if target.startswith("/") else len(parent)
@@ -262,5 +262,5 @@ def _contained(target: str, parent: Parts) -> tuple[str, bool]:
 
 
 def _from_root(target: str, parent: Sequence[str]) -> str:
-    """A target as it is understood in `parent`, said from the root of the image."""
+    """Resolve a link target in `parent` to a path from the image's root."""
     return target if target.startswith("/") else "/" + "/".join((*parent, target))

@@ -1,8 +1,8 @@
-"""Decompresses layers and unpacks them into a directory: what is taken, what is refused, what becomes of modes.
+"""Decompresses layers and unpacks them into a directory: which entries are accepted, and with which modes.
 
-Everything belongs to whoever runs this. Nothing can be written by others, nothing runs as somebody else. Devices,
-fifos, names that leave the image and links that lead out of it are refused, and the pull with them: an image with one
-of those is not made to be run by us. Compression is told by the first bytes: the media types of many images are wrong.
+All files belong to the user of this process. No file is writable by others, and none has setuid or setgid. Devices,
+fifos, names that leave the image and links that lead out of it are refused, and the pull with them. Compression is
+detected from the first bytes: the media types of many images are wrong.
 """
 
 import os
@@ -29,7 +29,7 @@ _GZIP_WINDOW: Final = 31
 
 
 def decompressed(file: BinaryIO) -> Iterator[bytes]:
-    """The content in pieces of at most a megabyte, however small what they come from. Reads from the start."""
+    """Yield the content in chunks of at most a megabyte, whatever the compression ratio. Reads from the start."""
     file.seek(0)
     magic = file.read(4)
     file.seek(0)
@@ -45,7 +45,7 @@ def decompressed(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
-    """All members of the file, one after the other; zeros after the last are padding."""
+    """Decompress all gzip members of the file; zeros after the last are padding."""
     rest = file.read(_IN_BYTES)
     while rest:
         rest = yield from _gzip_member(file, rest)
@@ -55,7 +55,7 @@ def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _gzip_member(file: BinaryIO, data: bytes) -> Generator[bytes, None, bytes]:
-    """One member, from what was read of it; returns what was read beyond its end."""
+    """Decompress one gzip member, whose first bytes are in `data`; return the bytes read beyond its end."""
     member = zlib.decompressobj(_GZIP_WINDOW)
     while True:
         piece = member.decompress(data, _OUT_BYTES)
@@ -87,20 +87,20 @@ _DIRECTORY_AT_LEAST: Final = 0o700
 
 @dataclass(slots=True, kw_only=True)
 class Unpacked:
-    """What came out so far."""
+    """Counters of the unpacked files so far."""
 
     entries: int = 0
     bytes: int = 0
-    """Of files, holes included."""
+    """Total size of files, including holes."""
 
 
 def never() -> bool:
-    """Nobody cancels."""
+    """Return False: for callers without cancellation."""
     return False
 
 
 class Unpacker:
-    """Fills one directory, layer by layer, from the lowest up. Then `finish()`."""
+    """Fills one directory, layer by layer, from the lowest up. Call `finish()` at the end."""
 
     def __init__(
         self,
@@ -119,7 +119,8 @@ class Unpacker:
         self.unpacked = Unpacked()
 
     def apply(self, layer: BinaryIO, size: int, *, whiteouts: bool = True) -> None:
-        """Unpack one layer of so many compressed bytes over what is there. `on_position` hears how far it is."""
+        """Unpack one layer of `size` compressed bytes over the existing tree. `on_position` is called with the
+        progress."""
         members = TarStream(Pieces(self._watched(layer, size)), self._limits)
         is_lowest, brought = self._layers == 0, set[Parts]()
         self._layers += 1
@@ -127,21 +128,19 @@ class Unpacker:
             self._count(member)
             parts = self._parts(member.name)
             if not parts:
-                continue  # the root itself, which is ours
+                continue  # the root itself, which we own
             place = self._tree.locate(parts)
             if whiteouts and parts[-1].startswith(_WHITEOUT):
                 self._hide(place, parts[-1], brought)
                 continue
             self._make(member, place, parts[-1], members)
-            if not is_lowest:  # where nothing can be hidden, nothing needs to be kept: large layers are the lowest ones
+            if not is_lowest:  # nothing below can be hidden: the lowest layer, usually the largest, needs no record
                 _remember(brought, (*place.parts, parts[-1]))
         self._on_position(size)
 
     def finish(self) -> None:
-        """What can be judged only when everything is there."""
+        """Check what can be judged only when everything is unpacked."""
         self._tree.prove_links()
-
-    # Members.
 
     def _make(self, member: ArchiveMember, place: OpenDirectory, name: str, members: TarStream) -> None:
         match member.kind:
@@ -169,7 +168,7 @@ class Unpacker:
             os.close(descriptor)
 
     def _hide(self, place: OpenDirectory, name: str, brought: set[Parts]) -> None:
-        """Whiteouts hide what lies below this layer, never what it brings itself."""
+        """Apply a whiteout: hide entries of the layers below, never those of this layer."""
         if name == _OPAQUE:
             self._tree.hide_all(place, keep=brought.__contains__)
         elif not name.startswith(_BOOKKEEPING):
@@ -177,8 +176,6 @@ class Unpacker:
             if hidden in ("", ".", ".."):
                 raise UnpackRefused(f"a whiteout of {hidden!r}")
             self._tree.hide(place, hidden, keep=brought.__contains__)
-
-    # Names.
 
     def _parts(self, name: str) -> Parts:
         if name.startswith("/"):
@@ -196,7 +193,7 @@ class Unpacker:
         return parts
 
     def _linked(self, member: ArchiveMember) -> Parts:
-        """Hard links name their target from the root; many writers put a slash before it."""
+        """Return a hard link's target, which is named from the root; many writers put a slash before it."""
         parts = self._parts(member.link.lstrip("/") or "/")
         if not parts:
             raise UnpackRefused(f"{member.name!r} is a hard link to nothing")
@@ -208,8 +205,6 @@ class Unpacker:
             raise UnpackRefused(f"{member.name[:200]!r} is a link to {target[:60]!r}")
         return target
 
-    # Limits.
-
     def _count(self, member: ArchiveMember) -> None:
         self.unpacked.entries += 1
         entries = self.unpacked.entries + self._tree.implied
@@ -220,7 +215,7 @@ class Unpacker:
             raise LimitExceeded(f"files of more than {self._limits.total_bytes} bytes ({BYTES_KNOB})")
 
     def _watched(self, layer: BinaryIO, size: int) -> Iterator[bytes]:
-        """The decompressed bytes, counted against what one may expect of so many compressed ones."""
+        """Yield the decompressed bytes; enforce the limit on the compression ratio."""
         allowed = max(RATIO_COUNTS_FROM, round(size * self._limits.ratio))
         came_out = 0
         for piece in decompressed(layer):
@@ -237,7 +232,7 @@ class Unpacker:
 
 
 def unpack(layers: Iterable[tuple[BinaryIO, int]], target: Path, limits: UnpackLimits) -> Unpacked:
-    """Unpack whole layers with their sizes into an empty directory, in one go."""
+    """Unpack layers with their sizes into an empty directory."""
     with Tree(target) as tree:
         unpacker = Unpacker(tree, limits)
         for layer, size in layers:
@@ -247,7 +242,7 @@ def unpack(layers: Iterable[tuple[BinaryIO, int]], target: Path, limits: UnpackL
 
 
 def _remember(brought: set[Parts], own: Parts) -> None:
-    """This name, and the directories that lead to it."""
+    """Record this name and its parent directories."""
     while own and own not in brought:
         brought.add(own)
         own = own[:-1]
@@ -259,7 +254,7 @@ def _write_all(descriptor: int, piece: memoryview) -> None:
 
 
 def _write_sparse(descriptor: int, member: ArchiveMember, content: Iterator[memoryview]) -> None:
-    """The parts where they belong, and holes between them."""
+    """Write a sparse file's extents at their offsets; leave holes between them."""
     piece = memoryview(b"")
     for extent in member.extents or ():
         os.lseek(descriptor, extent.offset, os.SEEK_SET)

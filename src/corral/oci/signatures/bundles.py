@@ -1,4 +1,4 @@
-"""Sigstore's bundles, as far as one can read them without Sigstore's library: what is signed, and about what."""
+"""Parses Sigstore bundles without Sigstore's library: what is signed, and about which image."""
 
 import base64
 import binascii
@@ -13,7 +13,7 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 _TYPE_START: Final = "application/vnd.dev.sigstore.bundle."
 _TYPE_END: Final = "+json"
 SIGN_PREDICATE: Final = "https://sigstore.dev/cosign/sign/v1"
-"""What cosign states of an image that it signs."""
+"""Predicate type of cosign's statement about an image that it signs."""
 STATEMENT_TYPE: Final = "application/vnd.in-toto+json"
 _STATEMENTS: Final = frozenset({"https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1"})
 _SHA256: Final = "SHA2_256"
@@ -43,7 +43,7 @@ class _Digest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageSignature(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of content by its digest."""
+    """A signature of content by its digest."""
 
     signature: str
     message_digest: _Digest = _Digest()
@@ -54,7 +54,7 @@ class _Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Of a statement that is inside."""
+    """A DSSE envelope: a statement and its signatures."""
 
     payload: str
     payload_type: str
@@ -62,7 +62,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ReadBundle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The parts that we look at."""
+    """The parts of a bundle that we use."""
 
     media_type: str
     verification_material: _Material = _Material()
@@ -81,12 +81,12 @@ class _Statement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def is_bundle_type(artifact_type: str) -> bool:
-    """Of a manifest that refers to an image."""
+    """Whether the artifact type of a referring manifest is a bundle's."""
     return artifact_type.startswith(_TYPE_START) and artifact_type.endswith(_TYPE_END)
 
 
 def read_bundle(document: bytes) -> ReadBundle:
-    """ValueError when it is none."""
+    """Parse a bundle. Raise ValueError when it is invalid."""
     try:
         return msgspec.json.decode(document, type=ReadBundle)
     except UNREADABLE_JSON as error:
@@ -94,7 +94,7 @@ def read_bundle(document: bytes) -> ReadBundle:
 
 
 def decoded(text: str) -> bytes:
-    """ValueError when it is not base64."""
+    """Decode base64. Raise ValueError when it is invalid."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -102,13 +102,14 @@ def decoded(text: str) -> bytes:
 
 
 def signed_bytes(envelope: Envelope) -> bytes:
-    """What the signatures of an envelope are of: DSSE's pre-authentication encoding."""
+    """Return the bytes that an envelope's signatures cover: DSSE's pre-authentication encoding."""
     kind, payload = envelope.payload_type.encode(), decoded(envelope.payload)
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
 def statement_problem(payload_type: str, payload: bytes, digest: str, *, predicate: str = "") -> str:
-    """Why this is no statement about that image; empty when it is. For payloads whose signature was found right."""
+    """Return why this is not a statement about the image; empty if it is. Call it only after the signature is
+    verified."""
     if payload_type != STATEMENT_TYPE:
         return f"it holds a {payload_type[:200]!r}, and no statement about an image"
     try:
@@ -127,19 +128,20 @@ def statement_problem(payload_type: str, payload: bytes, digest: str, *, predica
 
 
 def message_digest_problem(message: MessageSignature, digest: str) -> str:
-    """Whether the digest that a bundle states is the image's; it is only a help, and the signature decides."""
+    """Return why the digest in a bundle is not the image's; empty if it is. An early check only: the signature
+    decides."""
     stated = message.message_digest
     if not stated.digest:
         return ""
-    found = f"sha256:{decoded(stated.digest).hex()}" if stated.algorithm == _SHA256 else stated.algorithm[:200]
-    return "" if found == digest else f"it signs another image, {found}"
+    signed_digest = f"sha256:{decoded(stated.digest).hex()}" if stated.algorithm == _SHA256 else stated.algorithm[:200]
+    return "" if signed_digest == digest else f"it signs another image, {signed_digest}"
 
 
 def as_message_signature(document: bytes) -> bytes:
-    """A bundle with an envelope, written as one of a message: the envelope's signature of the bytes that it is of.
+    """Convert a bundle with an envelope into one with a message signature over the envelope's encoded bytes.
 
-    Some logs record an envelope as the hash of those bytes, as they record messages. Nothing is lost: signature, time
-    and entry in the log are all about the same bytes.
+    Some logs record an envelope as the hash of those bytes, like a message. The check stays equally strong:
+    signature, time and log entry all cover the same bytes.
     """
     whole = msgspec.json.decode(document)
     envelope = read_bundle(document).dsse_envelope

@@ -1,8 +1,8 @@
-"""Signatures as they were found, of which nothing is believed yet, and the port of those who check them.
+"""Unverified signatures, and the interface of signature checkers.
 
-Cosign's first format, "simple signing", is published as SIGNATURE_SPEC.md in sigstore/cosign: one manifest per signed
-image, under a tag that is made of the image's digest; each layer is a payload, and its signature is an annotation of
-the layer. The other format are Sigstore's bundles, see `bundles.py`.
+Cosign's first format, "simple signing", is published as SIGNATURE_SPEC.md in sigstore/cosign: one manifest per
+signed image, under a tag made from the image's digest; each layer is a payload, and its signature is an annotation
+of the layer. The other format is Sigstore's bundle, see `bundles.py`.
 """
 
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleSignature:
-    """Cosign's first format: a payload that names an image, and a signature of it."""
+    """Cosign's first format: a payload that names an image, and its signature."""
 
     place: str
-    """Where it was found."""
+    """Where it was found, for error messages."""
     payload: bytes
     signature: str
-    """In base64."""
+    """Base64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigstoreBundle:
-    """All that is needed to check a signature without asking anybody."""
+    """A Sigstore bundle, which can be verified offline."""
 
     place: str
     document: bytes
@@ -37,22 +37,22 @@ SignatureCandidate: TypeAlias = SimpleSignature | SigstoreBundle
 
 
 class SignatureChecker(Protocol):
-    """Decides by one policy. Asks nobody."""
+    """Verifies signatures by one policy. Does no I/O."""
 
     @property
     def expected(self) -> str:
-        """What it takes, for people."""
+        """Description of what the policy accepts, for error messages."""
 
     @property
     def takes_simple(self) -> bool:
-        """Whether signatures of cosign's first format can satisfy the policy at all."""
+        """Whether cosign's first format can satisfy the policy."""
 
     def problem(self, digest: str, candidate: SignatureCandidate) -> str:
-        """Why this does not sign the image with this digest as the policy asks for; empty when it does."""
+        """Return why this signature does not satisfy the policy for the image; empty if it does."""
 
 
 class NothingAccepted:
-    """For pulls without a policy: should one be there after all, nothing satisfies it."""
+    """Refuses everything. For pulls without a policy, as a safeguard."""
 
     expected = "a signature that something here can check"
     takes_simple = False
@@ -86,12 +86,12 @@ class _Payload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signature_tag(digest: str) -> str:
-    """Under which the signatures of an image are kept, beside it."""
+    """Return the tag that stores an image's signatures in its repository."""
     return f"{digest.replace(':', '-')}.sig"
 
 
 def make_payload(*, reference: str, digest: str, annotations: Mapping[str, str]) -> bytes:
-    """What is signed. The same bytes for the same input."""
+    """Return the payload to sign. Deterministic."""
     payload = _Payload(
         critical=_Critical(identity=_Identity(reference=reference), image=_Image(digest=digest), type=TYPE),
         optional=dict(sorted(annotations.items())) or None,
@@ -100,7 +100,7 @@ def make_payload(*, reference: str, digest: str, annotations: Mapping[str, str])
 
 
 def payload_problem(payload: bytes, digest: str) -> str:
-    """Why this is no statement about that image; empty when it is. For payloads whose signature was found right."""
+    """Return why this payload is not about the image; empty if it is. Call it only after the signature is verified."""
     try:
         critical = msgspec.json.decode(payload, type=_Payload).critical
     except UNREADABLE_JSON as error:

@@ -1,7 +1,6 @@
-"""Checks signatures by the public keys of a policy, in cosign's first format and in Sigstore's bundles.
+"""Verifies signatures by the public keys of a policy, in cosign's first format and in Sigstore bundles.
 
-A key says who signed and nothing about when, so that no log and no clock is asked. Whoever loses a key has to take it
-out of the policy.
+A key proves who signed, not when, so no log and no clock is used. A lost key must be removed from the policy.
 """
 
 import hashlib
@@ -37,13 +36,13 @@ _PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | r
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """One that cosign can use too: ECDSA, Ed25519 or RSA; the first and the last sign SHA-256 hashes."""
+    """A key type that cosign supports: ECDSA, Ed25519 or RSA. ECDSA and RSA sign SHA-256 hashes."""
 
     key: _PublicKey
 
     @property
     def fingerprint(self) -> str:
-        """To tell keys apart: of the key's DER bytes."""
+        """Hash of the key's DER bytes, to tell keys apart."""
         der = self.key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
         return f"sha256:{hashlib.sha256(der).hexdigest()}"
 
@@ -63,7 +62,7 @@ class PublicKey:
         return True
 
     def verifies_hash(self, signature: bytes, sha256: bytes) -> bool:
-        """Of content of which only the hash is at hand. Ed25519 signs content itself, so there it never holds."""
+        """Verify a signature by the content's hash alone. Always false for Ed25519, which signs the content itself."""
         try:
             match self.key:
                 case ec.EllipticCurvePublicKey():
@@ -78,7 +77,7 @@ class PublicKey:
 
 
 def read_public_keys(text: str) -> tuple[PublicKey, ...]:
-    """The keys of a policy; InvalidInput says what is wrong with one."""
+    """Parse the keys of a policy. InvalidInput says what is wrong with one."""
     return tuple(_read(document) for document in key_documents(text))
 
 
@@ -91,7 +90,7 @@ def _read(document: bytes) -> PublicKey:
 
 
 def checked_key(key: object, *, field: str = _FIELD) -> _PublicKey:
-    """InvalidInput when signatures by this key are worth nothing, or cosign would not know it."""
+    """Return the key. Raise InvalidInput when it is too weak, or cosign does not support it."""
     if isinstance(key, ed25519.Ed25519PublicKey):
         return key
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES):
@@ -109,12 +108,12 @@ _SHOWN_DIGITS: Final = len("sha256:") + 16
 
 
 class KeyChecker:
-    """Accepts what any of the policy's keys signed."""
+    """Accepts signatures by any key of the policy."""
 
     takes_simple = True
 
     def __init__(self, policy: Verification) -> None:
-        """InvalidInput when one of the keys cannot be used."""
+        """Raise InvalidInput when one of the keys cannot be used."""
         self._keys = read_public_keys(policy.public_key)
 
     @property
@@ -148,10 +147,10 @@ class KeyChecker:
         return "it holds no signature"
 
     def _envelope(self, envelope: Envelope, digest: str) -> str:
-        signatures = [decoded(one.sig) for one in envelope.signatures[:_MOST_SIGNATURES]]
+        signatures = [decoded(signature.sig) for signature in envelope.signatures[:_MOST_SIGNATURES]]
         if not self._is_ours(signed_bytes(envelope), signatures):
             return _ANOTHER_KEY
-        # A key may also sign other statements about an image, such as that it was found to be broken.
+        # A key may also sign other statements about an image, for example that it is broken.
         payload = decoded(envelope.payload)
         return statement_problem(envelope.payload_type, payload, digest, predicate=SIGN_PREDICATE)
 

@@ -34,7 +34,7 @@ from corral.oci.signatures.candidates import SignatureCandidate, SigstoreBundle
 from corral.oci.signatures.policy import Verification, expected_signer, signer_problem, time_problem
 
 BUNDLED: Final = "https%3A%2F%2Ftuf-repo-cdn.sigstore.dev/trusted_root.json"
-"""Of Sigstore's public instance, as the library ships it."""
+"""Trust root of Sigstore's public instance, as the library ships it."""
 _ISSUER: Final = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.1")
 _ISSUER_V2: Final = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.8")
 _OTHER_NAME: Final = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.7")
@@ -66,15 +66,15 @@ class TrustRootUnusable(CorralError):
 
 
 class KeylessChecker:
-    """Accepts what the policy's identity signed, by the trust root that it was made with."""
+    """Accepts signatures of the policy's identity, verified against the given trust root."""
 
     takes_simple = False
-    """As in LocalAI: the first format has no proof of time that could be checked offline in one way only."""
+    """As in LocalAI: the first format has no proof of time that can be verified offline."""
 
     def __init__(self, policy: Verification, *, trusted_root: Path | None = None) -> None:
         self._policy = policy
         self._verifier = _verifier(trusted_root)
-        logging.getLogger("sigstore").setLevel(logging.ERROR)  # what it has to say, we say in one sentence
+        logging.getLogger("sigstore").setLevel(logging.ERROR)  # the result is reported in one sentence of ours instead
 
     @property
     def expected(self) -> str:
@@ -84,7 +84,7 @@ class KeylessChecker:
         if not isinstance(candidate, SigstoreBundle):
             return "it is no Sigstore bundle"
         try:
-            with _told_as_refusal():
+            with _refusing_any_error():
                 return self._judge(digest, candidate.document)
         except VerificationError as error:
             return " ".join(str(error).split())[:_LONGEST_REASON]
@@ -123,12 +123,13 @@ class KeylessChecker:
         return _Signer(self._policy)
 
     def _proven_times(self, bundle: Bundle) -> list[datetime]:
-        """The library tells that there is one, and not which; this is how it finds them itself."""
+        """Return the proven times of a bundle. The library checks that there is one but does not return it, so repeat
+        its steps."""
         return [result.time for result in self._verifier._establish_time(bundle)]
 
 
 class _Signer:
-    """The library's port for policies about a certificate."""
+    """Implements the library's interface for certificate policies."""
 
     def __init__(self, policy: Verification) -> None:
         self._policy = policy
@@ -145,8 +146,8 @@ def _is_logged_as_message(read: ReadBundle) -> bool:
 
 
 def _issuer(certificate: x509.Certificate) -> str:
-    """The newer extension counts: its text has one reading only."""
-    raw = {one.oid: one.value for one in certificate.extensions}
+    """Return the issuer. The newer extension takes precedence: its encoding is unambiguous."""
+    raw = {extension.oid: extension.value for extension in certificate.extensions}
     newer, older = raw.get(_ISSUER_V2), raw.get(_ISSUER)
     if isinstance(newer, x509.UnrecognizedExtension):
         return _utf8(newer.value)
@@ -154,7 +155,7 @@ def _issuer(certificate: x509.Certificate) -> str:
 
 
 def _utf8(der: bytes) -> str:
-    """An ASN.1 UTF8String of a length that fits names."""
+    """Decode a short ASN.1 UTF8String."""
     if len(der) < 2 or der[0] != _UTF8_STRING:
         raise VerificationError("its certificate has an issuer that cannot be read")
     octets = der[1] & 0x7F if der[1] & 0x80 else 0
@@ -167,9 +168,9 @@ def _utf8(der: bytes) -> str:
 
 def _identities(certificate: x509.Certificate) -> list[str]:
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    found = names.get_values_for_type(x509.RFC822Name) + names.get_values_for_type(x509.UniformResourceIdentifier)
-    others = [one for one in names.get_values_for_type(x509.OtherName) if one.type_id == _OTHER_NAME]
-    return found + [_utf8(one.value) for one in others]
+    identities = names.get_values_for_type(x509.RFC822Name) + names.get_values_for_type(x509.UniformResourceIdentifier)
+    others = [other for other in names.get_values_for_type(x509.OtherName) if other.type_id == _OTHER_NAME]
+    return identities + [_utf8(other.value) for other in others]
 
 
 def _verifier(trusted_root: Path | None) -> Verifier:
@@ -184,8 +185,8 @@ def _verifier(trusted_root: Path | None) -> Verifier:
 
 
 @contextmanager
-def _told_as_refusal() -> Iterator[None]:
-    """The library lets through whatever its parsers raise for a bundle that was made to do harm."""
+def _refusing_any_error() -> Iterator[None]:
+    """Convert any exception into a refusal: the library's parsers may raise anything for a malicious bundle."""
     try:
         yield
     except VerificationError:

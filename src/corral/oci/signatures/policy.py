@@ -1,4 +1,5 @@
-"""Policies: whose signatures the images of a gallery need. Reads them strictly, since whatever is ignored is a hole."""
+"""Policies: whose signatures the images of a gallery need. Parsing is strict: an ignored field would be a security
+hole."""
 
 import base64
 import binascii
@@ -22,19 +23,19 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Either an identity that Sigstore's authority vouched for, or keys. All that is stated must hold."""
+    """Accepts either an identity that Sigstore's authority certified, or keys. All stated fields must match."""
 
     issuer: str = ""
-    """Who knows the signer: an OpenID Connect issuer."""
+    """The OpenID Connect issuer that authenticated the signer."""
     issuer_regex: str = ""
-    """Found anywhere in the issuer, as in LocalAI: anchor it with ^ and $."""
+    """Searched anywhere in the issuer, as in LocalAI: anchor it with ^ and $."""
     identity: str = ""
-    """Who signed: a mail address, or the URI of a workflow."""
+    """The signer: a mail address, or the URI of a workflow."""
     identity_regex: str = ""
     not_before: datetime | None = None
-    """The earliest proven time of the signature must not be before this."""
+    """Lower bound for the earliest proven time of the signature."""
     public_key: str = ""
-    """One or several PEM blocks, or one key's base64 alone. A signature by any of them will do."""
+    """One or several PEM blocks, or one key as bare base64. A signature by any of them is accepted."""
 
     @property
     def is_keyless(self) -> bool:
@@ -42,7 +43,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def read_policy(stated: Mapping[str, str]) -> Verification | None:
-    """None when nothing is stated. InvalidInput names the field that cannot be used."""
+    """Parse a policy; None if it is empty. InvalidInput names the invalid field."""
     given = {key: _text(key, value) for key, value in stated.items()}
     given = {key: value for key, value in given.items() if value}
     if not given:
@@ -79,7 +80,7 @@ def _keyed(given: Mapping[str, str]) -> Verification:
 
 
 def key_documents(text: str) -> list[bytes]:
-    """The keys of a policy, each as its DER bytes, of which nobody has looked at the content yet."""
+    """Return the keys of a policy as DER bytes. Their content is not checked."""
     blocks = _PEM.findall(text)
     if not blocks and "-----" not in text:
         blocks = [text]
@@ -118,7 +119,7 @@ def _problem(name: str, text: str) -> InvalidInput:
 
 
 def expected_signer(policy: Verification) -> str:
-    """What a keyless policy asks for, for people."""
+    """Describe the signer that a keyless policy expects, for error messages."""
     who = [*_stated("identity", policy.identity, policy.identity_regex)]
     whence = [*_stated("issuer", policy.issuer, policy.issuer_regex)]
     since = f", not before {policy.not_before.isoformat()}" if policy.not_before else ""
@@ -131,16 +132,16 @@ def _stated(name: str, value: str, pattern: str) -> list[str]:
 
 
 def signer_problem(policy: Verification, *, issuer: str, identities: list[str]) -> str:
-    """Why a certificate's signer is not the one that is asked for; empty when it is."""
+    """Return why a certificate's signer does not match the policy; empty if it does."""
     if not _matches(issuer, policy.issuer, policy.issuer_regex):
         return f"it was issued by way of {_shown(issuer)}"
-    if not any(_matches(one, policy.identity, policy.identity_regex) for one in identities):
+    if not any(_matches(identity, policy.identity, policy.identity_regex) for identity in identities):
         return f"it was made by {', '.join(map(_shown, identities)) or 'nobody that it names'}"
     return ""
 
 
 def _matches(actual: str, value: str, pattern: str) -> bool:
-    """A line break could let $ match before the end: what cannot be printed is nobody's name."""
+    """Match a value or a pattern. Unprintable text never matches: a line break would let $ match before the end."""
     if not actual or not actual.isprintable() or len(actual) > _LONGEST:
         return False
     return (not value or actual == value) and (not pattern or re.search(pattern, actual) is not None)
@@ -151,7 +152,7 @@ def _shown(name: str) -> str:
 
 
 def time_problem(policy: Verification, proven: list[datetime]) -> str:
-    """Why a signature is too old; empty when it is not, or when age does not matter."""
+    """Return why a signature is too old; empty if it is not, or the policy sets no limit."""
     if policy.not_before is None:
         return ""
     if not proven:
