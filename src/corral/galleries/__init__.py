@@ -1,1 +1,1 @@
-"""Galleries: where they are read from, what is kept of them on the disk, and how they become one catalogue."""
+"""Galleries: reads and caches their indexes, and merges them into one catalogue."""

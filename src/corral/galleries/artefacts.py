@@ -1,4 +1,4 @@
-"""Indexes that are kept in registries, as artefacts of one file: what `oras push` makes of an index."""
+"""Reads indexes stored in registries as single-file artefacts, as `oras push` makes them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -24,14 +24,14 @@ class _ArtefactManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistryArtefacts:
-    """Asks with the same logins, proxies and patience as pulls."""
+    """Reads artefacts with the logins, proxies and timeouts of pulls."""
 
     def __init__(self, config: ImagesConfig, *, clock: Clock) -> None:
         self._config = config
         self._clock = clock
 
     async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
-        """As `ArtefactReader` wants it."""
+        """Implements `ArtefactReader`."""
         try:
             return await self._read(parse_reference(reference), known_digest, most_bytes)
         except ImageError as error:

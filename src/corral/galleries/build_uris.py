@@ -1,7 +1,7 @@
-"""Where a build is fetched from, by LocalAI's rules: how its uris are written, and in which order they are tried. And
-whether an installed build is still what is offered there, which frontends and workers judge alike.
+"""Where a build is fetched from, by LocalAI's rules: how its uris are written, and in which order they are tried. Also
+whether an installed build is still the offered one, which frontends and workers decide alike.
 
-Published tags go missing, so a build whose release tag is not there is looked for under its branch tag.
+Published tags go missing, so a build whose release tag is missing is looked up under its branch tag.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from corral.galleries.gallery import GalleryEntry
 
 SCHEME: Final = "oci://"
 _KNOWN_HOSTS: Final = ("quay.io/", "ghcr.io/", "docker.io/")
-"""Registries whose references LocalAI takes for images without a scheme."""
+"""Registries whose references LocalAI recognises without a scheme."""
 _PATHS: Final = ("/", "./", "../")
 
 
@@ -22,38 +22,38 @@ def is_pulled(uri: str) -> bool:
 
 
 def is_known_to_localai(uri: str) -> bool:
-    """Whether LocalAI's workers see that this is a reference to an image."""
+    """Whether LocalAI's workers recognise this as an image reference."""
     return uri.startswith((SCHEME, *_KNOWN_HOSTS))
 
 
 def understood_by_all(uri: str) -> str:
-    """The uri in a form that LocalAI's workers and ours take alike. References to hosts that LocalAI knows stay bare:
-    of those it records digests, of others it does not."""
+    """Return the uri in a form that LocalAI's workers and ours both accept. References to hosts that LocalAI knows
+    stay bare, because it records digests only for those."""
     return f"{SCHEME}{uri}" if is_pulled(uri) and not is_known_to_localai(uri) else uri
 
 
-def is_same_source(one: str, other: str) -> bool:
-    """Whether two uris name the same place, with or without the scheme of images."""
-    return one.removeprefix(SCHEME) == other.removeprefix(SCHEME)
+def is_same_source(uri: str, other: str) -> bool:
+    """Whether two uris refer to the same image, with or without the scheme."""
+    return uri.removeprefix(SCHEME) == other.removeprefix(SCHEME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendRef:
-    """Which backend is meant: by its name in galleries, or by the uri of a build and the name to give it."""
+    """Identifies a backend: by its name in galleries, or by the uri of a build and the name to give it."""
 
     backend: str = ""
     """The name that requests carry, with or without its gallery (`gallery@name`)."""
     galleries: str = ""
-    """JSON text of the galleries to look in; empty for those that the reader has itself."""
+    """JSON text of the galleries to search; empty: the reader's own."""
     uri: str = ""
     name: str = ""
-    """What an install from a uri is called."""
+    """Name for an install from a uri."""
     alias: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagWords:
-    """How the tags of images are called; LocalAI's workers always use these."""
+    """Tag names of images; LocalAI's workers always use these."""
 
     release: str = "latest"
     branch: str = "master"
@@ -64,7 +64,7 @@ LOCALAI_TAGS: Final = TagWords()
 
 
 def candidates(build: GalleryEntry, tags: TagWords = LOCALAI_TAGS) -> tuple[str, ...]:
-    """All that may deliver a build: its uri, its mirrors, then the same image under the tags of its branch."""
+    """Return all uris that may provide a build, in the order to try: its uri, its mirrors, then its branch tags."""
     branch = _on_branch(build.uri, tags)
     fallbacks = () if branch == build.uri else (branch, _in_development(branch, tags))
     return tuple(dict.fromkeys(uri for uri in (build.artefact, *build.mirrors, *fallbacks) if uri))
@@ -86,30 +86,30 @@ class Freshness(StrEnum):
 
 
 class Evidence(StrEnum):
-    """What a judgement of freshness rests on."""
+    """What a freshness decision is based on."""
 
     DIGESTS = "digests"
     VERSIONS = "versions"
     UNREPORTED_DIGEST = "unreported_digest"
     """The versions are the same, but only the offered build has a digest: its tag may have been moved."""
     NOTHING = "nothing"
-    """The two builds have nothing that could be compared."""
+    """There is nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildMarks:
-    """By what a build can be recognised. Either may be empty, when nobody says it."""
+    """Version and digests that identify a build. Empty fields are unknown."""
 
     version: str = ""
     digests: frozenset[str] = frozenset()
-    """Of the index, of the image for one platform, or of both."""
+    """Digests of the index, of the image for one platform, or of both."""
 
 
 def judge_freshness(installed: BuildMarks, offered: BuildMarks) -> tuple[Freshness, Evidence]:
-    """Whether an installed build is the offered one.
+    """Decide whether an installed build is the offered one.
 
-    Digests come before versions, because a tag may move while its version stays, and because a version that changed
-    without a new image leaves nothing to fetch.
+    Digests take precedence over versions: a tag may move while its version stays, and a new version without a new
+    image leaves nothing to fetch.
     """
     if installed.digests and offered.digests:
         is_same = not installed.digests.isdisjoint(offered.digests)

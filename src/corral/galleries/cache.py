@@ -1,7 +1,7 @@
-"""What is kept of galleries on the disk: the last good index of each source, for the time when it is away.
+"""Caches the last good index of each source on disk, for when the source is unavailable.
 
-One file for each source, replaced by renaming: of several processes that share the directory each sees a whole one. May
-block: call it in a thread. A cache that cannot be used costs fetches and nothing else.
+One file per source, replaced by rename: processes that share the directory always see a complete file. Blocking:
+call it in a thread. A failing cache only costs additional fetches.
 """
 
 import hashlib
@@ -38,14 +38,14 @@ class _Header(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validators:
-    """How a server identifies the version that we have; empty when it does not."""
+    """HTTP validators of our version; empty if the server sends none."""
 
     etag: str = ""
     last_modified: str = ""
 
     @property
     def headers(self) -> dict[str, str]:
-        """An etag says more than a time, which counts in seconds."""
+        """Conditional request headers. The etag is preferred, since a time has a resolution of a second."""
         if self.etag:
             return {"If-None-Match": self.etag}
         return {"If-Modified-Since": self.last_modified} if self.last_modified else {}
@@ -53,33 +53,33 @@ class Validators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """An index as it was last fetched."""
+    """An index as last fetched."""
 
     url: str
-    """Where it came from: the source itself, or a mirror."""
+    """The source's own URL, or a mirror's."""
     content: bytes = field(repr=False)
     validators: Validators = field(default_factory=Validators)
     digest: str = ""
-    """Of the artefact, when it came from a registry."""
+    """Digest of the artefact, if it came from a registry."""
     fetched_at: float
-    """When this version came, in seconds since 1970."""
+    """When this version was fetched, in seconds since 1970."""
     checked_at: float
-    """When it was last known to be the newest one."""
+    """When it was last confirmed as the newest version, in seconds since 1970."""
 
 
 CopyMark = tuple[int, int, int]
-"""What tells one file from another that took its name."""
+"""Identifies a version of a file, to notice a replacement."""
 
 
 class IndexCache:
-    """The copies in one directory."""
+    """The cached indexes in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._is_told = False
+        self._is_failure_logged = False
 
     def mark(self, url: str) -> CopyMark | None:
-        """None when there is no copy."""
+        """Return the mark of the cached file; None if there is none."""
         try:
             status = self._path(url).stat()
         except OSError:
@@ -87,7 +87,7 @@ class IndexCache:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def load(self, url: str) -> Copy | None:
-        """The copy of a source; None when there is none, or none that is whole."""
+        """Return the cached copy of a source; None if it is missing or damaged."""
         try:
             with self._path(url).open("rb") as file:
                 line = file.readline(_LONGEST_HEADER)
@@ -107,7 +107,7 @@ class IndexCache:
         )
 
     def store(self, url: str, copy: Copy) -> None:
-        """Keep a copy of a source. What cannot be kept is told once."""
+        """Cache a copy of a source. Log the first failure only."""
         header = _Header(
             format=_FORMAT,
             url=copy.url,
@@ -122,9 +122,9 @@ class IndexCache:
             make_private_directory(self._directory)
             write_private(self._path(url), msgspec.json.encode(header) + b"\n" + copy.content)
         except PathNotUsable as error:
-            if not self._is_told:
+            if not self._is_failure_logged:
                 log.warning("galleries are not kept: %s", error, extra={"event": "gallery.not_kept"})
-            self._is_told = True
+            self._is_failure_logged = True
 
     def _path(self, url: str) -> Path:
         return self._directory / f"{hashlib.sha256(os.fsencode(url)).hexdigest()}.index"

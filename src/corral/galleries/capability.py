@@ -1,7 +1,8 @@
-"""Which builds suit a machine: the rules of LocalAI's workers, which name a machine's kind in one word, its capability.
+"""Decides which builds suit a machine. The rules are those of LocalAI's workers, which classify a machine by one word,
+its capability.
 
-They are kept to the letter, odd ones too, because a frontend must know beforehand what a worker will do. The look-up in
-a capability map is exact: `nvidia-cuda-12` finds the key `nvidia-cuda-12`, else `default`, else `cpu`, and never
+They are followed exactly, odd ones too, because a frontend must predict what a worker will do. The look-up in a
+capability map is exact: `nvidia-cuda-12` finds the key `nvidia-cuda-12`, else `default`, else `cpu`, and never
 `nvidia`.
 """
 
@@ -11,25 +12,25 @@ from typing import Final
 
 DEFAULT: Final = "default"
 DISABLED: Final = "disable"
-"""A capability that people force to be offered everything."""
+"""A capability that users set to be offered every build."""
 SMALL_GPU_BYTES: Final = 4 * 1024**3
-"""With no more video memory than this a GPU does not count."""
+"""A GPU with no more video memory than this is ignored."""
 _FALLBACKS: Final = (DEFAULT, "cpu")
 
 
 def key_for(capability: str, keys: Collection[str]) -> str | None:
-    """The key of a capability map that holds for a machine; None when there is none for it."""
+    """Return the key of a capability map that applies to a machine; None if there is none."""
     return next((key for key in (capability, *_FALLBACKS) if key in keys), None)
 
 
 def derived_capability(vendor: str, total_vram: int | None) -> str:
-    """What counts for a node that reported no capability, by what else is known of it."""
+    """Return the assumed capability of a node that reported none."""
     return DEFAULT if not vendor or (total_vram or 0) <= SMALL_GPU_BYTES else vendor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maker:
-    """Whose hardware a build needs."""
+    """A hardware vendor whose hardware a build needs."""
 
     name: str
     words: tuple[str, ...]
@@ -47,20 +48,20 @@ _MAKERS: Final = (
     Maker(name="AMD", words=("rocm", "hip", "amd"), exact=("amd",)),
     Maker(name="Intel", words=("sycl", "intel"), exact=("intel",)),
 )
-"""The first whose words are in a build's name or uri decides, wherever in them: `amd64` counts as AMD as well."""
+"""The first entry with a word in a build's name or uri decides. Substrings match: `amd64` counts as AMD as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsuited:
-    """Why a build is not for a machine."""
+    """Why a build does not suit a machine."""
 
     maker: str
     word: str
-    """What gave the build away."""
+    """The word in the name or uri that decided."""
 
 
 def unsuited(capability: str, *, name: str, uri: str) -> Unsuited | None:
-    """Why a concrete build is kept from a machine; None when it is not. Builds for processors and Vulkan never are."""
+    """Return why a build does not suit a machine; None if it does. Builds for CPUs and Vulkan always suit."""
     if capability == DISABLED:
         return None
     text = f"{name} {uri}".lower()
@@ -79,11 +80,11 @@ _PREFERRED: Final[Mapping[str, Sequence[str]]] = {
     "darwin-x86": ("darwin-x86", "cpu"),
     "vulkan": ("vulkan", "cpu"),
 }
-"""By the beginning of a capability: what the name of a build should contain, best first."""
+"""By prefix of a capability: words to prefer in a build's name, best first."""
 
 
 def preferred_build(names: Collection[str], capability: str) -> str | None:
-    """Which of several builds with one alias it means on a machine: the best kind, then the first in the alphabet."""
+    """Return which of several builds with one alias is used on a machine: the best kind, then alphabetical order."""
     ordered = sorted(names)
     for word in preferred_words(capability):
         for name in ordered:
@@ -93,5 +94,5 @@ def preferred_build(names: Collection[str], capability: str) -> str | None:
 
 
 def preferred_words(capability: str) -> Sequence[str]:
-    """What the name of a build should contain, best first."""
+    """Return the words to prefer in a build's name, best first."""
     return next((words for start, words in _PREFERRED.items() if capability.startswith(start)), ("cpu",))

@@ -1,8 +1,8 @@
-"""All galleries together: which build a name means on a machine.
+"""Merges all galleries, and resolves a name to a build for a machine.
 
-A backend's own name, its `gallery@name`, an alias and the name of a meta backend all lead to one build, whose name is
-the backend's canonical key: installs, locks and intents go by it. Names are looked up without regard to letter case,
-the first gallery first, and before aliases.
+A backend's own name, its `gallery@name`, an alias and the name of a meta backend all lead to one build, whose name
+is the backend's canonical key: installs, locks and intents use it. Look-up ignores case, tries names before
+aliases, and earlier galleries first.
 """
 
 import difflib
@@ -17,12 +17,12 @@ from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry,
 _MOST_SUGGESTIONS: Final = 3
 _NEAR: Final = 0.6
 _MISTYPED: Final = 0.75
-"""How alike two names are of which one is probably the other, mistyped: `ecko` and `echo`."""
+"""Similarity from which a name counts as a misspelling of another: `ecko` and `echo`."""
 _LONGEST_ASKED: Final = 200
 
 
 class Way(StrEnum):
-    """How a name led to its build."""
+    """How a name was resolved."""
 
     NAME = "name"
     META = "meta"
@@ -33,48 +33,48 @@ class Missing(StrEnum):
     """Why a name has no build on a machine."""
 
     UNKNOWN = "unknown"
-    """No gallery has it."""
+    """No gallery has the name."""
     NO_KEY = "no_key"
-    """The meta backend has no build for the machine, nor one for all."""
+    """The meta backend has no build for this machine, and no default."""
     DANGLING = "dangling"
-    """The meta backend names a build that is not there, or that is no build."""
+    """The meta backend refers to a build that is missing, or to another meta backend."""
     UNSUITED = "unsuited"
-    """The build is for other hardware."""
+    """The build needs other hardware."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedBuild:
-    """The build that a name means on a machine."""
+    """The build that a name resolves to on a machine."""
 
     asked: str
     entry: GalleryEntry
-    """What was named: the build itself, or the meta backend."""
+    """The named entry: the build itself, or a meta backend."""
     build: GalleryEntry
     way: Way
 
     @property
     def key(self) -> str:
-        """The canonical identity: the directory that the build is installed into."""
+        """The canonical key: the directory that the build is installed into."""
         return self.build.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnresolvedBuild:
-    """Why there is no build for a name on a machine, and what comes near."""
+    """Why a name has no build on a machine, and alternatives."""
 
     asked: str
     missing: Missing
     reason: str
     entry: GalleryEntry | None = None
-    """What was named, if it is there at all."""
+    """The named entry, if it exists."""
     would_fit: tuple[str, ...] = ()
     """Backends of the same family that this machine can run."""
     suggestions: tuple[str, ...] = ()
-    """Names like the one that nobody knows."""
+    """Similar names that exist."""
 
     @property
     def message(self) -> str:
-        """The reason, with what would help."""
+        """The reason, with alternatives."""
         if self.would_fit:
             return f"{self.reason}; {_either(self.would_fit)} would fit"
         if self.suggestions:
@@ -86,7 +86,7 @@ Resolution = ResolvedBuild | UnresolvedBuild
 
 
 class BackendCatalogue:
-    """The entries of several galleries, in the order of the galleries. Never changes."""
+    """The entries of several galleries, in the order of the galleries. Immutable."""
 
     def __init__(self, galleries: Iterable[GalleryContent] = ()) -> None:
         self.galleries = tuple(galleries)
@@ -100,19 +100,19 @@ class BackendCatalogue:
 
     @property
     def problems(self) -> tuple[EntryProblem, ...]:
-        """Entries that cannot be used, in any gallery."""
+        """Unusable entries of all galleries."""
         return tuple(problem for gallery in self.galleries for problem in gallery.skipped) + self._clashes
 
     def oddities(self) -> Iterator[tuple[GalleryEntry, str]]:
-        """Meta backends that lead nowhere for some capability."""
+        """Yield meta backends with an invalid target for some capability."""
         return odd_metas(self.entries)
 
     def entry(self, name: str) -> GalleryEntry | None:
-        """What has this name, as `name` or `gallery@name`; aliases are not names."""
+        """Return the entry with this `name` or `gallery@name`. Aliases are not looked up."""
         return next(iter(self._named(name)), None)
 
     def resolve(self, name: str, capability: str) -> Resolution:
-        """The build that a name means on a machine of this capability."""
+        """Resolve a name to a build for a machine of this capability."""
         named = self._named(name)
         if not named:
             return self._by_aliases(name, capability)
@@ -124,19 +124,20 @@ class BackendCatalogue:
         return ResolvedBuild(asked=name, entry=entry, build=entry, way=Way.NAME)
 
     def key_of(self, name: str, capability: str) -> str:
-        """The canonical key of a name; of one that no gallery can resolve, for example of a backend that was installed
-        without one, the name itself."""
+        """Return the canonical key of a name, or the name itself if no gallery resolves it, for example for a backend
+        that was installed from a uri."""
         resolved = self.resolve(name, capability)
         return resolved.key if isinstance(resolved, ResolvedBuild) else _as_directory(name)
 
     def _named(self, name: str) -> Sequence[GalleryEntry]:
-        """Whatever has this name. LocalAI leaves out what is not for the machine, and takes the first of the others."""
-        wanted = _normal(name)
-        named = self._by_name.get(wanted.rpartition("@")[2], [])
-        return [entry for entry in named if entry.id.lower() == wanted] if "@" in wanted else named
+        """Return all entries with this name. LocalAI drops those that do not suit the machine, and takes the first
+        other one."""
+        normal_name = _normal(name)
+        named = self._by_name.get(normal_name.rpartition("@")[2], [])
+        return [entry for entry in named if entry.id.lower() == normal_name] if "@" in normal_name else named
 
     def _through(self, name: str, meta: GalleryEntry, capability: str) -> Resolution:
-        """LocalAI looks for the mapped name in all galleries, and installs it only if it is a build."""
+        """Resolve a meta backend. LocalAI searches the mapped name in all galleries, and accepts only a build."""
         key = key_for(capability, meta.capabilities)
         if key is None:
             offered = ", ".join(sorted(meta.capabilities))
@@ -158,7 +159,7 @@ class BackendCatalogue:
         return _first_suited(named, capability) if named else None
 
     def _by_aliases(self, name: str, capability: str) -> Resolution:
-        """Of the builds that share an alias, the one that LocalAI's worker would start if all were installed."""
+        """Return the build of an alias that LocalAI's worker would start if all were installed."""
         sharing = self._sharing(name)
         if not sharing:
             suggestions = self.near(name)
@@ -175,7 +176,7 @@ class BackendCatalogue:
         return ResolvedBuild(asked=name, entry=suited[chosen], build=suited[chosen], way=Way.ALIAS)
 
     def _sharing(self, name: str) -> Sequence[GalleryEntry]:
-        """Builds with this alias in the first gallery that has some, or in the one that is named."""
+        """Return the builds with this alias in the first gallery that has any, or in the named gallery."""
         gallery, at, alias = _normal(name).rpartition("@")
         sharing = [e for e in self._by_alias.get(alias, ()) if not at or e.gallery.lower() == gallery]
         return [entry for entry in sharing if entry.gallery == sharing[0].gallery]
@@ -187,7 +188,7 @@ class BackendCatalogue:
         return UnresolvedBuild(asked=name, missing=missing, reason=reason, entry=entry, would_fit=would_fit)
 
     def _fitting_family(self, entry: GalleryEntry, capability: str) -> list[str]:
-        """What else goes by the same names and runs there: releases before development, metas before builds."""
+        """Return related backends that run there: releases before development builds, metas before builds."""
         words = self._family_words(entry)
         family = [other for other in self.entries if other is not entry and words & _own_words(other)]
         fitting = [other for other in family if self._fits(other, capability)]
@@ -206,25 +207,24 @@ class BackendCatalogue:
         return _own_words(entry) | frozenset(target.alias.lower() for target in targets if target.alias)
 
     def near(self, name: str) -> tuple[str, ...]:
-        """Names that somebody who wrote this may have meant."""
-        wanted = _normal(name)[:_LONGEST_ASKED]
-        known = {alias: sharing[0].alias for alias, sharing in self._by_alias.items()}
-        known |= {name: named[0].name for name, named in self._by_name.items()}
-        if "@" in wanted:
-            known |= {entry.id.lower(): entry.id for entry in self.entries}
-        matches = difflib.get_close_matches(wanted, known, n=_MOST_SUGGESTIONS, cutoff=_NEAR)
-        return tuple(dict.fromkeys(known[match] for match in matches))
+        """Return similar names that exist, as suggestions."""
+        normal_name = _normal(name)[:_LONGEST_ASKED]
+        spellings = {alias: sharing[0].alias for alias, sharing in self._by_alias.items()}
+        spellings |= {name: named[0].name for name, named in self._by_name.items()}
+        if "@" in normal_name:
+            spellings |= {entry.id.lower(): entry.id for entry in self.entries}
+        matches = difflib.get_close_matches(normal_name, spellings, n=_MOST_SUGGESTIONS, cutoff=_NEAR)
+        return tuple(dict.fromkeys(spellings[match] for match in matches))
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Galleries of which nothing is known: they may have what the others do not."""
+        """Return the galleries that could not be read: they may have what the others lack."""
         return tuple(gallery.name for gallery in self.galleries if not gallery.entries)
 
     def absence(self, missing: UnresolvedBuild) -> str:
-        """Why a name that no gallery is known to have means nothing; empty while one that cannot be read may have it.
+        """Return why an unknown name cannot be resolved; empty while an unread gallery may still have it.
 
-        A name that is nearly one of those that are known is taken for a typing mistake also then, unless it says which
-        gallery is meant.
+        A misspelling of an existing name is reported even then, unless the name says which gallery is meant.
         """
         if not self.unread:
             return missing.message
@@ -236,9 +236,9 @@ class BackendCatalogue:
         return f"{missing.message} If the gallery {gallery}, which cannot be read now, has it, say {gallery}@{name}."
 
     def offered(self, capabilities: Iterable[str]) -> list[GalleryEntry]:
-        """What LocalAI would list on some machine of these capabilities."""
-        known = set(capabilities)
-        return [entry for entry in self.entries if any(_is_offered(entry, one) for one in known)]
+        """Return the entries that LocalAI would list on a machine with any of these capabilities."""
+        distinct = set(capabilities)
+        return [entry for entry in self.entries if any(_is_offered(entry, capability) for capability in distinct)]
 
     def search(self, term: str) -> list[GalleryEntry]:
         """Entries that mention every word of the term in their names, tags or description."""
@@ -247,18 +247,19 @@ class BackendCatalogue:
 
 
 def _merged(galleries: Sequence[GalleryContent]) -> tuple[tuple[GalleryEntry, ...], tuple[EntryProblem, ...]]:
-    """One name is one directory, so an entry that would make it two things is passed over."""
+    """Merge the entries of all galleries. A name is a directory, so an entry that conflicts with an earlier one is
+    skipped."""
     first: dict[str, GalleryEntry] = {}
     entries: list[GalleryEntry] = []
     clashes: list[EntryProblem] = []
     for gallery in galleries:
         for entry in gallery.entries:
-            known = first.setdefault(entry.name.lower(), entry)
-            if known.name == entry.name and known.is_meta == entry.is_meta:
+            earlier = first.setdefault(entry.name.lower(), entry)
+            if earlier.name == entry.name and earlier.is_meta == entry.is_meta:
                 entries.append(entry)
                 continue
-            what = "is spelled in other letters" if known.name != entry.name else "is not of the same kind"
-            problem = f"{what} than {known.id}, which comes first"
+            what = "is spelled in other letters" if earlier.name != entry.name else "is not of the same kind"
+            problem = f"{what} than {earlier.id}, which comes first"
             clashes.append(EntryProblem(gallery=gallery.name, line=0, name=entry.name, problem=problem))
     return tuple(entries), tuple(clashes)
 
@@ -268,7 +269,7 @@ def _first_suited(entries: Sequence[GalleryEntry], capability: str) -> GalleryEn
 
 
 def _is_offered(entry: GalleryEntry, capability: str) -> bool:
-    """Whether LocalAI lists an entry on a machine; that of a meta does not mean that its build is any good."""
+    """Whether LocalAI lists an entry on a machine. For a meta this says nothing about its build."""
     return key_for(capability, entry.capabilities) is not None if entry.is_meta else _is_suited(entry, capability)
 
 
@@ -277,10 +278,10 @@ def _is_suited(build: GalleryEntry, capability: str) -> bool:
 
 
 def _unsuited_sentence(build: GalleryEntry, capability: str) -> str | None:
-    found = unsuited(capability, name=build.name, uri=build.uri)
-    if found is None:
+    reason = unsuited(capability, name=build.name, uri=build.uri)
+    if reason is None:
         return None
-    return f"{build.name} is for {found.maker} ({found.word!r} in its name or uri), and this machine is {capability}"
+    return f"{build.name} is for {reason.maker} ({reason.word!r} in its name or uri), and this machine is {capability}"
 
 
 def _own_words(entry: GalleryEntry) -> frozenset[str]:
@@ -296,7 +297,7 @@ def _normal(name: str) -> str:
 
 
 def _as_directory(name: str) -> str:
-    """LocalAI's way to make a directory's name of what people ask for."""
+    """Convert a name to a directory name like LocalAI."""
     return name.strip().replace("/", "__")
 
 

@@ -1,4 +1,4 @@
-"""How galleries are read, and how a list of them is written in requests and settings."""
+"""Settings for reading galleries, and the format of gallery lists in requests and settings."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from corral.oci.signatures.policy import read_policy
 from corral.wire.install import Gallery, read_galleries
 
 BUILT_IN: Final = GallerySource(name="corral", url=BUILT_IN_URL)
-"""The backends that ship with Corral."""
+"""The gallery of the backends that ship with Corral."""
 LOCALAI: Final = GallerySource(
     name="localai",
     url="https://index.localai.io/backends",
@@ -30,7 +30,7 @@ _LOGIN: Final = re.compile(r"://[^/\"\s]*@")
 
 
 def sources_of(galleries: Iterable[Gallery]) -> tuple[GallerySource, ...]:
-    """Galleries as requests and settings write them."""
+    """Parse a list of galleries from a request or a setting."""
     return tuple(
         GallerySource(
             name=gallery.name.strip(),
@@ -76,7 +76,7 @@ def _checked(galleries: Sequence[Gallery]) -> tuple[GallerySource, ...]:
 
 
 def _check_policy(source: GallerySource) -> None:
-    """Say what is wrong with a policy: it holds no secrets, and nobody would find it in a list of galleries."""
+    """Raise an error that explains what is wrong with a policy, which contains no secrets."""
     try:
         read_policy(source.verification)
     except InvalidInput as error:
@@ -95,7 +95,7 @@ GALLERIES: Final = SettingKind(
 
 
 def _default_cache(environment: Mapping[str, str], _: Mapping[str, Any]) -> Path:
-    """Where a user's programs keep what they can fetch again, by the XDG rules."""
+    """Return the user's cache directory by the XDG rules."""
     stated = environment.get("XDG_CACHE_HOME", "")
     home = environment.get("HOME") or os.path.expanduser("~")
     return (Path(stated) if stated and os.path.isabs(stated) else Path(home) / ".cache") / "corral" / "galleries"
@@ -165,6 +165,6 @@ class GalleriesConfig:
         default="32MiB",
     )
     connect_timeout: timedelta = timedelta(seconds=10)
-    """For the connection alone, so that a machine which is gone does not use up the time."""
+    """Timeout of the connection alone, so that a dead host does not use up the whole time."""
     pause: timedelta = timedelta(minutes=1)
-    """How long a place that failed is passed over, as long as there is a mirror or a copy."""
+    """How long a failed place is skipped while there is a mirror or a cached copy."""

@@ -1,4 +1,4 @@
-"""Fetching an index from wherever it is: only when it changed, and never more, or for longer, than is allowed."""
+"""Fetches an index only if it changed, within limits of size and time."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -22,10 +22,10 @@ class RegistryMissing(CorralError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtefactFile:
-    """The one file of an artefact."""
+    """The file of a single-file artefact."""
 
     digest: str
-    """Of its manifest."""
+    """Digest of its manifest."""
     content: bytes = field(repr=False)
 
 
@@ -33,14 +33,14 @@ class ArtefactReader(Protocol):
     """Reads small artefacts from registries."""
 
     async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
-        """The file of an artefact, verified; None when its digest is the known one, so that nothing is fetched.
+        """Return the verified file of an artefact; None when its digest is the known one, and then nothing is fetched.
 
-        PeerUnavailable, PeerRefused or InvalidInput otherwise, also for one that is larger than allowed.
+        Raise PeerUnavailable, PeerRefused or InvalidInput, also when it is larger than allowed.
         """
 
 
 class NoRegistry:
-    """For programs without a client for registries."""
+    """For programs without a registry client."""
 
     async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         raise RegistryMissing
@@ -57,14 +57,14 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A new version of what lies at a URL."""
+    """A new version of a URL's content."""
 
     content: bytes = field(repr=False)
     validators: Validators = field(default_factory=Validators)
 
 
 class IndexFetcher:
-    """Fetches copies. A place that has nothing new costs no more than the question."""
+    """Fetches indexes. An unchanged index costs one conditional request."""
 
     def __init__(
         self, session: aiohttp.ClientSession, *, registry: ArtefactReader, timeout: timedelta, most_bytes: int
@@ -74,55 +74,56 @@ class IndexFetcher:
         self._timeout = timeout
         self._most_bytes = most_bytes
 
-    async def fetch(self, place: IndexLocation, known: Copy | None, *, now: float) -> Copy:
-        """What lies there; the known copy, as checked now, when it is still that. CorralError when it cannot be had."""
+    async def fetch(self, place: IndexLocation, cached: Copy | None, *, now: float) -> Copy:
+        """Return the current index; the cached copy with a new check time if it is unchanged. Raise CorralError on
+        failure."""
         target = await self._index_of(place)
-        mine = known if known is not None and known.url == target.url else None
+        mine = cached if cached is not None and cached.url == target.url else None
         fetched = await self._ask(target, mine)
         if fetched is None:
             assert mine is not None  # noqa: S101 - nothing is unchanged without a copy
             return replace(mine, checked_at=now)
         return replace(fetched, fetched_at=now, checked_at=now)
 
-    async def _ask(self, place: IndexLocation, known: Copy | None) -> Copy | None:
+    async def _ask(self, place: IndexLocation, cached: Copy | None) -> Copy | None:
         if place.scheme is Scheme.OCI:
-            return await self._from_registry(place, known)
-        validators = Validators() if known is None else known.validators
-        found = await fetch(self._session, place.url, validators, most_bytes=self._most_bytes)
-        if found is None:
+            return await self._from_registry(place, cached)
+        validators = Validators() if cached is None else cached.validators
+        fetched = await fetch(self._session, place.url, validators, most_bytes=self._most_bytes)
+        if fetched is None:
             return None
-        return Copy(url=place.url, content=found.content, validators=found.validators, fetched_at=0, checked_at=0)
+        return Copy(url=place.url, content=fetched.content, validators=fetched.validators, fetched_at=0, checked_at=0)
 
-    async def _from_registry(self, place: IndexLocation, known: Copy | None) -> Copy | None:
-        digest = "" if known is None else known.digest
+    async def _from_registry(self, place: IndexLocation, cached: Copy | None) -> Copy | None:
+        digest = "" if cached is None else cached.digest
         try:
             async with asyncio.timeout(self._timeout.total_seconds()):
-                found = await self._registry.read_artefact(
+                artefact = await self._registry.read_artefact(
                     place.url.removeprefix("oci://"), known_digest=digest, most_bytes=self._most_bytes
                 )
         except TimeoutError:
             raise PeerUnavailable(_REASONS[HttpFault.TIMEOUT]) from None
-        if found is None:
+        if artefact is None:
             return None
-        return Copy(url=place.url, content=found.content, digest=found.digest, fetched_at=0, checked_at=0)
+        return Copy(url=place.url, content=artefact.content, digest=artefact.digest, fetched_at=0, checked_at=0)
 
     async def _index_of(self, place: IndexLocation) -> IndexLocation:
-        """The index itself, where a place only names the file beside it."""
+        """Return the location of the index itself, if this place only names a file beside it."""
         if not place.is_reference:
             return place
-        found = await fetch(self._session, place.url, Validators(), most_bytes=_LONGEST_REFERENCE)
-        name = b"" if found is None else found.content.strip()
+        fetched = await fetch(self._session, place.url, Validators(), most_bytes=_LONGEST_REFERENCE)
+        name = b"" if fetched is None else fetched.content.strip()
         if not name.isascii() or not name.decode("ascii").isprintable() or not name or b"://" in name:
             raise InvalidInput("", "does not hold the name of a file")
         return place.beside(name.decode("ascii"))
 
 
-async def fetch(session: aiohttp.ClientSession, url: str, known: Validators, *, most_bytes: int) -> Fetched | None:
-    """What lies at a URL; None when it is still the known version. PeerUnavailable, PeerRefused or InvalidInput."""
+async def fetch(session: aiohttp.ClientSession, url: str, validators: Validators, *, most_bytes: int) -> Fetched | None:
+    """Fetch a URL; None when it still has the known version. Raise PeerUnavailable, PeerRefused or InvalidInput."""
     try:
-        async with asked(session, "GET", url, headers=known.headers, redirects=_MOST_REDIRECTS) as response:
+        async with asked(session, "GET", url, headers=validators.headers, redirects=_MOST_REDIRECTS) as response:
             _refuse_downgrade(response)
-            if response.status == _NOT_MODIFIED and known.headers:
+            if response.status == _NOT_MODIFIED and validators.headers:
                 return None
             if response.status != 200:
                 raise _refusal(response.status)
@@ -136,7 +137,7 @@ async def fetch(session: aiohttp.ClientSession, url: str, known: Validators, *, 
 
 
 def _refuse_downgrade(response: aiohttp.ClientResponse) -> None:
-    """What was asked for over TLS must not come without it."""
+    """Refuse a redirect from TLS to plain HTTP."""
     hops = [*(hop.url for hop in response.history), response.url]
     if any(hop.scheme == "https" for hop in hops) and response.url.scheme != "https":
         where = without_secrets(str(response.url))

@@ -1,7 +1,7 @@
-"""Whether a backend can be installed on a node, told before a byte of it is fetched: it fits, it is blocked and why, or
-nobody can tell from here.
+"""Decides before the download whether a backend can be installed on a node: it fits, it is blocked and why, or this is
+unknown.
 
-The rules are those of the node's own worker. What is unknown never blocks: the worker looks again.
+The rules are those of the node's own worker. Missing facts never block: the worker checks again.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from corral.galleries.gallery import GalleryEntry
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
 _VARIANTS: Final = {"armv7l": "v7", "armv6l": "v6"}
 _PLAIN_VARIANTS: Final = {("arm64", "v8"): "", ("amd64", "v1"): "", ("arm", ""): "v7"}
-"""Variants that say no more than their absence, and the one that is meant by it."""
+"""Default variants, which mean the same as no variant, and the default that a missing one stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Platform:
     os: str
     architecture: str
     variant: str = ""
-    """Of the architecture, as `v7`; empty when there is but one, or nobody said."""
+    """Variant of the architecture, like `v7`; empty if there is only one, or it is unknown."""
 
     def __str__(self) -> str:
         return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
@@ -64,21 +64,21 @@ def read_platform(text: str) -> Platform | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTraits:
-    """What is known of a node that decides what fits it."""
+    """The facts about a node that decide what fits it."""
 
     capability: str = ""
-    """As the node reported it; empty when it did not."""
+    """As reported by the node; empty if it reported none."""
     platform: Platform | None = None
     gpu_vendor: str = ""
     total_vram: int | None = None
     disk_free: int | None = None
-    """Bytes where backends are kept."""
+    """Free bytes on the disk of the backends."""
     is_disk_certain: bool = True
-    """False: it is the disk of the models, and nobody knows whether backends are kept on another one."""
+    """False: this is the disk of the models; backends may be on another one."""
     needs_scheme: bool = False
-    """It takes a reference to an image only with `oci://` before it, or from one of three hosts, as LocalAI does."""
+    """Needs `oci://` before an image reference, except for three known hosts, like LocalAI."""
     installed: frozenset[str] = frozenset()
-    """Canonical keys of what is there already."""
+    """Canonical keys of the installed backends."""
 
     @property
     def effective_capability(self) -> str:
@@ -87,17 +87,17 @@ class NodeTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageManifest:
-    """One image, for one platform."""
+    """An image for one platform."""
 
     platform: Platform | None = None
     digest: str = ""
     download_bytes: int | None = None
-    """All layers, as they are fetched."""
+    """Compressed size of all layers."""
     unpacked_bytes: int | None = None
 
     @property
     def disk_bytes(self) -> int | None:
-        """The least room that an install needs: the layers, and what comes out of them, which is hardly ever less."""
+        """Minimum disk space for an install: the layers, and their content, which is hardly ever smaller."""
         if self.download_bytes is None:
             return self.unpacked_bytes
         return self.download_bytes + max(self.unpacked_bytes or 0, self.download_bytes)
@@ -105,31 +105,31 @@ class ImageManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """What a registry told of an image."""
+    """What a registry reports about an image."""
 
     is_index: bool
-    """Whether it offers several platforms. A single image is taken as it is, whatever it says of its platform."""
+    """Whether it offers several platforms. A single image is used whatever platform it states."""
     manifests: tuple[ImageManifest, ...] = ()
     digest: str = ""
-    """Of what the tag names: of the index, where there is one."""
+    """Digest that the tag resolves to: the index's if there is one."""
     uri: str = ""
-    """Where it was found: that of the build, or a mirror's."""
+    """The build's uri, or the mirror's that answered."""
 
     def manifest_for(self, platform: Platform | None) -> ImageManifest | None:
-        """What a machine of that platform would fetch; None when there is nothing for it, or nobody can tell."""
+        """Return the image for a platform; None if there is none, or it is unknown."""
         if self.is_index and platform is not None:
             return choose_manifest(self.manifests, platform)
         return self.manifests[0] if self.manifests and not self.is_index else None
 
 
 def wanted_digests(image: ImageFacts, platform: Platform | None) -> frozenset[str]:
-    """By which a node can show that it has this image: that of the index, or of the member for its platform."""
+    """Return the digests that prove that a node has this image: of the index, and of the member for its platform."""
     manifest = image.manifest_for(platform)
     return frozenset({image.digest, "" if manifest is None else manifest.digest} - {""})
 
 
 class Hindrance(StrEnum):
-    """What stands in the way."""
+    """Why a backend is blocked."""
 
     NO_SUCH_BACKEND = "no_such_backend"
     NO_BUILD = "no_build"
@@ -150,33 +150,33 @@ _HINDRANCES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fits:
-    """It can be installed."""
+    """The backend can be installed."""
 
     build: GalleryEntry
     manifest: ImageManifest | None = None
-    """Which member of an image index; None when nothing is pulled."""
+    """The chosen member of the image index; None when nothing is pulled."""
     word: str = field(default="fits", init=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
-    """It cannot, and trying would not help."""
+    """The backend cannot be installed; a retry would not help."""
 
     hindrance: Hindrance
     reason: str
     would_fit: tuple[str, ...] = ()
-    """Names of what could be installed instead."""
+    """Names of backends that could be installed instead."""
     word: str = field(default="blocked", init=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Nothing known stands in the way, but something that matters is not known."""
+    """Nothing known prevents the install, but a relevant fact is missing."""
 
     build: GalleryEntry
     reason: str
     manifest: ImageManifest | None = None
-    """What would be fetched, as far as that can be told."""
+    """What would be fetched, if known."""
     word: str = field(default="unknown", init=False)
 
 
@@ -184,13 +184,12 @@ Verdict = Fits | Blocked | Unknown
 
 
 def blocked_by(missing: UnresolvedBuild) -> Blocked:
-    """A name without a build, as a verdict."""
+    """Convert an unresolved name to a verdict."""
     return Blocked(hindrance=_HINDRANCES[missing.missing], reason=missing.message, would_fit=missing.would_fit)
 
 
 def judge_build(build: GalleryEntry, node: NodeTraits, image: ImageFacts | None) -> Verdict:
-    """The verdict on a build that a name has led to: platform and disk. The image is None when its registry could not
-    be asked."""
+    """Judge a resolved build by platform and disk. `image` is None when its registry gave no answer."""
     if not is_pulled(build.uri):
         return Fits(build=build)
     if node.needs_scheme and not any(map(is_known_to_localai, candidates(build))):
@@ -205,17 +204,17 @@ def judge_build(build: GalleryEntry, node: NodeTraits, image: ImageFacts | None)
     return _judge_disk(build, manifest, node)
 
 
-def choose_manifest(manifests: Sequence[ImageManifest], wanted: Platform) -> ImageManifest | None:
-    """The member of an image index for a platform: of those that run there the one that asks for most of it."""
+def choose_manifest(manifests: Sequence[ImageManifest], platform: Platform) -> ImageManifest | None:
+    """Return the member of an image index for a platform: of those that run there, the one with the highest level."""
     if len(manifests) == 1 and manifests[0].platform is None:
         return manifests[0]
-    running = [one for one in manifests if _runs(one.platform or ASSUMED_PLATFORM, wanted)]
-    return max(running, key=lambda one: (one.platform or ASSUMED_PLATFORM).level, default=None)
+    running = [manifest for manifest in manifests if _runs(manifest.platform or ASSUMED_PLATFORM, platform)]
+    return max(running, key=lambda manifest: (manifest.platform or ASSUMED_PLATFORM).level, default=None)
 
 
-def _runs(offered: Platform, wanted: Platform) -> bool:
-    is_alike = (offered.os, offered.architecture) == (wanted.os, wanted.architecture)
-    return is_alike and offered.level <= wanted.level
+def _runs(offered: Platform, machine: Platform) -> bool:
+    is_alike = (offered.os, offered.architecture) == (machine.os, machine.architecture)
+    return is_alike and offered.level <= machine.level
 
 
 def _other_platform(build: GalleryEntry, platform: Platform, image: ImageFacts) -> Blocked:

@@ -1,7 +1,7 @@
-"""Reads galleries: from memory, from the disk, or from where they are, whichever is still good enough.
+"""Reads galleries: from memory, from disk, or over the network, depending on age.
 
-A gallery that cannot be read hurts no other one. While its places are away the last good copy is used, and its age is
-told. A version that another process fetched is seen at the next reading.
+An unreadable gallery does not affect the others. While its places are unavailable the last good copy is used, and
+its age is reported. A version that another process fetched is noticed at the next reading.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from corral.galleries.readings import GalleryReading, Readings
 log = logging.getLogger(__name__)
 
 _MOST_KNOWN: Final = 64
-"""Sources that are kept in memory. Requests may name their own."""
+"""Maximum number of sources kept in memory. Requests may name their own."""
 
 _SourceKey = tuple[str, str, tuple[str, ...]]
 
@@ -43,7 +43,7 @@ class _Known:
 
 
 class Galleries:
-    """Safe to ask from many tasks at once: who asks for what is being fetched already waits for that."""
+    """Reads and caches galleries. Safe for concurrent tasks: readers of the same gallery share one fetch."""
 
     def __init__(self, config: GalleriesConfig, *, fetcher: IndexFetcher, clock: Clock) -> None:
         self._config = config
@@ -54,23 +54,23 @@ class Galleries:
         self._known: dict[_SourceKey, _Known] = {}
         self._paused: dict[str, float] = {}
         self._flights: dict[tuple[_SourceKey, bool], asyncio.Task[GalleryReading]] = {}
-        self._told: dict[_SourceKey, str] = {}
+        self._last_problems: dict[_SourceKey, str] = {}
 
     @property
     def sources(self) -> Sequence[GallerySource]:
-        """Those of the settings, in the order in which they count."""
+        """The configured galleries, in order of precedence."""
         return self._config.sources
 
     async def read(self, sources: Sequence[GallerySource] | None = None) -> Readings:
-        """These galleries, or those of the settings, as fresh as they need to be."""
+        """Read these galleries, or the configured ones. A copy that is fresh enough is not fetched again."""
         return await self._read_all(self._config.sources if sources is None else sources, force=False)
 
     async def refresh(self, sources: Sequence[GallerySource] | None = None) -> Readings:
-        """The same, after asking every place whether there is something new."""
+        """Read these galleries, or the configured ones, and ask every place for a newer version."""
         return await self._read_all(self._config.sources if sources is None else sources, force=True)
 
     async def close(self) -> None:
-        """End what is being fetched."""
+        """Cancel the fetches in progress."""
         await end_tasks(*self._flights.values())
 
     async def _read_all(self, sources: Sequence[GallerySource], *, force: bool) -> Readings:
@@ -79,14 +79,14 @@ class Galleries:
         return Readings(readings=tuple(task.result() for task in tasks))
 
     async def _join(self, source: GallerySource, force: bool) -> GalleryReading:
-        """Start a reading, or wait for one that is under way."""
+        """Start a reading, or join one in progress."""
         flight = (_key_of(source), force)
         task = self._flights.get(flight)
         if task is None:
             task = start_task(self._look(source, force=force), name=f"read gallery {source.name}")
             self._flights[flight] = task
             task.add_done_callback(lambda _: self._flights.pop(flight, None))
-        # Shielded, because others may wait for the same: who gives up must not end it for them. `close` does.
+        # Shielded: a cancelled reader must not cancel the fetch for the others. `close` cancels it.
         reading = await asyncio.shield(task)
         return replace(reading, gallery=replace(reading.gallery, source=source))
 
@@ -97,25 +97,25 @@ class Galleries:
             return self._nothing(source, error.message)
         if not places:
             return self._nothing(source, "it has no url")
-        known = await self._newest_known(source)
-        return await self._from_places(source, places, known, force=force)
+        cached = await self._newest_known(source)
+        return await self._from_places(source, places, cached, force=force)
 
-    def _is_fresh(self, known: _Known) -> bool:
-        """A copy from the future is not: somebody's clock was wrong."""
-        age = self._clock.now().timestamp() - known.copy.checked_at
+    def _is_fresh(self, cached: _Known) -> bool:
+        """Whether a copy is young enough. A time in the future means a wrong clock, and is not fresh."""
+        age = self._clock.now().timestamp() - cached.copy.checked_at
         return 0 <= age < self._config.max_age.total_seconds()
 
     async def _newest_known(self, source: GallerySource) -> _Known | None:
-        """What memory has, unless another process left something else on the disk."""
+        """Return the copy in memory, unless another process stored a newer one on disk."""
         key = _key_of(source)
-        known = self._known.get(key)
+        cached = self._known.get(key)
         mark = await asyncio.to_thread(self._cache.mark, source.url)
-        if mark is None or (known is not None and known.mark == mark):
-            return known
+        if mark is None or (cached is not None and cached.mark == mark):
+            return cached
         copy = await asyncio.to_thread(self._cache.load, source.url)
         if copy is None or not _may_be_of(source, copy.url):
-            return known
-        return await self._learn(source, copy, mark) or known
+            return cached
+        return await self._learn(source, copy, mark) or cached
 
     async def _learn(self, source: GallerySource, copy: Copy, mark: CopyMark | None) -> _Known | None:
         try:
@@ -124,48 +124,48 @@ class Galleries:
             return None
         return self._remember(source, _Known(copy=copy, gallery=gallery, mark=mark))
 
-    def _remember(self, source: GallerySource, known: _Known) -> _Known:
+    def _remember(self, source: GallerySource, cached: _Known) -> _Known:
         key = _key_of(source)
         self._known.pop(key, None)
-        self._known[key] = known
+        self._known[key] = cached
         while len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]
-        return known
+        return cached
 
     async def _from_places(
-        self, source: GallerySource, places: Sequence[IndexLocation], known: _Known | None, *, force: bool
+        self, source: GallerySource, places: Sequence[IndexLocation], cached: _Known | None, *, force: bool
     ) -> GalleryReading:
         problems: list[str] = []
-        for place in self._worth_trying(places, is_spare=known is not None, force=force):
-            if known is not None and not force and not place.is_local and self._is_fresh(known):
-                return replace(_reading(known), problem="; ".join(problems))
+        for place in self._worth_trying(places, is_spare=cached is not None, force=force):
+            if cached is not None and not force and not place.is_local and self._is_fresh(cached):
+                return replace(_reading(cached), problem="; ".join(problems))
             try:
-                reading = await self._from_place(source, place, known)
+                reading = await self._from_place(source, place, cached)
             except CorralError as error:
                 problems.append(f"{place.shown} {error.message}")
                 self._paused[place.url] = self._clock.monotonic() + self._config.pause.total_seconds()
             else:
                 self._paused.pop(place.url, None)
-                return self._told_of(replace(reading, problem="; ".join(problems)))
-        problem = "; ".join(problems) or self._told.get(_key_of(source), "its places failed a moment ago")
-        if known is None:
+                return self._logged(replace(reading, problem="; ".join(problems)))
+        problem = "; ".join(problems) or self._last_problems.get(_key_of(source), "its places failed a moment ago")
+        if cached is None:
             return self._nothing(source, problem)
-        return self._told_of(replace(_reading(known), is_stale=True, problem=problem))
+        return self._logged(replace(_reading(cached), is_stale=True, problem=problem))
 
     def _worth_trying(self, places: Sequence[IndexLocation], *, is_spare: bool, force: bool) -> Sequence[IndexLocation]:
-        """Without those that failed a moment ago, unless nothing else is left."""
+        """Return the places without those that failed recently, unless there is no alternative."""
         now = self._clock.monotonic()
-        rested = [one for one in places if force or one.is_local or self._paused.get(one.url, now) <= now]
+        rested = [place for place in places if force or place.is_local or self._paused.get(place.url, now) <= now]
         return rested if rested or is_spare else places
 
-    async def _from_place(self, source: GallerySource, place: IndexLocation, known: _Known | None) -> GalleryReading:
+    async def _from_place(self, source: GallerySource, place: IndexLocation, cached: _Known | None) -> GalleryReading:
         if place.is_local:
             gallery = await asyncio.to_thread(self._local.read, place, source)
             return GalleryReading(gallery=gallery, url=place.url)
         now = self._clock.now().timestamp()
-        copy = await self._fetcher.fetch(place, None if known is None else known.copy, now=now)
-        if known is not None and copy.content == known.copy.content:
-            return _reading(await self._keep(source, copy, known.gallery))
+        copy = await self._fetcher.fetch(place, None if cached is None else cached.copy, now=now)
+        if cached is not None and copy.content == cached.copy.content:
+            return _reading(await self._keep(source, copy, cached.gallery))
         gallery = await asyncio.to_thread(read_copy, copy.content, source)
         return replace(_reading(await self._keep(source, copy, gallery)), is_new=True)
 
@@ -175,20 +175,20 @@ class Galleries:
         return self._remember(source, _Known(copy=copy, gallery=gallery, mark=mark))
 
     def _nothing(self, source: GallerySource, problem: str) -> GalleryReading:
-        return self._told_of(GalleryReading(gallery=GalleryContent(source=source), problem=problem))
+        return self._logged(GalleryReading(gallery=GalleryContent(source=source), problem=problem))
 
-    def _told_of(self, reading: GalleryReading) -> GalleryReading:
-        """One line for each change: a source that stays away is not news."""
-        key, shown = _key_of(reading.source), {"gallery": reading.source.name}
+    def _logged(self, reading: GalleryReading) -> GalleryReading:
+        """Log a reading's state when it changed: a source that stays unavailable is logged once."""
+        key, fields = _key_of(reading.source), {"gallery": reading.source.name}
         if reading.is_new:
             entries = len(reading.gallery.entries)
-            log.info("gallery read", extra={"event": "gallery.read", "entries": entries, **shown})
-        if reading.problem and self._told.get(key) != reading.problem:
-            log.warning("gallery is away: %s", reading.problem, extra={"event": "gallery.away", **shown})
+            log.info("gallery read", extra={"event": "gallery.read", "entries": entries, **fields})
+        if reading.problem and self._last_problems.get(key) != reading.problem:
+            log.warning("gallery is away: %s", reading.problem, extra={"event": "gallery.away", **fields})
         if reading.problem:
-            self._told[key] = reading.problem
+            self._last_problems[key] = reading.problem
         else:
-            self._told.pop(key, None)
+            self._last_problems.pop(key, None)
         return reading
 
 
@@ -197,17 +197,17 @@ def _key_of(source: GallerySource) -> _SourceKey:
 
 
 def _may_be_of(source: GallerySource, url: str) -> bool:
-    """Two galleries may share a url but not their mirrors: a copy from somebody else's mirror is not ours."""
+    """Whether a copy from this URL belongs to the source. Galleries may share a URL but have different mirrors."""
     places = [read_place(own) for own in source.urls]
     return any(place.is_reference or place.url == url for place in places)
 
 
-def _reading(known: _Known) -> GalleryReading:
+def _reading(cached: _Known) -> GalleryReading:
     return GalleryReading(
-        gallery=known.gallery,
-        url=known.copy.url,
-        fetched_at=datetime.fromtimestamp(known.copy.fetched_at, UTC),
-        checked_at=datetime.fromtimestamp(known.copy.checked_at, UTC),
+        gallery=cached.gallery,
+        url=cached.copy.url,
+        fetched_at=datetime.fromtimestamp(cached.copy.fetched_at, UTC),
+        checked_at=datetime.fromtimestamp(cached.copy.checked_at, UTC),
     )
 
 
@@ -215,7 +215,7 @@ def _reading(known: _Known) -> GalleryReading:
 async def open_galleries(
     config: GalleriesConfig, *, registry: ArtefactReader, clock: Clock
 ) -> AsyncIterator[Galleries]:
-    """Galleries with a session of their own, which ends with them."""
+    """Open galleries with an HTTP session of their own."""
     async with open_session(timeout=config.timeout, connect_timeout=config.connect_timeout, trust_env=True) as session:
         fetcher = IndexFetcher(session, registry=registry, timeout=config.timeout, most_bytes=config.max_bytes)
         galleries = Galleries(config, fetcher=fetcher, clock=clock)

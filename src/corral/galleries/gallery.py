@@ -1,8 +1,8 @@
-"""What a gallery offers: entries in LocalAI's format, read without trust.
+"""Parses a gallery's entries in LocalAI's format; the input is not trusted.
 
-An entry that cannot be used is passed over with its reason, and never the gallery. An entry with a `uri` is a build.
-One with a capability map and no `uri` is a meta backend: a name for one of several builds, by the machine's capability.
-Builds often carry the map of their meta because YAML merges put it there; only the missing `uri` makes a meta.
+An unusable entry is skipped with its reason, never the whole gallery. An entry with a `uri` is a build. One with a
+capability map and no `uri` is a meta backend: a name for one of several builds, by the machine's capability. Builds
+often carry the map of their meta because YAML merges put it there; only the missing `uri` makes a meta.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from corral.base.config_fields import kind, text, texts
 from corral.base.errors import InvalidInput
 
 BUILT_IN_URL: Final = "corral:builtin"
-"""Stands for the gallery that ships with Corral, wherever that is installed."""
+"""Stands for the gallery that ships with Corral, independent of where it is installed."""
 DEVELOPMENT: Final = "-development"
 LONGEST_NAME: Final = 200
-"""Bytes. Names become directories, and installers append to them."""
+"""In bytes. Names become directories, and installers append to them."""
 MOST_ENTRIES: Final = 20_000
 _RESERVED_ENDS: Final = (".install-tmp", ".install-backup", ".upgrade-tmp", ".backup")
 _SHOWN: Final = 80
@@ -24,18 +24,18 @@ _SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GallerySource:
-    """Where a gallery is to be had."""
+    """A gallery's name, URLs and signature policy."""
 
     name: str
     url: str
     mirrors: tuple[str, ...] = ()
     """Tried in this order when the url fails."""
     verification: Mapping[str, str] = field(default_factory=dict)
-    """Whose signatures its images need; none when empty."""
+    """Whose signatures its images need; empty: none."""
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """All places in the order in which they are tried, each once."""
+        """All URLs in the order to try, without duplicates."""
         return tuple(dict.fromkeys(url for url in (self.url.strip(), *map(str.strip, self.mirrors)) if url))
 
 
@@ -46,9 +46,9 @@ class GalleryEntry:
     name: str
     gallery: str = ""
     uri: str = ""
-    """As the index has it: the rules about names look at this text."""
+    """As in the index: the rules about names use this text."""
     local_path: str = ""
-    """Where a uri leads that is relative to an index on this machine; empty for all others."""
+    """Resolved path of a uri that is relative to an index on this machine; otherwise empty."""
     mirrors: tuple[str, ...] = ()
     alias: str = ""
     capabilities: Mapping[str, str] = field(default_factory=dict)
@@ -71,33 +71,33 @@ class GalleryEntry:
 
     @property
     def artefact(self) -> str:
-        """What is installed: an image, an archive or a directory."""
+        """What is installed: the uri of an image or an archive, or a directory."""
         return self.local_path or self.uri
 
     @property
     def id(self) -> str:
-        """The name that no other gallery shares."""
+        """`gallery@name`, which is unique across galleries."""
         return f"{self.gallery}@{self.name}" if self.gallery else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawEntry:
-    """One item of the list as the document has it; scalars are text, or None."""
+    """One list item as parsed from the document; scalars are text or None."""
 
     line: int
     value: object = None
     problem: str = ""
-    """Why it could not even be read; empty when it could."""
+    """Why it could not be parsed; empty if it could."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryProblem:
-    """What is wrong with one entry."""
+    """Why one entry is unusable."""
 
     gallery: str
     line: int
     name: str
-    """Empty when it has none."""
+    """Empty if it has none."""
     problem: str
 
     @property
@@ -109,12 +109,12 @@ class EntryProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GalleryContent:
-    """A gallery as it was read."""
+    """The parsed entries of a gallery."""
 
     source: GallerySource
     entries: tuple[GalleryEntry, ...] = ()
     skipped: tuple[EntryProblem, ...] = ()
-    """Entries that cannot be used."""
+    """Unusable entries."""
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ class GalleryContent:
 
 
 def read_gallery(raw_entries: Iterable[RawEntry], source: GallerySource) -> GalleryContent:
-    """All usable entries, in their order. Of several with one name, in whatever letter case, the first counts."""
+    """Return all usable entries, in order. Of several with one name, ignoring case, the first is used."""
     entries: dict[str, GalleryEntry] = {}
     skipped: list[EntryProblem] = []
     for number, raw in enumerate(raw_entries):
@@ -157,7 +157,7 @@ def _usable(raw: RawEntry) -> GalleryEntry:
 
 
 def read_entry(value: Mapping[str, object]) -> GalleryEntry:
-    """The known keys of an entry; InvalidInput names the one whose value cannot be used. Others are ignored."""
+    """Parse the known keys of an entry and ignore others. InvalidInput names the key with an invalid value."""
     return GalleryEntry(
         name=text(value, "name").strip(),
         uri=text(value, "uri").strip(),
@@ -176,18 +176,18 @@ def read_entry(value: Mapping[str, object]) -> GalleryEntry:
 
 
 def _texts(value: Mapping[str, object], key: str) -> tuple[str, ...]:
-    found = texts(value, key, ())
-    assert isinstance(found, Sequence)  # noqa: S101 - it reads lists, or gives back what it was given
-    return tuple(found)
+    values = texts(value, key, ())
+    assert isinstance(values, Sequence)  # noqa: S101 - it reads lists, or gives back what it was given
+    return tuple(values)
 
 
 def _capabilities(value: Mapping[str, object]) -> Mapping[str, str]:
-    found = value.get("capabilities")
-    if found is None:
+    mapping = value.get("capabilities")
+    if mapping is None:
         return {}
-    if not isinstance(found, Mapping):
-        raise InvalidInput("capabilities", f"must be a mapping, got {kind(found)}")
-    return {str(key): _target(str(key), target) for key, target in found.items()}
+    if not isinstance(mapping, Mapping):
+        raise InvalidInput("capabilities", f"must be a mapping, got {kind(mapping)}")
+    return {str(key): _target(str(key), target) for key, target in mapping.items()}
 
 
 def _target(capability: str, target: object) -> str:
@@ -199,7 +199,7 @@ def _target(capability: str, target: object) -> str:
 
 
 def name_problem(name: str) -> str:
-    """Why a name cannot be that of a backend, which is also a directory's; empty when it can."""
+    """Return why a name is invalid for a backend, and so for a directory; empty if it is valid."""
     if not name:
         return "is missing"
     if len(name.encode()) > LONGEST_NAME:
@@ -221,16 +221,16 @@ def _named(raw: RawEntry) -> str:
 
 
 def odd_metas(entries: Sequence[GalleryEntry]) -> Iterator[tuple[GalleryEntry, str]]:
-    """Meta backends that lead nowhere for some capability, with what is wrong. They are usable for the others."""
-    known = {entry.name.lower(): entry for entry in reversed(entries)}
+    """Yield meta backends with an invalid target for some capability, and why. They are usable for the others."""
+    by_name = {entry.name.lower(): entry for entry in reversed(entries)}
     for meta in entries:
         if not meta.is_meta:
             continue
         for capability, target in meta.capabilities.items():
-            found = known.get(target.lower())
-            if found is None:
+            build = by_name.get(target.lower())
+            if build is None:
                 yield meta, f"names {target[:_SHOWN]!r} for {capability[:_SHOWN]}, which is not there"
-            elif found is meta:
+            elif build is meta:
                 yield meta, f"names itself for {capability[:_SHOWN]}"
-            elif found.is_meta:
+            elif build.is_meta:
                 yield meta, f"names {target[:_SHOWN]!r} for {capability[:_SHOWN]}, which is no build but another meta"

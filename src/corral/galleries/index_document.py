@@ -1,7 +1,7 @@
-"""The text of an index as a gallery, read without trust and without YAML's surprises.
+"""Parses the YAML text of an index; the input is not trusted.
 
-Scalars stay the text that somebody wrote, as they are for LocalAI: `version: 1.10` is not 1.1, and `license: no` is not
-false. Merges are followed; what a mapping says itself wins. What is wrong inside one entry is that entry's problem.
+Scalars stay text, as in LocalAI: `version: 1.10` is not 1.1, and `license: no` is not false. Merges are followed; a
+mapping's own keys take precedence. An error inside one entry affects only that entry.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from corral.base.errors import InvalidInput
 from corral.galleries.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
 
 LIMITS: Final = YamlLimits(most_values=500_000, deepest=32)
-"""LocalAI's own index, with a thousand entries, stands for some eighty thousand values."""
+"""LocalAI's own index, with a thousand entries, has about eighty thousand values."""
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _NULL: Final = "tag:yaml.org,2002:null"
 
 
 def read_copy(content: bytes, source: GallerySource) -> GalleryContent:
-    """The gallery that an index holds. InvalidInput when there is not one usable entry in it: it may be a page that
-    tells of an error, and must not take the place of a good copy."""
+    """Parse an index. Raise InvalidInput when it has no usable entry: it may be an error page, which must not replace
+    a good copy."""
     gallery = read_gallery(read_index(content), source)
     if not gallery.entries:
         first = f": {gallery.skipped[0].sentence}" if gallery.skipped else ""
@@ -31,7 +31,8 @@ def read_copy(content: bytes, source: GallerySource) -> GalleryContent:
 
 
 def read_index(content: bytes) -> list[RawEntry]:
-    """The items of the list. InvalidInput when it is no list at all; the message goes on after the index's name."""
+    """Return the items of the list. Raise InvalidInput when it is not a list; the message continues after the index's
+    name."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -66,7 +67,7 @@ def _built(node: Node) -> object:
 
 
 def _pairs(mapping: MappingNode) -> dict[str, Node]:
-    """The keys of a mapping with those that it merges in; of several merged ones the first wins."""
+    """Return the keys of a mapping including merged ones; of several merged ones the first takes precedence."""
     own: dict[str, Node] = {}
     merged: dict[str, Node] = {}
     for key, value in mapping.value:

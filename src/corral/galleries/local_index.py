@@ -1,4 +1,4 @@
-"""Indexes on this machine: files, and the one that ships with Corral. Looked at each time, parsed when they changed."""
+"""Reads index files of this machine, and the one that ships with Corral. Parses them again only when they changed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ _Mark = tuple[int, int, int]
 
 
 class LocalIndexes:
-    """May block: call it in a thread."""
+    """Parsed local indexes. Blocking: call it in a thread."""
 
     def __init__(self, most_bytes: int, builtin: Path | None = None) -> None:
         self._most_bytes = most_bytes
@@ -27,7 +27,7 @@ class LocalIndexes:
         self._known: dict[tuple[Path, str], tuple[_Mark, GalleryContent]] = {}
 
     def read(self, place: IndexLocation, source: GallerySource) -> GalleryContent:
-        """The gallery as its file is now. InvalidInput when it cannot be read."""
+        """Return the gallery of an index file. Raise InvalidInput when it cannot be read."""
         path = place.path or self._builtin
         try:
             return self._read(path, source)
@@ -39,9 +39,9 @@ class LocalIndexes:
             path = path.parent / self._content(path).decode("utf-8", "replace").strip()
         status = path.stat()
         mark = (status.st_mtime_ns, status.st_size, status.st_ino)
-        known_mark, known = self._known.get((path, source.name), (None, None))
-        if known is not None and known_mark == mark:
-            return replace(known, source=source)
+        known_mark, cached = self._known.get((path, source.name), (None, None))
+        if cached is not None and known_mark == mark:
+            return replace(cached, source=source)
         gallery = _placed(read_copy(self._content(path), source), path.parent)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
@@ -57,7 +57,7 @@ class LocalIndexes:
 
 
 def _placed(gallery: GalleryContent, directory: Path) -> GalleryContent:
-    """Relative paths of an index lead from where it lies."""
+    """Resolve relative paths of an index against its directory."""
     return replace(gallery, entries=tuple(_entry_placed(entry, directory) for entry in gallery.entries))
 
 

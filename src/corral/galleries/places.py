@@ -1,4 +1,4 @@
-"""Where an index may lie: what the forms of a gallery's URL mean."""
+"""Parses a gallery's URL into the location of its index."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +17,7 @@ _DEFAULT_BRANCH: Final = "main"
 
 
 class Scheme(StrEnum):
-    """How a place is read."""
+    """How a location is read."""
 
     BUILT_IN = "builtin"
     FILE = "file"
@@ -27,36 +27,36 @@ class Scheme(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexLocation:
-    """One place of an index."""
+    """A location of an index."""
 
     scheme: Scheme
     url: str
-    """As it is asked for."""
+    """URL to request."""
     path: Path | None = None
-    """On this machine."""
+    """Path of a local file."""
 
     @property
     def is_local(self) -> bool:
-        """A file of this machine, which costs nothing to look at."""
+        """Whether it is a file of this machine."""
         return self.scheme in (Scheme.FILE, Scheme.BUILT_IN)
 
     @property
     def shown(self) -> str:
-        """Without logins and queries, which may be secret."""
+        """The URL without login and query, which may be secret."""
         return without_secrets(self.url)
 
     @property
     def is_reference(self) -> bool:
-        """Whether what lies there is only the name of the file beside it that is the index."""
+        """Whether the file contains only the name of the index beside it."""
         return self.url.endswith(REFERENCE_END) and self.scheme in (Scheme.HTTP, Scheme.FILE)
 
     def beside(self, name: str) -> "IndexLocation":
-        """What lies in the same directory under another name."""
+        """Return the location of another file in the same directory."""
         return read_place(self.url.rpartition("/")[0] + "/" + name)
 
 
 def read_place(url: str) -> IndexLocation:
-    """What a URL means; InvalidInput for forms that are none of ours."""
+    """Parse a URL. Raise InvalidInput for an unsupported form."""
     if url == BUILT_IN_URL:
         return IndexLocation(scheme=Scheme.BUILT_IN, url=url)
     if url.startswith(_GITHUB):
@@ -76,7 +76,7 @@ def read_place(url: str) -> IndexLocation:
 
 
 def _github_url(url: str) -> str:
-    """`github:owner/repository/path@ref`, with or without slashes in front, as the file itself."""
+    """Convert `github:owner/repository/path@ref`, with or without leading slashes, to the URL of the raw file."""
     path, _, ref = url.removeprefix(_GITHUB).removeprefix("//").partition("@")
     parts = path.split("/")
     if len(parts) < 3 or not all(parts):
@@ -89,15 +89,15 @@ def _refused(url: str) -> InvalidInput:
 
 
 def is_for_everybody(url: str) -> bool:
-    """Whether any machine may read an index there, and any worker knows how: over HTTP, and without a login."""
+    """Whether any worker can read the index: over HTTP, and without a login."""
     return read_place(url).scheme is Scheme.HTTP and without_secrets(url) == url
 
 
 def without_secrets(url: str) -> str:
-    """A URL as it may be shown: without a login and without a query."""
+    """Return a URL without login and query, for display."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url.partition("?")[0]
     host, slash, path = rest.partition("/")
-    shown = host.rpartition("@")[2] + slash + path
-    return scheme + separator + shown.partition("?")[0]
+    without_login = host.rpartition("@")[2] + slash + path
+    return scheme + separator + without_login.partition("?")[0]

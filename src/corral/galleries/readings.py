@@ -1,4 +1,4 @@
-"""What reading a gallery gave: its entries, where they came from, how old they are; and their shapes for programs."""
+"""The result of reading a gallery: its entries, their origin and age; and the API views of it."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,22 +14,22 @@ from corral.wire.times import format_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GalleryReading:
-    """One gallery as it is known now."""
+    """One gallery as last read."""
 
     gallery: GalleryContent
-    """Without entries when nothing is known of it."""
+    """Without entries if it could never be read."""
     url: str = ""
-    """Where it came from, the source itself or a mirror; empty when nothing is known."""
+    """The source's own URL or a mirror's; empty if it could never be read."""
     fetched_at: datetime | None = None
-    """When this version came. None for files of this machine, which are always as they are."""
+    """When this version was fetched. None for local files, which are always current."""
     checked_at: datetime | None = None
-    """When it was last known to be the newest version."""
+    """When it was last confirmed as the newest version."""
     is_stale: bool = False
-    """An old copy, because no place answers."""
+    """Whether this is an old copy because no place answers."""
     is_new: bool = False
-    """This reading brought a version that was not known before."""
+    """Whether this reading found a new version."""
     problem: str = ""
-    """Why the places that were tried failed; may be there although a mirror helped out."""
+    """Why places failed; may be set even though a mirror answered."""
 
     @property
     def source(self) -> GallerySource:
@@ -40,13 +40,13 @@ class GalleryReading:
         return bool(self.url)
 
     def age(self, now: datetime) -> timedelta:
-        """Since it was last known to be the newest version."""
+        """Return the time since it was last confirmed as the newest version."""
         return timedelta(0) if self.checked_at is None else max(now - self.checked_at, timedelta(0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Several galleries, in the order in which they count."""
+    """Several galleries, in order of precedence."""
 
     readings: tuple[GalleryReading, ...] = field(default=())
 
@@ -56,7 +56,7 @@ class Readings:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One sentence for each gallery of which nothing is known: a name may be missing for that reason."""
+        """One sentence per gallery that could not be read: a name may be missing for that reason."""
         return tuple(
             f"the gallery {reading.source.name} cannot be read: {reading.problem}"
             for reading in self.readings
@@ -65,7 +65,7 @@ class Readings:
 
 
 def entry_view(entry: GalleryEntry) -> GalleryEntryView:
-    """What the gallery says of an entry."""
+    """Convert a gallery entry to its API view."""
     return GalleryEntryView(
         id=entry.id,
         name=entry.name,
@@ -85,8 +85,8 @@ def entry_view(entry: GalleryEntry) -> GalleryEntryView:
 
 
 def fit_view(catalogue: BackendCatalogue, name: str, node: NodeTraits) -> FitView:
-    """Whether a node can use what a name means there, as far as it is known without asking a registry: platform and
-    size of an image are seen when it is installed."""
+    """Return whether a node can use a name, without asking a registry: platform and size of an image are checked when
+    it is installed."""
     resolved = catalogue.resolve(name, node.effective_capability)
     verdict = judge_build(resolved.build, node, None) if isinstance(resolved, ResolvedBuild) else blocked_by(resolved)
     if isinstance(verdict, Blocked):
@@ -96,7 +96,7 @@ def fit_view(catalogue: BackendCatalogue, name: str, node: NodeTraits) -> FitVie
 
 
 def gallery_views(readings: Readings, now: datetime) -> list[GalleryView]:
-    """How each gallery is known."""
+    """Return the state of each gallery."""
     problems = readings.catalogue.problems
     return [_gallery_view(reading, problems, now) for reading in readings.readings]
 

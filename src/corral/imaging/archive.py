@@ -1,7 +1,7 @@
-"""Writes an OCI layout as one file, the same bytes for the same layout.
+"""Writes an OCI layout as one archive, reproducibly.
 
-Beside the layout it has Docker's table of contents where there is one image: `docker load` and LocalAI's `ocifile://`
-look for that. May block: call it in a thread.
+A layout with one image also gets Docker's table of contents, which `docker load` and LocalAI's `ocifile://` need.
+Blocking: call it in a thread.
 """
 
 import io
@@ -30,7 +30,7 @@ class _ArchiveManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_archive(layout: Path, file: Path) -> None:
-    """Whole, or not there. PathNotUsable when it cannot be written."""
+    """Write the archive atomically. Raise PathNotUsable when it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
@@ -64,7 +64,7 @@ def _docker_table(layout: Path) -> bytes:
     if contents.top.media_type == OCI_INDEX:
         return b""
     manifest = msgspec.json.decode(contents.manifests[-1].part.path.read_bytes(), type=_ArchiveManifest)
-    image = {"Config": _blob(manifest.config), "RepoTags": [], "Layers": [_blob(one) for one in manifest.layers]}
+    image = {"Config": _blob(manifest.config), "RepoTags": [], "Layers": [_blob(layer) for layer in manifest.layers]}
     return msgspec.json.encode([image])
 
 

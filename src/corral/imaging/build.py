@@ -1,7 +1,7 @@
-"""Makes an image of a backend's directory: what goes into which layer, for which platforms, and what is said of it.
+"""Builds an image from a backend's directory: what goes into which layer, for which platforms, with which annotations.
 
-What changes least lies lowest: the interpreter, the packages, native libraries, the backend's own files. So an upgrade
-of the backend fetches the topmost layer only, and layers that do not depend on the platform are shared by all.
+What changes least is lowest: the interpreter, the packages, native libraries, the backend's own files. So an
+upgrade of the backend fetches only the top layer, and layers that do not depend on the platform are shared by all.
 """
 
 import shutil
@@ -29,31 +29,31 @@ from corral.oci.manifests import Descriptor, ImagePlatform, this_platform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOrder:
-    """What to make an image of, and for whom."""
+    """Input of a build."""
 
     directory: Path
     platforms: tuple[ImagePlatform, ...] = field(default_factory=lambda: (this_platform(),))
     interpreters: Mapping[ImagePlatform, Path] = field(default_factory=dict)
-    """Trees that go into the image. A platform without one needs a Python on the machine."""
+    """Interpreter trees to include. A platform without one needs a Python on the machine."""
     python_versions: tuple[str, ...] = ()
-    """For which packages are put in where there is no interpreter; empty: for the one that runs this."""
+    """Python versions to install packages for if there is no interpreter; empty: the running one."""
     libraries: Mapping[ImagePlatform, tuple[Path, ...]] = field(default_factory=dict)
-    """Native libraries that go to `lib`."""
+    """Native libraries, copied to `lib`."""
     packing: Packing = field(default_factory=Packing)
     sdk: Path | None = None
     glibc: str = USUAL_GLIBC
     wheels: Path | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Beside those that come of the backend's description; they win over them."""
+    """Additional annotations; they take precedence over those from the backend's description."""
     created: datetime | None = None
-    """None: a fixed one, so that the same input gives the same image tomorrow."""
+    """None: a fixed time, so that the build is reproducible."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """For the installer of packages."""
+    """Environment of the package installer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltLayer:
-    """One layer of an image, and what it is for."""
+    """One layer of an image, and its title."""
 
     title: str
     written: WrittenLayer
@@ -70,24 +70,24 @@ class BuiltImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltBackend:
-    """What was made."""
+    """Result of a build."""
 
     description: BackendDescription
     digest: str
-    """Of the image, or of the list of images when there are several."""
+    """Digest of the image, or of the index if there are several."""
     images: tuple[BuiltImage, ...]
 
     @property
     def size(self) -> int:
-        """Of all layers as they lie in a registry, each counted once."""
+        """Compressed size of all distinct layers."""
         layers = {layer.written.descriptor.digest: layer for image in self.images for layer in image.layers}
         return sum(layer.written.descriptor.size for layer in layers.values())
 
 
 async def build(order: BuildOrder, output: Path, installer: Callable[[], PackageInstaller]) -> BuiltBackend:
-    """Make an OCI layout at `output`. It is whole or not there; a layout that lies there already is replaced.
+    """Build an OCI layout at `output`, atomically; replace an existing layout.
 
-    The installer is looked for only if there are packages.
+    The installer is looked up only if there are packages.
     """
     source = await in_thread(lambda: read_source(order.directory, sdk=order.sdk))
     async with _workshop(output) as workshop:
@@ -193,12 +193,12 @@ class _Builder:
         return {
             "created": created,
             "config": {"Entrypoint": [f"/{RUN}"], "WorkingDir": "/", "Labels": self._annotations()},
-            "history": [{"created": created, "created_by": f"corral backend build: {one.title}"} for one in layers],
+            "history": [{"created": created, "created_by": f"corral backend build: {layer.title}"} for layer in layers],
         }
 
 
 def _library_entries(libraries: Sequence[Path]) -> list[Entry]:
-    """Under the names they were given by, with the content that they lead to."""
+    """Return entries with the given names, and the content of the files that links lead to."""
     missing = [path for path in libraries if not path.is_file()]
     if missing:
         raise InvalidInput("--library", f"there is no file {missing[0]}")
@@ -206,12 +206,10 @@ def _library_entries(libraries: Sequence[Path]) -> list[Entry]:
     return [Entry(name=LIBRARIES, mode=RUNNABLE), *files]
 
 
-# Where it is made.
-
-
 @asynccontextmanager
 async def _workshop(output: Path) -> AsyncIterator[Path]:
-    """A folder beside the output, so that putting it in place is a rename; gone in the end, whatever happens."""
+    """Create a temporary directory beside the output, so that the result can be renamed into place; remove it at the
+    end."""
     try:
         await in_thread(lambda: output.parent.mkdir(parents=True, exist_ok=True))
         folder = Path(await in_thread(lambda: tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent)))

@@ -1,4 +1,4 @@
-"""What a backend's author says of it in `corral.json`, as far as images and galleries tell it on."""
+"""Reads the description in a backend's `corral.json`, as far as images and galleries repeat it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ LICENSES: Final = "org.opencontainers.image.licenses"
 URL: Final = "org.opencontainers.image.url"
 CREATED: Final = "org.opencontainers.image.created"
 URLS: Final = "corral.backend.urls"
-"""All of them, where there are several: the standard's own has room for one."""
+"""All URLs, if there are several: the standard annotation holds only one."""
 TAGS: Final = "corral.backend.tags"
 _MOST_BYTES: Final = 1024 * 1024
 
 
 class _DescriptionFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Its other fields are for the worker."""
+    """Only the fields used here; the others are for the worker."""
 
     name: str = ""
     version: str = ""
@@ -39,7 +39,7 @@ class _DescriptionFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendDescription:
-    """A backend in words."""
+    """A backend's name, description and links."""
 
     name: str
     version: str = ""
@@ -49,7 +49,7 @@ class BackendDescription:
     tags: tuple[str, ...] = ()
 
     def annotations(self) -> dict[str, str]:
-        """What of it goes onto an image."""
+        """Annotations of the image."""
         stated = {
             TITLE: self.name,
             VERSION: self.version,
@@ -63,7 +63,7 @@ class BackendDescription:
 
 
 def read_description(directory: Path) -> BackendDescription:
-    """Without a file, or without a name in it, the directory's own name counts."""
+    """Read the description. The name defaults to the directory's."""
     path = directory / FILE
     try:
         content = read_bounded(path, _MOST_BYTES)
@@ -90,7 +90,7 @@ def read_description(directory: Path) -> BackendDescription:
 
 
 def described_by(annotations: Mapping[str, str]) -> BackendDescription:
-    """The way back: what an image says of itself. Without a title the name is empty."""
+    """Parse an image's annotations. Without a title the name is empty."""
     return BackendDescription(
         name=annotations.get(TITLE, ""),
         version=annotations.get(VERSION, ""),

@@ -1,7 +1,7 @@
-"""The content of a layer: which files, under which names, without anything that only this machine has.
+"""Collects the files of a layer, without anything specific to this machine.
 
-Modes are reduced to whether a file can be run, since a checkout's umask is nobody's business. Owners and times are
-not kept at all.
+Modes are reduced to whether a file is executable, because the rest depends on the umask. Owners and times are
+dropped.
 """
 
 import os
@@ -22,31 +22,32 @@ class Entry:
     """A file, a link or a directory of an image."""
 
     name: str
-    """From the image's root, with slashes and without one at either end."""
+    """Path from the image's root, without leading and trailing slash."""
     file: Path | None = None
-    """Where its content is; None for links and directories."""
+    """The file with its content; None for links and directories."""
     link: str = ""
-    """Where a link leads."""
+    """Target of a link."""
     mode: int = RUNNABLE
 
 
 Skip = Callable[[PurePosixPath], bool]
-"""Whether something does not go into the image, by its path below the folder. What is below it does not either."""
+"""Whether a path below the folder, and everything below it, is left out of the image."""
 
 
 def is_left_over(path: PurePosixPath) -> bool:
-    """What Python writes beside its sources: it would differ from build to build."""
+    """Whether Python wrote this file beside its sources: it differs between builds."""
     return path.name == "__pycache__" or path.suffix in (".pyc", ".pyo")
 
 
 def entries_of(folder: Path, *, below: str = "", skip: Skip = is_left_over) -> list[Entry]:
-    """Everything of a folder in a fixed order, as it stands below that name in the image. BuildFailed: what cannot."""
-    found = list(_walk(folder, PurePosixPath(), PurePosixPath(below), skip))
-    return [*(Entry(name=name) for name in _parents(below)), *found]
+    """Return the entries of a folder in a fixed order, placed below a name in the image. BuildFailed names an invalid
+    one."""
+    entries = list(_walk(folder, PurePosixPath(), PurePosixPath(below), skip))
+    return [*(Entry(name=name) for name in _parents(below)), *entries]
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Each name once, directories before what is in them."""
+    """Sort entries: each name once, directories before their content."""
     return [entry for _, entry in sorted({entry.name: entry for entry in entries}.items())]
 
 
@@ -85,7 +86,7 @@ def _entry(folder: Path, path: PurePosixPath, name: str) -> Entry:
 
 
 def _checked_link(folder: Path, path: PurePosixPath) -> str:
-    """A link that leads out of the folder would lead anywhere on the machine that installs it."""
+    """Return a link's target. Refuse one outside the folder: it would lead anywhere on the installing machine."""
     target = os.readlink(folder / path)
     led_to = os.path.normpath(path.parent / target)
     if os.path.isabs(target) or led_to == ".." or led_to.startswith("../"):

@@ -1,8 +1,8 @@
-"""A gallery index of images, in LocalAI's form.
+"""Makes a gallery index of images, in LocalAI's format.
 
-A backend of one image is one entry. Where images say for which capability they are, each is a build of its own name,
-and a meta entry maps capabilities to builds. What comes out is looked up again by the rules of workers before it is
-given away: they judge builds by words in their names and places.
+A backend with one image is one entry. If images state a capability, each is a build with its own name, and a meta
+entry maps capabilities to builds. The result is checked by the rules of workers before it is returned, because they
+judge builds by words in names and uris.
 """
 
 import os
@@ -29,24 +29,24 @@ _PREFIXES: Final = {
     "nvidia": "cuda",
     "amd": "rocm",
 }
-"""How builds for a capability are called in LocalAI's gallery; others are called like the capability."""
+"""Suffixes of builds in LocalAI's gallery by capability; for others the capability itself is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """An image that goes into an index."""
+    """An image to list."""
 
     facts: DescribedImage
     capability: str = ""
-    """Empty: for all machines, as the only build."""
+    """Empty: the only build, for all machines."""
 
 
 def make_index(images: Sequence[Listed], *, folder: Path) -> str:
-    """The text of an index that lies in `folder`. InvalidInput names the image that cannot be listed."""
+    """Return the text of an index for `folder`. InvalidInput names the image that cannot be listed."""
     entries = [entry for name, group in _groups(images).items() for entry in _entries(name, group, folder)]
     _check(entries)
     head = "# A gallery of backends, in the form of LocalAI's; made by `corral backend index`.\n"
-    return head + yaml.safe_dump([_written(one) for one in entries], sort_keys=False, allow_unicode=True, width=120)
+    return head + yaml.safe_dump([_written(item) for item in entries], sort_keys=False, allow_unicode=True, width=120)
 
 
 def _groups(images: Iterable[Listed]) -> dict[str, list[Listed]]:
@@ -54,8 +54,8 @@ def _groups(images: Iterable[Listed]) -> dict[str, list[Listed]]:
     for image in images:
         name = image.facts.description.name
         if problem := name_problem(name):
-            shown = image.facts.shown
-            raise InvalidInput("IMAGE", f"{shown}: its annotation org.opencontainers.image.title {problem}")
+            label = image.facts.shown
+            raise InvalidInput("IMAGE", f"{label}: its annotation org.opencontainers.image.title {problem}")
         groups.setdefault(name, []).append(image)
     return groups
 
@@ -103,20 +103,21 @@ def _uri(facts: DescribedImage, folder: Path) -> str:
     if facts.path is None:
         return understood_by_all(facts.reference)
     if facts.is_archive:
-        return f"ocifile://{facts.path.absolute()}"  # a plain path would mean an archive that is itself the backend
+        return f"ocifile://{facts.path.absolute()}"  # a plain path would mean an archive that contains the backend
     relative = os.path.relpath(facts.path, folder.absolute())
     return relative if relative.startswith("../") else f"./{relative}"
 
 
 def _check(entries: Sequence[GalleryEntry]) -> None:
-    """Workers take `amd64` in a place for a build for AMD's GPUs: better to hear of it here than from each of them."""
+    """Check that each name resolves to its build: workers take `amd64` in a uri for a build for AMD's GPUs, for
+    example."""
     catalogue = BackendCatalogue([GalleryContent(source=GallerySource(name="", url=""), entries=tuple(entries))])
     for meta in entries:
-        wanted = meta.capabilities if meta.is_meta else {ANY: meta.name} if not meta.alias else {}
-        for capability, build in wanted.items():
-            found = catalogue.resolve(meta.name, capability)
-            if not isinstance(found, ResolvedBuild) or found.build.name != build:
-                reason = "" if isinstance(found, ResolvedBuild) else f": {found.message}"
+        expected = meta.capabilities if meta.is_meta else {ANY: meta.name} if not meta.alias else {}
+        for capability, build in expected.items():
+            resolution = catalogue.resolve(meta.name, capability)
+            if not isinstance(resolution, ResolvedBuild) or resolution.build.name != build:
+                reason = "" if isinstance(resolution, ResolvedBuild) else f": {resolution.message}"
                 raise InvalidInput("IMAGE", f"workers would not take {build} for {capability}{reason}")
 
 

@@ -1,4 +1,4 @@
-"""What an image says of itself, wherever it lies."""
+"""Reads an image's own description from its manifest, locally or in a registry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,12 +24,12 @@ class _Annotated(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedImage:
-    """An image, and how an index may name it."""
+    """An image's description and its location for an index."""
 
     shown: str
     """As the user wrote it."""
     path: Path | None = None
-    """On this machine; None: in a registry."""
+    """Local path; None: in a registry."""
     is_archive: bool = False
     reference: str = ""
     digest: str = ""
@@ -37,7 +37,7 @@ class DescribedImage:
 
 
 async def image_facts(image: str, *, config: ImagesConfig, clock: Clock) -> DescribedImage:
-    """Of a layout, an archive of one, or an image in a registry. Layers are not looked at."""
+    """Describe an image in a layout, in an archive of one, or in a registry. Layers are not read."""
     match await in_thread(lambda: _source(image)):
         case RegistryImage(reference=reference):
             return await _remote_facts(image, reference, config=config, clock=clock)
@@ -48,7 +48,7 @@ async def image_facts(image: str, *, config: ImagesConfig, clock: Clock) -> Desc
 
 
 def _source(image: str) -> PullSource:
-    """What is a path here is one, also without a slash in front."""
+    """Parse the location. An existing path is used even without a leading slash."""
     path = Path(image)
     return LocalSource(path=path.absolute()) if path.exists() else parse_source(image)
 

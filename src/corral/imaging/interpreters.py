@@ -1,5 +1,5 @@
-"""An interpreter that goes into an image: a relocatable tree such as python-build-standalone's. It is never run here,
-since it may be for another machine."""
+"""Interpreters to include in an image: relocatable trees such as python-build-standalone's. They are never executed
+here, since they may be for another platform."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ _LIBRARY: Final = re.compile(r"python(3\.\d+)")
 
 
 def version_of(tree: Path) -> str:
-    """From the name of its library. InvalidInput when this is no such tree."""
+    """Return the Python version from the name of its library. Raise InvalidInput when this is not such a tree."""
     if not (tree / _PROGRAM).exists():
         raise InvalidInput("--python", f"{tree} has no {_PROGRAM}: wanted is the folder of a relocatable Python")
     places = [tree / "lib", tree / "lib64"]
     names = sorted(child.name for place in places if place.is_dir() for child in place.iterdir() if child.is_dir())
-    versions = {found[1] for name in names if (found := _LIBRARY.fullmatch(name))}
+    versions = {match[1] for name in names if (match := _LIBRARY.fullmatch(name))}
     if len(versions) != 1:
         there = ", ".join(sorted(versions)) or "none"
         raise InvalidInput("--python", f"{tree} has libraries of {there}; expected is one, in lib/python3.x")

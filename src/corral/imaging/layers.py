@@ -1,4 +1,4 @@
-"""Writes a layer: an archive with fixed owners, times and order, compressed or not. May block: call it in a thread."""
+"""Writes a layer: an archive with fixed owners, times and order, compressed or not. Blocking: call it in a thread."""
 
 import errno
 import gzip
@@ -20,20 +20,20 @@ from corral.imaging.errors import BuildFailed
 from corral.oci.manifests import OCI_LAYER, OCI_LAYER_GZIP, OCI_LAYER_ZSTD, Descriptor
 
 FIXED_TIME: Final = 315_532_800
-"""The first of January 1980: archives of Python packages know no earlier one, and some tools mistrust 1970."""
+"""1 January 1980: the earliest time in zip archives, and some tools mistrust 1970."""
 _COPY_BYTES: Final = 1024 * 1024
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Compression(StrEnum):
-    """How layers are compressed."""
+    """Compression of layers."""
 
     GZIP = "gzip"
-    """Every tool reads it."""
+    """Readable by every tool."""
     ZSTD = "zstd"
-    """Smaller and many times faster; needs tools of the last years."""
+    """Smaller and much faster; needs recent tools."""
     NONE = "none"
-    """For images that never leave the machine."""
+    """For images that stay on this machine."""
 
 
 MEDIA_TYPES: Final = {
@@ -47,7 +47,7 @@ USUAL_LEVEL: Final = {Compression.GZIP: 6, Compression.ZSTD: 9, Compression.NONE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """A way to compress, and how hard."""
+    """A compression and its level."""
 
     compression: Compression = Compression.GZIP
     level: int = 6
@@ -55,11 +55,11 @@ class Packing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenLayer:
-    """A layer in a file, and what its image has to know of it."""
+    """A layer file, and its description for the manifest."""
 
     descriptor: Descriptor
     diff_id: str
-    """The digest before compression."""
+    """Digest of the uncompressed content."""
     unpacked_bytes: int
     entries: int
 
@@ -71,8 +71,8 @@ class BuildStopped(Exception):
 def write_layer(
     entries: Sequence[Entry], file: Path, packing: Packing, *, is_stopped: Callable[[], bool]
 ) -> WrittenLayer:
-    """An archive of these entries in this order. PathNotUsable when it cannot be written."""
-    with _told(file), file.open("xb") as opened:
+    """Write an archive of the entries in the given order. Raise PathNotUsable when it cannot be written."""
+    with _naming_the_file(file), file.open("xb") as opened:
         outside = _HashingWriter(opened)
         with _compressor(outside, packing) as compressed:
             inside = _HashingWriter(compressed, is_stopped)
@@ -90,7 +90,8 @@ def _write_archive(entries: Sequence[Entry], target: BinaryIO) -> None:
 
 
 def add(archive: tarfile.TarFile, entry: Entry) -> None:
-    """Nothing of the file but its content goes in: what else it has differs from checkout to checkout."""
+    """Add an entry with fixed metadata: only the content is taken from the file, since the rest differs between
+    checkouts."""
     info = tarfile.TarInfo(entry.name)
     info.mtime, info.mode = FIXED_TIME, entry.mode
     if entry.link:
@@ -109,7 +110,7 @@ def _copy(archive: tarfile.TarFile, info: tarfile.TarInfo, content: BinaryIO, pa
     try:
         archive.addfile(info, content)
     except OSError as error:
-        if error.errno is None:  # it says "unexpected end of data", and that is all
+        if error.errno is None:  # its message says only "unexpected end of data"
             raise BuildFailed(f"{path} became shorter while it was read") from error
         raise
 
@@ -134,7 +135,7 @@ def _compressor(target: "_HashingWriter", packing: Packing) -> AbstractContextMa
 
 
 class _HashingWriter(io.RawIOBase):
-    """Passes on what is written, and knows its digest and its size."""
+    """A writer that passes data on, and counts and hashes it."""
 
     def __init__(self, target: BinaryIO, is_stopped: Callable[[], bool] = lambda: False) -> None:
         self._target = target
@@ -162,7 +163,7 @@ class _HashingWriter(io.RawIOBase):
 
 
 @contextmanager
-def _told(file: Path) -> Iterator[None]:
+def _naming_the_file(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

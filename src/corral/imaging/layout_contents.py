@@ -1,5 +1,5 @@
-"""OCI layouts for those who make images: writes one as a directory, and lists all that one holds, to be pushed as it
-is. `layout.py` reads the one image of a layout that this machine needs."""
+"""OCI layouts for authors: writes one as a directory, and lists everything in one for a push. `layout.py` reads the
+one image of a layout that this machine needs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Content of a layout, and how it is described there."""
+    """A blob of a layout and its descriptor."""
 
     descriptor: Descriptor
     part: FilePart
@@ -37,12 +37,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutContents:
-    """All that belongs to the one image, or the one list of images, that a layout offers."""
+    """Everything that belongs to the one image or index that a layout offers."""
 
     manifests: Sequence[Stored]
-    """Each after those that it names; the last one is what the layout offers."""
+    """In dependency order: the last one is what the layout offers."""
     blobs: Sequence[Stored]
-    """Layers and configurations, each once."""
+    """Layers and configurations, without duplicates."""
 
     @property
     def top(self) -> Descriptor:
@@ -56,7 +56,7 @@ class _LayoutDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_contents(path: Path, limits: UnpackLimits) -> LayoutContents:
-    """Everything of an OCI layout, for all platforms. Looks at files: call it in a thread."""
+    """Read a whole OCI layout, for all platforms. Blocking: call it in a thread."""
     files = open_files(path, limits)
     top = files.find(INDEX_FILE)
     if files.find(LAYOUT_FILE) is None or top is None:
@@ -93,7 +93,7 @@ def _read_document(body: bytes, path: Path) -> _LayoutDocument:
 
 
 class LayoutWriter:
-    """Writes an OCI layout, the same bytes for the same input. Call `finish` when all is added."""
+    """Writes an OCI layout, reproducibly. Call `finish` at the end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -106,7 +106,7 @@ class LayoutWriter:
         return Descriptor(media_type=media_type, digest=digest, size=len(content))
 
     def adopt_blob(self, file: Path, descriptor: Descriptor) -> Descriptor:
-        """Content that somebody wrote to a file on the same disk, and knows the digest of."""
+        """Move a file with a known digest, on the same file system, into the layout."""
         file.replace(self._blobs / descriptor.digest.removeprefix("sha256:"))
         return descriptor
 
@@ -119,7 +119,7 @@ class LayoutWriter:
         annotations: Mapping[str, str] | None = None,
         details: Mapping[str, object] | None = None,
     ) -> Descriptor:
-        """`diff_ids` are the digests of the layers before they were compressed; `details` go into the configuration."""
+        """Add an image. `diff_ids` are the digests of the uncompressed layers; `details` go into the configuration."""
         rootfs = {"type": "layers", "diff_ids": list(diff_ids)}
         base = {"architecture": platform.architecture, "os": platform.os, "rootfs": rootfs}
         config = self.add_blob(_json({**base, **(details or {})}), OCI_CONFIG)
@@ -138,7 +138,7 @@ class LayoutWriter:
         return self.add_blob(_index(images, annotations), OCI_INDEX)
 
     def finish(self, entries: Sequence[Descriptor]) -> None:
-        """What the layout offers: one image, one index, or several images."""
+        """Write the entry point of the layout: one image, one index, or several images."""
         (self._folder / INDEX_FILE).write_bytes(_index(entries))
         (self._folder / LAYOUT_FILE).write_bytes(_VERSION)
 

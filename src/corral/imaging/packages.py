@@ -1,7 +1,7 @@
-"""Puts the packages of a lock into a folder, for any platform, without running anything of them.
+"""Installs the packages of a lock file into a folder, for any platform, without running their code.
 
-uv does it, or pip where there is no uv. Only wheels are taken: building one would run its author's code here, and give
-something for this machine.
+Uses uv, or pip if there is no uv. Only wheels are accepted: building one would run its author's code here, for this
+machine's platform.
 """
 
 import importlib.util
@@ -24,11 +24,11 @@ FOLDER: Final = "packages"
 _LAST_LINES: Final = 12
 _SCRIPT: Final = b"#!"
 
-# What installers write about themselves and about this machine: it would differ from build to build.
+# What installers record about themselves and this machine: it differs between builds.
 _TRACES: Final = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
 _COMMON: Final = ("install", "--no-deps", "--only-binary", ":all:", "--require-hashes")
 
-# What pip is told by the environment, and what uv calls it.
+# pip's variables, and their names in uv.
 _HANDED_ON: Final = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
     "PIP_EXTRA_INDEX_URL": "UV_INDEX",
@@ -49,12 +49,12 @@ class PackageInstaller:
 
     kind: InstallerKind
     words: Sequence[str]
-    """That start it."""
+    """Command line prefix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageRequest:
-    """Which packages, for whom, and whereto."""
+    """Which packages to install, for which platform, and where."""
 
     lock: Path
     target: Path
@@ -62,11 +62,11 @@ class PackageRequest:
     python_version: str
     glibc: str
     wheels: Path | None = None
-    """A folder that has all of them; nobody else is asked then."""
+    """A folder with all wheels; no index is used then."""
 
 
 def find_installer(named: Path | None, candidates: Iterable[Path], path: str) -> PackageInstaller:
-    """The one that was named, or the first that there is: uv at one of these places, uv on the PATH, pip."""
+    """Return the named installer, or the first available: uv at one of the candidates, uv on the PATH, pip."""
     if named is not None:
         if not named.is_file():
             raise InvalidInput("--installer", f"there is no program {named}")
@@ -81,7 +81,7 @@ def find_installer(named: Path | None, candidates: Iterable[Path], path: str) ->
 
 
 async def install(installer: PackageInstaller, wish: PackageRequest, environment: Mapping[str, str]) -> None:
-    """PackagesMissing with the installer's own last words. A cancelled install ends the installer."""
+    """Install the packages. PackagesMissing has the end of the installer's output. Cancelling stops the installer."""
     words = _uv_words(wish) if installer.kind is InstallerKind.UV else _pip_words(wish)
     command = ChildCommand(
         argv=[*installer.words, *words],
@@ -95,7 +95,7 @@ async def install(installer: PackageInstaller, wish: PackageRequest, environment
 
 
 def entries_in(target: Path, python_version: str) -> list[Entry]:
-    """What was installed, as it stands in an image."""
+    """Return the installed files as entries of an image."""
     return [
         entry
         for entry in entries_of(target, below=f"{FOLDER}/{python_version}", skip=_is_trace)
@@ -109,7 +109,7 @@ def _is_trace(path: PurePosixPath) -> bool:
 
 
 def _is_script(entry: Entry, python_version: str) -> bool:
-    """A command that names the Python of this machine in its first line. Programs in the same folder stay."""
+    """Whether this is a script whose first line names a Python of this machine. Other programs stay."""
     if entry.file is None or not entry.name.startswith(f"{FOLDER}/{python_version}/bin/"):
         return False
     with entry.file.open("rb") as file:
@@ -127,10 +127,11 @@ def _uv_words(wish: PackageRequest) -> list[str]:
 
 
 def _pip_words(wish: PackageRequest) -> list[str]:
-    """pip judges conditions of a lock by the machine it runs on, whatever platform it is told."""
+    """Return pip's command line. pip evaluates the lock's conditions for its own machine whatever platform is
+    requested."""
     if wish.platform != this_platform() or wish.python_version != this_python():
-        wanted = f"{wish.platform} and Python {wish.python_version}"
-        raise BuildFailed(f"pip cannot get packages for {wanted} here: install uv, or name it with --installer")
+        target = f"{wish.platform} and Python {wish.python_version}"
+        raise BuildFailed(f"pip cannot get packages for {target} here: install uv, or name it with --installer")
     return [
         *(*_COMMON, "--quiet", "--no-compile", "--disable-pip-version-check", "--no-input"),
         *_only_from(wish),
@@ -143,7 +144,7 @@ def _only_from(wish: PackageRequest) -> list[str]:
 
 
 def _environment(kind: InstallerKind, environment: Mapping[str, str]) -> dict[str, str]:
-    """uv does not look at what pip is told; what the user told uv itself wins."""
+    """Translate pip's variables for uv, which ignores them; uv's own variables take precedence."""
     if kind is InstallerKind.PIP:
         return {**environment, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
     handed_on = {new: environment[old] for old, new in _HANDED_ON.items() if environment.get(old)}
@@ -154,8 +155,8 @@ def _environment(kind: InstallerKind, environment: Mapping[str, str]) -> dict[st
 
 def _failure(installer: PackageInstaller, wish: PackageRequest, tail: Sequence[str]) -> PackagesMissing:
     said = " ".join(" ".join(tail[-_LAST_LINES:]).split()) or "it said nothing"
-    wanted = f"{wish.platform} and Python {wish.python_version}"
+    target = f"{wish.platform} and Python {wish.python_version}"
     if wish.platform.os == "linux":
-        wanted += f" with glibc {wish.glibc}"
+        target += f" with glibc {wish.glibc}"
     knobs = "--platform, --python-version and --glibc say for whom wheels are wanted, --wheels where they are"
-    return PackagesMissing(f"{wish.lock}: {installer.kind} cannot get its packages for {wanted} ({knobs}): {said}")
+    return PackagesMissing(f"{wish.lock}: {installer.kind} cannot get its packages for {target} ({knobs}): {said}")

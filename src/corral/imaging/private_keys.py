@@ -1,7 +1,7 @@
-"""Keys to sign with: made here, read from where cosign or others keep them. Passwords come and go as bytes in memory.
+"""Creates and reads signing keys. Passwords exist only as bytes in memory.
 
-Files are written as cosign writes them: the key in PKCS #8 form, sealed by a key that scrypt makes of the password, in
-an envelope of JSON between PEM lines. Cosign reads ours, and we read cosign's.
+Files have cosign's format: the key in PKCS #8 form, encrypted with a key that scrypt derives from the password, in
+a JSON envelope between PEM lines. Cosign can read ours, and we can read cosign's.
 """
 
 import base64
@@ -31,7 +31,7 @@ _KDF: Final = "scrypt"
 _CIPHER: Final = "nacl/secretbox"
 _COST: Final = 65536
 _COSTS: Final = frozenset({32768, 65536, 131072})
-"""What cosign's versions have written. Anything else could be there to use up memory."""
+"""Costs that versions of cosign have written. Others are refused, because they could exhaust memory."""
 _BLOCKS: Final = 8
 _SCRYPT_BYTES: Final = 256 * 1024 * 1024
 _LINE: Final = 64
@@ -82,7 +82,7 @@ class SigningKey:
                 return self.key.sign(message)
 
     def sealed(self, password: bytes) -> bytes:
-        """As a file that cosign reads. An empty password seals nothing, as in cosign."""
+        """Return the key as a file for cosign. An empty password protects nothing, as in cosign."""
         plain = self.key.private_bytes(
             serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -96,17 +96,17 @@ class SigningKey:
 
 
 def new_signing_key() -> SigningKey:
-    """ECDSA on P-256: the one kind that everybody who checks cosign's signatures knows."""
+    """Create an ECDSA P-256 key: the only kind that all verifiers of cosign's signatures support."""
     return SigningKey(ec.generate_private_key(ec.SECP256R1()))
 
 
 def is_locked(document: bytes) -> bool:
-    """Whether a password is needed to read it."""
+    """Whether a password is needed to read the key."""
     return b"ENCRYPTED" in document
 
 
 def read_signing_key(document: bytes, password: bytes) -> SigningKey:
-    """Of a file of cosign's, or of any PEM file; InvalidInput says why it cannot be used."""
+    """Read a key of cosign's or of any PEM file. InvalidInput says why it cannot be used."""
     sealed = _SEALED.search(document.decode("ascii", "replace"))
     try:
         if sealed is not None:
@@ -119,7 +119,7 @@ def read_signing_key(document: bytes, password: bytes) -> SigningKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey):
         raise InvalidInput(_FIELD, "must be an ECDSA, Ed25519 or RSA key")
     signing_key = SigningKey(key)
-    _ = signing_key.public_key  # of a kind, and as large, as those who check it will accept
+    _ = signing_key.public_key  # raises unless verifiers will accept its kind and size
     return signing_key
 
 

@@ -1,7 +1,7 @@
-"""Sends the image of a layout to a registry.
+"""Pushes the image of a layout to a registry.
 
-What the registry has is not sent again. The manifests follow when all that they name is there, and the tag comes last:
-a push that breaks off leaves the tag where it was.
+Content that the registry has is not sent again. Manifests follow after everything that they refer to, and the tag
+is last: an interrupted push leaves the tag unchanged.
 """
 
 import asyncio
@@ -30,28 +30,28 @@ _BINARY: Final = {"Content-Type": "application/octet-stream"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedBlob:
-    """What became of one piece of content."""
+    """Result for one blob."""
 
     digest: str
     size: int
     was_there: bool
-    """It was not sent: the registry had it, here or in the repository that it could be taken from."""
+    """It was not sent: the registry had it, here or in the repository to mount from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushResult:
-    """What was pushed, and what it took."""
+    """Result of a push."""
 
     reference: str
     digest: str
     sent_bytes: int
     spared_bytes: int
-    """What the registry had already."""
+    """Bytes that the registry had already."""
     notes: tuple[str, ...] = ()
 
 
 def _unheard(_: PushedBlob) -> None:
-    """Nobody wants to know."""
+    """Ignore the blob: the default callback."""
 
 
 async def push_layout(
@@ -64,7 +64,7 @@ async def push_layout(
     on_blob: Callable[[PushedBlob], None] = _unheard,
 ) -> PushResult:
     """Push a layout, which is a directory or an archive. `mount_from` is a repository of the same registry that may
-    have some of it. Pushing again is harmless."""
+    have some blobs. Idempotent."""
     if reference.digest:
         raise SourceInvalid(f"{reference}: a push needs a tag, since the digest comes of what is pushed")
     contents = await in_thread(lambda: read_contents(path, config.limits))
@@ -95,7 +95,7 @@ class _Push:
         self._mount_from = mount_from
 
     async def send_blobs(self, contents: LayoutContents, on_blob: Callable[[PushedBlob], None]) -> list[PushedBlob]:
-        """Several at a time. The failure of one ends all."""
+        """Send blobs in parallel. Any failure ends all."""
         places = asyncio.Semaphore(self._config.parallel)
 
         async def send(blob: Stored) -> PushedBlob:
@@ -133,10 +133,8 @@ class _Push:
         if stated and stated != digest_of(body, like=stated):
             raise ContentMismatch(f"{self._reference.registry} took the manifest {digest} for {stated}")
 
-    # One blob.
-
     async def _provide(self, blob: Stored) -> bool:
-        """See that the registry has it; whether that took no sending."""
+        """Make sure that the registry has the blob; return whether it was not sent."""
         digest = blob.descriptor.digest
         if await self._has(digest):
             return True
@@ -152,10 +150,10 @@ class _Push:
                 return False
             if answer.status >= 400:
                 raise await answer.problem(f"{self._reference.name}@{digest}", may="write")
-            return True  # a redirect leads to where it lies
+            return True  # a redirect leads to the storage of the blob
 
     async def _begin(self, digest: str) -> str:
-        """Where to send it; empty when the registry took it from another repository."""
+        """Start an upload and return its URL; empty when the registry mounted the blob from another repository."""
         wish = f"?mount={quote(digest, safe='')}&from={quote(self._mount_from, safe='')}" if self._mount_from else ""
         async with self._registry.send("POST", f"blobs/uploads/{wish}", {"Content-Length": "0"}) as answer:
             if self._mount_from and answer.status == 201:
@@ -164,7 +162,7 @@ class _Push:
             return _location(answer)
 
     async def _upload(self, blob: Stored, place: str) -> None:
-        """Sent in one go, then sealed with the digest, which the registry compares. Unsealed it counts for nothing."""
+        """Upload the blob in one request, then commit it with its digest, which the registry verifies."""
         size = blob.descriptor.size
         headers = {**_BINARY, "Content-Length": str(size)}
         async with self._registry.send("PATCH", place, headers, content=lambda: _pieces(blob.part, size)) as answer:
@@ -188,7 +186,7 @@ def _location(answer: RegistryResponse) -> str:
 
 
 def _first_of(failures: "ExceptionGroup[Exception]") -> Exception:
-    """One failure is what people can act on."""
+    """Return the first failure, because users can act on one."""
     ours = [error for error in failures.exceptions if isinstance(error, ImageError)]
     return ours[0] if ours else failures.exceptions[0]
 
@@ -204,10 +202,10 @@ async def _once(content: bytes) -> AsyncIterator[bytes]:
 
 
 async def _pieces(part: FilePart, size: int) -> AsyncIterator[bytes]:
-    """ContentMismatch when the file is shorter than it was when it was described.
+    """Yield the file's content. Raise ContentMismatch when the file is shorter than described.
 
-    Read here and not in a thread: nobody waits for a sender that is cancelled, so it must not be in the middle of
-    something. Who pushes does nothing else meanwhile.
+    Reads in the event loop and not in a thread: a cancelled upload must not leave a thread reading. A push does
+    nothing else meanwhile.
     """
     with part.path.open("rb") as file:
         file.seek(part.offset)

@@ -1,6 +1,6 @@
-"""The lock of a backend's Python packages: every one pinned and with hashes, or nothing is installed.
+"""Parses the lock file of a backend's Python packages: each must be pinned and have hashes.
 
-Looked at before anything is fetched, so that the error names the line; the installer checks the hashes themselves.
+Checked before anything is fetched, so that the error names the line; the installer verifies the hashes.
 """
 
 import re
@@ -23,7 +23,7 @@ _ADVICE: Final = "make the file with `uv pip compile --universal --generate-hash
 
 
 def read_lock(path: Path) -> tuple[str, ...]:
-    """The names of the packages, in their order; none when there is no file. BuildFailed names the line."""
+    """Return the names of the packages, in order; empty when there is no file. BuildFailed names the line."""
     try:
         content = read_bounded(path, _MOST_BYTES)
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def read_lock(path: Path) -> tuple[str, ...]:
 
 
 def _requirements(text: str) -> Iterator[tuple[int, str]]:
-    """Each with the number of its first line; a backslash joins lines."""
+    """Yield each requirement with the number of its first line; a backslash joins lines."""
     first, gathered = 0, ""
     for number, raw in enumerate(text.splitlines(), start=1):
         line = _COMMENT.sub("", raw).rstrip()
@@ -56,12 +56,12 @@ def _requirements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _checked(requirement: str, path: Path, line: int) -> str:
-    shown = requirement.partition(" --hash")[0][:100]
+    excerpt = requirement.partition(" --hash")[0][:100]
     if requirement.startswith("-"):
-        raise BuildFailed(f"{path}: line {line}: {shown!r} is an option, and a lock has none: {_ADVICE}")
+        raise BuildFailed(f"{path}: line {line}: {excerpt!r} is an option, and a lock has none: {_ADVICE}")
     pinned = _PINNED.match(requirement)
     if pinned is None:
-        raise BuildFailed(f"{path}: line {line}: {shown!r} is not pinned with ==; {_ADVICE}")
+        raise BuildFailed(f"{path}: line {line}: {excerpt!r} is not pinned with ==; {_ADVICE}")
     if not _HASH.search(requirement):
-        raise BuildFailed(f"{path}: line {line}: {shown!r} has no hash; {_ADVICE}")
+        raise BuildFailed(f"{path}: line {line}: {excerpt!r} has no hash; {_ADVICE}")
     return pinned[1].lower()

@@ -1,6 +1,6 @@
-"""Signs an image in its registry with a key: the image and, of a list, every image in it.
+"""Signs an image in its registry with a key; for an index, every image in it too.
 
-Signatures are added to those that are there, as cosign adds them. Signing again with the same key changes nothing.
+Signatures are added to the existing ones, like cosign does. Signing again with the same key changes nothing.
 """
 
 import base64
@@ -27,7 +27,7 @@ from corral.oci.signatures.candidates import MEDIA_TYPE, SIGNATURE_ANNOTATION, m
 _MAX_IMAGES: Final = 256
 _BINARY: Final = {"Content-Type": "application/octet-stream"}
 _Layer: TypeAlias = Mapping[str, object]
-"""As it was found: of other people's signatures nothing may be lost."""
+"""Kept as parsed, so that nothing of other signatures is lost."""
 
 
 class _List(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,19 +40,19 @@ class _Signatures(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedDigest:
-    """One image, or a list of them, that is signed now."""
+    """Result of signing one image or index."""
 
     digest: str
     signature: str
-    """Where: a reference with the tag of its signatures."""
+    """Reference to the tag with its signatures."""
     was_signed: bool
-    """With the same key, before; nothing was pushed."""
+    """Whether the same key had signed it before; nothing was pushed."""
 
 
 async def sign_image(
     reference: Reference, key: SigningKey, *, config: ImagesConfig, clock: Clock, annotations: Mapping[str, str]
 ) -> list[SignedDigest]:
-    """The list first, if it is one, and then the images in it."""
+    """Sign the index first, if there is one, and then its images."""
     async with open_registry(reference, config=config, clock=clock, actions="pull,push") as registry:
         digests = await _digests(registry, reference)
         pushing = _Pushing(registry, reference, config=config, clock=clock)
@@ -60,22 +60,22 @@ async def sign_image(
 
 
 async def _digests(registry: Registry, reference: Reference) -> list[str]:
-    """All that has to be signed, so that those who pull by list and those who pull one image both find it."""
-    found: list[str] = []
+    """Return all digests to sign, so that pulls of the index and pulls of one image both find a signature."""
+    digests: list[str] = []
     waiting = [reference.selector]
     while waiting:
         document = await registry.manifest(waiting.pop(0))
-        if document.digest in found:
+        if document.digest in digests:
             continue
-        found.append(document.digest)
+        digests.append(document.digest)
         waiting += [check_digest(entry.digest) for entry in _listed(document.body, str(reference))]
-        if len(found) + len(waiting) > _MAX_IMAGES:
+        if len(digests) + len(waiting) > _MAX_IMAGES:
             raise ManifestUnusable(f"{reference}: a list of more than {_MAX_IMAGES} images")
-    return found
+    return digests
 
 
 def _listed(body: bytes, name: str) -> Sequence[Descriptor]:
-    """Of a list also what is no image, such as a record of how one was built: whoever signs, signs all of it."""
+    """Return the descriptors of an index, including entries that are not images, such as attestations."""
     try:
         return msgspec.json.decode(body, type=_List).manifests
     except UNREADABLE_JSON as error:
@@ -108,7 +108,7 @@ def _is_same(layer: _Layer, payload: bytes, key: SigningKey) -> bool:
 
 
 class _Pushing:
-    """Signatures of one repository."""
+    """Pushes signatures to one repository."""
 
     def __init__(self, registry: Registry, reference: Reference, *, config: ImagesConfig, clock: Clock) -> None:
         self._registry = registry
@@ -117,7 +117,7 @@ class _Pushing:
         self.name = reference.name
 
     async def signatures(self, tag: str) -> Sequence[_Layer]:
-        """Those that are there."""
+        """Return the existing signatures."""
         try:
             document = await self._registry.manifest(tag)
         except ImageNotFound:
@@ -128,7 +128,7 @@ class _Pushing:
             raise ManifestUnusable(f"{self.name}:{tag} does not hold signatures: {error}") from error
 
     async def add(self, tag: str, layers: Sequence[_Layer], payload: bytes, signature: bytes) -> None:
-        """The manifest comes last: a push that breaks off leaves the signatures as they were."""
+        """Push a signature. The manifest is last: an interrupted push leaves the signatures unchanged."""
         stated = {SIGNATURE_ANNOTATION: base64.b64encode(signature).decode()}
         added = [*layers, {**_descriptor(MEDIA_TYPE, payload), "annotations": stated}]
         rootfs = {"type": "layers", "diff_ids": [layer.get("digest") for layer in added]}

@@ -1,4 +1,4 @@
-"""A backend's directory as `corral backend build` takes it: what is its own, and what it lacks."""
+"""Reads a backend's directory for `corral backend build`: its own files, and what it needs."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -28,13 +28,13 @@ class BackendSource:
     description: BackendDescription
     lock: Path
     packages: tuple[str, ...]
-    """By their names; empty when it needs none."""
+    """Names of the packages; empty if it needs none."""
     own: tuple[Entry, ...]
-    """Its files and the SDK's, as they stand in the image."""
+    """Its files and the SDK's, as entries of the image."""
 
 
 def read_source(directory: Path, *, sdk: Path | None = None) -> BackendSource:
-    """Look at everything before anything is made. BuildFailed names the file and what to do. May block."""
+    """Read and check everything before the build. BuildFailed names the file and what to do. Blocking."""
     if not directory.is_dir():
         raise BuildFailed(f"there is no directory {directory}")
     run = directory / RUN
@@ -64,12 +64,12 @@ def _is_not_ours(path: PurePosixPath) -> bool:
 
 
 def _runnable(entry: Entry) -> Entry:
-    """A checkout on a file system without such bits would lose it."""
+    """Make the start script executable: a checkout on some file systems loses the bit."""
     return replace(entry, mode=RUNNABLE) if entry.name == RUN else entry
 
 
 def _sdk_entries(directory: Path, named: Path | None) -> list[Entry]:
-    """The SDK that was named, the backend's own, or the one beside it. A backend in another language needs none."""
+    """Return the files of the given SDK, of the backend's own, or of the one beside it. Other languages need none."""
     if named is not None and not (named / _SDK_PACKAGE).is_dir():
         raise BuildFailed(f"--sdk: there is no {_SDK_PACKAGE} in {named}")
     if named is None and (directory / SDK).is_dir():

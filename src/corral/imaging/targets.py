@@ -1,4 +1,4 @@
-"""Platforms that images are made for, and what Python's installers call them."""
+"""Platforms that images are built for, and their names in Python's installers."""
 
 import re
 import sys
@@ -11,13 +11,13 @@ _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 KNOWN: Final = tuple(f"{system}/{machine}" for system in ("linux", "darwin") for machine in _MACHINES)
 GLIBC_VERSIONS: Final = ("2.17", "2.28", *(f"2.{minor}" for minor in range(31, 41)))
 USUAL_GLIBC: Final = "2.28"
-"""Of 2018: whoever runs models has at least that, and nearly all wheels are made for it or an older one."""
+"""From 2018: machines that run models have at least this version, and nearly all wheels need no later one."""
 OLDEST_PYTHON: Final = (3, 11)
 _VERSION: Final = re.compile(r"3\.(\d{1,3})")
 
 
 def read_platform(text: str) -> ImagePlatform:
-    """InvalidInput names those that there are."""
+    """Parse a platform. InvalidInput lists the supported ones."""
     if text not in KNOWN:
         raise InvalidInput(
             "--platform", f"{text!r} is no platform that images are made for; known are {', '.join(KNOWN)}"
@@ -27,15 +27,15 @@ def read_platform(text: str) -> ImagePlatform:
 
 
 def wheel_platform(platform: ImagePlatform, glibc: str) -> str:
-    """As uv calls it."""
+    """Return uv's name of a platform."""
     machine = _MACHINES[platform.architecture]
     return f"{machine}-manylinux_{glibc.replace('.', '_')}" if platform.os == "linux" else f"{machine}-apple-darwin"
 
 
 def read_python_version(text: str) -> str:
-    """A version like 3.12; patch levels do not matter to packages."""
-    found = _VERSION.fullmatch(text)
-    if found is None or (3, int(found[1])) < OLDEST_PYTHON:
+    """Parse a version like 3.12; the patch level does not matter to packages."""
+    match = _VERSION.fullmatch(text)
+    if match is None or (3, int(match[1])) < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
         raise InvalidInput("--python-version", f"{text!r} is no version like 3.12; the oldest is {oldest}")
     return text
