@@ -19,7 +19,7 @@ from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import EventKind
-from corral.wire.node_views import NodeDetail
+from corral.wire.nodes import NodeDetail
 from tests.kit.admin_api import open_session
 from tests.kit.cluster import REGISTRATION_TOKEN, Cluster
 from tests.kit.members import ClusterFrontend, ClusterWorker

@@ -6,7 +6,7 @@ from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import status_of
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
-from corral.wire.node_views import EventView, NodeDetail
+from corral.wire.nodes import EventView, NodeDetail
 from tests.kit.members import ClusterFrontend
 
 

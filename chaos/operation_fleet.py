@@ -11,7 +11,7 @@ import msgspec
 from chaos.workers import Surroundings, Workers
 from corral.base.ids import new_secret
 from corral.bus.server import NatsServer
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from corral.wire.operation_views import OperationPage, OperationView
 from tests.kit.admin_api import AdminApi, open_session
 from tests.kit.ports import lasting_port

@@ -18,7 +18,7 @@ from chaos.round import Workshop
 from corral.base.ids import NodeId
 from corral.bus.server import NatsServer
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from tests.kit.admin_api import open_session
 from tests.kit.ports import lasting_port
 from tests.kit.postgres import PostgresServer

@@ -24,7 +24,7 @@ from corral.frontend.nodes.decide.registration import Registration
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from corral.wire.keys import hash_secret
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock

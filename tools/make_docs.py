@@ -29,8 +29,7 @@ from corral.frontend.routes import ROUTES
 from corral.gateway.inference import ROUTES as MODEL_ROUTES
 from corral.processes.exit_codes import MEANINGS, NOT_WORTH_A_RESTART
 from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, all_sections
-from corral.wire.gateway_counters import PER_GATEWAY, REPORT_AGE, UP
-from corral.wire.metrics import MetricDescription
+from corral.wire.metrics import PER_GATEWAY, REPORT_AGE, UP, MetricDescription
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "reference"

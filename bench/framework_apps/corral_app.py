@@ -11,7 +11,7 @@ from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec, starlette_route
 from corral.frontend.routes import ROUTES
-from corral.wire.node_views import NodeView
+from corral.wire.nodes import NodeView
 
 
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -6,7 +6,7 @@
 from litestar import Litestar, get
 
 from bench.framework_apps.node import one_node
-from corral.wire.node_views import NodeView
+from corral.wire.nodes import NodeView
 
 
 @get("/nodes/{id:str}")

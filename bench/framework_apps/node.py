@@ -1,6 +1,6 @@
 """The answer that all of them give, as large as one node in a list."""
 
-from corral.wire.node_views import NodeView
+from corral.wire.nodes import NodeView
 
 
 def one_node(id: str) -> NodeView:

@@ -9,8 +9,8 @@ from chaos import verdict
 from chaos.people import Ledger, Wish
 from chaos.workers import WorkerState
 from corral.frontend.operations.decide.intent import Verb
+from corral.wire.go_json import format_time
 from corral.wire.operation_views import OperationView, TargetView
-from corral.wire.times import format_time
 from tests.kit.simulated_backends import DiskWrite
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

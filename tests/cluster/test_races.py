@@ -12,7 +12,7 @@ from corral.bus.port import Bus
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend

@@ -12,9 +12,8 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.wire import go_json, subjects
-from corral.wire.install import InstallReply, InstallRequest
-from corral.wire.inventory import ListReply
-from corral.wire.replica import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
+from corral.wire.backends import InstallReply, InstallRequest, ListReply
+from corral.wire.replicas import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
 from tests.kit.backend_node import SleepingNode
 from tests.kit.backend_scripts import write_backend
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from corral.frontend.nodes.decide.node import NodeStatus
+from corral.wire.backends import Phase, size_text
 from corral.wire.broadcasts import NodeProgressStatus
-from corral.wire.progress import Phase, size_text
 from corral.worker.processes.backend_logs import OutputStream
 from tests.kit import http_forms, wire_forms
 from tests.kit.wire_forms import Differs, MessageTally, NoForm

@@ -9,7 +9,7 @@ import pytest
 from corral.bus.port import Bus
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend, frontend_config, open_frontend
 from tests.kit.golden import GoldenMessage, Player, read_recording

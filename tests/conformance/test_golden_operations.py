@@ -19,8 +19,7 @@ from corral.frontend.backends.planning import Lookups
 from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.wire import go_json, subjects
-from corral.wire.inventory import InstalledBackend
-from corral.wire.progress import InstallProgress
+from corral.wire.backends import InstalledBackend, InstallProgress
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.golden import GoldenMessage, differences_between, read_recording

@@ -16,7 +16,7 @@ from corral.bus.port import Bus
 from corral.frontend.api.openapi import describe
 from corral.frontend.routes import ROUTES
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend, frontend_config, open_frontend
 

@@ -11,7 +11,7 @@ from corral.base.ids import NodeId
 from corral.bus.server import NatsServer, running_cluster
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import EventKind
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from tests.kit.admin_api import open_session
 from tests.kit.databases import DatabaseSource
 from tests.kit.processes import FrontendProcess, WorkerProcess, said_once

@@ -10,7 +10,7 @@ import pytest
 from corral.base.ids import NodeId
 from corral.bus.server import NatsServer
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.wire.node_views import NodeDetail
+from corral.wire.nodes import NodeDetail
 from tests.kit.admin_api import open_session
 from tests.kit.ports import lasting_port
 from tests.kit.processes import FrontendProcess, WorkerProcess, said_once

@@ -16,7 +16,7 @@ from corral.frontend.record.store import Events
 from corral.frontend.serving.store.replicas import lose_replicas_of
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import Leases
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend, frontend_config, open_frontend
 from tests.kit.shop import Shop, open_shop

@@ -9,7 +9,7 @@ import msgspec
 
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.wire.node_views import EventView, NodeDetail, NodePage
+from corral.wire.nodes import EventView, NodeDetail, NodePage
 from tests.kit.patience import within_patience
 
 

@@ -11,22 +11,20 @@ from typing import Self
 from corral.base.ids import NodeId
 from corral.bus.port import Handler, Message
 from corral.rpc.backend import Backend
-from corral.wire.install import InstallRequest
+from corral.wire.backends import InstallRequest
 from corral.worker.backends import Backends
 from corral.worker.config import SupervisionConfig
 from corral.worker.files.model_files import ModelFiles
-from corral.worker.handlers import BackendHandlers
+from corral.worker.handlers import BackendHandlers, ModelHandlers
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import InstallSource, KeepPrevious
 from corral.worker.installing.progress import InstallReports, InstallStep, ProgressPublisher
 from corral.worker.installing.sources.directory import DirectorySource
-from corral.worker.model_handlers import ModelHandlers
 from corral.worker.models import WorkerModels
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.backend_logs import BackendLogs
-from corral.worker.processes.listening import accepts_connections
-from corral.worker.processes.ports import Ports, can_listen
+from corral.worker.processes.ports import Ports, accepts_connections, can_listen
 from corral.worker.processes.process import MARK_VARIABLE, Connect, Ending, Launch
 from corral.worker.processes.remains import Remains
 from corral.worker.processes.supervisor import ProcessDefaults, Supervisor

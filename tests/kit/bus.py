@@ -11,10 +11,10 @@ from typing import Final, Self
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable, MessageTooLarge
 from corral.base.tasks import end_tasks, start_task, task_group
-from corral.bus.handlers import Handlers
 from corral.bus.port import CLOSE_GRACE, DEFAULT_CONCURRENCY, Handler, Message
 from corral.bus.replies import Replies
 from corral.bus.subjects import check_pattern, check_queue, check_subject, covers
+from corral.bus.subscriptions import Handlers
 
 MAX_PAYLOAD: Final = 8 * 1024 * 1024
 REPLY_PATIENCE: Final = timedelta(seconds=30)

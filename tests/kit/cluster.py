@@ -22,15 +22,14 @@ from typing import Final, Self
 
 import aiohttp
 
-from corral.base.clock import Clock, SystemClock
+from corral.base.clock import Backoff, Clock, SystemClock
 from corral.base.ids import NodeId
-from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.frontend.config import ControlConfig
 from corral.frontend.nodes.decide.node import LivenessPolicy, NodeStatus
 from corral.frontend.record.decide import Event, EventKind, StoredEvent
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig
 from corral.worker.membership.addresses import AddressConfig
 from tests.kit.admin_api import open_session

@@ -17,12 +17,10 @@ from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.worker.config import FilesConfig
 from corral.worker.files.routes import FileServing
-from corral.worker.http import HttpServer
+from corral.worker.http import HttpServer, WorkerReadiness
 from corral.worker.membership.addresses import HostPort
-from corral.worker.membership.presence import AcceptedRegistration, Presence
-from corral.worker.processes.backend_logs import BackendLogs
-from corral.worker.processes.log_routes import LiveTimes, LogRoutes
-from corral.worker.readiness import WorkerReadiness
+from corral.worker.membership.registration import AcceptedRegistration, Presence
+from corral.worker.processes.backend_logs import BackendLogs, LiveTimes, LogRoutes
 from tests.kit.clock import ManualClock
 
 TOKEN: Final = "tok"

@@ -17,11 +17,10 @@ from corral.frontend.backends.planning import Lookups
 from corral.frontend.config import ControlConfig
 from corral.frontend.serving.loading import BackendLoader
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets import Secrets
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire
-from corral.wire.api_key import Scope
+from corral.wire.keys import Scope
 from tests.kit.asgi import AsgiAnswer, call
 
 REGISTRATION_TOKEN = "tok"

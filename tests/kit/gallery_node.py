@@ -20,8 +20,7 @@ from corral.worker.installing.orders import Delivered, Fetching
 from corral.worker.installing.progress import InstallStep
 from corral.worker.installing.sources.directory import DirectorySource
 from corral.worker.installing.sources.gallery import GalleryBackends
-from corral.worker.installing.sources.pulling import PullArtefact, Pulls
-from corral.worker.installing.sources.uris import UriSource
+from corral.worker.installing.sources.pulling import PullArtefact, Pulls, UriSource
 from corral.worker.processes.process import BackendLink
 from tests.kit.backend_node import SleepingNode
 from tests.kit.images import a_layer

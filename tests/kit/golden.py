@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corral.wire.times import parse_time
+from corral.wire.go_json import parse_time
 from tests.kit.frontend import Frontend
 
 RECORDED_ADMIN_KEY = "adminkey"

@@ -9,10 +9,10 @@ import msgspec
 
 from corral.adapter.dialects.requests import ChatRequest, EmbeddingRequest, parse
 from corral.base.errors import InvalidInput
-from corral.wire import file_transfer, go_json
-from corral.wire.inventory import InstalledBackend
-from corral.wire.log_lines import InitialLines, LiveLine
-from corral.wire.node_views import NodeView
+from corral.wire import files as file_transfer
+from corral.wire import go_json
+from corral.wire.backends import InstalledBackend
+from corral.wire.nodes import InitialLines, LiveLine, NodeView
 from corral.wire.operation_views import (
     Acknowledgement,
     BackendRow,

@@ -10,8 +10,8 @@ from corral.base.errors import BusTimeout
 from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.wire import go_json, subjects
-from corral.wire.install import InstallReply, InstallRequest
-from corral.wire.replica import RunningReply
+from corral.wire.backends import InstallReply, InstallRequest
+from corral.wire.replicas import RunningReply
 from tests.kit.waiting import eventually
 
 NODE: Final = NodeId("11111111-2222-4333-8444-555555555555")

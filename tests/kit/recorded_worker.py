@@ -14,13 +14,12 @@ from typing import Any, Final
 
 from corral.base.errors import CorralError
 from corral.oci.config import ImagesConfig
-from corral.wire.replica import ProcessKey
+from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing.backend_metadata import Metadata
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, InstallableBackend, InstallOrder
 from corral.worker.installing.sources.directory import DirectorySource
-from corral.worker.installing.sources.pulling import Pulls
-from corral.worker.installing.sources.uris import UriSource
+from corral.worker.installing.sources.pulling import Pulls, UriSource
 from corral.worker.membership.addresses import parse_host_port
 from tests.kit.backend_node import NODE, SleepingNode
 from tests.kit.backend_scripts import write_backend

@@ -12,7 +12,7 @@ from corral.frontend.operations.decide.operation import Operation, Target
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.serving.decide.load_job import LoadJob, LoadState
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
-from corral.wire.api_key import ApiKey, Scope
+from corral.wire.keys import ApiKey, Scope
 from tests.kit.clock import START
 
 _numbers: Final = itertools.count(1)

@@ -14,8 +14,8 @@ from corral.base.ids import new_secret
 from corral.bus.server import NatsServer
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.serving.decide.replica import ReplicaState
-from corral.wire.model_views import ModelView
-from corral.wire.replica_views import ReplicaView
+from corral.wire.models import ModelView
+from corral.wire.replicas import ReplicaView
 from tests.kit.admin_api import open_session
 from tests.kit.asking import StreamQuestion
 from tests.kit.models import write_model

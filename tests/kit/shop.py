@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from corral.frontend.backends.artefacts import RegistryImages
-from corral.frontend.backends.catalogue import GalleryCatalogue
+from corral.frontend.backends.catalogue import GalleryCatalogue, RegistryImages
 from corral.frontend.backends.planning import Lookups
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry

@@ -18,11 +18,17 @@ from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
 from corral.wire import subjects
-from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
-from corral.wire.install import InstallReply, InstallRequest
-from corral.wire.inventory import InstalledBackend, ListReply
-from corral.wire.progress import InstallProgress
-from corral.wire.times import format_time
+from corral.wire.backends import (
+    ChangeReply,
+    DeleteRequest,
+    InstalledBackend,
+    InstallProgress,
+    InstallReply,
+    InstallRequest,
+    ListReply,
+    UpgradeRequest,
+)
+from corral.wire.go_json import format_time
 
 _GALLERY: Final = "http://gallery/index.yaml"
 _KNOWN_TO_LOCALAI: Final = ("oci://", "ocifile://", "/", "quay.io/", "ghcr.io/", "docker.io/")

@@ -7,10 +7,9 @@ from msgspec import UNSET
 
 from corral.bus.port import Bus, Message
 from corral.wire import subjects
-from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
-from corral.wire.install import InstallReply, InstallRequest
-from corral.wire.model_commands import ModelCommandReply, ModelDeleteRequest
-from corral.wire.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
+from corral.wire.backends import ChangeReply, DeleteRequest, InstallReply, InstallRequest, UpgradeRequest
+from corral.wire.models import ModelCommandReply, ModelDeleteRequest
+from corral.wire.replicas import ReplicaAccess, RunningModel, RunningReply, StopRequest
 from tests.kit.simulated_backends import DiskChange, SimulatedBackends
 
 

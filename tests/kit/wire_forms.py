@@ -14,19 +14,18 @@ import msgspec
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
 from corral.wire import broadcasts, go_json, subjects
-from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
-from corral.wire.install import InstallReply, InstallRequest
-from corral.wire.inventory import ListReply
-from corral.wire.model_commands import (
-    ModelCommandReply,
-    ModelDeleteRequest,
-    ModelStopReply,
-    ModelStopRequest,
-    UnloadRequest,
+from corral.wire.backends import (
+    ChangeReply,
+    DeleteRequest,
+    InstallProgress,
+    InstallReply,
+    InstallRequest,
+    ListReply,
+    UpgradeRequest,
 )
-from corral.wire.object_files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
-from corral.wire.progress import InstallProgress
-from corral.wire.replica import RunningReply, StopRequest
+from corral.wire.files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
+from corral.wire.models import ModelCommandReply, ModelDeleteRequest, ModelStopReply, ModelStopRequest, UnloadRequest
+from corral.wire.replicas import RunningReply, StopRequest
 
 RecordedMessage = Mapping[str, Any]
 Struct = type[msgspec.Struct]

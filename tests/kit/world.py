@@ -16,16 +16,15 @@ from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.serving.decide.replica import Replica
 from corral.frontend.serving.load_jobs import Loads
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets import Secrets
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire
 from corral.rpc.errors import LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.wire import subjects
-from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.backends import InstallReply, InstallRequest
 from corral.wire.registration import FEATURES, CorralHello
-from corral.wire.replica import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
+from corral.wire.replicas import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
 from corral.wire.view import View
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend

@@ -1,11 +1,26 @@
-"""The replicas that this adapter serves, indexed by the hash of their bearer keys."""
+"""Replicas that the adapter serves, and the orders by which its parent adds and removes them."""
 
+import asyncio
 import hashlib
+import logging
+import socket
 from dataclasses import dataclass
+
+import msgspec
 
 from corral.base.errors import CorralError
 from corral.rpc.backend import Backend
-from corral.wire.adapter import AdapterModel, AdapterReplica
+from corral.wire.adapter import (
+    ORDER_BYTES,
+    AdapterModel,
+    AdapterOrder,
+    AdapterReplica,
+    Done,
+    Forget,
+    Listening,
+    Serve,
+    Word,
+)
 
 
 class KeyUnknown(CorralError):
@@ -68,3 +83,40 @@ class ServedReplicas:
 def _digest(key: str) -> bytes:
     """Hash of a key: looking up by hash reveals nothing about keys through timing."""
     return hashlib.sha256(key.encode()).digest()
+
+
+log = logging.getLogger(__name__)
+
+
+class Orders:
+    """The adapter's end of the descriptor."""
+
+    def __init__(self, descriptor: int, replicas: ServedReplicas) -> None:
+        self._descriptor = descriptor
+        self._replicas = replicas
+        self._decoder = msgspec.json.Decoder(AdapterOrder)
+
+    async def run(self, listening: Listening) -> None:
+        """Report the listening address, then execute orders until the parent closes its end or dies."""
+        ours = socket.socket(fileno=self._descriptor)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=ORDER_BYTES)
+        try:
+            _say(writer, listening)
+            while line := await reader.readline():
+                _say(writer, await self._obey(self._decoder.decode(line)))
+        except ConnectionError:
+            log.info("the parent is gone", extra={"event": "adapter.orphaned"})
+        finally:
+            writer.close()
+
+    async def _obey(self, order: AdapterOrder) -> Done:
+        match order:
+            case Serve(number=number, replica=replica):
+                await self._replicas.serve(replica)
+            case Forget(number=number, key=key):
+                await self._replicas.forget(key)
+        return Done(number=number)
+
+
+def _say(writer: asyncio.StreamWriter, word: Word) -> None:
+    writer.write(msgspec.json.encode(word) + b"\n")

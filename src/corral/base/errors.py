@@ -1,28 +1,8 @@
-"""One tree of errors. The docstring is the default message; `code` is for machines, `retryable` for loops.
+"""The tree of errors: what went wrong as a class with fields, and what can be done about it."""
 
-CorralError
-├── InvalidInput            what was given cannot be used; names the field
-│   └── SettingInvalid      a flag, an environment variable or a key of the configuration file
-├── NotFound
-├── Conflict                the thing is not in a state that allows this
-├── AccessDenied
-├── SecretsKeyMismatch
-├── DatabaseUnavailable     retryable
-├── DatabaseInUse           a second frontend on one SQLite file
-├── SchemaTooNew
-├── BusUnavailable          retryable
-│   ├── NoResponders        nobody listens on the subject
-│   └── BusTimeout          somebody may still be working
-├── BusPermissionDenied
-├── MessageTooLarge         more than the NATS server takes in one message
-├── PeerUnavailable         retryable: an HTTP peer did not answer, or answered 5xx
-├── PeerRefused             an HTTP peer answered 4xx
-├── AddressInUse
-├── PathNotUsable
-└── ChildFailed             a process that we started did not become ready
-"""
+from typing import ClassVar, Final
 
-from typing import ClassVar
+import msgspec
 
 
 class CorralError(Exception):
@@ -179,3 +159,6 @@ class ChildFailed(CorralError):
     """A process that we started did not become ready."""
 
     code = "child_failed"
+
+
+UNREADABLE_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -1,13 +1,14 @@
-"""Small files that only their owner may read, written whole or not at all, and locks on directories."""
+"""Files that only their owner reads, and files that are read only up to a size."""
 
 import contextlib
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from corral.base.errors import DataInUse, PathNotUsable
+from corral.base.errors import DataInUse, InvalidInput, PathNotUsable
 
 
 def make_private_directory(path: Path) -> Path:
@@ -71,3 +72,13 @@ def held(lock_file: Path, problem: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes | None:
+    """Return the file's bytes, or None when it has more than allowed. Raise InvalidInput for anything but a file, or
+    OSError."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InvalidInput("", "is not a file")
+        content = file.read(most_bytes + 1)
+    return content if len(content) <= most_bytes else None

@@ -1,21 +1,8 @@
-"""Child processes: started in a group of their own, ended for sure, always reaped.
-
-What is guaranteed, and how:
-
-- The whole group ends with its leader: what the leader leaves behind is killed before the leader is reaped, while its
-  id cannot have been given to anybody else.
-- On Linux a child dies with the program that started it, even when that is killed with SIGKILL. The kernel offers
-  this (PR_SET_PDEATHSIG) only from inside the child. A `preexec_fn` would run Python between fork and exec, which may
-  deadlock in a program with threads and is deprecated there; so the child starts as a small Python program that asks
-  for the signal, looks whether its parent is still there, and then becomes the real command (about 13 ms). The kernel
-  ties the signal to the *thread* that starts the child: start children from the thread of the event loop only.
-  Elsewhere children survive such a death. So do children that change their user, which clears the signal.
-- The environment is what the caller passes, nothing else. The small program gets it through a descriptor: neither can
-  a library path meant for the command break it, nor does a secret pass through an argument.
-"""
+"""Child processes: started, heard, ended; and the collector's settings for processes that live long."""
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -30,6 +17,19 @@ from pathlib import Path
 from typing import Final, Self
 
 from corral.base.errors import ChildFailed
+
+_ALLOCATIONS: Final = 20_000
+
+
+def look_for_garbage_rarely() -> None:
+    """Collect rarely: objects from start-up stay for ever, and later work leaves few cycles behind.
+
+    With the default settings, a thousand concurrent requests would be traversed again and again for nothing.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS, 20, 20)
+
 
 TAIL_LINES: Final = 100
 TAIL_LINE_BYTES: Final = 4096

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from corral.base.durations import parse_duration
 from corral.base.errors import SettingInvalid
+from corral.base.words import parse_duration
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -1,6 +1,8 @@
-"""Formats lists of names within sentences."""
+"""Numbers, durations and lists in words, and words back to durations."""
 
+import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 _NAMED: Final = 5
@@ -10,3 +12,43 @@ def listed(names: Sequence[str], *, most: int = _NAMED) -> str:
     """Join names with commas, and count those beyond the first few: `w1, w2 and 998 more`."""
     first, more = ", ".join(names[:most]), len(names) - most
     return f"{first} and {more} more" if more > 0 else first
+
+
+_SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+
+
+def parse_duration(text: str) -> timedelta:
+    """Parse a duration. Raise ValueError with a complete sentence when it is not one."""
+    cleaned = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", cleaned):
+        return timedelta(seconds=float(cleaned))
+    if not _WHOLE.fullmatch(cleaned):
+        raise ValueError(f"{text!r} is not a duration; write for example 10s, 1m30s or 24h")
+    return timedelta(seconds=sum(float(number) * _SECONDS_OF[unit] for number, unit in _PART.findall(cleaned)))
+
+
+def format_duration(duration: timedelta) -> str:
+    """Format a duration in its two largest units: `45s`, `3m 5s`, `2h 10m`, `4d 1h`."""
+    seconds = int(duration.total_seconds())
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m {seconds % 60}s"
+    if seconds < 86400:
+        return f"{seconds // 3600}h {seconds % 3600 // 60}m"
+    return f"{seconds // 86400}d {seconds % 86400 // 3600}h"
+
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def format_size(count: int) -> str:
+    """Format a size with up to three significant digits, such as `7.8 GiB`."""
+    value = float(count)
+    for unit in _UNITS[:-1]:
+        if value < 1024:
+            return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {_UNITS[-1]}"

@@ -16,19 +16,18 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Self
 
+from corral.base.clock import Backoff
 from corral.base.errors import BusPermissionDenied, BusUnavailable, CorralError
-from corral.base.retry import Backoff
 from corral.base.tasks import end_tasks, first_done, start_task, task_group
 from corral.bus.config import BusConfig
 from corral.bus.credentials import CredentialsProvider, TlsFiles, credentials_of, tls_context
 from corral.bus.endpoints import Endpoint, parse_endpoints
-from corral.bus.handlers import Handlers
-from corral.bus.interest import Interest
 from corral.bus.link import Arrival, Link, LinkFailed
 from corral.bus.port import CLOSE_GRACE, DEFAULT_CONCURRENCY, Handler, Message
 from corral.bus.problems import Problem, ProblemKind, Problems
 from corral.bus.replies import Replies
 from corral.bus.subjects import check_pattern, check_queue, check_subject
+from corral.bus.subscriptions import Handlers, Interest
 
 log = logging.getLogger(__name__)
 

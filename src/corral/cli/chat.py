@@ -22,7 +22,7 @@ from corral.cli.units import size
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient
-    from corral.wire.model_views import LoadJobView, ModelView
+    from corral.wire.models import LoadJobView, ModelView
 
 _PATH = "/v1/chat/completions"
 _HELP = """\
@@ -189,7 +189,7 @@ def load_shown(client: "ApiClient", model: str) -> Iterator[Callable[[], None]]:
 
 
 def _watch_load(client: "ApiClient", model: str, line: _StatusLine) -> None:
-    from corral.wire.model_views import ModelView
+    from corral.wire.models import ModelView
 
     pause = _FIRST_LOOK_SECONDS
     try:

@@ -17,8 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from corral.base.errors import AccessDenied, CorralError, NotFound, PeerRefused, PeerUnavailable
-from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.errors import UNREADABLE_JSON, AccessDenied, CorralError, NotFound, PeerRefused, PeerUnavailable
 
 if TYPE_CHECKING:
     from datetime import datetime

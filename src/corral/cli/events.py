@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from corral.base.clock import Backoff
 from corral.base.errors import PeerUnavailable
-from corral.base.retry import Backoff
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, plain, print_json_line, print_json_list, show
@@ -17,7 +17,7 @@ from corral.cli.units import parse_moment
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient
-    from corral.wire.node_views import EventView
+    from corral.wire.nodes import EventView
 
 _PATH = "/api/v1/events"
 _RECONNECT = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=5))
@@ -54,7 +54,7 @@ def events(follow: bool, last: int, node: str, as_json: bool) -> None:
 
 
 def _past(client: "ApiClient", last: int) -> "list[EventView]":
-    from corral.wire.node_views import EventView
+    from corral.wire.nodes import EventView
 
     return client.get(_PATH, list[EventView], [("limit", str(last))]) if last else []
 
@@ -67,7 +67,7 @@ def follow_events(client: "ApiClient", *, after: int | None) -> "Iterator[EventV
     """Events as they come, without a gap: after a break the stream goes on where it ended."""
     import msgspec
 
-    from corral.wire.node_views import EventView
+    from corral.wire.nodes import EventView
 
     failures = 0
     while True:

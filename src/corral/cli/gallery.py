@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.cli.client import ApiClient
     from corral.cli.gallery_survey import Survey
     from corral.processes.settings_sources import SettingSources
-    from corral.wire.gallery_views import (
+    from corral.wire.galleries import (
         BackendView,
         FitView,
         FleetGalleryListing,

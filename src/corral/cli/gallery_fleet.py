@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from corral.base.words import listed
 from corral.cli.output import Column, plain
-from corral.wire.gallery_views import FleetGalleryListing, FleetOfferView, NodesFitView
+from corral.wire.galleries import FleetGalleryListing, FleetOfferView, NodesFitView
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient

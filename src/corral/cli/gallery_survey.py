@@ -21,7 +21,7 @@ from corral.oci.config import ImagesConfig
 from corral.processes.configs import images_config
 from corral.processes.settings_sources import SettingSources, resolve
 from corral.processes.this_machine import machine_config, measure
-from corral.wire.gallery_views import BackendView, FitView, GalleryListing, GalleryView
+from corral.wire.galleries import BackendView, FitView, GalleryListing, GalleryView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

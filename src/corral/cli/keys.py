@@ -14,13 +14,13 @@ from corral.cli.options import CorralCommand, settings_options, warn
 from corral.cli.options import sources as given_sources
 from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, styled, table
 from corral.cli.units import age, duration_text, moment
-from corral.wire.api_key import Scope
+from corral.wire.keys import Scope
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient
     from corral.frontend.config import ControlConfig
     from corral.processes.settings_sources import SettingSources
-    from corral.wire.node_views import KeyView
+    from corral.wire.nodes import KeyView
 
 _OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "credentials_file"})
 _ACCEPTED_WITHIN: Final = timedelta(seconds=10)
@@ -55,7 +55,7 @@ def keys() -> None:
 @connected
 def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) -> None:
     """Make a key and print it, this once: only its hash is stored."""
-    from corral.wire.node_views import CreatedKey, CreateKey
+    from corral.wire.nodes import CreatedKey, CreateKey
 
     wanted = CreateKey(name=name, scopes=list(scopes), expires_in=expires)
     made = open_client().post("/api/v1/keys", CreatedKey, wanted)
@@ -95,7 +95,7 @@ def _expiry(key: "KeyView", now: datetime) -> str:
 
 
 def _all_keys(client: "ApiClient") -> "list[KeyView]":
-    from corral.wire.node_views import KeyView
+    from corral.wire.nodes import KeyView
 
     return client.get("/api/v1/keys", list[KeyView])
 
@@ -108,7 +108,7 @@ def revoke_key(key: str, as_json: bool) -> None:
     """Revoke a key, named by its id or by its name. It stops working at once, for good."""
     import msgspec
 
-    from corral.wire.node_views import RevokedKey
+    from corral.wire.nodes import RevokedKey
 
     client = open_client()
     found = choose_key(_all_keys(client), key)

@@ -10,16 +10,15 @@ from urllib.parse import quote
 import click
 from click.shell_completion import CompletionItem
 
+from corral.base.clock import Backoff
 from corral.base.errors import Conflict, NotFound, PeerRefused, PeerUnavailable
-from corral.base.retry import Backoff
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, print_json_line, printable
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient
-    from corral.wire.log_lines import LogLine
-    from corral.wire.node_views import NodeDetail
+    from corral.wire.nodes import LogLine, NodeDetail
 
 _PERIOD: Final = 1.0
 """Seconds between two looks while following."""
@@ -108,7 +107,7 @@ class Following:
                 failures += 1
 
     def _new_lines(self, source: LogSource) -> "Sequence[LogLine]":
-        from corral.wire.log_lines import LogLine
+        from corral.wire.nodes import LogLine
 
         try:
             lines = self.client.get(source.path, list[LogLine])
@@ -168,7 +167,7 @@ def sources_of(client: "ApiClient", name: str) -> list[LogSource]:
 
 def _of_model(client: "ApiClient", name: str, nodes: "Iterable[NodeDetail]") -> list[LogSource] | None:
     """None when there is no such model. Replicas that are gone are among them: their last lines say why."""
-    from corral.wire.model_views import ModelView
+    from corral.wire.models import ModelView
 
     try:
         model = client.get(f"/api/v1/models/{quote(name, safe='')}", ModelView)

@@ -13,8 +13,8 @@ from corral.cli.options import CorralCommand, confirm
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, styled, table
 
 if TYPE_CHECKING:
-    from corral.wire.model_views import ModelView
-    from corral.wire.replica_views import ReplicaView
+    from corral.wire.models import ModelView
+    from corral.wire.replicas import ReplicaView
 
 
 @click.group()
@@ -27,7 +27,7 @@ def models() -> None:
 @connected
 def list_models(as_json: bool) -> None:
     """List the models, and the files that could not be read."""
-    from corral.wire.model_views import ModelList
+    from corral.wire.models import ModelList
 
     found = open_client().get("/api/v1/models", ModelList)
     if as_json:
@@ -61,7 +61,7 @@ def _columns() -> "list[Column[ModelView]]":
 @connected
 def show_model(model: str, as_json: bool) -> None:
     """Show everything about one model."""
-    from corral.wire.model_views import ModelView
+    from corral.wire.models import ModelView
 
     found = open_client().get(f"/api/v1/models/{quote(model, safe='')}", ModelView)
     if as_json:
@@ -84,7 +84,7 @@ def remove_model(model: str, yes: bool, no_wait: bool, within: timedelta | None,
     nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
     from corral.cli.operation_watch import accepted_once
-    from corral.wire.model_views import ModelView
+    from corral.wire.models import ModelView
     from corral.wire.operation_views import OperationView
 
     client, path = open_client(), f"/api/v1/models/{quote(model, safe='')}"

@@ -10,8 +10,8 @@ from click.shell_completion import CompletionItem
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.words import listed
 from corral.cli.client import ApiClient, Query, operation_path
-from corral.wire.model_views import ModelList
-from corral.wire.node_views import NodeDetail, NodePage
+from corral.wire.models import ModelList
+from corral.wire.nodes import NodeDetail, NodePage
 from corral.wire.operation_views import FleetBackends, OperationPage, OperationView
 
 _NODES_PER_PAGE: Final = 1000

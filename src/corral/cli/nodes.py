@@ -29,7 +29,7 @@ from corral.cli.output import (
 from corral.cli.units import ago, moment, share, size
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.wire.labels import AUTOMATIC
-from corral.wire.node_views import NodeDetail
+from corral.wire.nodes import NodeDetail
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -140,7 +140,7 @@ def show_node(node: str, as_json: bool) -> None:
 def _steer(node: str, verb: str, done: str, *, as_json: bool) -> None:
     """Call one of the verbs on a node and tell what became of it."""
     from corral.cli.client import node_path
-    from corral.wire.node_views import NodeDetail
+    from corral.wire.nodes import NodeDetail
 
     client = open_client()
     found = find_node(client, node)
@@ -206,7 +206,7 @@ def remove_node(node: str, yes: bool, as_json: bool) -> None:
 def label_node(node: str, changes: Sequence[str], as_json: bool) -> None:
     """Set labels with KEY=VALUE and remove them with KEY-. They stay when the worker registers again."""
     from corral.cli.client import node_path
-    from corral.wire.node_views import NodeDetail
+    from corral.wire.nodes import NodeDetail
 
     wanted, unwanted = read_label_changes(changes)
     client = open_client()

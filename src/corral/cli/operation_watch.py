@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
-from corral.base.durations import format_duration
+from corral.base.clock import Backoff
 from corral.base.errors import PeerUnavailable
-from corral.base.retry import Backoff
-from corral.base.sizes import format_size
+from corral.base.words import format_duration, format_size
 from corral.cli.client import ApiClient, operation_path
 from corral.cli.operation_words import (
     accepted,

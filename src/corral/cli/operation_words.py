@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from shlex import quote
 from typing import Final
 
-from corral.base.sizes import format_size
-from corral.base.words import listed
+from corral.base.words import format_size, listed
 from corral.frontend.backends.decide.backend import UNPROVABLE, Rung
 from corral.frontend.operations.decide.intent import ALREADY, TOLD, Verb
 from corral.frontend.operations.decide.intent_steps import CONTRADICTED

@@ -145,9 +145,8 @@ def control(gateway_key_descriptor: int | None) -> None:
 
     import uvloop
 
-    from corral.base.garbage import look_for_garbage_rarely
     from corral.base.logs import LogOutput, set_up_logs
-    from corral.base.processes import secret_from
+    from corral.base.processes import look_for_garbage_rarely, secret_from
     from corral.base.tasks import stop_on_signals
     from corral.frontend.config import ControlConfig
     from corral.galleries.config import GalleriesConfig

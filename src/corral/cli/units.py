@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from corral.base.durations import format_duration, parse_duration
-from corral.base.sizes import format_size as size
-from corral.wire.times import ZERO, parse_time
+from corral.base.words import format_duration, parse_duration
+from corral.base.words import format_size as size
+from corral.wire.go_json import ZERO, parse_time
 
 __all__ = ["age", "ago", "moment", "parse_moment", "share", "size"]
 

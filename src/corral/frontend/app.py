@@ -18,7 +18,7 @@ from corral.frontend.api.context import AdminContext
 from corral.frontend.api.openapi import describe
 from corral.frontend.api.route import starlette_route
 from corral.frontend.routes import ROUTES
-from corral.wire.browser_safety import SAFETY_HEADERS
+from corral.wire.refusals import SAFETY_HEADERS
 
 log = logging.getLogger(__name__)
 

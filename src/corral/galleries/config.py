@@ -16,7 +16,7 @@ from corral.base.settings import Derived, setting
 from corral.galleries.gallery import BUILT_IN_URL, GallerySource
 from corral.galleries.places import read_place
 from corral.oci.signatures.policy import read_policy
-from corral.wire.install import Gallery, read_galleries
+from corral.wire.backends import Gallery, read_galleries
 
 BUILT_IN: Final = GallerySource(name="corral", url=BUILT_IN_URL)
 """The gallery of the backends that ship with Corral."""

@@ -9,7 +9,7 @@ import aiohttp
 
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.http_client import HttpFailed, HttpFault, asked, is_passing, read_body
-from corral.base.sizes import format_size
+from corral.base.words import format_size
 from corral.galleries.cache import Copy, Validators
 from corral.galleries.places import IndexLocation, Scheme, without_secrets
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from corral.base.sizes import format_size
+from corral.base.words import format_size
 from corral.galleries.build_uris import SCHEME, candidates, is_known_to_localai, is_pulled
 from corral.galleries.capability import derived_capability
 from corral.galleries.catalogue import Missing, UnresolvedBuild

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from corral.base.bounded_files import read_bounded
 from corral.base.errors import InvalidInput
-from corral.base.sizes import format_size
+from corral.base.private_files import read_bounded
+from corral.base.words import format_size
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.index_document import read_copy
 from corral.galleries.places import IndexLocation

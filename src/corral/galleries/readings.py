@@ -8,8 +8,8 @@ from corral.galleries.catalogue import BackendCatalogue, ResolvedBuild
 from corral.galleries.fit import Blocked, NodeTraits, blocked_by, judge_build
 from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.places import without_secrets
-from corral.wire.gallery_views import FitView, GalleryEntryView, GalleryView, SkippedView
-from corral.wire.times import format_time
+from corral.wire.galleries import FitView, GalleryEntryView, GalleryView, SkippedView
+from corral.wire.go_json import format_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

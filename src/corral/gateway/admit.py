@@ -10,13 +10,12 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.errors import UNREADABLE_JSON
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.forms import model_in_form
 from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
-from corral.wire.api_key import IMPLIED, Scope
-from corral.wire.keys import hash_secret
+from corral.wire.keys import IMPLIED, Scope, hash_secret
 from corral.wire.view import KeyEntry
 
 _MAX_KEY: Final = 512

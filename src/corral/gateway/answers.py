@@ -9,9 +9,9 @@ import msgspec
 
 from corral.adapter.dialects.anthropic import anthropic_error
 from corral.adapter.dialects.engine_errors import error_type
-from corral.wire.api_key import Scope
-from corral.wire.browser_safety import SAFETY_HEADERS
-from corral.wire.load_reason import REASON_SENTENCES, LoadReason
+from corral.wire.keys import Scope
+from corral.wire.models import REASON_SENTENCES, LoadReason
+from corral.wire.refusals import SAFETY_HEADERS
 from corral.wire.refusals import Refusal as LocalAiRefusal
 from corral.wire.view import Loading
 

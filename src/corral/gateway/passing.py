@@ -9,9 +9,8 @@ from corral.gateway.head import RequestHead, write_head
 from corral.gateway.tally import CLIENT_LEFT
 from corral.gateway.upstream import AnswerHead, UpstreamFailure
 from corral.gateway.vitals import Vitals
-from corral.wire.api_key import Scope
-from corral.wire.gateway_counters import families
-from corral.wire.metrics import CONTENT_TYPE, render
+from corral.wire.keys import Scope
+from corral.wire.metrics import CONTENT_TYPE, families, render
 
 METRICS_PATH: Final = b"/metrics"
 _METRICS_SECONDS: Final = 4.0

@@ -21,7 +21,7 @@ from corral.gateway.inference import ANTHROPIC_PATHS
 from corral.gateway.reader import END, PartialHead, RequestReader, head_too_large
 from corral.gateway.routes import Admission, Router
 from corral.gateway.senders import RequestSender, Senders
-from corral.wire.keyless import UNCHECKED, KeylessRoute
+from corral.wire.keys import UNCHECKED, KeylessRoute
 
 _EMPTY_LINES: Final = b"\r\n" * 4
 _NO_HEAD: Final = RequestHead()

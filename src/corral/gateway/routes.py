@@ -12,7 +12,7 @@ from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
 from corral.gateway.view import Directory
-from corral.wire.keyless import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
+from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
 from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED
 from corral.wire.view import KeyEntry, ModelEntry
 

@@ -12,8 +12,7 @@ from corral.gateway.config import GatewayConfig
 from corral.gateway.head import RequestHead, forwarded_lines
 from corral.gateway.routes import OWN_PATHS
 from corral.gateway.sources import AcceptedBearers, Evictable, SourceBudget, Strangers, TrustedProxies
-from corral.wire.keyless import REGISTER, KeylessRoute, RequiredProof
-from corral.wire.keys import hash_secret
+from corral.wire.keys import REGISTER, KeylessRoute, RequiredProof, hash_secret
 from corral.wire.refusals import node_refusal
 
 _PROOFS_PER_MINUTE: Final = 60

@@ -1,4 +1,4 @@
-"""The last view from control, indexed for fast lookups: model names, replicas with in-flight counts, keys."""
+"""What control told this gateway: models, replicas and keys at one version, and which replica is picked."""
 
 import difflib
 import itertools
@@ -6,14 +6,55 @@ import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from corral.base.errors import InvalidInput
 from corral.gateway.answers import GatewayRefusal
-from corral.gateway.routing import pick
 from corral.gateway.upstream import Origin
 from corral.wire.inference import ADAPTED_ROUTES
 from corral.wire.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply, keys_digest
+
+
+class RoutableReplica(Protocol):
+    """A replica as routing sees it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def rank(self) -> int:
+        """Lower is better; any rank is better than none."""
+
+    @property
+    def limit(self) -> int:
+        """How many requests at once; 0 is without limit."""
+
+    @property
+    def in_flight(self) -> int: ...
+
+
+C = TypeVar("C", bound=RoutableReplica)
+
+
+def pick(candidates: Iterable[C], *, turn: int, exclude: Container[str] = ()) -> C | None:
+    """The replica to ask, or None when all are full or excluded: then the request waits.
+
+    A replica of a worse rank is chosen only when all better ones are full. `turn` is any number that grows from
+    request to request: equally loaded replicas are taken in turn.
+    """
+    best: list[C] = []
+    best_key: tuple[int, int] | None = None
+    for candidate in candidates:
+        in_flight = candidate.in_flight
+        if candidate.id in exclude or (candidate.limit and in_flight >= candidate.limit):
+            continue
+        key = (candidate.rank, in_flight)
+        if best_key is None or key < best_key:
+            best, best_key = [candidate], key
+        elif key == best_key:
+            best.append(candidate)
+    return best[turn % len(best)] if best else None
+
 
 log = logging.getLogger(__name__)
 

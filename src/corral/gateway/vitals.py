@@ -9,7 +9,7 @@ from typing import Final
 from corral import __version__
 from corral.gateway.exchange import Services
 from corral.gateway.tally import ModelTally
-from corral.wire.gateway_counters import GatewayCounts, ModelCounts, RequestCount
+from corral.wire.metrics import GatewayCounts, ModelCounts, RequestCount
 from corral.wire.view import GatewayReport
 
 _MEMORY: Final = Path("/proc/self/statm")

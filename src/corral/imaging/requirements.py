@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from corral.base.bounded_files import read_bounded
 from corral.base.errors import InvalidInput
+from corral.base.private_files import read_bounded
 from corral.imaging.errors import BuildFailed
 
 FILE: Final = "requirements.txt"

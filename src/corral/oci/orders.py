@@ -16,7 +16,7 @@ from corral.oci.limits import UnpackLimits
 from corral.oci.manifests import ImagePlatform
 from corral.oci.network import Network
 from corral.oci.signatures.policy import Verification
-from corral.wire.progress import Phase
+from corral.wire.backends import Phase
 
 
 class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

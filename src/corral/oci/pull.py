@@ -34,7 +34,7 @@ from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
 from corral.oci.sources import SourceOpener
 from corral.oci.tree import Tree, empty, prepare_target
 from corral.oci.unpack import Unpacked, Unpacker
-from corral.wire.progress import Phase, size_text
+from corral.wire.backends import Phase, size_text
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOTHING_ACCEPTED: Final = NothingAccepted()

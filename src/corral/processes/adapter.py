@@ -18,12 +18,11 @@ import uvloop
 from aiohttp import web
 
 from corral.adapter.app import AdapterApp
-from corral.adapter.orders import Orders
-from corral.adapter.replicas import ServedReplicas
+from corral.adapter.replicas import Orders, ServedReplicas
 from corral.adapter.scratch import Scratch
 from corral.base.clock import SystemClock
-from corral.base.garbage import look_for_garbage_rarely
 from corral.base.logs import LogOutput, set_up_logs
+from corral.base.processes import look_for_garbage_rarely
 from corral.base.tasks import end_tasks, start_task, stop_on_signals
 from corral.processes.exit_codes import ExitCode
 from corral.wire.adapter import Listening

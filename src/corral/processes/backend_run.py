@@ -16,7 +16,7 @@ from corral.base.readiness import Child, describe_exit, until_ready
 from corral.base.tasks import first_done, stop_on_signals
 from corral.processes.this_machine import MachineConfig
 from corral.rpc.backend import Backend
-from corral.wire.replica import ProcessKey
+from corral.wire.replicas import ProcessKey
 from corral.worker.installing.backend_directory import BackendDirectory, Home
 from corral.worker.processes.process import LOOPBACK, TOKEN_VARIABLE, Launch
 

@@ -21,7 +21,7 @@ from corral.processes.settings import backend_environment
 from corral.worker.config import WorkerConfig
 
 if TYPE_CHECKING:
-    from corral.bus.minting import Minter
+    from corral.bus.credentials import Minter
 
 
 def control_config(settings: ControlConfig, *, gateway_key: str = "") -> ControlConfig:
@@ -41,7 +41,7 @@ def control_config(settings: ControlConfig, *, gateway_key: str = "") -> Control
 def _minter(settings: ControlConfig) -> "Minter | None":
     if not settings.nats_account_seed:
         return None
-    from corral.bus.minting import Minter
+    from corral.bus.credentials import Minter
 
     try:
         return Minter(settings.nats_account_seed, settings.nats_worker_jwt_ttl)

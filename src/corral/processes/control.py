@@ -8,25 +8,22 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
-from corral.base.clock import Clock, SystemClock
+from corral.base.clock import Backoff, Clock, SystemClock
 from corral.base.errors import DatabaseUnavailable, SecretsKeyMismatch
 from corral.base.private_files import make_private_directory
-from corral.base.retry import Backoff
 from corral.bus.client import NatsBus
 from corral.bus.replies import FRONTEND_INBOX
 from corral.frontend.access.credentials import Credentials, FirstKeys
 from corral.frontend.access.store import Keys
 from corral.frontend.api.server import AdminServer, bind, bind_socket
 from corral.frontend.app import build_app
-from corral.frontend.backends.artefacts import RegistryImages
-from corral.frontend.backends.catalogue import GalleryCatalogue
+from corral.frontend.backends.catalogue import GalleryCatalogue, RegistryImages
 from corral.frontend.backends.planning import Lookups
 from corral.frontend.config import ControlConfig
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import free_all
 from corral.frontend.store.migrations import upgrade
-from corral.frontend.store.secrets import Secrets, was_sealed
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey, was_sealed
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.processes.control_loops import Control

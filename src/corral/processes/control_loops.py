@@ -15,19 +15,19 @@ from corral.frontend.models import removal as model_removal
 from corral.frontend.nodes import brake as braking
 from corral.frontend.nodes import health, hearing
 from corral.frontend.nodes.health import Health
-from corral.frontend.operations import housekeeping
 from corral.frontend.operations import progress as progress_board
+from corral.frontend.operations import service as housekeeping
 from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.dispatcher import RETURNS_PERIOD, Dispatcher
-from corral.frontend.operations.housekeeping import Housekeeping
+from corral.frontend.operations.service import Housekeeping
 from corral.frontend.record import feed
 from corral.frontend.record.feed import Attention, LostRings
 from corral.frontend.rules.enforcer import NOTICE_PERIOD, RuleEnforcer
-from corral.frontend.serving import orphans, replica_health, restoring, unloading, view
+from corral.frontend.serving import orphans, replica_health, unloading, view
+from corral.frontend.serving import rollout as restoring
 from corral.frontend.serving.orphans import Orphans
-from corral.frontend.serving.replica_exits import ReplicaExits
-from corral.frontend.serving.replica_health import ReplicaHealth
-from corral.frontend.serving.restoring import Restoring
+from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
+from corral.frontend.serving.rollout import Restoring
 from corral.frontend.serving.unloading import Unloading
 from corral.wire.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED
 

@@ -17,8 +17,7 @@ from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.kind import BackendKind
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Lookups, Planner
-from corral.frontend.backends.store.inventories import Inventories, write_reports
-from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
+from corral.frontend.backends.store import Inventories, UpgradeChecks, write_reports
 from corral.frontend.backends.upgrades import Upgrades
 from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
@@ -39,43 +38,32 @@ from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.dispatcher import Dispatcher, DispatchStores, DispatchTools
-from corral.frontend.operations.housekeeping import Housekeeping, Retention
 from corral.frontend.operations.peer_operations import Caches, PeerOperations
 from corral.frontend.operations.peer_staging import PeerStaging
 from corral.frontend.operations.progress import ProgressBoard
-from corral.frontend.operations.service import Operations
+from corral.frontend.operations.service import Housekeeping, Operations, Retention
 from corral.frontend.operations.shapes import operation_view
 from corral.frontend.operations.store.intents import Intents, cancel_intents_of
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.operations.watch import OperationWatch
 from corral.frontend.record.feed import EventCounts, Feed, LostRings
 from corral.frontend.record.store import Events
-from corral.frontend.rules.enforcer import RuleEnforcer
-from corral.frontend.rules.guard import RuleGuard
-from corral.frontend.rules.places import RulePlaces
-from corral.frontend.rules.service import FleetRules
+from corral.frontend.rules.enforcer import RuleEnforcer, RulePlaces
+from corral.frontend.rules.service import FleetRules, RuleGuard
 from corral.frontend.rules.store import FleetRuleStore
-from corral.frontend.serving.gateway_reports import GatewayReports
-from corral.frontend.serving.gateway_shares import GatewayShares
-from corral.frontend.serving.key_spread import KeySpread
+from corral.frontend.serving.gateway_reports import GatewayReports, GatewayShares, KeySpread
 from corral.frontend.serving.load_jobs import Loads, LoadStores
-from corral.frontend.serving.load_needs import LoadNeeds
-from corral.frontend.serving.loading import BackendLoader, GrpcLoader, ModelLoader, UsualLimits
-from corral.frontend.serving.node_models import NodeModels
+from corral.frontend.serving.loading import BackendLoader, GrpcLoader, LoadNeeds, ModelLoader, Scheduler, UsualLimits
 from corral.frontend.serving.orphans import Orphans
-from corral.frontend.serving.replica_exits import ReplicaExits
-from corral.frontend.serving.replica_health import ReplicaHealth
-from corral.frontend.serving.restoring import Restoring
-from corral.frontend.serving.rollout import Rollout
-from corral.frontend.serving.scheduler import Scheduler
+from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
+from corral.frontend.serving.rollout import Restoring, Rollout
 from corral.frontend.serving.store.load_jobs import LoadJobs, stop_serving
 from corral.frontend.serving.store.replicas import ReplicaStore, lose_replicas_of
 from corral.frontend.serving.store.restorations import Restorations
-from corral.frontend.serving.unloading import Unloading
+from corral.frontend.serving.unloading import NodeModels, Unloading
 from corral.frontend.serving.view import ViewKeeper, ViewSources
 from corral.frontend.store.db import Database
-from corral.frontend.store.leader_lease import Leader
-from corral.frontend.store.leases import Leases
+from corral.frontend.store.leases import Leader, Leases
 from corral.frontend.store.secrets import Secrets
 from corral.processes.control_loops import Control
 

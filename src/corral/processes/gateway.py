@@ -15,8 +15,8 @@ import uvloop
 
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import AddressInUse, SettingInvalid
-from corral.base.garbage import look_for_garbage_rarely
 from corral.base.ids import new_incarnation
+from corral.base.processes import look_for_garbage_rarely
 from corral.base.tasks import run_services, stop_on_signals
 from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.control_link import ControlLink, GatewayReporter, ViewFollower

@@ -21,8 +21,7 @@ from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import KeepPrevious
 from corral.worker.installing.sources.directory import DirectorySource
 from corral.worker.installing.sources.gallery import GalleryBackends
-from corral.worker.installing.sources.pulling import Pulls
-from corral.worker.installing.sources.uris import UriSource
+from corral.worker.installing.sources.pulling import Pulls, UriSource
 
 _LOCK: Final = "lock"
 _LAYERS: Final = "layers"

@@ -11,10 +11,9 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import AddressInUse, PathNotUsable
+from corral.base.errors import UNREADABLE_JSON, AddressInUse, PathNotUsable
 from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.processes import ChildCommand
-from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.config import CREDENTIALS_FILE
 from corral.processes.children import Child, own_command
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode
@@ -22,7 +21,7 @@ from corral.processes.launcher import CONTROL, GATEWAY
 from corral.processes.probe import ProbeAnswer, ask, dialled, http_url, is_free, until_ok
 from corral.processes.settings import without_settings
 from corral.processes.up_file import UpKeys
-from corral.wire.node_views import NodePage
+from corral.wire.nodes import NodePage
 
 log = logging.getLogger(__name__)
 

@@ -41,38 +41,30 @@ from corral.worker.files.object_cache import ObjectPlaces
 from corral.worker.files.object_files import ObjectFiles
 from corral.worker.files.object_handlers import ObjectHandlers
 from corral.worker.files.routes import FileServing
-from corral.worker.handlers import BackendHandlers
+from corral.worker.handlers import BackendHandlers, ModelHandlers
 from corral.worker.hardware.cgroup import Cgroup
 from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.worker.hardware.machine import CapabilityRule, Hardware, Machine, on_one_disk
-from corral.worker.http import HttpServer, try_to_listen
+from corral.worker.http import HttpServer, WorkerReadiness, try_to_listen
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.progress import InstallReports
 from corral.worker.membership import addresses
 from corral.worker.membership.departure import Departure
-from corral.worker.membership.exit_reports import ExitReports
 from corral.worker.membership.frontend_client import FrontendClient
 from corral.worker.membership.heartbeat import HeartbeatLoop
-from corral.worker.membership.identity import Memory, NodeIdentity, node_name
-from corral.worker.membership.inventory_reports import InventoryReports
-from corral.worker.membership.lifecycle import Lifecycle, Membership
-from corral.worker.membership.nats_user import NatsUser
-from corral.worker.membership.presence import Presence
-from corral.worker.membership.registration import Profile, Registrar
-from corral.worker.membership.subscriptions import NodeSubscriptions, Subject
-from corral.worker.model_handlers import ModelHandlers
+from corral.worker.membership.identity import Memory, NatsUser, NodeIdentity, node_name
+from corral.worker.membership.lifecycle import Lifecycle, Membership, NodeSubscriptions, Subject
+from corral.worker.membership.registration import Presence, Profile, Registrar
+from corral.worker.membership.reports import ExitReports, InventoryReports
 from corral.worker.models import WorkerModels
 from corral.worker.processes.adapters import Adapters
-from corral.worker.processes.backend_logs import BackendLogs
-from corral.worker.processes.connections import BackendConnections
-from corral.worker.processes.log_routes import LogRoutes
-from corral.worker.processes.ports import Ports, can_listen, ephemeral_ports, usable_ranges
+from corral.worker.processes.backend_logs import BackendLogs, LogRoutes
+from corral.worker.processes.ports import BackendConnections, Ports, can_listen, ephemeral_ports, usable_ranges
 from corral.worker.processes.process import MARK_VARIABLE, BackendLink
 from corral.worker.processes.remains import Remains
 from corral.worker.processes.supervisor import ProcessDefaults, Supervisor
 from corral.worker.processes.unused import UnusedProcesses
-from corral.worker.readiness import WorkerReadiness
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corral.wire.progress import InstallBytes
+from corral.wire.backends import InstallBytes
 
 
 class NodeProgressStatus(StrEnum):

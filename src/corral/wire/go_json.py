@@ -1,22 +1,16 @@
-"""JSON the way LocalAI's peers read and write it, so that whatever one of them sends is understood.
-
-Reading: names match without regard to case, at every depth; unknown names are ignored; `null` means "not said", unless
-the field may be null; a `null` document is an empty one; a wrong type is an error that names the field.
-
-Writing: a whole number has no fraction, also where it is one among fractions.
-"""
+"""JSON as LocalAI's peers read and write it, times included."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import inspect
 
-from corral.base.errors import InvalidInput
-from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.errors import UNREADABLE_JSON, InvalidInput
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -158,3 +152,27 @@ def _named(error: msgspec.ValidationError) -> InvalidInput:
 def _kind(value: object) -> str:
     kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
     return kinds.get(type(value), type(value).__name__)
+
+
+ZERO: Final = "0001-01-01T00:00:00Z"
+"""What Go sends for a time that was never set."""
+
+
+def format_time(time: datetime) -> str:
+    moment = time.astimezone(UTC)
+    text = moment.strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
+    fraction = f"{moment.microsecond:06d}".rstrip("0")
+    return f"{text}.{fraction}Z" if fraction else f"{text}Z"
+
+
+def parse_time(text: str) -> datetime:
+    """Read any RFC 3339 time; digits beyond microseconds are cut off. ValueError when it is none."""
+    cleaned = text.strip()
+    head, dot, tail = cleaned.partition(".")
+    if dot:
+        digits = tail[: len(tail) - len(tail.lstrip("0123456789"))]
+        cleaned = f"{head}.{digits[:6].ljust(6, '0')}{tail[len(digits) :]}"
+    moment = datetime.fromisoformat(cleaned)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} names no time zone")
+    return moment.astimezone(UTC)

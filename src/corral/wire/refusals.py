@@ -1,5 +1,6 @@
-"""How LocalAI's frontends say no."""
+"""Refusals that control and gateway send alike, and the headers that keep browsers safe."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -35,3 +36,12 @@ BEARER_REQUIRED: Final = Refusal(error="missing or invalid Authorization header"
 def node_refusal(status: int, message: str) -> Refusal:
     """An error of the routes for workers."""
     return Refusal(error=RefusalDetail(code=status, message=message, type="node_error"))
+
+
+NO_FRAMES: Final = "frame-ancestors 'none'"
+"""No page of another site may show this one inside itself and have people click on it unknowingly."""
+SAFETY_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": NO_FRAMES,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from corral.base.errors import CorralError
-from corral.wire.gateway_counters import GatewayCounts
+from corral.wire.metrics import GatewayCounts
 
 T = TypeVar("T")
 

@@ -13,19 +13,15 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from corral.base.errors import Conflict, CorralError, NotFound
-from corral.wire.backend_changes import DeleteRequest, RollbackRequest, UpgradeRequest
-from corral.wire.install import InstallRequest
-from corral.wire.inventory import InstalledBackend
-from corral.wire.replica import ProcessKey
+from corral.wire.backends import DeleteRequest, InstalledBackend, InstallRequest, RollbackRequest, UpgradeRequest
+from corral.wire.replicas import ProcessKey
 from corral.worker.installing.backend_directory import BackendDirectory, Home, Located, make_executable
-from corral.worker.installing.backend_locks import BackendLocks
-from corral.worker.installing.installer import Installer
+from corral.worker.installing.installer import BackendLocks, Installer
 from corral.worker.installing.orders import CannotInstall, InstallableBackend, NoSuchBackend
 from corral.worker.installing.plans import UNMADE, GalleriesUnreadable, InstallPlan, check_galleries
 from corral.worker.installing.progress import Report, starting
-from corral.worker.processes.adapters import Adapters
+from corral.worker.processes.adapters import Adapters, ReplicaUrls
 from corral.worker.processes.process import Launch
-from corral.worker.processes.replica_urls import ReplicaUrls
 from corral.worker.processes.supervisor import ProcessOrder, Supervisor
 from corral.worker.processes.unused import UnusedProcesses
 

@@ -1,29 +1,131 @@
-"""The node's subjects that concern backends: each message becomes one call below, and its outcome the answer. No logic
-is here.
+"""The node's subjects: each message becomes one call below, and its outcome the answer.
+
+A caller without a reply waits for minutes, so every path ends with one.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
-from corral.base.errors import InvalidInput
+from corral.base.errors import CorralError, InvalidInput, MessageTooLarge
 from corral.bus.port import Handler, Message
 from corral.wire import go_json, subjects
-from corral.wire.backend_changes import ChangeReply, DeleteRequest, RollbackRequest, UpgradeRequest
+from corral.wire.backends import (
+    ChangeReply,
+    DeleteRequest,
+    InstallReply,
+    InstallRequest,
+    ListReply,
+    RollbackRequest,
+    UpgradeRequest,
+)
 from corral.wire.inference import ADAPTED_ROUTES
-from corral.wire.install import InstallReply, InstallRequest
-from corral.wire.inventory import ListReply
-from corral.wire.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
-from corral.worker.answering import replying
+from corral.wire.models import ModelCommandReply, ModelDeleteRequest, ModelStopReply, ModelStopRequest, UnloadRequest
+from corral.wire.replicas import ReplicaAccess, RunningModel, RunningReply, StopRequest
 from corral.worker.backends import BackendChange, Backends
+from corral.worker.files.model_files import ModelFiles
 from corral.worker.installing.progress import InstallReports, ReportedOperation
 from corral.worker.membership.addresses import HostPort, parse_host_port
-from corral.worker.membership.subscriptions import Subject
+from corral.worker.membership.lifecycle import Subject
+from corral.worker.models import WorkerModels
 from corral.worker.processes.process import Launch
 
 log = logging.getLogger(__name__)
+
+NOT_ENCODED: Final = b'{"error":"internal marshal error"}'
+"""What LocalAI's workers say then."""
+_UNEXPECTED: Final = "internal error; see the worker's log"
+_TOO_LARGE: Final = "the answer is too large for NATS"
+
+MessageHandler = Callable[[Message], Awaitable[msgspec.Struct]]
+Failed = Callable[[str], msgspec.Struct]
+"""The answer that says what went wrong."""
+
+
+def unreadable_with_reason(error: InvalidInput) -> str:
+    return f"invalid request: {error}"
+
+
+def unreadable(_: InvalidInput) -> str:
+    """Some of LocalAI's handlers say no more."""
+    return "invalid request"
+
+
+def replying(
+    answer: MessageHandler, failed: Failed, *, refusal: Callable[[InvalidInput], str] = unreadable_with_reason
+) -> Handler:
+    """A handler that answers with what `answer` gives, or with the reason why it gives nothing."""
+
+    async def handle(message: Message) -> None:
+        try:
+            await message.respond(_encoded(await _outcome(answer, failed, refusal, message)))
+        except MessageTooLarge as error:
+            log.warning("%s: %s", message.subject, error, extra={"event": "command.answer_too_large"})
+            await message.respond(_encoded(failed(_TOO_LARGE)))
+
+    return handle
+
+
+async def _outcome(
+    answer: MessageHandler, failed: Failed, refusal: Callable[[InvalidInput], str], message: Message
+) -> msgspec.Struct:
+    try:
+        return await answer(message)
+    except InvalidInput as error:
+        return failed(refusal(error))
+    except CorralError as error:
+        log.warning("%s: %s", message.subject, error, extra={"event": "command.failed"})
+        return failed(error.message)
+    except OSError as error:
+        log.warning("%s: %s", message.subject, error, extra={"event": "command.failed"})
+        return failed(f"{error.filename or 'disk'}: {error.strerror or error}")
+    except Exception:
+        log.exception("command failed", extra={"event": "command.failed", "subject": message.subject})
+        return failed(_UNEXPECTED)
+
+
+def _encoded(reply: msgspec.Struct) -> bytes:
+    try:
+        return go_json.encode(reply)
+    except (TypeError, ValueError):
+        log.exception("a reply cannot be encoded", extra={"event": "command.not_encoded"})
+        return NOT_ENCODED
+
+
+class ModelHandlers:
+    def __init__(self, models: WorkerModels, files: ModelFiles) -> None:
+        self._models = models
+        self._files = files
+
+    def table(self) -> Mapping[Subject, Handler]:
+        """Which subject goes to which handler."""
+        return {
+            subjects.model_unload: replying(self._unload, _failed),
+            subjects.model_stop: replying(self._stop, _stop_failed),
+            subjects.model_delete: replying(self._delete, _failed, refusal=unreadable),
+        }
+
+    async def _unload(self, message: Message) -> ModelCommandReply:
+        await self._models.unload(go_json.decode(message.data, UnloadRequest))
+        return ModelCommandReply(success=True)
+
+    async def _stop(self, message: Message) -> ModelStopReply:
+        return await self._models.stop(go_json.decode(message.data, ModelStopRequest))
+
+    async def _delete(self, message: Message) -> ModelCommandReply:
+        await self._files.delete(go_json.decode(message.data, ModelDeleteRequest).model_name)
+        return ModelCommandReply(success=True)
+
+
+def _failed(error: str) -> ModelCommandReply:
+    return ModelCommandReply(success=False, error=error)
+
+
+def _stop_failed(error: str) -> ModelStopReply:
+    return ModelStopReply(error=error)
+
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -1,9 +1,4 @@
-"""The worker's HTTP server: health and readiness for everyone, everything under /v1/ only with a bearer token if the
-fleet has one.
-
-Routes, redirects and texts are those of LocalAI's worker, which is built on Go's router. The routes below /v1/ are
-passed in by the other rooms.
-"""
+"""The worker's own HTTP server: health and readiness for everyone, everything under /v1/ only with a bearer token."""
 
 import errno
 import hmac
@@ -20,7 +15,35 @@ from corral.worker.files.bodies import drain, is_left, is_spoilt
 from corral.worker.files.keys import cleaned, decoded
 from corral.worker.files.refusals import FileRefused
 from corral.worker.membership.addresses import HostPort
-from corral.worker.readiness import WorkerReadiness
+from corral.worker.membership.registration import Presence
+
+
+class BusLink(Protocol):
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def refused(self) -> frozenset[str]: ...
+
+
+class WorkerReadiness:
+    """Registered with a frontend and connected to NATS, which lets it listen. A pending node is ready: what it waits
+    for is a person."""
+
+    def __init__(self, presence: Presence, bus: BusLink) -> None:
+        self._presence = presence
+        self._bus = bus
+
+    def problems(self) -> list[str]:
+        """Every reason against it; none means ready."""
+        reasons = {
+            "shutting down": self._presence.is_leaving,
+            "not registered with a frontend": self._presence.member is None,
+            "not connected to NATS": not self._bus.connected,
+        }
+        refused = [f"not allowed to listen to {subject}" for subject in sorted(self._bus.refused)]
+        return [reason for reason, holds in reasons.items() if holds] + refused
+
 
 log = logging.getLogger(__name__)
 

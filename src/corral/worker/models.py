@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from corral.base.errors import CorralError
 from corral.base.tasks import task_group
-from corral.wire.model_commands import ModelStopReply, ModelStopRequest, UnloadRequest
-from corral.wire.replica import ProcessKey
+from corral.wire.models import ModelStopReply, ModelStopRequest, UnloadRequest
+from corral.wire.replicas import ProcessKey
 from corral.worker.membership.addresses import parse_host_port
 from corral.worker.processes.process import Connect, Launch
 from corral.worker.processes.supervisor import Supervisor

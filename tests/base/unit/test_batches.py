@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from corral.base.batches import Batches
 from corral.base.errors import DatabaseUnavailable
+from corral.base.queues import Batches
 from corral.base.tasks import end_tasks, start_task
 
 

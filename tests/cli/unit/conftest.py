@@ -16,7 +16,7 @@ from corral.base.ids import NodeId, OperationId
 from corral.cli.main import run
 from corral.frontend.operations.decide.operation import OperationState, Target, TargetStatus, state_of
 from corral.processes.settings import gather
-from corral.wire.node_views import NodeDetail, NodePage, PeerView
+from corral.wire.nodes import NodeDetail, NodePage, PeerView
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
 
 KEY = "corral_key-of-this-test"

@@ -6,13 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from corral.base.clock import Backoff
 from corral.base.errors import InvalidInput, PeerUnavailable
-from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.cli.backends import upgrades
 from corral.cli.backends.commands import external, start
 from corral.cli.backends.tables import rows
 from corral.cli.names import read_labels
+from corral.wire.galleries import BackendUpgradeView, NodeUpgradeView, UpgradesView
 from corral.wire.operation_views import (
     FleetBackends,
     FleetBackendView,
@@ -21,7 +22,6 @@ from corral.wire.operation_views import (
     Plan,
     PlannedView,
 )
-from corral.wire.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
 
 ID = "0123abcd-0000-4000-8000-000000000000"
 START = "POST /api/v1/operations"

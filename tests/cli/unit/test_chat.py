@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from corral.cli.chat import load_text
-from corral.wire.model_views import LoadJobView, ModelView
-from corral.wire.replica_views import ReplicaView
+from corral.wire.models import LoadJobView, ModelView
+from corral.wire.replicas import ReplicaView
 
 ROUTE = "POST /v1/chat/completions"
 

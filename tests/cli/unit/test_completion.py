@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.wire.model_views import ModelList, ModelView
+from corral.wire.models import ModelList, ModelView
 
 
 def complete(corral: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:

@@ -11,7 +11,7 @@ from corral import __version__
 from corral.cli.doctor import frontend as frontend_checks
 from corral.cli.doctor import machine
 from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
-from corral.wire.node_views import DoctorReport, Finding, VersionView
+from corral.wire.nodes import DoctorReport, Finding, VersionView
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 GIB = 1024**3

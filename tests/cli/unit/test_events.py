@@ -9,7 +9,7 @@ import pytest
 from corral.base.errors import PeerUnavailable
 from corral.cli import events as module
 from corral.cli.events import event_line, follow_events
-from corral.wire.node_views import EventView
+from corral.wire.nodes import EventView
 
 
 def event(sequence: int, **changes: Any) -> EventView:

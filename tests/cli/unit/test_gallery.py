@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from corral.wire.gallery_views import FleetGalleryListing, FleetOfferView, GalleryView, NodesFitView
+from corral.wire.galleries import FleetGalleryListing, FleetOfferView, GalleryView, NodesFitView
 
 from .conftest import Corral, StubFrontend
 

@@ -9,9 +9,9 @@ import pytest
 from corral.base.errors import PeerUnavailable
 from corral.cli import logs as module
 from corral.cli.logs import Following
-from corral.wire.log_lines import LogLine
-from corral.wire.model_views import ModelView
-from corral.wire.replica_views import ReplicaView
+from corral.wire.models import ModelView
+from corral.wire.nodes import LogLine
+from corral.wire.replicas import ReplicaView
 
 FIRST, SECOND = "11111111-0000-0000-0000-000000000000", "22222222-0000-0000-0000-000000000000"
 

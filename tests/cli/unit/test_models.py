@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.base.retry import Backoff
+from corral.base.clock import Backoff
 from corral.cli import operation_watch
-from corral.wire.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
-from corral.wire.replica_views import ReplicaView
+from corral.wire.models import LoadJobView, ModelList, ModelProblemView, ModelView
+from corral.wire.replicas import ReplicaView
 
 
 def replica(node: str = "w1", **changes: Any) -> ReplicaView:

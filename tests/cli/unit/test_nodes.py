@@ -13,7 +13,7 @@ from rich.console import Console
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.cli.names import choose_node
 from corral.cli.nodes import node_facts, node_table, read_label_changes
-from corral.wire.node_views import NodeDetail, NodePage
+from corral.wire.nodes import NodeDetail, NodePage
 
 MakeNode = Callable[..., NodeDetail]
 ONE = "11111111-0000-4000-8000-000000000000"

@@ -8,7 +8,7 @@ import pytest
 
 from corral.cli import events
 from corral.processes.exit_codes import ExitCode
-from corral.wire.model_views import ModelView
+from corral.wire.models import ModelView
 
 MODEL = ModelView(name="small", backend="echo", model="", revision="", source="small.yaml", state="cold")
 

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.processes.gateway import open_gateway
-from corral.wire.gateway_counters import GatewayCounts, ModelCounts
 from corral.wire.keys import hash_secret
+from corral.wire.metrics import GatewayCounts, ModelCounts
 from corral.wire.view import ControlState, KeyEntry
 from tests.kit.engine import EngineConnection, EngineRequest, GuidedStream
 from tests.kit.gateway import GATEWAY_KEY, KEY, MODEL, ClientAnswer, GatewayWorld, chat, keys, replicas, request, world

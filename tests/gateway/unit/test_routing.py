@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.gateway.routing import pick
+from corral.gateway.view import pick
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.bus.port import Bus
 from corral.wire import subjects
-from corral.wire.backend_changes import DeleteRequest, UpgradeRequest
-from corral.wire.install import InstallRequest
+from corral.wire.backends import DeleteRequest, InstallRequest, UpgradeRequest
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import let_loop_time_pass
 from tests.kit.simulated_backends import SimulatedBackends

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from corral.base.tasks import running
 from corral.oci.orders import PullProgress, PullReporter, Scale, words_of
-from corral.wire.progress import Phase
+from corral.wire.backends import Phase
 from tests.kit.clock import ManualClock
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from corral.base.errors import InvalidInput
-from corral.wire.file_transfer import ContentRange, FileHead, UploadHead, more_wanted_headers, size_told
+from corral.wire.files import ContentRange, FileHead, UploadHead, more_wanted_headers, size_told
 
 HASH = "AB" * 32
 

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput
-from corral.wire.go_json import decode, encode
-from corral.wire.install import InstallRequest
+from corral.wire.backends import InstallRequest
+from corral.wire.go_json import decode, encode, format_time, parse_time
 from corral.wire.registration import RegisterRequest
 from corral.wire.subjects import node_stop, token
-from corral.wire.times import format_time, parse_time
 
 
 class Sample(msgspec.Struct):

@@ -4,7 +4,7 @@ import pytest
 
 from corral.frontend.api.route import Access
 from corral.frontend.routes import ROUTES
-from corral.wire.keyless import KEYLESS, REGISTER, RequiredProof, find_keyless
+from corral.wire.keys import KEYLESS, REGISTER, RequiredProof, find_keyless
 
 ACCESS = {
     Access.PUBLIC: RequiredProof.NOTHING,

@@ -20,7 +20,7 @@ from corral.base.processes import ChildCommand
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions
 from corral.wire.adapter import ORDER_BYTES, AdapterModel, AdapterReplica
-from corral.wire.install import CorralInstall, InstallRequest
+from corral.wire.backends import CorralInstall, InstallRequest
 from corral.worker.config import AdapterConfig
 from corral.worker.membership.addresses import HostPort
 from corral.worker.processes.adapters import Adapters

@@ -21,15 +21,15 @@ from corral.bus.server import NatsServer
 from corral.processes.exit_codes import ExitCode
 from corral.rpc.backend import Backend
 from corral.wire import go_json, subjects
+from corral.wire.backends import InstallReply, InstallRequest
 from corral.wire.inference import ADAPTED_ROUTES
-from corral.wire.install import InstallReply, InstallRequest
-from corral.wire.replica import ReplicaExited, RunningReply
+from corral.wire.replicas import ReplicaExited, RunningReply
 from corral.worker.config import WorkerConfig
 from corral.worker.installing import switching
 from corral.worker.installing.sources import directory
 from corral.worker.membership.addresses import AddressConfig
 from corral.worker.membership.identity import SECRET_FILE
-from corral.worker.processes.listening import accepts_connections
+from corral.worker.processes.ports import accepts_connections
 from tests.kit.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
 from tests.kit.backends import BACKENDS, SHIPPED
 from tests.kit.held_calls import held

@@ -12,9 +12,8 @@ import pytest
 from corral.base.errors import MessageTooLarge
 from corral.bus.port import Message
 from corral.oci.config import ImagesConfig
-from corral.worker.answering import replying
-from corral.worker.installing.sources.pulling import Pulls
-from corral.worker.installing.sources.uris import UriSource
+from corral.worker.handlers import replying
+from corral.worker.installing.sources.pulling import Pulls, UriSource
 from tests.kit.backend_node import SleepingNode
 from tests.kit.backend_scripts import write_backend
 

@@ -13,7 +13,7 @@ from corral.base.http_client import open_session
 from corral.base.ids import NodeId
 from corral.wire.registration import CorralStatus, HeartbeatRequest, RegisterRequest
 from corral.worker.membership.frontend_client import FrontendClient, error_text
-from corral.worker.membership.presence import AcceptedRegistration
+from corral.worker.membership.registration import AcceptedRegistration
 
 MEMBER = AcceptedRegistration(node_id=NodeId("n1"), bearer="own-secret", status="healthy")
 BODY = RegisterRequest(name="w1", address="127.0.0.1:51101", token="tok")

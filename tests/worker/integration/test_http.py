@@ -12,10 +12,9 @@ import pytest
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import NodeId
 from corral.base.tasks import start_task
-from corral.worker.http import HttpServer
+from corral.worker.http import HttpServer, WorkerReadiness
 from corral.worker.membership.addresses import HostPort
-from corral.worker.membership.presence import AcceptedRegistration, Presence
-from corral.worker.readiness import WorkerReadiness
+from corral.worker.membership.registration import AcceptedRegistration, Presence
 from tests.kit.patience import PATIENCE
 from tests.kit.ports import lasting_port
 

@@ -9,10 +9,9 @@ import pytest
 from corral.base.ids import NodeId
 from corral.wire.registration import FEATURES, CorralHello
 from corral.worker.hardware.machine import Measurement
-from corral.worker.hardware.space import Space
+from corral.worker.hardware.readings import Space
 from corral.worker.membership.addresses import AddressConfig, decide
-from corral.worker.membership.presence import AcceptedRegistration
-from corral.worker.membership.registration import Profile
+from corral.worker.membership.registration import AcceptedRegistration, Profile
 
 
 class InstantClock:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from corral.worker.installing.backend_locks import BackendLocks
+from corral.worker.installing.installer import BackendLocks
 
 
 class Names:

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from corral.worker.processes.connections import BackendConnections
+from corral.worker.processes.ports import BackendConnections
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])

@@ -10,7 +10,7 @@ import pytest
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
 from corral.worker.config import DepartureConfig
 from corral.worker.membership.departure import Departure
-from corral.worker.membership.presence import AcceptedRegistration
+from corral.worker.membership.registration import AcceptedRegistration
 
 
 class Frontend:

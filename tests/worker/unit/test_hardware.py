@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from corral.worker.hardware.bounded_reading import BoundedReading
 from corral.worker.hardware.cgroup import Cgroup
 from corral.worker.hardware.gpus.gpu import GpuReader, Gpus, MeasuredGpu, NoGpus, Vendor
 from corral.worker.hardware.machine import (
@@ -22,7 +21,7 @@ from corral.worker.hardware.machine import (
     read_disk,
     usable_cpus,
 )
-from corral.worker.hardware.space import Space
+from corral.worker.hardware.readings import BoundedReading, Space
 from tests.kit.patience import PATIENCE
 
 GIB = 1024**3

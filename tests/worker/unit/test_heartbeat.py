@@ -15,7 +15,7 @@ from corral.wire.registration import CorralBeat, CorralStatus, HeartbeatRequest,
 from corral.worker.hardware.gpus.gpu import Gpus
 from corral.worker.hardware.machine import Measurement
 from corral.worker.membership.heartbeat import BeatResult, HeartbeatLoop, heartbeat_body
-from corral.worker.membership.presence import AcceptedRegistration
+from corral.worker.membership.registration import AcceptedRegistration
 
 LIFE = Incarnation("life-1")
 HEARD = HeartbeatResponse(message="heartbeat received")

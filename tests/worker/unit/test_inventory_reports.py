@@ -9,10 +9,10 @@ import pytest
 from corral.base.errors import BusUnavailable
 from corral.base.ids import NodeId
 from corral.base.tasks import running
-from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
+from corral.wire.backends import InstalledBackend, InventoryReport, fingerprint
 from corral.wire.registration import Feature
-from corral.worker.membership.inventory_reports import InventoryReports
-from corral.worker.membership.presence import AcceptedRegistration, Presence
+from corral.worker.membership.registration import AcceptedRegistration, Presence
+from corral.worker.membership.reports import InventoryReports
 from tests.kit.backend_node import Published
 from tests.kit.waiting import eventually
 

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from corral.base.clock import Backoff
 from corral.base.ids import NodeId
-from corral.base.retry import Backoff
 from corral.bus.credentials import UserJwt
 from corral.bus.problems import Problem, ProblemKind, Problems
-from corral.worker.membership.nats_user import NatsUser
-from corral.worker.membership.presence import AcceptedRegistration
+from corral.worker.membership.identity import NatsUser
+from corral.worker.membership.registration import AcceptedRegistration
 from tests.kit.clock import ManualClock
 
 BACKOFF = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=30), spread=0)

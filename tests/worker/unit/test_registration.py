@@ -9,13 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from corral.base.clock import Backoff
 from corral.base.errors import AccessDenied, PeerRefused, PeerUnavailable
-from corral.base.retry import Backoff
 from corral.wire.registration import CorralWelcome, RegisterRequest, RegisterResponse
 from corral.worker.hardware.gpus.gpu import Gpus
 from corral.worker.hardware.machine import Measurement
-from corral.worker.membership.presence import AcceptedRegistration
-from corral.worker.membership.registration import Profile, Registrar, membership, registration_body
+from corral.worker.membership.registration import (
+    AcceptedRegistration,
+    Profile,
+    Registrar,
+    membership,
+    registration_body,
+)
 
 GOLDEN_BODY = {
     "name": "w1",

@@ -6,8 +6,8 @@ from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.wire import subjects
 from corral.wire.registration import Feature
-from corral.worker.membership.presence import AcceptedRegistration
-from corral.worker.membership.subscriptions import NodeSubscriptions
+from corral.worker.membership.lifecycle import NodeSubscriptions
+from corral.worker.membership.registration import AcceptedRegistration
 
 
 class FakeBus:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.base.tasks import end_tasks, start_task
-from corral.wire.replica import ProcessKey
+from corral.wire.replicas import ProcessKey
 from corral.worker.installing.backend_directory import Home
 from corral.worker.processes.process import Launch
 from corral.worker.processes.unused import UnusedProcesses

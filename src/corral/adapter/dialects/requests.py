@@ -5,8 +5,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from corral.base.errors import InvalidInput
-from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.errors import UNREADABLE_JSON, InvalidInput
 
 _WHERE: Final = re.compile(r" - at `\$\.?(.*)`$")
 

@@ -134,7 +134,7 @@ async def _push(layout: Path, reference: "Reference", *, mount_from: str, is_ver
 
 
 def _tell(made: "BuiltBackend") -> None:
-    from corral.base.sizes import format_size
+    from corral.base.words import format_size
 
     version = f" {made.description.version}" if made.description.version else ""
     say(f"Built {made.description.name}{version}, {format_size(made.size)}.")

@@ -39,7 +39,7 @@ def images() -> "ImagesConfig":
 
 
 def pushed_sentence(result: "PushResult") -> str:
-    from corral.base.sizes import format_size
+    from corral.base.words import format_size
 
     spared = f", {format_size(result.spared_bytes)} were there" if result.spared_bytes else ""
     return f"Pushed {result.reference}: {format_size(result.sent_bytes)} sent{spared}."

@@ -16,9 +16,9 @@ from typing import Final, NoReturn
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from corral.base.bounded_files import read_bounded
 from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, check_events, why
 from corral.base.errors import InvalidInput
+from corral.base.private_files import read_bounded
 from corral.frontend.rules.decide import FleetRule, demanded, rule_problem, set_problem
 from corral.wire.fleet_rule_views import RuleAsk
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from corral.base.words import listed
 from corral.cli.output import Column, plain, say, show, table
 from corral.cli.units import age
-from corral.wire.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
+from corral.wire.galleries import BackendUpgradeView, NodeUpgradeView, UpgradesView
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,7 +12,7 @@ from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from corral.cli.doctor.examination import Examination
-    from corral.wire.node_views import Finding
+    from corral.wire.nodes import Finding
 
 PROBLEM: Final = "problem"
 

@@ -9,7 +9,7 @@ from corral.cli.client import ApiClient, FrontendTarget
 from corral.cli.connection import target_of
 from corral.processes.settings import ClientSettings
 from corral.processes.up_file import UpFile, read_up_file
-from corral.wire.node_views import DoctorReport, Finding, VersionView
+from corral.wire.nodes import DoctorReport, Finding, VersionView
 
 OK: Final = "ok"
 WARNING: Final = "warning"

@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from corral import __version__
-from corral.base.durations import format_duration
 from corral.base.errors import AccessDenied, CorralError
+from corral.base.words import format_duration
 from corral.cli.client import FrontendFailed, FrontendTarget, Unreachable
 from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, finding
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 
 def check_frontend(seen: Examination) -> Finding:

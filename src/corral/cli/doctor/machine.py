@@ -11,7 +11,7 @@ from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, fin
 from corral.cli.units import size
 from corral.processes.probe import is_free
 from corral.processes.up_file import NAME, UpPids
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 
 def check_data_directory(seen: Examination) -> Finding:

@@ -11,8 +11,7 @@ from corral.base.ids import KeyId, NodeId, new_key_id
 from corral.frontend.access.store import Keys
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.wire.api_key import ApiKey, Scope
-from corral.wire.keys import hash_secret, new_key
+from corral.wire.keys import ApiKey, Scope, hash_secret, new_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,15 @@ from datetime import datetime, timedelta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.base.durations import parse_duration
 from corral.base.errors import InvalidInput
 from corral.base.ids import KeyId
+from corral.base.words import parse_duration
 from corral.frontend.api.answers import answer, no_content
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec, read_body
-from corral.wire.api_key import ApiKey, Scope
-from corral.wire.go_json import decode
-from corral.wire.node_views import CreatedKey, CreateKey, KeyView, RevokedKey
-from corral.wire.times import format_time
+from corral.wire.go_json import decode, format_time
+from corral.wire.keys import ApiKey, Scope
+from corral.wire.nodes import CreatedKey, CreateKey, KeyView, RevokedKey
 
 _LONGEST_NAME = 128
 _LONGEST_LIFE = timedelta(days=3650)

@@ -13,7 +13,7 @@ from corral.frontend.record.store import append
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import api_keys, marks
-from corral.wire.api_key import ApiKey, Scope
+from corral.wire.keys import ApiKey, Scope
 
 _ADMIN_EXISTED: Final = "an administrator key was created"
 _KNOWN_SCOPES: Final = frozenset(scope.value for scope in Scope)

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from corral.base.errors import InvalidInput
 from corral.frontend.api.context import AdminContext
 from corral.frontend.api.route import BodyTooLarge, read_body
+from corral.wire.backends import read_galleries
 from corral.wire.go_json import decode
-from corral.wire.install import read_galleries
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 

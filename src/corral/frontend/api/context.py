@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
-from corral.frontend.access.http import NodeClaim
 from corral.frontend.access.key_ring import KeyRing
-from corral.frontend.access.principals import Authenticator, Principal
+from corral.frontend.access.principals import Authenticator, NodeClaim, Principal
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import CatalogueSource
@@ -31,11 +30,10 @@ from corral.frontend.operations.watch import OperationWatch
 from corral.frontend.record.feed import EventCounts, Feed
 from corral.frontend.record.store import Events
 from corral.frontend.rules.service import FleetRules
-from corral.frontend.serving.gateway_reports import GatewayReports
-from corral.frontend.serving.gateway_shares import GatewayShares
+from corral.frontend.serving.gateway_reports import GatewayReports, GatewayShares
 from corral.frontend.serving.load_jobs import Loads
-from corral.frontend.serving.node_models import NodeModels
 from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.frontend.serving.unloading import NodeModels
 from corral.frontend.serving.view import ViewKeeper
 from corral.frontend.store.db import Database
 

@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, Response
 from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec
-from corral.wire.browser_safety import NO_FRAMES
+from corral.wire.refusals import NO_FRAMES
 
 
 async def openapi(context: AdminContext, request: Request, caller: Caller) -> Response:

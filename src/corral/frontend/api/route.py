@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from corral.base.errors import CorralError, InvalidInput
-from corral.frontend.access.http import NodeClaim, principal_of
+from corral.frontend.access.principals import NodeClaim, principal_of
 from corral.frontend.api.answers import (
     bearer_required,
     compat_error,
@@ -21,8 +21,7 @@ from corral.frontend.api.answers import (
     page_error,
 )
 from corral.frontend.api.context import AdminContext, Caller
-from corral.wire.api_key import Scope
-from corral.wire.keys import bearer
+from corral.wire.keys import Scope, bearer
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
-from corral.base.lanes import Lane
+from corral.base.queues import Lane
 from corral.base.tasks import Poke, task_group
 from corral.bus.port import Message
 from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, artefact_of, evidence_of
-from corral.frontend.backends.store.inventories import Inventories
+from corral.frontend.backends.store import Inventories
 from corral.frontend.nodes.client import LIST_WITHIN, NodeClient
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet
@@ -20,7 +20,7 @@ from corral.frontend.nodes.report_intake import ReportIntake, ReportLimits
 from corral.frontend.operations.decide.intent import IntentKind, Proven, Verb
 from corral.frontend.operations.store.intents import Intents
 from corral.wire import go_json, subjects
-from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
+from corral.wire.backends import InstalledBackend, InventoryReport, fingerprint
 
 log = logging.getLogger(__name__)
 

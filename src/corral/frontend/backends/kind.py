@@ -9,15 +9,14 @@ from typing import Protocol
 
 import msgspec
 
-from corral.frontend.backends.artefacts import ImageSource
+from corral.frontend.backends.catalogue import ImageSource
 from corral.frontend.backends.decide.backend import artefact_of, evidence_of, payload_of
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Payload, Sighting, Unproven, Verb
 from corral.galleries.gallery import GalleryEntry
-from corral.wire.backend_changes import DeleteRequest, UpgradeRequest
-from corral.wire.install import InstallRequest
+from corral.wire.backends import DeleteRequest, InstallRequest, UpgradeRequest
 
 
 class ReplicaMoves(Protocol):

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from corral.base.ids import NodeId, OperationId
-from corral.frontend.backends.artefacts import ImageSource, NoImages, facts_of
+from corral.frontend.backends.catalogue import ImageSource, NoImages, facts_of
 from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import Proven, Verb
@@ -33,7 +33,7 @@ from corral.galleries.fit import (
 from corral.galleries.gallery import GalleryEntry
 from corral.galleries.places import is_for_everybody
 from corral.galleries.readings import Readings
-from corral.wire.install import Gallery
+from corral.wire.backends import Gallery
 
 _NO_GALLERIES: Final = "the galleries could not be read from here"
 _OTHER_GALLERIES: Final = "galleries that come with a request are read by the node alone"

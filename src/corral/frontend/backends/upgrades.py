@@ -12,17 +12,17 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke
-from corral.frontend.backends.artefacts import facts_of
+from corral.frontend.backends.catalogue import facts_of
 from corral.frontend.backends.decide.backend import Inventory
 from corral.frontend.backends.decide.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare
 from corral.frontend.backends.inventory import InventoryKeeper, is_listed
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask, Lookups
-from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
+from corral.frontend.backends.store import UpgradeChecks
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.operations.decide.intent import Verb
-from corral.frontend.store.leader_lease import Leader
+from corral.frontend.store.leases import Leader
 from corral.galleries.build_uris import BackendRef, is_pulled
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.fit import ImageFacts

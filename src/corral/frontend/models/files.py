@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from corral.base.bounded_files import read_bounded
 from corral.base.careful_yaml import LOADER, UNREADABLE, DoubleKeys, KeyLines, KeyPath, YamlLimits, checked_events, why
 from corral.base.errors import InvalidInput
+from corral.base.private_files import read_bounded
 from corral.frontend.models.decide.keys import unknown_keys
 from corral.frontend.models.decide.model import ModelProblem, ModelSpec, read_model
 

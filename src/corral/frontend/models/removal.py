@@ -1,24 +1,23 @@
-"""Removes models from the fleet: one transaction takes a model away, and everything else follows from it.
-
-From then on every frontend hides the model and deletes what its own directory has of it; unloading ends its replicas,
-and the dispatcher has the nodes delete their files. A newer file of the same name brings the model back, and takes back
-whatever was not sent by then.
-"""
+"""Removing a model everywhere: the kind of operations for it, and what it deletes on the frontend."""
 
 import asyncio
 import logging
+import os
+import shutil
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final, Protocol
 
 from corral.base.clock import Clock
-from corral.base.errors import Conflict
+from corral.base.errors import Conflict, CorralError
 from corral.base.ids import new_operation_id
 from corral.base.tasks import Poke
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.removal import RemovedModel, endangered, evidence_of_removal, own_weights
-from corral.frontend.models.deletion import FilesLeft, delete_model
+from corral.frontend.models.files import ModelFileMark
 from corral.frontend.models.store import ModelRemovals
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
@@ -31,6 +30,44 @@ from corral.frontend.operations.service import OperationRequest, PlannedTarget, 
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
+
+
+class FilesLeft(CorralError):
+    """Files of a removed model are still there."""
+
+    code = "model_files_left"
+    retryable = True
+
+
+def delete_model(file: Path, mark: ModelFileMark, weights: Sequence[str]) -> None:
+    """The file, if it is still the one with this mark, and these paths beside it. FilesLeft when some cannot go."""
+    try:
+        if ModelFileMark.of(file) != mark:
+            return  # somebody has put another one there; it is looked at anew
+        for path in weights:
+            _delete(file.parent, path)
+        file.unlink(missing_ok=True)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FilesLeft(f"{error.filename or file}: {error.strerror or error}") from error
+
+
+def _delete(directory: Path, path: str) -> None:
+    """Links are not followed: they go themselves. A path that leads out of the directory is left alone."""
+    wanted = directory / path
+    try:
+        inside = wanted.parent.resolve(strict=True).is_relative_to(directory.resolve(strict=True))
+        mode = os.lstat(wanted).st_mode
+    except FileNotFoundError:
+        return
+    if not inside or ".." in Path(path).parts:
+        return
+    if stat.S_ISDIR(mode):
+        shutil.rmtree(wanted)
+    else:
+        wanted.unlink(missing_ok=True)
+
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.record.store import Events
-from corral.frontend.store.leader_lease import Leader
+from corral.frontend.store.leases import Leader
 
 log = logging.getLogger(__name__)
 

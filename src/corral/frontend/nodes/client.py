@@ -16,23 +16,28 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from corral.base.batches import Batches
 from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
 from corral.base.ids import NodeId
+from corral.base.queues import Batches
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
-from corral.frontend.nodes.decide.address import NodeContact
-from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.decide.reports import NodeContact, ReportedProcess
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.secrets import Secrets, node_secret_name
 from corral.wire import go_json, subjects
-from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
+from corral.wire.backends import (
+    ChangeReply,
+    DeleteRequest,
+    InstalledBackend,
+    InstallReply,
+    InstallRequest,
+    ListReply,
+    UpgradeRequest,
+)
 from corral.wire.inference import known_routes
-from corral.wire.install import InstallReply, InstallRequest
-from corral.wire.inventory import InstalledBackend, ListReply
-from corral.wire.model_commands import ModelCommandReply, ModelDeleteRequest
-from corral.wire.replica import ReplicaAccess, RunningReply, StopRequest
+from corral.wire.models import ModelCommandReply, ModelDeleteRequest
+from corral.wire.replicas import ReplicaAccess, RunningReply, StopRequest
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from corral.base.errors import CorralError
 from corral.base.http_client import HttpFailed, asked, open_session, read_body
 from corral.base.ids import NodeId
 from corral.frontend.nodes.client import NodeContacts, NodeTokens
-from corral.wire.log_lines import LogLine
+from corral.wire.nodes import LogLine
 
 log = logging.getLogger(__name__)
 

@@ -1,13 +1,42 @@
-"""Nodes as answers: LocalAI's form and Corral's own."""
+"""Answers about nodes, and registrations as values."""
 
-from datetime import datetime
+import unicodedata
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
 
-from msgspec import UNSET
+import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from corral.frontend.nodes.decide.node import SUSPICIONS, LivenessPolicy, Node, NodeLoad, SeenNode, heartbeat_interval
-from corral.wire.node_views import NodeDetail, NodeView, PeerView
-from corral.wire.times import format_time
+from corral.base.errors import InvalidInput
+from corral.base.ids import Incarnation
+from corral.frontend.nodes.decide.node import (
+    SUSPICIONS,
+    Heartbeat,
+    LivenessPolicy,
+    Node,
+    NodeLoad,
+    NodeType,
+    Peer,
+    SeenNode,
+    heartbeat_interval,
+)
+from corral.frontend.nodes.decide.registration import Registration
+from corral.wire.go_json import format_time, read_object
+from corral.wire.keys import MAX_SECRET, MIN_SECRET, hash_secret
+from corral.wire.labels import label_problem
+from corral.wire.nodes import NodeDetail, NodeView, PeerView
+from corral.wire.registration import (
+    CAPACITY_FIELDS,
+    MAX_ADDRESS,
+    MAX_NAME,
+    CorralHello,
+    Feature,
+    HeartbeatRequest,
+    RegisterRequest,
+)
+from corral.wire.vram_budget import MAX_LENGTH, VramBudget
 
 
 def node_view(seen: SeenNode, load: NodeLoad) -> NodeView:
@@ -81,3 +110,183 @@ def _peer(node: Node) -> PeerView | None:
 
 def _time(time: datetime | None) -> str | None:
     return None if time is None else format_time(time)
+
+
+_LARGEST: Final = 2**63 - 1
+_LONGEST_INTERVAL: Final = timedelta(hours=1)
+_SHOWN: Final = 40
+_MOST_PROBLEMS: Final = 10
+"""That one registration may show of its labels."""
+
+
+def read_registration(request: RegisterRequest) -> Registration:
+    """Check everything that must hold; InvalidInput carries the sentence for the caller."""
+    node_type = _node_type(request.node_type)
+    _check_text("name", request.name, MAX_NAME)
+    if node_type is NodeType.BACKEND and not request.address:
+        raise InvalidInput("", "address is required for backend workers")
+    _check_text("address", request.address, MAX_ADDRESS)
+    _check_text("http_address", request.http_address, MAX_ADDRESS)
+    labels, label_problems = _labels({} if request.labels is UNSET else request.labels)
+    hello = None if request.corral is UNSET else request.corral
+    interval, interval_problem = _interval(hello)
+    budget, budget_problem = _budget(request.vram_budget)
+    return Registration(
+        name=request.name,
+        type=node_type,
+        address=request.address,
+        http_address=request.http_address,
+        measured=_measured(request),
+        gpu_vendor=_said(request.gpu_vendor),
+        gpu_compute_capability=_said(request.gpu_compute_capability),
+        capability=_said(request.capability),
+        max_replicas_per_model=max(request.max_replicas_per_model, 1),
+        vram_budget=budget,
+        labels=labels,
+        peer=None if hello is None else _registering_peer(hello),
+        secret_hash=_secret_hash(hello),
+        incarnation=Incarnation("" if hello is None else hello.incarnation),
+        interval=interval,
+        problems=tuple(problem for problem in (*label_problems, budget_problem, interval_problem) if problem),
+    )
+
+
+def secret_of(request: RegisterRequest) -> str | None:
+    """The worker's own secret, when both sides can use one."""
+    hello = request.corral
+    if hello is UNSET or Feature.NODE_SECRET not in hello.features or not hello.secret:
+        return None
+    return hello.secret
+
+
+def _node_type(text: str) -> NodeType:
+    try:
+        return NodeType(text or NodeType.BACKEND)
+    except ValueError:
+        raise InvalidInput("", f'invalid node_type "{text[:_SHOWN]}"; must be "backend" or "agent"') from None
+
+
+def _check_text(field: str, text: str, longest: int) -> None:
+    if field == "name" and not text.strip():
+        raise InvalidInput("", "name is required")
+    if len(text) > longest:
+        raise InvalidInput("", f"{field} exceeds {longest} characters")
+    if any(unicodedata.category(character) == "Cc" for character in text):
+        raise InvalidInput("", f"{field} contains control characters")
+
+
+def _registering_peer(hello: CorralHello) -> Peer:
+    return Peer(
+        version=hello.version,
+        features=frozenset(hello.features),
+        platform=hello.platform[:_SHOWN],
+        has_one_disk=hello.one_disk,
+    )
+
+
+def _secret_hash(hello: CorralHello | None) -> str | None:
+    if hello is None or Feature.NODE_SECRET not in hello.features or not hello.secret:
+        return None
+    if not MIN_SECRET <= len(hello.secret) <= MAX_SECRET:
+        raise InvalidInput("corral.secret", f"must have {MIN_SECRET} to {MAX_SECRET} characters")
+    return hash_secret(hello.secret)
+
+
+def _interval(hello: CorralHello | None) -> tuple[timedelta | None, str]:
+    if hello is None or hello.heartbeat_seconds == 0:
+        return None, ""
+    if not 0 < hello.heartbeat_seconds <= _LONGEST_INTERVAL.total_seconds():
+        return None, f"corral.heartbeat_seconds: {hello.heartbeat_seconds} is not between 0 and 3600; ignored"
+    return timedelta(seconds=hello.heartbeat_seconds), ""
+
+
+def _budget(text: str) -> tuple[str, str]:
+    """LocalAI admits a node with a budget that makes no sense; so do we, but it is shown."""
+    try:
+        VramBudget.read(text)
+    except ValueError as error:
+        return text[:MAX_LENGTH], f"vram_budget: {error}; no budget is applied"
+    return text, ""
+
+
+def _labels(said: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """LocalAI's frontends turn no worker away for its labels: those that cannot be kept are left out and shown."""
+    kept: dict[str, str] = {}
+    problems: list[str] = []
+    for key, value in said.items():
+        if problem := label_problem({**kept, key: value}):
+            problems.append(f"labels: {problem}; ignored")
+        else:
+            kept[key] = value
+    return kept, problems[:_MOST_PROBLEMS]
+
+
+def _measured(request: RegisterRequest) -> dict[str, int]:
+    values = {name: getattr(request, name) for name in CAPACITY_FIELDS}
+    return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def _said(text: str | UnsetType) -> str | None:
+    return None if text is UNSET else text
+
+
+def read_heartbeat(body: bytes, at: datetime) -> Heartbeat:
+    """Never refuses: what cannot be used is named in `problems`, and the known value stays."""
+    if not body:
+        return Heartbeat(at=at)
+    try:
+        document = read_object(body)
+    except InvalidInput as error:
+        return Heartbeat(at=at, problems=(f"heartbeat body: {error.problem}",))
+    said = _folded(document, HeartbeatRequest)
+    problems: list[str] = []
+    measured: dict[str, int] = {}
+    for name in CAPACITY_FIELDS:
+        if name in said:
+            _take_bytes(name, said[name], measured, problems)
+    return Heartbeat(
+        at=at,
+        measured=measured,
+        gpu_vendor=_take_text("gpu_vendor", said.get("gpu_vendor"), problems),
+        incarnation=_take_incarnation(said.get("corral"), problems),
+        inventory=_take_inventory(said.get("corral"), problems),
+        problems=tuple(problems),
+    )
+
+
+def _folded(document: Mapping[str, object], struct: type[msgspec.Struct]) -> dict[str, object]:
+    names = set(struct.__struct_encode_fields__) | set(CAPACITY_FIELDS)
+    lowered = {key.lower(): value for key, value in document.items() if value is not None}
+    return {name: document.get(name, lowered[name]) for name in names if name in lowered}
+
+
+def _take_bytes(name: str, value: object, measured: dict[str, int], problems: list[str]) -> None:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
+        measured[name] = value
+    else:
+        problems.append(f"{name}: expected a number of bytes, got {_shown(value)}; ignored")
+
+
+def _take_text(name: str, value: object, problems: list[str]) -> str | None:
+    if value is None or (isinstance(value, str) and len(value) <= MAX_NAME):
+        return value
+    problems.append(f"{name}: expected a short text, got {_shown(value)}; ignored")
+    return None
+
+
+def _take_incarnation(value: object, problems: list[str]) -> Incarnation | None:
+    if value is None:
+        return None
+    text = value.get("incarnation") if isinstance(value, dict) else value
+    taken = _take_text("corral.incarnation", text, problems)
+    return Incarnation(taken) if taken else None
+
+
+def _take_inventory(value: object, problems: list[str]) -> str:
+    text = value.get("inventory") if isinstance(value, dict) else None
+    return _take_text("corral.inventory", text, problems) or ""
+
+
+def _shown(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -23,6 +23,7 @@ from corral.frontend.operations.decide.operation import Operation, Progress
 from corral.frontend.operations.progress import ALL, ProgressBoard
 from corral.frontend.operations.store.operations import OperationStore
 from corral.wire import subjects
+from corral.wire.backends import InstallBytes
 from corral.wire.broadcasts import (
     Invalidation,
     OperationCancel,
@@ -32,7 +33,6 @@ from corral.wire.broadcasts import (
     OperationStatus,
     Sender,
 )
-from corral.wire.progress import InstallBytes
 
 log = logging.getLogger(__name__)
 

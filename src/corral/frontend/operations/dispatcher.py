@@ -1,22 +1,18 @@
-"""Brings nodes to what is wanted of them: claims due intents, looks at the node, sends, looks again, stores.
-
-Deciding is done in `frontend/operations/decide/intent_steps.py`. What a look and a request are depends on the kind of
-the intent, behind the port `KindActions`. Whatever happens to this process, the intents are in the database: whoever
-finds a lease that ended looks at the node before anything is sent again."""
+"""Sends due intents to their nodes, a bounded number at once, and records what came of them."""
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
 
-from corral.base.batches import Batches
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, new_lease_token
-from corral.base.lanes import Lane
 from corral.base.logs import log_context
+from corral.base.queues import Batches, Lane
 from corral.base.tasks import Poke, poke_or_period
 from corral.frontend.nodes.client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus
@@ -34,11 +30,47 @@ from corral.frontend.operations.decide.intent import (
     Verb,
 )
 from corral.frontend.operations.decide.intent_steps import Rest, Send
-from corral.frontend.operations.open_requests import OpenRequests
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.store import Events
+
+
+class WorkerRestarted(CorralError):
+    """The worker was started anew meanwhile."""
+
+    code = "worker_restarted"
+    retryable = True
+
+
+class OpenRequests:
+    def __init__(self) -> None:
+        self._open: dict[IntentKey, tuple[str, asyncio.Timeout]] = {}
+
+    @property
+    def nodes(self) -> set[NodeId]:
+        return {node_id for node_id, _, _ in self._open}
+
+    @asynccontextmanager
+    async def waiting(self, intent: Intent) -> AsyncIterator[None]:
+        """While inside, the answer to what the intent sent is waited for. WorkerRestarted when it cannot come."""
+        life = "" if intent.outstanding is None else intent.outstanding.life
+        try:
+            async with asyncio.timeout(None) as patience:
+                self._open[intent.key] = (life, patience)
+                yield
+        except TimeoutError:
+            raise WorkerRestarted(node_id=intent.node_id) from None
+        finally:
+            self._open.pop(intent.key, None)
+
+    def give_up(self, node_id: NodeId, *, life: str) -> None:
+        """What earlier lives of this node were asked for is not waited for any longer."""
+        now = asyncio.get_running_loop().time()
+        for (asked, _, _), (earlier, patience) in self._open.items():
+            if asked == node_id and earlier and earlier != life and not patience.expired():
+                patience.reschedule(now)
+
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from corral.base.tasks import Poke
 from corral.bus.port import Bus, Message, Subscription
 from corral.frontend.operations.decide.operation import NO_PROGRESS, Operation, OperationState, Progress, merge
 from corral.wire import go_json, subjects
+from corral.wire.backends import InstallBytes, InstallProgress, size_of
 from corral.wire.broadcasts import NodeProgress, NodeProgressStatus
-from corral.wire.progress import InstallBytes, InstallProgress, size_of
 
 log = logging.getLogger(__name__)
 

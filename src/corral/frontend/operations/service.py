@@ -1,5 +1,6 @@
-"""Operations of all kinds: accepted in one transaction, listed, cancelled and retried. The dispatcher does the rest."""
+"""Starting, cancelling and retrying operations, and removing old ones."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,6 +12,7 @@ from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
 from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
 from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.registry import NodeRegistry
 from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide.intent import Intent, IntentState, Payload, Verb
@@ -19,7 +21,9 @@ from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.store.operations import Generations, OperationStore
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
+from corral.frontend.record.store import Events
 from corral.frontend.store.failures import ConstraintViolated
+from corral.frontend.store.leases import Leader
 
 _TRIES: Final = 5
 """Attempts at a transaction that met another one about the same subjects."""
@@ -278,3 +282,50 @@ def started_event(operation: Operation) -> Event:
             "targets": len(operation.targets),
         },
     )
+
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(hours=1)
+_LEASE_TIME: Final = timedelta(minutes=5)
+_KEPT_EVENTS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long what is kept."""
+
+    events: timedelta
+    operations: timedelta
+
+
+class Housekeeping:
+    def __init__(
+        self,
+        events: Events,
+        operations: OperationStore,
+        leader: Leader,
+        registry: NodeRegistry,
+        clock: Clock,
+        *,
+        retention: Retention,
+    ) -> None:
+        self._events = events
+        self._operations = operations
+        self._leader = leader
+        self._registry = registry
+        self._clock = clock
+        self._retention = retention
+
+    async def tidy(self) -> None:
+        now = self._clock.now()
+        async with self._leader.turn("housekeeping", lasts=_LEASE_TIME) as is_ours:
+            if not is_ours:
+                return
+            events = await self._events.trim(now - self._retention.events, keep_at_least=_KEPT_EVENTS)
+            operations = await self._operations.trim(now - self._retention.operations)
+            await self._registry.expire_pending()
+        if events:
+            log.info("old events removed", extra={"event": "events.trimmed", "count": events})
+        if operations:
+            log.info("old operations removed", extra={"event": "operations.trimmed", "count": operations})

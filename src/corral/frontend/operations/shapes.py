@@ -28,8 +28,8 @@ from corral.frontend.operations.decide.operation import (
     speed_of,
 )
 from corral.wire.broadcasts import OperationStatus, StagingStatus
+from corral.wire.go_json import format_time
 from corral.wire.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
-from corral.wire.times import format_time
 
 _OUTCOMES: Final = {
     OperationState.DONE: "completed",

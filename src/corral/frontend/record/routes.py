@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from corral.base.errors import CorralError, InvalidInput
-from corral.frontend.access.http import principal_of
+from corral.frontend.access.principals import principal_of
 from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.nodes.routes.query import read_limit
 from corral.frontend.record.decide import StoredEvent
-from corral.wire.api_key import Scope
-from corral.wire.node_views import EventView
-from corral.wire.times import format_time
+from corral.wire.go_json import format_time
+from corral.wire.keys import Scope
+from corral.wire.nodes import EventView
 
 log = logging.getLogger(__name__)
 

@@ -1,30 +1,197 @@
-"""Brings nodes to what fleet rules demand, for ever: finds where something is missing, and starts operations.
-
-One operation for each rule and round. It is started only where nothing else has been wanted since the round looked, so
-that frontends which look at the same moment, or a person who is faster, never lead to two. One frontend at a time makes
-rounds: whoever has the lease.
-"""
+"""Brings about what fleet rules demand: on which nodes, by which operations, and removing what no rule needs."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
+from corral.frontend.backends.decide.backend import Artefact, Inventory, traits_of
+from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.operations import BackendOperations
-from corral.frontend.backends.planning import Ask
-from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
+from corral.frontend.backends.planning import Ask, CatalogueSource, NoCatalogue
+from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.operations.decide.intent import Intent, IntentKey, IntentKind, IntentState, Verb
+from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.service import Operations
+from corral.frontend.operations.store.intents import Intents
 from corral.frontend.operations.store.operations import Overtaken
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import EventCursor
 from corral.frontend.record.store import Events
-from corral.frontend.rules.decide import FleetRule
-from corral.frontend.rules.places import RulePlace, RulePlaces
-from corral.frontend.store.leader_lease import Leader
+from corral.frontend.rules.decide import FleetRule, NameResolver, bare, is_met, is_missing, may_have, standing
+from corral.frontend.store.leases import Leader
+from corral.galleries.build_uris import BackendRef
+
+_BATCH: Final = 200
+"""Nodes that are looked at without letting others take their turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulePlace:
+    """One backend on one node, because of one rule."""
+
+    rule: FleetRule
+    seen: SeenNode
+    key: str
+    intent: Intent | None
+    """Not always read where the backend is there as wanted."""
+    inventory: Inventory | None
+    is_missing: bool
+    """Whether the node has to be told."""
+
+    @property
+    def spot(self) -> tuple[NodeId, str]:
+        return self.seen.node.id, self.key
+
+    @property
+    def intent_key(self) -> IntentKey:
+        return self.seen.node.id, IntentKind.BACKEND, self.key
+
+    @property
+    def standing(self) -> TargetStatus:
+        return standing(self.rule, self.key, self.intent, self.inventory)
+
+    @property
+    def may_have(self) -> bool:
+        return may_have(self.key, self.intent, self.inventory)
+
+    @property
+    def generation(self) -> int:
+        return 0 if self.intent is None else self.intent.generation
+
+
+class RulePlaces:
+    """Reads only."""
+
+    def __init__(self, fleet: Fleet, inventory: InventoryKeeper, intents: Intents, galleries: CatalogueSource) -> None:
+        self._fleet = fleet
+        self._inventory = inventory
+        self._intents = intents
+        self._galleries = galleries
+
+    async def of(self, rules: Sequence[FleetRule], ids: Iterable[NodeId] | None = None) -> list[RulePlace]:
+        """On these nodes or all. What a rule means on a node is left out while galleries cannot tell."""
+        nodes, names = await self.nodes(ids), await self.names()
+        places: list[RulePlace] = []
+        for start in range(0, len(nodes), _BATCH):
+            places += await self._places(_demands(rules, nodes[start : start + _BATCH], names))
+        return places
+
+    async def _places(self, demands: Sequence["_Demand"]) -> list[RulePlace]:
+        if not demands:
+            return []
+        ids = sorted({seen.node.id for _, seen, _ in demands})
+        reports = await self._inventory.known(ids)
+        met = [is_met(rule, key, reports.get(seen.node.id)) for rule, seen, key in demands]
+        lacking = {seen.node.id for (_, seen, _), there in zip(demands, met, strict=True) if not there}
+        backends = sorted({key for _, _, key in demands})
+        found = await self._intents.unsettled(IntentKind.BACKEND, ids, backends, whole=sorted(lacking))
+        intents = {(one.node_id, one.subject): one for one in found}
+        places = []
+        for (rule, seen, key), there in zip(demands, met, strict=True):
+            intent, report = intents.get((seen.node.id, key)), reports.get(seen.node.id)
+            # Most are there, and nothing else is wanted: that needs no second look.
+            missing = not (there and intent is None) and is_missing(rule, key, intent, report)
+            places.append(RulePlace(rule=rule, seen=seen, key=key, intent=intent, inventory=report, is_missing=missing))
+        return places
+
+    async def nodes(self, ids: Iterable[NodeId] | None = None) -> list[SeenNode]:
+        """Those that may have backends: never pending or agent nodes."""
+        found = await self._fleet.all() if ids is None else (await self._fleet.some(ids)).values()
+        return [one for one in found if one.node.type is NodeType.BACKEND and one.status is not NodeStatus.PENDING]
+
+    async def names(self) -> NameResolver:
+        catalogue = await self._galleries.catalogue()
+        if isinstance(self._galleries, NoCatalogue):
+            return NameResolver(catalogue=None)  # nothing will ever be looked up here: names are what they are
+        is_complete = catalogue is not None and all(one.entries for one in catalogue.galleries)
+        return NameResolver(catalogue=catalogue, is_complete=is_complete)
+
+    async def doubts(self, rules: Iterable[FleetRule]) -> dict[str, str]:
+        """Rules that perhaps nobody can satisfy because nobody knows their backend, by name, and why."""
+        nodes, names = await self.nodes(), await self.names()
+        reports = await self.inventories(nodes)
+        held = {entry.name for one in reports.values() for entry in one.entries}
+        found = {rule.name: names.doubt(rule.artefact, held) for rule in rules}
+        return {name: doubt for name, doubt in found.items() if doubt}
+
+    async def inventories(self, nodes: Iterable[SeenNode]) -> Mapping[NodeId, Inventory]:
+        return await self._inventory.known([one.node.id for one in nodes])
+
+
+_Demand = tuple[FleetRule, SeenNode, str]
+
+
+def _demands(rules: Sequence[FleetRule], nodes: Iterable[SeenNode], names: NameResolver) -> list[_Demand]:
+    demands: list[_Demand] = []
+    for seen in nodes:
+        labels, capability = seen.node.labels.effective, traits_of(seen.node).effective_capability
+        for rule in rules:
+            if rule.applies_to(labels) and (key := names.key(rule.artefact, capability)) is not None:
+                demands.append((rule, seen, key))
+    return demands
+
+
+Spot = tuple[NodeId, str]
+
+
+class Prune(StrEnum):
+    """What a change of the rules deletes."""
+
+    NOTHING = ""
+    DEMANDED = "demanded"
+    """What the rules demanded before, and do not any more."""
+    ALL = "all"
+    """Whatever no rule demands."""
+
+
+class RulePruning:
+    def __init__(self, places: RulePlaces) -> None:
+        self._places = places
+
+    async def asks(
+        self, before: Sequence[FleetRule], after: Iterable[RulePlace], prune: Prune, *, by: str
+    ) -> list[Ask]:
+        """One for each backend: `before` is what was demanded until now, `after` where something is from now on."""
+        if prune is Prune.NOTHING:
+            return []
+        kept = {one.spot for one in after}
+        found = await self._no_longer_demanded(before, kept)
+        if prune is Prune.ALL:
+            found |= await self._never_demanded(kept | found.keys())
+        backends: dict[str, list[NodeId]] = {}
+        for (node_id, _), backend in found.items():
+            backends.setdefault(backend, []).append(node_id)
+        return [
+            Ask(verb=Verb.DELETE, ref=BackendRef(backend=backend), nodes=tuple(nodes), by=by)
+            for backend, nodes in sorted(backends.items())
+        ]
+
+    async def _no_longer_demanded(self, before: Sequence[FleetRule], kept: Collection[Spot]) -> dict[Spot, str]:
+        places = await self._places.of(before) if before else []
+        return {one.spot: bare(one.rule.backend) for one in places if one.spot not in kept and one.may_have}
+
+    async def _never_demanded(self, known: Collection[Spot]) -> dict[Spot, str]:
+        nodes, names = await self._places.nodes(), await self._places.names()
+        reports = await self._places.inventories(nodes)
+        found: dict[Spot, str] = {}
+        for seen in nodes:
+            id, capability = seen.node.id, traits_of(seen.node).effective_capability
+            entries = reports[id].entries if id in reports else ()
+            # A meta backend comes first: it goes together with the build that it points to.
+            for entry in sorted(entries, key=lambda one: not one.is_meta):
+                key = names.key(Artefact(backend=entry.name), capability) or entry.name
+                if not entry.is_system and not {(id, key), (id, entry.name)} & {*known, *found}:
+                    found[id, key] = entry.name
+        return found
+
 
 log = logging.getLogger(__name__)
 

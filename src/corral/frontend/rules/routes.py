@@ -14,8 +14,7 @@ from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.routes.native import planned_view
 from corral.frontend.operations.shapes import operation_view
 from corral.frontend.rules.decide import FleetRule, SetChange, demanded, revision_of
-from corral.frontend.rules.places import RulePlace
-from corral.frontend.rules.pruning import Prune
+from corral.frontend.rules.enforcer import Prune, RulePlace
 from corral.frontend.rules.service import RuleStanding
 from corral.wire.fleet_rule_views import (
     AppliedRules,
@@ -28,8 +27,7 @@ from corral.wire.fleet_rule_views import (
     RuleView,
     UnmetView,
 )
-from corral.wire.go_json import decode
-from corral.wire.times import format_time
+from corral.wire.go_json import decode, format_time
 
 _BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 

@@ -1,28 +1,103 @@
-"""The set of fleet rules: what it is, what another set would lead to, and putting one in place of another.
-
-A change and the deletes that it leads to are one transaction. What it demands anew is started right away, by whichever
-frontend was asked; should that fail, the next round does it.
-"""
+"""Setting and removing fleet rules, and guarding what they demand against other operations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.base.words import listed
+from corral.frontend.backends.decide.backend import Wish, artefact_of, traits_of
 from corral.frontend.backends.operations import BackendOperations, checked
 from corral.frontend.backends.planning import Planned
+from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import IntentState, Verb
-from corral.frontend.operations.decide.operation import Operation, TargetStatus
+from corral.frontend.operations.decide.operation import Operation, Target, TargetStatus
 from corral.frontend.operations.service import Operations, Prepared, started_event
 from corral.frontend.record.decide import Event, EventKind
-from corral.frontend.rules.decide import FleetRule, SetChange, change, revision_of, rule_problem, set_problem
-from corral.frontend.rules.enforcer import RuleEnforcer, ask_of, missing
-from corral.frontend.rules.guard import RuleGuard
-from corral.frontend.rules.places import RulePlace, RulePlaces
-from corral.frontend.rules.pruning import Prune, RulePruning
+from corral.frontend.rules.decide import (
+    FleetRule,
+    NameResolver,
+    SetChange,
+    change,
+    contradicting,
+    revision_of,
+    rule_problem,
+    set_problem,
+)
+from corral.frontend.rules.enforcer import Prune, RuleEnforcer, RulePlace, RulePlaces, RulePruning, ask_of, missing
 from corral.frontend.rules.store import FleetRuleStore as RuleStore
 from corral.frontend.store.failures import ConstraintViolated
+from corral.galleries.catalogue import BackendCatalogue
+
+
+class RuleDemands(Conflict):
+    """A fleet rule demands something else."""
+
+
+class Rules(Protocol):
+    """Where fleet rules are looked up."""
+
+    async def all(self) -> list[FleetRule]: ...
+
+
+class Catalogues(Protocol):
+    """Where names of backends are looked up."""
+
+    async def catalogue(self) -> BackendCatalogue | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TheseRules:
+    """A set of rules that is not in force yet."""
+
+    rules: Sequence[FleetRule]
+
+    async def all(self) -> list[FleetRule]:
+        return list(self.rules)
+
+
+class RuleGuard:
+    def __init__(self, rules: Rules, catalogues: Catalogues) -> None:
+        self._rules = rules
+        self._catalogues = catalogues
+
+    def under(self, rules: Sequence[FleetRule]) -> "RuleGuard":
+        """A guard of these rules instead of those in force."""
+        return RuleGuard(TheseRules(rules), self._catalogues)
+
+    async def refuse_cancel(self, operation: Operation, left: Sequence[tuple[SeenNode, Target]]) -> None:
+        """RuleDemands when a rule would start again what is cancelled: only installs can be demanded."""
+        if operation.verb is not Verb.INSTALL:
+            return
+        artefact = artefact_of(operation.payload)
+        await self.refuse(
+            [(seen, Wish(verb=Verb.DELETE, key=target.subject, artefact=artefact)) for seen, target in left]
+        )
+
+    async def refuse(self, wishes: Sequence[tuple[SeenNode, Wish]]) -> None:
+        """RuleDemands names the first rule that is in the way, and its nodes."""
+        in_force = await self._rules.all()
+        if not in_force or not wishes:
+            return
+        names = NameResolver(catalogue=await self._catalogues.catalogue())
+        against: dict[str, tuple[FleetRule, list[str]]] = {}
+        for seen, wish in wishes:
+            node = seen.node
+            capability = traits_of(node).effective_capability
+            rule = contradicting(in_force, wish, node.labels.effective, names, capability)
+            if rule is not None:
+                against.setdefault(rule.name, (rule, []))[1].append(node.name)
+        if against:
+            raise RuleDemands(_sentence(*next(iter(against.values()))))
+
+
+def _sentence(rule: FleetRule, nodes: Sequence[str]) -> str:
+    source = f" from {rule.artefact.uri}" if rule.artefact.uri else ""
+    return (
+        f"the fleet rule {rule.name} demands {rule.backend}{source} on {listed(nodes)}; change or delete the rule first"
+    )
+
 
 ANY_REVISION: Final = "*"
 _TRIES: Final = 5

@@ -1,20 +1,29 @@
-"""What gateways report: requests under way, what ended, and what could not be reached. Kept in memory only."""
+"""What gateways report, how load is shared among them, and whether they have the latest keys."""
 
+import asyncio
+import contextlib
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from corral.base.clock import Clock
-from corral.base.ids import NodeId
+from corral.base.errors import UNREADABLE_JSON, CorralError
+from corral.base.ids import FrontendId, NodeId
 from corral.base.tasks import Listeners
+from corral.bus.port import Bus, Message
 from corral.frontend.nodes.decide.node import NodeLoad
 from corral.frontend.serving.decide.replica import SERVING, ReplicaState
 from corral.frontend.serving.replica_health import ReplicaHealth
 from corral.frontend.serving.store.replicas import ReplicaPlace
-from corral.wire.gateway_counters import GatewayCounts
-from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare
+from corral.frontend.serving.view import ViewKeeper
+from corral.wire.metrics import GatewayCounts
+from corral.wire.subjects import GATEWAY_SHARES
+from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare, keys_digest
 
 SILENT_AFTER: Final = timedelta(seconds=5)
 """What a gateway said longer ago counts as unknown."""
@@ -164,3 +173,75 @@ class GatewayReports:
         if len(self._last_used) > _MOST_REPLICAS:
             newest = sorted(self._last_used.items(), key=lambda used: used[1])[-_MOST_REPLICAS // 2 :]
             self._last_used = dict(newest)
+
+
+log = logging.getLogger(__name__)
+
+_REPEATED_AFTER: Final = timedelta(seconds=1.5)
+"""Less than two reports, which come every second."""
+_FORGOTTEN_SECONDS: Final = 60.0
+
+
+class GatewayShares:
+    def __init__(self, bus: Bus, reports: GatewayReports, frontend_id: FrontendId, clock: Clock) -> None:
+        self._bus = bus
+        self._reports = reports
+        self._frontend_id = frontend_id
+        self._clock = clock
+        self._told: dict[str, tuple[GatewayShare, float]] = {}
+
+    async def tell(self, report: GatewayReport) -> None:
+        share = GatewayShare(
+            frontend=self._frontend_id,
+            gateway=report.gateway,
+            keys_digest=report.keys_digest,
+            in_flight=report.in_flight,
+            is_last=report.is_last,
+        )
+        now = self._clock.monotonic()
+        known, at = self._told.get(report.gateway, (None, 0.0))
+        if share == known and now - at < _REPEATED_AFTER.total_seconds():
+            return
+        self._told = {gateway: told for gateway, told in self._told.items() if now - told[1] < _FORGOTTEN_SECONDS}
+        self._told[report.gateway] = share, now
+        try:
+            await self._bus.publish(GATEWAY_SHARES, msgspec.json.encode(share))
+        except CorralError as error:
+            log.debug("other frontends were not told", extra={"event": "gateway.share_unheard", "reason": str(error)})
+
+    async def on_message(self, message: Message) -> None:
+        try:
+            share = msgspec.json.decode(message.data, type=GatewayShare)
+        except UNREADABLE_JSON as error:
+            log.warning("a share was not understood: %s", error, extra={"event": "gateway.share_invalid"})
+            return
+        if share.frontend != self._frontend_id:
+            self._reports.hear_of(share)
+
+
+_BOUND_SECONDS: Final = 2.0
+_LOOK: Final = timedelta(milliseconds=200)
+
+
+class KeySpread:
+    """Gateways report at once when their keys change, and with a digest of them: also those of other frontends."""
+
+    def __init__(self, view: ViewKeeper, reports: GatewayReports, clock: Clock) -> None:
+        self._view = view
+        self._reports = reports
+        self._clock = clock
+
+    async def reach(self, hash: str, *, is_valid: bool) -> tuple[str, ...]:
+        """The gateways that did not confirm in time that a key is valid, or is not any more. Call after `announce`."""
+        if self._reports.connected():
+            with contextlib.suppress(TimeoutError), self._reports.key_changes.listener() as poke:
+                async with asyncio.timeout(_BOUND_SECONDS):
+                    while self._unaware(hash, is_valid=is_valid):
+                        await poke.wait(self._clock, _LOOK)
+        return tuple(sorted({*self._unaware(hash, is_valid=is_valid), *self._reports.silent_ids()}))
+
+    def _unaware(self, hash: str, *, is_valid: bool) -> list[str]:
+        current = self._view.current
+        if current is None or (hash in current.keys) != is_valid:
+            return self._reports.connected()
+        return self._reports.connected(other_than=keys_digest(current.keys))

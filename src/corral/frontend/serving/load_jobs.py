@@ -26,12 +26,11 @@ from corral.frontend.record.feed import Feed
 from corral.frontend.serving.decide.load_job import LoadJob, LoadPolicy, LoadState, due_at, may_claim
 from corral.frontend.serving.decide.placement import Placement, PlacementRefusal, PlacementRequest
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState, unserved_reason
-from corral.frontend.serving.loading import ModelLoader, reason_of
-from corral.frontend.serving.scheduler import Scheduler
+from corral.frontend.serving.loading import ModelLoader, Scheduler, reason_of
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.rpc.errors import BackendError, LoadFailed
-from corral.wire.load_reason import LoadReason
+from corral.wire.models import LoadReason
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""One load on one node: have the process, tell it what to load, and know where requests for it go."""
+"""Loading a model on a node: where, what it needs there, and telling the backend to load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,21 +11,88 @@ from msgspec.structs import replace as replace_struct
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import LoadJobId
+from corral.frontend.backends.decide.backend import artefact_of, wish_of
+from corral.frontend.backends.operations import BackendOperations
+from corral.frontend.backends.planning import Ask
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, with_answer_limit
 from corral.frontend.models.decide.requests import request_rules
 from corral.frontend.nodes.client import NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable, StartedBackend
 from corral.frontend.nodes.decide.node import Node
-from corral.frontend.serving.decide.load_job import LoadPolicy
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.operations.decide.intent import Intent, IntentKind, Verb
+from corral.frontend.operations.store.intents import Intents
+from corral.frontend.serving.decide.load_job import LoadNeed, LoadPolicy, needed_by_load
+from corral.frontend.serving.decide.placement import CandidateNode, Placement, PlacementRefusal, PlacementRequest, place
 from corral.frontend.serving.decide.replica import Replica
-from corral.frontend.serving.load_needs import LoadNeeds
+from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.galleries.build_uris import BackendRef
 from corral.rpc.backend import Backend
 from corral.rpc.errors import BackendBusy, BackendError, LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.wire.adapter import AdapterModel
-from corral.wire.install import CorralInstall, InstallRequest
-from corral.wire.load_reason import LoadReason
+from corral.wire.backends import CorralInstall, InstallRequest
+from corral.wire.models import LoadReason
 from corral.wire.registration import Feature
+
+_BY: Final = "control"
+_MEANWHILE: Final = timedelta(minutes=1)
+"""The load itself installs the backend; so long nobody else does."""
+
+
+class LoadNeeds:
+    def __init__(self, intents: Intents, operations: BackendOperations) -> None:
+        self._intents = intents
+        self._operations = operations
+
+    async def admit(self, node: Node, spec: ModelSpec, *, since: datetime, now: datetime) -> None:
+        """Conflict when the backend, or what the node has of the model, is about to be deleted there.
+
+        A backend that was deleted is wanted again from now on. `since` is when the model's file came to be as it is.
+        """
+        for intent in await self._intents.of_node(node.id):
+            if not _is_needed(intent, spec):
+                continue
+            match needed_by_load(intent, since=since, now=now):
+                case LoadNeed.REFUSED:
+                    is_model = intent.kind is IntentKind.MODEL
+                    name = intent.subject if is_model else artefact_of(intent.payload).backend
+                    raise Conflict(f"{name} is about to be deleted there")
+                case LoadNeed.REPLACE:
+                    ref = BackendRef(backend=spec.backend)
+                    ask = Ask(verb=Verb.INSTALL, ref=ref, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
+                    await self._operations.start(ask)
+                case LoadNeed.FREE:
+                    pass
+
+
+def _is_needed(intent: Intent, spec: ModelSpec) -> bool:
+    """Whether an intent is about the model, or about the backend that it runs on."""
+    if intent.kind is IntentKind.MODEL:
+        return intent.subject == spec.name
+    return spec.backend in wish_of(intent).names
+
+
+class Scheduler:
+    """Reads only."""
+
+    def __init__(self, fleet: Fleet, replicas: ReplicaStore) -> None:
+        self._fleet = fleet
+        self._replicas = replicas
+
+    async def choose(self, wanted: PlacementRequest) -> Placement | PlacementRefusal:
+        living = await self._replicas.living()
+        return place(
+            wanted,
+            [
+                CandidateNode(
+                    node=seen.node,
+                    status=seen.status,
+                    replicas=tuple(replica for replica in living if replica.node_id == seen.node.id),
+                )
+                for seen in await self._fleet.all()
+            ],
+        )
 
 
 class BackendLoader(Protocol):

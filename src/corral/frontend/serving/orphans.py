@@ -16,15 +16,15 @@ from corral.base.ids import NodeId
 from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
-from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.decide.reports import ReportedProcess
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.record.store import Events
-from corral.frontend.serving.decide.reconcile import Explained
+from corral.frontend.serving.decide.replica import Explained
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
-from corral.frontend.store.leader_lease import Leader
+from corral.frontend.store.leases import Leader
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Final, Protocol
 from msgspec import UNSET
 
 from corral.frontend.serving.decide.replica import LIVE, SERVING, UNSERVED, Replica, ReplicaState, unserved_reason
-from corral.wire.replica_views import ReplicaRow, ReplicaView
-from corral.wire.times import format_time
+from corral.wire.go_json import format_time
+from corral.wire.replicas import ReplicaRow, ReplicaView
 
 _LOCALAI_STATES: Final = {state: state.value for state in LIVE} | {
     ReplicaState.RESERVED: ReplicaState.STAGING.value,

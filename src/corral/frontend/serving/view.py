@@ -16,15 +16,14 @@ from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Listeners
 from corral.frontend.access.store import Keys
 from corral.frontend.models.catalogue import Models
-from corral.frontend.models.decide.uses import uses_of
+from corral.frontend.models.decide.requests import uses_of
 from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.store.replicas import ReplicaStore
-from corral.wire.api_key import ApiKey, Scope
-from corral.wire.keys import hash_secret
+from corral.wire.keys import ApiKey, Scope, hash_secret
 from corral.wire.view import Beat, ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, change_between
 
 PERIOD: Final = timedelta(seconds=1)

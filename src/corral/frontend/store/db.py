@@ -9,10 +9,17 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from corral.base.errors import DatabaseUnavailable
-from corral.frontend.store.engines import DEFAULT_TIMEOUTS, Engines, Timeouts, postgres_engines, sqlite_engines
+from corral.frontend.store.engines import (
+    DEFAULT_TIMEOUTS,
+    Engines,
+    Timeouts,
+    postgres_engines,
+    shown_url,
+    sqlite_engines,
+    sqlite_path,
+)
 from corral.frontend.store.failures import translated
-from corral.frontend.store.sqlite_file import held_lock, prepare_file
-from corral.frontend.store.urls import shown_url, sqlite_path
+from corral.frontend.store.sqlite import held_lock, prepare_file
 
 IdT = TypeVar("IdT", contravariant=True)
 

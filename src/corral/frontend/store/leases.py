@@ -1,10 +1,14 @@
-"""Leases: named claims with a token and an end. An expired one may be taken; its token then no longer matches."""
+"""Leases in the database: one frontend at a time, for work that only one may do."""
 
-from datetime import datetime
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, update
 
-from corral.base.ids import LeaseToken
+from corral.base.clock import Clock
+from corral.base.ids import FrontendId, LeaseToken, new_lease_token
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import intents, leases, load_jobs
@@ -55,3 +59,38 @@ class Leases:
         async with self._db.write() as connection:
             result = await connection.execute(delete(leases).where(leases.c.name == name, leases.c.token == token))
         return result.rowcount == 1
+
+
+_NONE: Final = timedelta()
+
+
+class Leader:
+    """Claims leases for this frontend."""
+
+    def __init__(self, leases: Leases, clock: Clock, *, holder: FrontendId) -> None:
+        self._leases = leases
+        self._clock = clock
+        self._holder = holder
+        self._token = new_lease_token()
+        self._held_until: dict[str, float] = {}
+        """On the monotonic clock: a lease is not ours for longer because the other clock was set back."""
+
+    async def holds(self, name: str, *, lasts: timedelta, left: timedelta = _NONE) -> bool:
+        """Claim the lease, or hold it longer. One that lasts for `left` anyway, if given, is not written again."""
+        now, passed = self._clock.now(), self._clock.monotonic()
+        if left and passed + left.total_seconds() <= self._held_until.get(name, passed):
+            return True
+        is_ours = await self._leases.claim(name, self._token, holder=self._holder, now=now, until=now + lasts)
+        self._held_until[name] = passed + lasts.total_seconds() if is_ours else passed
+        return is_ours
+
+    @asynccontextmanager
+    async def turn(self, name: str, *, lasts: timedelta) -> AsyncIterator[bool]:
+        """Whether the work inside is ours, also against others of this process. The lease is given back at the end."""
+        now, token = self._clock.now(), new_lease_token()
+        is_ours = await self._leases.claim(name, token, holder=self._holder, now=now, until=now + lasts)
+        try:
+            yield is_ours
+        finally:
+            if is_ours:
+                await self._leases.release(name, token)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from corral.wire.file_transfer import ContentRange
+from corral.wire.files import ContentRange
 from corral.worker.files.refusals import FileRefused, bad_request
 
 

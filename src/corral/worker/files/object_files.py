@@ -9,7 +9,7 @@ from typing import TypeVar
 from corral.base.clock import Clock
 from corral.base.tasks import end_tasks, start_task
 from corral.files.storage import ObjectMissing, ObjectStorage, StorageUnavailable, StoredObject
-from corral.wire.times import format_time
+from corral.wire.go_json import format_time
 from corral.worker.files.object_cache import ObjectCache, ObjectPlaces
 from corral.worker.files.threads import settled
 

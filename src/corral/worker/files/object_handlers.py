@@ -6,10 +6,10 @@ import msgspec
 
 from corral.bus.port import Handler, Message
 from corral.wire import go_json, subjects
-from corral.wire.object_files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
-from corral.worker.answering import replying, unreadable
+from corral.wire.files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
 from corral.worker.files.object_files import ObjectFiles
-from corral.worker.membership.subscriptions import Subject
+from corral.worker.handlers import replying, unreadable
+from corral.worker.membership.lifecycle import Subject
 
 
 class _Failed(msgspec.Struct):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from corral.base.open_directories import HERE, ConfinedPath, look
-from corral.wire.file_transfer import ContentRange
+from corral.wire.files import ContentRange
 from corral.worker.files import disk, refusals
 from corral.worker.files.disk import Promise, hash_name, new_name, part_name, target_name
 from corral.worker.files.judging import Present, RangeVerdict, judge

@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from corral.wire.file_transfer import ContentRange
+from corral.wire.files import ContentRange
 from corral.worker.files import refusals
 from corral.worker.files.bodies import SHORTEST, BodyTransfer, StallLimits, invite, mark_taken, take_over
 from corral.worker.files.judging import parse_content_range

@@ -15,10 +15,9 @@ from typing import Final, Protocol
 import psutil
 
 from corral.base.tasks import task_group
-from corral.worker.hardware.bounded_reading import BoundedReading
 from corral.worker.hardware.cgroup import Cgroup
 from corral.worker.hardware.gpus.gpu import GpuReader, Gpus, Vendor, together
-from corral.worker.hardware.space import Space
+from corral.worker.hardware.readings import BoundedReading, Space
 
 SMALL_GPU_BYTES: Final = 4 * 1024**3
 """With no more than this, models run better without the GPU, by LocalAI's rule."""

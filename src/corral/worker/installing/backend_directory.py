@@ -13,7 +13,7 @@ from typing import Final
 from corral.base.errors import PathNotUsable
 from corral.galleries.capability import preferred_words
 from corral.oci.layout import INDEX_FILE, offered_digests
-from corral.wire.inventory import InstalledBackend, InstalledDetails
+from corral.wire.backends import InstalledBackend, InstalledDetails
 from corral.worker.installing.backend_metadata import (
     MANIFEST,
     METADATA,

@@ -1,13 +1,14 @@
-"""Installs and removes backends: finds a source, fetches next to the final directory, and switches.
+"""Backends onto the disk and off it: finds a source, has it fetched beside its place, and switches.
 
-The caller holds the backend's lock. Sources know how to fetch; they are asked in order.
+One lock for each backend: its own name, its alias and its meta backend share it.
 """
 
 import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,7 +19,7 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, PathNotUsable
 from corral.base.tasks import first_done
 from corral.base.threads import in_own_thread
-from corral.wire.times import format_time, parse_time
+from corral.wire.go_json import format_time, parse_time
 from corral.worker.installing import switching
 from corral.worker.installing.backend_directory import BACKUP, RUN, Located, is_hidden, is_plain
 from corral.worker.installing.backend_metadata import Metadata, read_metadata, replace_metadata, write_metadata
@@ -34,6 +35,42 @@ from corral.worker.installing.orders import (
     NoSuchBackend,
 )
 from corral.worker.installing.progress import Report, resolving
+
+Identify = Callable[[frozenset[str]], Awaitable[frozenset[str]]]
+"""From names to the backends that they mean now."""
+
+
+class BackendLocks:
+    def __init__(self, identify: Identify) -> None:
+        self._identify = identify
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def hold(self, *names: str) -> AsyncIterator[None]:
+        """Lock the backends with these names. Locks are taken in sorted order, so that no deadlock is possible."""
+        wanted = frozenset(names)
+        while True:
+            identities = await self._identify(wanted)
+            async with AsyncExitStack() as stack:
+                for identity in sorted(identities):
+                    await stack.enter_async_context(self._one(identity))
+                if await self._identify(wanted) == identities:  # else a name got another meaning while we waited
+                    yield
+                    return
+
+    @asynccontextmanager
+    async def _one(self, identity: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(identity, asyncio.Lock())
+        self._users[identity] = self._users.get(identity, 0) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[identity] -= 1
+            if not self._users[identity]:
+                del self._users[identity], self._locks[identity]
+
 
 log = logging.getLogger(__name__)
 

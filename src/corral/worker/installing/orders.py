@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from corral.base.errors import CorralError
-from corral.wire.install import Gallery
+from corral.wire.backends import Gallery
 from corral.worker.installing.backend_metadata import Metadata, Provenance
 from corral.worker.installing.progress import Report
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from corral.base.errors import CorralError, InvalidInput
-from corral.wire.backend_changes import UpgradeRequest
-from corral.wire.install import Gallery, InstallRequest
+from corral.wire.backends import Gallery, InstallRequest, UpgradeRequest
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import CannotInstall, InstallableBackend, InstallOrder
 

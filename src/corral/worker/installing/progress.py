@@ -15,7 +15,7 @@ from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import end_tasks, start_task
 from corral.wire import go_json, subjects
-from corral.wire.progress import InstallBytes, InstallProgress, Phase, size_text
+from corral.wire.backends import InstallBytes, InstallProgress, Phase, size_text
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from corral.base.clock import Clock
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.tasks import task_group
 from corral.worker.config import DepartureConfig
-from corral.worker.membership.presence import AcceptedRegistration
+from corral.worker.membership.registration import AcceptedRegistration
 
 log = logging.getLogger(__name__)
 

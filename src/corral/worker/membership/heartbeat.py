@@ -13,8 +13,7 @@ from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId
 from corral.wire.registration import PENDING, CorralBeat, CorralStatus, Feature, HeartbeatRequest, HeartbeatResponse
 from corral.worker.hardware.machine import Gauge, Measurement
-from corral.worker.membership.outage import Outage
-from corral.worker.membership.presence import AcceptedRegistration
+from corral.worker.membership.registration import AcceptedRegistration, Outage
 
 log = logging.getLogger(__name__)
 

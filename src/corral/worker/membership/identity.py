@@ -1,23 +1,23 @@
-"""Who this node is: its own secret, kept in a private file, and the id a frontend last gave it.
+"""Who this node is: its secret and its id in private files, and its user of NATS."""
 
-The secret is the identity: whoever sends it is this node. So it is stored before it is first sent, and never replaced
-silently. A damaged file is an error, since a new secret would make this machine a new, pending node; so is a file that
-others may read, since only a person can say whether it leaked. The remembered id is for logs and tools only, and a
-damaged memory is forgotten.
-"""
-
+import asyncio
 import logging
+import math
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from corral.base.errors import PathNotUsable
+from corral.base.clock import Backoff, Clock
+from corral.base.errors import UNREADABLE_JSON, PathNotUsable
 from corral.base.ids import NodeId, new_secret
 from corral.base.private_files import make_private_directory, read_private, write_private
-from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.tasks import first_done
+from corral.bus.credentials import CredentialsProvider, UserJwt, lifetime_of
+from corral.bus.problems import Problem, ProblemKind, Problems
+from corral.worker.membership.registration import AcceptedRegistration
 
 log = logging.getLogger(__name__)
 
@@ -90,3 +90,98 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+RENEWED_AFTER: Final = 0.75
+"""The share of its life after which a user is replaced: LocalAI's."""
+_SOON_SECONDS: Final = 300.0
+"""A new request within this time means that the last credentials did not help."""
+
+
+class BusStatus(Protocol):
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def unauthorized(self) -> bool: ...
+
+    @property
+    def problems(self) -> Problems: ...
+
+    def renew(self) -> None: ...
+
+
+class NatsUser:
+    """The user of this moment, and when another one is needed."""
+
+    def __init__(self, clock: Clock, *, backoff: Backoff, is_wanted: bool = True) -> None:
+        """Not wanted is it where the settings name a user."""
+        self._clock = clock
+        self._backoff = backoff
+        self._is_wanted = is_wanted
+        self._user: UserJwt | None = None
+        self._member: AcceptedRegistration | None = None
+        self._taken_at = 0.0
+        self._asked_at = -math.inf
+        self._repeated = 0
+        self._link: BusStatus | None = None
+        self._refused = asyncio.Event()
+
+    @property
+    def provider(self) -> CredentialsProvider | None:
+        """For every new connection to NATS; None: as the settings say."""
+        return self._provide if self._is_wanted else None
+
+    def follow(self, link: BusStatus) -> None:
+        """Once, before anything else: this is the connection."""
+        self._link = link
+        link.problems.listen(self._note)
+
+    def take(self, member: AcceptedRegistration) -> None:
+        """Be who this registration says. A user of the same node is used from the next connection on."""
+        before, self._member = self._member, member
+        is_same_node = before is not None and before.node_id == member.node_id
+        if self._link is None or not self._is_wanted or (member.nats_user is None and is_same_node):
+            return
+        was_good = is_same_node and self._user is not None and self._link.connected
+        had, self._user, self._taken_at = self._user, member.nats_user, self._clock.monotonic()
+        if not was_good and had != self._user:
+            self._refused.clear()
+            self._link.renew()
+
+    async def until_due(self) -> None:
+        """Until the frontend should be asked for another one: less and less often while that does not help."""
+        link, member = self._link, self._member
+        if link is None or member is None or not self._is_wanted or (member.is_corral and self._user is None):
+            await asyncio.Event().wait()
+            return
+        await first_done(self._until_refused(link), self._until_old())
+        since = self._clock.monotonic() - self._asked_at
+        self._repeated = self._repeated + 1 if since < _SOON_SECONDS else 0
+        if self._repeated:
+            await self._clock.sleep(self._backoff.delay(self._repeated).total_seconds() - since)
+        self._asked_at = self._clock.monotonic()
+
+    async def _provide(self) -> UserJwt | None:
+        return self._user
+
+    def _note(self, problem: Problem) -> None:
+        if problem.kind is ProblemKind.UNAUTHORIZED:
+            self._refused.set()
+
+    async def _until_refused(self, link: BusStatus) -> None:
+        """A moment later: perhaps the next connection works, with a user that is known already."""
+        while True:
+            await self._refused.wait()
+            await self._clock.sleep(self._backoff.delay(1).total_seconds())
+            if link.unauthorized:
+                return
+            self._refused.clear()
+
+    async def _until_old(self) -> None:
+        life = lifetime_of(self._user.jwt) if self._user is not None else None
+        if life is None:
+            await asyncio.Event().wait()
+            return
+        due = self._taken_at + life.total_seconds() * RENEWED_AFTER
+        await self._clock.sleep(max(due - self._clock.monotonic(), 0))

@@ -1,8 +1,4 @@
-"""Joining a frontend: what the worker says of itself, how long it keeps trying, and what a refusal means.
-
-A first registration that is refused is a mistake in the configuration, so it ends the worker with a sentence. A later
-one is not: models may be serving, so the worker goes on and keeps asking.
-"""
+"""Joining a frontend: what the worker says of itself, how long it retries, and whether it is a member."""
 
 import logging
 from collections.abc import Mapping
@@ -13,17 +9,91 @@ from typing import Final, Protocol
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from corral.base.clock import Clock
+from corral.base.clock import Backoff, Clock
 from corral.base.errors import AccessDenied, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
-from corral.base.retry import Backoff
 from corral.bus.credentials import UserJwt
 from corral.wire.labels import REPLICA_SLOTS
 from corral.wire.registration import CorralHello, CorralWelcome, Feature, RegisterRequest, RegisterResponse
 from corral.worker.hardware.machine import Gauge, Measurement
 from corral.worker.membership.addresses import Addresses
-from corral.worker.membership.outage import Outage
-from corral.worker.membership.presence import AcceptedRegistration
+
+
+class Outage:
+    """One thing that may fail for hours while it is tried every few seconds."""
+
+    def __init__(
+        self, log: logging.Logger, clock: Clock, *, event: str, what: str, patience: timedelta = timedelta(0)
+    ) -> None:
+        """An outage shorter than `patience` is nothing to be alarmed about: others may just be starting."""
+        self._clock = clock
+        self._log = log
+        self._event = event
+        self._what = what
+        self._patience = patience
+        self._began: float | None = None
+        self._told: tuple[int, str] | None = None
+
+    def failed(self, problem: str) -> None:
+        now = self._clock.monotonic()
+        if self._began is None:
+            self._began = now
+        is_short = now - self._began < self._patience.total_seconds()
+        level = logging.INFO if is_short else logging.WARNING
+        if (level, problem) == self._told:
+            return
+        self._told = (level, problem)
+        self._log.log(level, "%s: %s", self._what, problem, extra={"event": f"{self._event}.failing"})
+
+    def worked(self) -> None:
+        self._began = None
+        if self._told is None:
+            return
+        self._told = None
+        self._log.info("%s: works now", self._what, extra={"event": f"{self._event}.works"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedRegistration:
+    """A registration that a frontend accepted."""
+
+    node_id: NodeId
+    bearer: str = field(repr=False)
+    """What to present from now on."""
+    status: str = ""
+    """How the frontend saw this node when it answered; empty when it did not say."""
+    is_corral: bool = False
+    """The frontend is Corral; otherwise it is LocalAI."""
+    features: frozenset[str] = frozenset()
+    """Extensions that the frontend named, too."""
+    nats_user: UserJwt | None = field(default=None, repr=False)
+    """NATS credentials from the frontend, if it provides them."""
+
+
+class Presence:
+    """The membership at this moment; None before the first registration and while the frontend has forgotten us."""
+
+    def __init__(self) -> None:
+        self._member: AcceptedRegistration | None = None
+        self.bearer = ""
+        """Bearer of the last membership, which backends keep expecting while the frontend has forgotten us."""
+        self.is_leaving = False
+
+    @property
+    def member(self) -> AcceptedRegistration | None:
+        return self._member
+
+    @member.setter
+    def member(self, member: AcceptedRegistration | None) -> None:
+        self._member = member
+        if member is not None:
+            self.bearer = member.bearer
+
+    @property
+    def is_with_localai(self) -> bool:
+        """A LocalAI frontend has us."""
+        return self._member is not None and not self._member.is_corral
+
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,4 @@
-"""The adapter of this node: one process that gives a URL to every replica which only speaks gRPC.
-
-It is there while there is such a replica, and a little longer. What it shall serve is remembered here, so that an
-adapter that died is started again and told everything anew, on the same port if that can be had. Its death touches no
-replica.
-
-One task makes every change: those who want something change the table, ring, and wait for the outcome.
-"""
+"""The adapter of this node: one process that gives a URL to every replica which only speaks gRPC."""
 
 import asyncio
 import logging
@@ -13,16 +6,21 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Final, Self
 
+from msgspec import UNSET
+
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed, Conflict, CorralError, InvalidInput
 from corral.base.processes import ChildCommand, ChildProcess, start_process
 from corral.base.readiness import Child, describe_exit, until_ready
 from corral.base.tasks import end_tasks, first_done, start_task
 from corral.rpc.adapter_link import AdapterLink
-from corral.wire.adapter import AdapterReplica
+from corral.wire.adapter import AdapterModel, AdapterReplica
+from corral.wire.backends import CorralInstall, InstallRequest
 from corral.worker.config import AdapterConfig
 from corral.worker.membership.addresses import HostPort
 from corral.worker.processes.ports import Ports
+from corral.worker.processes.process import Launch
+from corral.worker.processes.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -242,3 +240,34 @@ class Adapters:
         if self._port is not None:
             self._ports.release(self._port)
             self._port = None
+
+
+class ReplicaUrls:
+    """Has the adapter translate for processes that cannot do it themselves."""
+
+    def __init__(self, supervisor: Supervisor, adapters: Adapters) -> None:
+        self._supervisor = supervisor
+        self._adapters = adapters
+        supervisor.on_end(lambda launch: adapters.forget(launch.http_key))
+
+    def port_of(self, launch: Launch) -> int | None:
+        """Return the port of the process's own HTTP server, or None."""
+        return self._adapters.port_of(launch.http_key) if launch.http_port is None else launch.http_port
+
+    async def give_or_undo(self, launch: Launch, request: InstallRequest) -> None:
+        """Give the URL, and stop the process on failure: the frontend would not know it, and nobody would stop it."""
+        try:
+            await self.give(launch, request)
+        except CorralError:
+            await self._supervisor.end(launch)
+            raise
+
+    async def give(self, launch: Launch, request: InstallRequest) -> None:
+        """Return the URL. An engine without its own port is registered with the adapter, or updated there."""
+        model = request.corral.model if isinstance(request.corral, CorralInstall) else UNSET
+        if launch.http_port is not None or not isinstance(model, AdapterModel):
+            return
+        if not self._supervisor.runs(launch):
+            raise Conflict(f"backend {launch.key} ended before it had a URL")
+        replica = AdapterReplica(key=launch.http_key, address=launch.address, token=launch.token, model=model)
+        await self._adapters.serve(replica)

@@ -1,10 +1,9 @@
-"""Assigns ports to backends, with a quarantine after use. Holds no socket.
+"""Ports of backends: which one is next, who listens, and which calls are open."""
 
-A port goes back to its last process if possible: a caller with an old address then reaches the same model or nobody.
-"""
-
+import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
+from corral.worker.membership.addresses import parse_host_port
 
 QUARANTINE: Final = timedelta(seconds=15)
 """How long a port stays unused after its process ended, so that calls to the old process do not reach a new one."""
@@ -120,3 +120,55 @@ def can_listen(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+_PATIENCE_SECONDS: Final = 1.0
+
+
+async def accepts_connections(address: str) -> bool:
+    """Return False only when the connection is refused: a busy process may be slow to accept, but is not gone."""
+    parsed = parse_host_port(address)
+    if parsed is None:
+        return False
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET6 if ":" in parsed.host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await loop.sock_connect(probe, tuple(parsed))
+        except ConnectionRefusedError:
+            return False
+        except (OSError, TimeoutError):
+            return True
+    return True
+
+
+_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_ESTABLISHED: Final = "01"
+
+
+class BackendConnections:
+    """Counts them, on Linux; elsewhere there are none to be seen."""
+
+    def __init__(self, ports: Callable[[], AbstractSet[int]]) -> None:
+        self._ports = ports
+
+    async def count(self) -> int:
+        """Connections to the ports of this moment."""
+        ports = self._ports()
+        if not ports:
+            return 0
+        return await asyncio.to_thread(lambda: sum(port in ports for port in _connected_ports()))
+
+
+def _connected_ports() -> Iterator[int]:
+    """The local port of every connection, once for each."""
+    for table in _TABLES:
+        try:
+            lines = table.read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            _, local, _, state, *_ = line.split()
+            if state == _ESTABLISHED:
+                yield int(local.rpartition(":")[2], 16)

@@ -17,7 +17,7 @@ from corral.base.errors import ChildFailed, Conflict, CorralError
 from corral.base.processes import ChildCommand, ChildProcess, Streams, start_process
 from corral.base.readiness import describe_exit
 from corral.base.tasks import first_done
-from corral.wire.replica import ProcessKey
+from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing.backend_directory import Home
 from corral.worker.membership.addresses import HostPort, local_host

@@ -13,12 +13,11 @@ from typing import Final, Protocol, Self
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import new_secret
 from corral.base.tasks import end_tasks, start_task
-from corral.wire.replica import ProcessKey
+from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing.backend_directory import Home, identity_of
 from corral.worker.processes.backend_logs import BackendLogs
-from corral.worker.processes.listening import accepts_connections
-from corral.worker.processes.ports import Ports
+from corral.worker.processes.ports import Ports, accepts_connections
 from corral.worker.processes.process import BackendProcess, Connect, Ending, Launch
 from corral.worker.processes.remains import Remains
 

@@ -17,7 +17,7 @@ from corral.frontend.api.route import Access
 from corral.frontend.nodes.decide.node import Heartbeat, Node
 from corral.frontend.routes import ROUTES
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from corral.wire.keys import hash_secret
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend

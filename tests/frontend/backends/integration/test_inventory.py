@@ -9,7 +9,7 @@ from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.frontend.backends import inventory
 from corral.wire import subjects
-from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
+from corral.wire.backends import InstalledBackend, InventoryReport, fingerprint
 from tests.kit.loop_time import overdue
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import SECRET, World

@@ -16,7 +16,7 @@ from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource
-from corral.wire.inventory import InstalledBackend
+from corral.wire.backends import InstalledBackend
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import overdue

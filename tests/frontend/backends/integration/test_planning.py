@@ -17,7 +17,7 @@ from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GallerySource
 from corral.oci.manifests import Descriptor
-from corral.wire.install import InstallRequest
+from corral.wire.backends import InstallRequest
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import HurriedClock, ManualClock
 from tests.kit.registry import answering

@@ -13,7 +13,7 @@ from corral.frontend.store.db import Database
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.wire import subjects
-from corral.wire.inventory import InstalledBackend
+from corral.wire.backends import InstalledBackend
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN
 from tests.kit.shelf import Shelf

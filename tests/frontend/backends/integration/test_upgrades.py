@@ -11,7 +11,7 @@ import pytest
 from corral.base.ids import LeaseToken
 from corral.bus.port import Bus
 from corral.frontend.backends.decide.upgrades import Check, UpgradePolicy
-from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
+from corral.frontend.backends.store import UpgradeChecks
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import Leases
 from corral.oci.manifests import Descriptor

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from corral.frontend.backends.artefacts import NoImages, RegistryImages, facts_of
+from corral.frontend.backends.catalogue import NoImages, RegistryImages, facts_of
 from corral.galleries.gallery import GalleryEntry
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import ImagePlatform

@@ -15,8 +15,8 @@ from corral.frontend.api.context import Caller
 from corral.frontend.diagnosis.routes.metrics import OF_CONTROL, metrics
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets_key import SecretsKey
-from corral.wire.gateway_counters import PER_GATEWAY, REPORT_AGE, UP, GatewayCounts, ModelCounts, RequestCount
+from corral.frontend.store.secrets import SecretsKey
+from corral.wire.metrics import PER_GATEWAY, REPORT_AGE, UP, GatewayCounts, ModelCounts, RequestCount
 from corral.wire.view import GatewayReport
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend

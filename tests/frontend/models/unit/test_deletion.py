@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.frontend.models.deletion import FilesLeft, delete_model
 from corral.frontend.models.files import ModelFileMark
+from corral.frontend.models.removal import FilesLeft, delete_model
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 import pytest
 
 from corral.base.config_fields import Config
-from corral.frontend.models.decide.keys import KNOWN, unknown_keys
-from corral.frontend.models.decide.options import FIELDS
+from corral.frontend.models.decide.keys import FIELDS, KNOWN, unknown_keys
 
 SMALL: Config = {"name": "small", "backend": "echo", "parameters": {"model": "x"}}
 

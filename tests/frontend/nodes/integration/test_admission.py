@@ -9,12 +9,12 @@ from typing import Any
 import nkeys
 import pytest
 
-from corral.bus.minting import Minter
+from corral.bus.credentials import Minter
 from corral.bus.port import Bus
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend

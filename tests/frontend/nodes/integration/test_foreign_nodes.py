@@ -10,7 +10,7 @@ from corral.bus.port import Message
 from corral.frontend.backends.inventory import INVENTORY_LIMITS
 from corral.frontend.nodes.client import MOST_BYTES, NodePending, NodeRefused
 from corral.wire import subjects
-from corral.wire.inventory import InstalledBackend, InventoryReport
+from corral.wire.backends import InstalledBackend, InventoryReport
 from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from corral.bus.minting import Minter
+from corral.bus.credentials import Minter
 from corral.bus.port import Bus
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import SecretsKey
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 

@@ -9,7 +9,7 @@ from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask, Lookups, Planner
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, TargetStatus
-from corral.frontend.rules.guard import RuleGuard
+from corral.frontend.rules.service import RuleGuard
 from corral.frontend.rules.store import FleetRuleStore
 from corral.galleries.build_uris import BackendRef
 from corral.galleries.config import GalleriesConfig

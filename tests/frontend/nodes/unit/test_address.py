@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.frontend.nodes.decide.address import NodeContact
+from corral.frontend.nodes.decide.reports import NodeContact
 
 
 def contact(address: str) -> NodeContact:

@@ -13,7 +13,7 @@ from corral.base.ids import NodeId
 from corral.base.tasks import Poke, end_tasks, start_task
 from corral.bus.port import Bus
 from corral.frontend.nodes.client import NodeClient, NodeContacts, NodePending, NodeUnreachable
-from corral.frontend.nodes.decide.address import NodeContact
+from corral.frontend.nodes.decide.reports import NodeContact
 from corral.frontend.nodes.store.nodes import Nodes
 from tests.kit.clock import START, ManualClock
 from tests.kit.gates import Gates, gated

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput
-from corral.frontend.nodes.shapes_joining import read_heartbeat, read_registration, secret_of
+from corral.frontend.nodes.shapes import read_heartbeat, read_registration, secret_of
 from corral.wire.go_json import decode
 from corral.wire.registration import CAPACITY_FIELDS, RegisterRequest
 

@@ -23,9 +23,7 @@ from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.galleries.build_uris import BackendRef
 from corral.wire import subjects
-from corral.wire.backend_changes import UpgradeRequest
-from corral.wire.install import InstallRequest
-from corral.wire.inventory import InstalledDetails
+from corral.wire.backends import InstalledDetails, InstallRequest, UpgradeRequest
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import overdue
 from tests.kit.simulated_backends import SimulatedBackends

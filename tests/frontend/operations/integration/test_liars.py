@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from corral.wire.broadcasts import OperationStatus
+from corral.wire.go_json import format_time
 from corral.wire.operation_views import JobStatus, OperationItems, OperationView
-from corral.wire.times import format_time
 from tests.kit.clock import START
 from tests.kit.simulated_backends import Faults, SimulatedBackends
 from tests.kit.world import World

@@ -20,8 +20,7 @@ from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets import Secrets
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.galleries.build_uris import BackendRef
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire

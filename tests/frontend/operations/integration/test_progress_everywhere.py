@@ -20,8 +20,7 @@ from corral.bus.server import NatsServer
 from corral.frontend.app import build_app
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets import Secrets
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.processes.control_wiring import Stores, wire
 from corral.wire.operation_views import OperationUpdate, OperationView
 from tests.kit.asgi import AsgiStream, open_stream

@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.tasks import start_task
 from corral.frontend.operations.decide.intent import Before, Intent, Outstanding
-from corral.frontend.operations.open_requests import OpenRequests, WorkerRestarted
+from corral.frontend.operations.dispatcher import OpenRequests, WorkerRestarted
 from tests.kit.clock import START
 from tests.kit.samples import an_operation
 

@@ -12,7 +12,7 @@ from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.record.decide import EventKind
 from corral.frontend.rules.decide import FleetRule, revision_of
-from corral.frontend.rules.pruning import Prune
+from corral.frontend.rules.enforcer import Prune
 from corral.frontend.rules.service import ANY_REVISION, RulesChanged, RuleSetResult
 from corral.frontend.rules.store import FleetRuleStore as RuleStore
 from corral.galleries.build_uris import BackendRef
@@ -21,8 +21,7 @@ from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.readings import Readings
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import wire
-from corral.wire.install import InstallRequest
-from corral.wire.inventory import InstalledBackend
+from corral.wire.backends import InstalledBackend, InstallRequest
 from tests.kit.clock import START
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import SECRET, World

@@ -10,10 +10,10 @@ from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
-from corral.frontend.serving.replica_exits import EXIT_LIMITS
+from corral.frontend.serving.replica_health import EXIT_LIMITS
 from corral.wire import subjects
 from corral.wire.keys import hash_secret
-from corral.wire.replica import ReplicaExited
+from corral.wire.replicas import ReplicaExited
 from tests.kit.world import SECRET, World, view_of
 
 

@@ -17,10 +17,10 @@ from corral.frontend.serving.load_jobs import LoadProgress
 from corral.frontend.serving.loading import reason_of
 from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
 from corral.wire import go_json, subjects
-from corral.wire.api_key import Scope
-from corral.wire.load_reason import REASON_SENTENCES, LoadReason
-from corral.wire.progress import InstallBytes, InstallProgress
-from corral.wire.replica import ProcessKey, ReplicaAccess
+from corral.wire.backends import InstallBytes, InstallProgress
+from corral.wire.keys import Scope
+from corral.wire.models import REASON_SENTENCES, LoadReason
+from corral.wire.replicas import ProcessKey, ReplicaAccess
 from corral.wire.view import MODEL_GONE, Beat, GatewayReport, ReplicaFailure, View, ViewChange
 from tests.kit.patience import PATIENCE, within_patience
 from tests.kit.world import MODEL, SECRET, World, view_of

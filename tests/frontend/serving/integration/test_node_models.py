@@ -11,9 +11,9 @@ from corral.base.tasks import running
 from corral.bus.port import Bus
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.replica import LIVE
-from corral.frontend.serving.node_models import WITHIN
+from corral.frontend.serving.unloading import WITHIN
 from corral.frontend.store.db import Database
-from corral.wire.replica import RunningModel
+from corral.wire.replicas import RunningModel
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.world import FakeNode, World, open_world, view_of

@@ -6,7 +6,7 @@ from corral.base.ids import FrontendId, new_lease_token
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.orphans import PERIOD
 from corral.frontend.store.leases import Leases
-from corral.wire.replica import RunningModel
+from corral.wire.replicas import RunningModel
 from tests.kit.world import FakeNode, World
 
 STRAY = RunningModel(model_id="stray", replica_index=0, address="127.0.0.1:7777")

@@ -4,9 +4,8 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.frontend.models.decide.model import Catalogue, ModelProblem, ModelSpec
-from corral.frontend.nodes.decide.process import ReportedProcess
-from corral.frontend.serving.decide.reconcile import Explained, Outgrown, outgrown
-from corral.frontend.serving.decide.replica import FINAL, LIVE, ReplicaState
+from corral.frontend.nodes.decide.reports import ReportedProcess
+from corral.frontend.serving.decide.replica import FINAL, LIVE, Explained, Outgrown, ReplicaState, outgrown
 from tests.kit.samples import a_load_job, a_replica
 
 NODE = NodeId("node-of-nobody")

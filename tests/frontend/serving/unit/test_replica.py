@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from corral.base.ids import LeaseToken
-from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.decide.reports import ReportedProcess
 from corral.frontend.serving.decide import load_job, replica
 from corral.frontend.serving.decide.load_job import LoadPolicy, LoadState, may_claim
 from corral.frontend.serving.decide.replica import FINAL, LIVE, ReplicaState, before

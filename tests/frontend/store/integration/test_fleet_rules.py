@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.backends.decide.backend import Artefact, payload_of, with_alias_kept
-from corral.frontend.backends.store.inventories import write_reports
+from corral.frontend.backends.store import write_reports
 from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentState, Verb
 from corral.frontend.operations.decide.operation import Operation, Target, TargetStatus
 from corral.frontend.operations.store.intents import IntentChange, Intents

@@ -12,7 +12,7 @@ from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
 from corral.frontend.store.schema import api_keys
-from corral.wire.api_key import Scope
+from corral.wire.keys import Scope
 from tests.kit.samples import a_key, after, an_event
 
 

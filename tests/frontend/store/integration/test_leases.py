@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 
 from corral.base.ids import LeaseToken
 from corral.frontend.backends.decide.backend import with_alias_kept
-from corral.frontend.backends.store.inventories import write_reports
+from corral.frontend.backends.store import write_reports
 from corral.frontend.operations.decide.intent import Before, Outstanding, Verb
 from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.operations.store.operations import OperationStore
@@ -16,8 +16,7 @@ from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import Leases, free_all, guard
 from corral.frontend.store.schema import hearing
-from corral.frontend.store.secrets import Secrets
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.samples import a_load_job, after, an_operation
 
 A, B = LeaseToken("a"), LeaseToken("b")

@@ -14,7 +14,7 @@ from sqlalchemy.engine.interfaces import ReflectedIndex
 from corral.base.errors import SchemaTooNew
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.backends.decide.backend import artefact_of, with_alias_kept
-from corral.frontend.backends.store.inventories import write_reports
+from corral.frontend.backends.store import write_reports
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import Before
 from corral.frontend.operations.store.intents import Intents
@@ -28,8 +28,7 @@ from corral.frontend.store.engines import Timeouts
 from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.migrations.versions import r0003_operations
 from corral.frontend.store.schema import metadata
-from corral.frontend.store.secrets import Secrets
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.databases import DatabaseSource
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
 

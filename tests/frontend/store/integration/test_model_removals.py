@@ -6,7 +6,7 @@ import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.backends.decide.backend import with_alias_kept
-from corral.frontend.backends.store.inventories import write_reports
+from corral.frontend.backends.store import write_reports
 from corral.frontend.models.decide.removal import REASON, RemovedModel
 from corral.frontend.models.store import ModelRemovals
 from corral.frontend.operations.decide.intent import Intent, Verb
@@ -21,8 +21,7 @@ from corral.frontend.serving.store.load_jobs import LoadJobs, stop_serving
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.frontend.serving.store.restorations import Restorations
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets import Secrets
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.samples import a_load_job, a_replica, after, an_event, an_operation
 
 MINE = LeaseToken("mine")

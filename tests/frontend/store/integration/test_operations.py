@@ -8,7 +8,7 @@ import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.backends.decide.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
-from corral.frontend.backends.store.inventories import Inventories, write_reports
+from corral.frontend.backends.store import Inventories, write_reports
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide import intent as intents_
 from corral.frontend.operations.decide import intent_steps

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId
-from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.decide.reports import ReportedProcess
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
@@ -16,8 +16,7 @@ from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import replicas as table
-from corral.frontend.store.secrets import Secrets
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")

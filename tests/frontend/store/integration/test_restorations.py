@@ -15,8 +15,7 @@ from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.frontend.serving.store.restorations import Restorations
 from corral.frontend.store.db import Database
-from corral.frontend.store.secrets import Secrets
-from corral.frontend.store.secrets_key import SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.samples import a_load_job, a_replica, after, an_event
 
 MINE = LeaseToken("mine")

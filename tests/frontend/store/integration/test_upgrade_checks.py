@@ -1,7 +1,7 @@
 """What was last found to be offered, on both databases."""
 
 from corral.frontend.backends.decide.upgrades import Check, Offer
-from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
+from corral.frontend.backends.store import UpgradeChecks
 from corral.frontend.store.db import Database
 from tests.kit.samples import after
 

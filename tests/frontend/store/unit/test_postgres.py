@@ -15,7 +15,7 @@ from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.engines import Timeouts
 from corral.frontend.store.leases import Leases
-from corral.wire.api_key import Scope
+from corral.wire.keys import Scope
 from tests.kit.databases import DatabaseSource
 from tests.kit.loop_time import without_waiting
 from tests.kit.samples import a_key, an_event

@@ -17,9 +17,8 @@ from sqlalchemy import event, text
 from corral.base.errors import DatabaseInUse, DatabaseUnavailable, InvalidInput, PathNotUsable
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
-from corral.frontend.store.engines import Timeouts
+from corral.frontend.store.engines import Timeouts, sqlite_path
 from corral.frontend.store.migrations import upgrade
-from corral.frontend.store.urls import sqlite_path
 from tests.kit.samples import an_event
 
 QUICK = Timeouts(busy=timedelta(milliseconds=150), queue=timedelta(seconds=5))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.frontend.store import sqlite_driver
-from corral.frontend.store.sqlite_driver import SqliteConnection
+from corral.frontend.store import sqlite as sqlite_driver
+from corral.frontend.store.sqlite import SqliteConnection
 from tests.kit.leaks import open_descriptors
 
 

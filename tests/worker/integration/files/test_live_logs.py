@@ -10,8 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.worker.processes.backend_logs import MOST_WAITING, OutputStream
-from corral.worker.processes.log_routes import LiveTimes
+from corral.worker.processes.backend_logs import MOST_WAITING, LiveTimes, OutputStream
 from tests.kit.clock import ManualClock
 from tests.kit.file_worker import FileWorker, open_file_worker
 from tests.kit.loop_time import let_loop_time_pass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.wire.file_transfer import ContentRange
+from corral.wire.files import ContentRange
 from corral.worker.files.judging import Present, RangeVerdict, judge
 
 ONE, OTHER = "1" * 64, "2" * 64

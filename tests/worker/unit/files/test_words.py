@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.wire.file_transfer import ContentRange
+from corral.wire.files import ContentRange
 from corral.worker.files.downloads import Span, parse_range
 from corral.worker.files.judging import parse_content_range
 from corral.worker.files.keys import Area, cleaned, decoded, locate

@@ -7,7 +7,7 @@ import pytest
 
 from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.worker.hardware.gpus.gpu import Gpus, MeasuredGpu, NoGpus, Vendor, together
-from corral.worker.hardware.space import Space
+from corral.worker.hardware.readings import Space
 
 GIB = 1024**3
 NVIDIA = MeasuredGpu(vendor=Vendor.NVIDIA, name="L4", compute_capability=(8, 9), total=24 * GIB, free=20 * GIB)

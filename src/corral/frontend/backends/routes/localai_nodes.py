@@ -12,14 +12,14 @@ from corral.frontend.api.bodies import checked_galleries, read_compat
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.planning import Ask
-from corral.frontend.backends.routes.localai_acts import deleted, job_to_follow, results, why_not_deleted
+from corral.frontend.backends.routes.localai import deleted, job_to_follow, results, why_not_deleted
 from corral.frontend.backends.shapes import installed_backends
 from corral.frontend.nodes.decide.node import NodeType
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import OperationState
-from corral.frontend.rules.guard import RuleDemands
+from corral.frontend.rules.service import RuleDemands
 from corral.galleries.build_uris import BackendRef
-from corral.wire.inventory import InstalledBackend
+from corral.wire.backends import InstalledBackend
 from corral.wire.operation_views import Deleted, JobStarted, NodeBackendAsk
 
 

@@ -16,9 +16,11 @@ from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.backends.decide.gallery_page import PageQuery
 from corral.frontend.backends.inventory import is_listed
-from corral.frontend.backends.shapes import Reported, backend_rows, fleet_backends
-from corral.frontend.backends.shapes_gallery import (
+from corral.frontend.backends.shapes import (
+    Reported,
     available_backends,
+    backend_rows,
+    fleet_backends,
     fleet_listing,
     fleet_offer,
     gallery_page,
@@ -29,9 +31,8 @@ from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.galleries.capability import DEFAULT
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.readings import Readings
-from corral.wire.gallery_pages import AvailableBackend, GalleryPage, KnownBackend
-from corral.wire.gallery_views import FleetGalleryListing, FleetOfferView
-from corral.wire.install import Gallery
+from corral.wire.backends import Gallery
+from corral.wire.galleries import AvailableBackend, FleetGalleryListing, FleetOfferView, GalleryPage, KnownBackend
 from corral.wire.operation_views import BackendRow, FleetBackends
 
 

@@ -11,8 +11,8 @@ from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.decide.upgrades import Comparison, Judged
 from corral.frontend.backends.upgrades import Findings
 from corral.frontend.nodes.decide.node import SeenNode
-from corral.wire.times import format_time
-from corral.wire.upgrade_views import BackendUpgradeView, NodeDrift, NodeUpgradeView, UpgradeInfo, UpgradesView
+from corral.wire.galleries import BackendUpgradeView, NodeDrift, NodeUpgradeView, UpgradeInfo, UpgradesView
+from corral.wire.go_json import format_time
 
 
 async def list_compat(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -2,7 +2,7 @@
 
 from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 
 async def check_bus(context: AdminContext) -> Finding:

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from corral.base.durations import format_duration
+from corral.base.words import format_duration
 from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 _SUSPICIOUS = timedelta(seconds=5)
 

@@ -3,7 +3,7 @@
 from corral.base.errors import DatabaseUnavailable
 from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 _SLOW_SECONDS = 0.5
 

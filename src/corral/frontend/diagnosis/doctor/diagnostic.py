@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from corral.frontend.api.context import AdminContext
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 Diagnostic = Callable[[AdminContext], Awaitable[Finding]]
 

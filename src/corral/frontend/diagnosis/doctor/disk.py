@@ -5,7 +5,7 @@ import shutil
 
 from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 _GIB = 1024**3
 _LITTLE = 1 * _GIB

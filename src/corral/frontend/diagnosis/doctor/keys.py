@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
-from corral.wire.api_key import Scope
-from corral.wire.node_views import Finding
+from corral.wire.keys import Scope
+from corral.wire.nodes import Finding
 
 _SOON = timedelta(days=7)
 

@@ -5,7 +5,7 @@ from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.replica import ReplicaState
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 
 async def check_models(context: AdminContext) -> Finding:

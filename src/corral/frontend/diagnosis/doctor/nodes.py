@@ -3,7 +3,7 @@
 from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 _REMEDY = {
     NodeStatus.PENDING: "approve them with `corral nodes approve`",

@@ -4,7 +4,7 @@ from corral.base.words import listed
 from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.frontend.operations.decide.operation import Operation, OperationState
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 _SHORT_ID = 8
 

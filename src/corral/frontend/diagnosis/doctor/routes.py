@@ -21,7 +21,7 @@ from corral.frontend.diagnosis.doctor.models import check_models
 from corral.frontend.diagnosis.doctor.nodes import check_nodes
 from corral.frontend.diagnosis.doctor.operations import check_operations
 from corral.frontend.diagnosis.doctor.strangers import check_strangers
-from corral.wire.node_views import DoctorReport, Finding
+from corral.wire.nodes import DoctorReport, Finding
 
 DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (
     ("database", check_database),

@@ -4,7 +4,7 @@ from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.frontend.nodes.decide.node import SUSPICIONS, NodeStatus
 from corral.frontend.nodes.fleet import NodeFilter
-from corral.wire.node_views import Finding
+from corral.wire.nodes import Finding
 
 
 async def check_strangers(context: AdminContext) -> Finding:

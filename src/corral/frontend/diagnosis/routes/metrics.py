@@ -19,8 +19,7 @@ from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.gateway_reports import SeenGateway
-from corral.wire.gateway_counters import REPORT_AGE, UP, families
-from corral.wire.metrics import MetricDescription, MetricFamily, MetricKind, Sample, render
+from corral.wire.metrics import REPORT_AGE, UP, MetricDescription, MetricFamily, MetricKind, Sample, families, render
 
 _BUILD: Final = MetricDescription(
     "corral_build_info", MetricKind.GAUGE, "Version of this frontend; always 1.", ("version",)

@@ -14,7 +14,7 @@ from corral import __version__
 from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec
-from corral.wire.node_views import LocalAIFeatures, VersionView
+from corral.wire.nodes import LocalAIFeatures, VersionView
 from corral.wire.registration import FEATURES
 
 

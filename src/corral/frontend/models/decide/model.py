@@ -16,9 +16,8 @@ from typing import Final
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
 from corral.base.errors import InvalidInput
-from corral.frontend.models.decide.backend_names import meant_by
-from corral.frontend.models.decide.options import DEFAULT_CONTEXT, FIELDS, REQUEST_DEFAULTS, check_below
-from corral.frontend.models.decide.requests import request_rules
+from corral.frontend.models.decide.keys import DEFAULT_CONTEXT, FIELDS, REQUEST_DEFAULTS, check_below
+from corral.frontend.models.decide.requests import meant_by, request_rules
 
 DEFAULT_BATCH: Final = 512
 _LONGEST_NAME: Final = 200

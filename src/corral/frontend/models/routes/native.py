@@ -16,8 +16,8 @@ from corral.frontend.serving.decide.load_job import LoadJob
 from corral.frontend.serving.decide.replica import LIVE, UNSERVED, Replica, ReplicaState
 from corral.frontend.serving.load_jobs import LoadProgress
 from corral.frontend.serving.shapes import replica_view
-from corral.wire.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
-from corral.wire.times import format_time
+from corral.wire.go_json import format_time
+from corral.wire.models import LoadJobView, ModelList, ModelProblemView, ModelView
 
 COLD = "cold"
 LOADING = "loading"

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, Dialect, RouteSpec
-from corral.frontend.backends.routes.localai_acts import whole_url
+from corral.frontend.backends.routes.localai import whole_url
 from corral.frontend.operations.decide.localai_status import operation_status
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.routes.localai import job, status

@@ -13,20 +13,18 @@ from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.base.source_address import source_of
 from corral.bus.credentials import UserJwt
-from corral.frontend.access.http import NodeClaim
-from corral.frontend.access.principals import JoinToken
+from corral.frontend.access.principals import JoinToken, NodeClaim
 from corral.frontend.api.answers import answer, node_error, worker_denied
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
 from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.frontend.nodes.decide.registration import TooManyPending
 from corral.frontend.nodes.registry import Registered
-from corral.frontend.nodes.shapes_joining import read_heartbeat, read_registration, secret_of
+from corral.frontend.nodes.shapes import read_heartbeat, read_registration, secret_of
 from corral.frontend.serving.decide.replica import SERVING
 from corral.frontend.serving.shapes import replica_rows
-from corral.wire.go_json import decode
-from corral.wire.keyless import HEARTBEAT, REGISTER
-from corral.wire.keys import hash_secret, same
+from corral.wire.go_json import ZERO, decode, format_time
+from corral.wire.keys import HEARTBEAT, REGISTER, hash_secret, same
 from corral.wire.refusals import Acknowledged
 from corral.wire.registration import (
     FEATURES,
@@ -37,8 +35,7 @@ from corral.wire.registration import (
     RegisterRequest,
     RegisterResponse,
 )
-from corral.wire.replica_views import ReplicaRow
-from corral.wire.times import ZERO, format_time
+from corral.wire.replicas import ReplicaRow
 
 _INVALID_TOKEN = "invalid registration token"  # noqa: S105 - a message
 _TRUSTED = "corral up"

@@ -12,7 +12,7 @@ from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.nodes.client import NodeGone, NodePending
 from corral.frontend.nodes.logs import WorkerAnswer, WorkerUnreachable
-from corral.wire.log_lines import LogLine
+from corral.wire.nodes import LogLine
 
 
 async def names(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -15,8 +15,8 @@ from corral.frontend.nodes.routes.localai import node_loads, read_labels
 from corral.frontend.nodes.routes.query import QUERY, read_filter, read_limit
 from corral.frontend.nodes.shapes import node_detail
 from corral.frontend.serving.shapes import replica_view
-from corral.wire.node_views import NodeDetail, NodePage
-from corral.wire.replica_views import ReplicaView
+from corral.wire.nodes import NodeDetail, NodePage
+from corral.wire.replicas import ReplicaView
 
 
 async def list_nodes(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -12,8 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.record.decide import Event
-from corral.frontend.store.dialect import among
-from corral.frontend.store.row_sets import RowSet, same
+from corral.frontend.store.dialect import RowSet, among, same
 from corral.frontend.store.schema import nodes
 
 

@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
 from corral.frontend.access.store import revoke_keys_of
-from corral.frontend.nodes.decide.address import NodeContact
 from corral.frontend.nodes.decide.brake import Pulse
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, Suspicion
 from corral.frontend.nodes.decide.registration import AdmissionPolicy, TooManyPending, crowd_problem
+from corral.frontend.nodes.decide.reports import NodeContact
 from corral.frontend.nodes.store import looks
 from corral.frontend.nodes.store.looks import NodeLook
 from corral.frontend.nodes.store.rows import (
@@ -34,8 +34,7 @@ from corral.frontend.nodes.store.rows import (
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.store.db import Database, ForgetStep
-from corral.frontend.store.dialect import among, insert_into
-from corral.frontend.store.row_sets import RowSet, same
+from corral.frontend.store.dialect import RowSet, among, insert_into, same
 from corral.frontend.store.schema import nodes
 from corral.frontend.store.secrets import SealedSecret, discard, node_secret_name, store_sealed
 

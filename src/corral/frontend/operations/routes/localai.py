@@ -12,7 +12,7 @@ from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.operations.decide.localai_status import operation_status
-from corral.frontend.operations.routes.pages import cut, read_place
+from corral.frontend.operations.routes.native import cut, read_place
 from corral.frontend.operations.shapes import (
     UNKNOWN_JOB,
     history_item,

@@ -1,8 +1,10 @@
-"""Operations in Corral's own form: `/api/v1/operations`, with full states, per node."""
+"""Lists of operations, page by page: where a page begins, and where the next one does."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,14 +16,40 @@ from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec, read_body
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.backends.planning import Ask, Planned
-from corral.frontend.nodes.routes.query import DEFAULT_LIMIT, MAX_LIMIT
+from corral.frontend.nodes.fleet import read_cursor, write_cursor
+from corral.frontend.nodes.routes.query import DEFAULT_LIMIT, MAX_LIMIT, read_limit
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation
-from corral.frontend.operations.routes.pages import cut, read_place
 from corral.frontend.operations.shapes import operation_view
 from corral.galleries.build_uris import BackendRef
 from corral.wire.go_json import decode
 from corral.wire.operation_views import Changed, NodesAsk, OperationAsk, OperationPage, OperationView, Plan, PlannedView
+
+OperationCursor = tuple[datetime, str]
+"""When an operation was accepted, and its id."""
+
+
+def read_place(query: QueryParams, *, usual: int, most: int) -> tuple[int, OperationCursor | None]:
+    """How many are asked for, and after which one."""
+    cursor = query.get("cursor")
+    return read_limit(query, usual=usual, most=most), _place(cursor) if cursor else None
+
+
+def cut(found: Sequence[Operation], limit: int) -> tuple[Sequence[Operation], str | None]:
+    """A page of one operation more than asked for, and where to go on; None at the end."""
+    if len(found) <= limit:
+        return found, None
+    last = found[limit - 1]
+    return found[:limit], write_cursor(last.accepted_at.isoformat(), last.id)
+
+
+def _place(cursor: str) -> OperationCursor:
+    at, id = read_cursor(cursor)
+    try:
+        return datetime.fromisoformat(at), id
+    except ValueError as error:
+        raise InvalidInput("cursor", "is not one that this API gave out") from error
+
 
 _LONGEST_KEY = 200
 

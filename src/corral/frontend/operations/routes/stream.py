@@ -17,11 +17,11 @@ from starlette.responses import Response, StreamingResponse
 
 from corral.base.errors import CorralError
 from corral.base.ids import OperationId
-from corral.frontend.access.http import principal_of
+from corral.frontend.access.principals import principal_of
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.operations.progress import ALL
-from corral.wire.api_key import Scope
+from corral.wire.keys import Scope
 from corral.wire.operation_views import OperationUpdate
 
 log = logging.getLogger(__name__)

@@ -28,6 +28,7 @@ from corral.frontend.operations.decide.intent import (
 from corral.frontend.operations.store.intent_batches import (
     held,
     in_order,
+    intent_of,
     lease,
     locked,
     locked_places,
@@ -35,7 +36,6 @@ from corral.frontend.operations.store.intent_batches import (
     write_intents,
     write_targets,
 )
-from corral.frontend.operations.store.intent_rows import intent_of
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import among
 from corral.frontend.store.schema import intents as intents_table

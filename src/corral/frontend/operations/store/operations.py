@@ -14,13 +14,14 @@ from corral.frontend.operations.decide.operation import FINAL, UNDER_WAY, Operat
 from corral.frontend.operations.store.intent_batches import (
     in_order,
     insert_targets,
+    intent_of,
     locked,
     replace_intents,
     supersede_targets,
+    target_of,
     write_intents,
     write_targets,
 )
-from corral.frontend.operations.store.intent_rows import intent_of, target_of
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.store.db import Database

@@ -1,25 +1,15 @@
-"""Replicas: one process that serves one model on one node, and the states it goes through.
+"""Replicas as values: their states, which transition is legal, and what a node's report says about them."""
 
-    reserved   a place is taken; nothing was asked of the node yet
-    staging    files are on their way
-    loading    the node was asked to start the process, or the process to load
-    loaded     it answers requests
-    unloading  it is being ended
-    idle       ended as wanted (final)
-    failed     never became loaded (final)
-    lost       was there, and is gone without our doing (final)
-
-A new attempt is a new replica, so that nothing which is said late of the old one can touch the new one.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 from corral.base.ids import NodeId, ReplicaId
-from corral.frontend.nodes.decide.process import Reach, ReportedProcess, port_of
+from corral.frontend.models.decide.model import Catalogue
+from corral.frontend.nodes.decide.reports import Reach, ReportedProcess, port_of
+from corral.frontend.serving.decide.load_job import LoadJob
 
 
 class ReplicaState(StrEnum):
@@ -113,3 +103,40 @@ UNSERVED: Final = "unserved"
 
 def unserved_reason(backend: str) -> str:
     return f"the backend {backend} speaks gRPC only, and its worker gives it no URL; LocalAI's workers never do"
+
+
+class Outgrown(StrEnum):
+    """Why a replica serves what nobody wants any more."""
+
+    DELETED = "the model was deleted"
+    REDIRECTED = "the model became an alias"
+    CHANGED = "the model's configuration was changed"
+
+
+def outgrown(replica: Replica, catalogue: Catalogue) -> Outgrown | None:
+    """None for what still fits, and where a file that cannot be read may hold the model."""
+    spec = catalogue.models.get(replica.model)
+    if spec is None:
+        return None if catalogue.may_hide(replica.model) else Outgrown.DELETED
+    if spec.alias_of:
+        return Outgrown.REDIRECTED
+    return None if spec.revision == replica.revision else Outgrown.CHANGED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """The places that somebody takes, or is about to take, as one look at the database tells."""
+
+    places: frozenset[tuple[NodeId, str, int]]
+    loads: frozenset[tuple[NodeId, str]]
+
+    @classmethod
+    def by(cls, replicas: Iterable[Replica], jobs: Iterable[LoadJob]) -> "Explained":
+        return cls(
+            places=frozenset((one.node_id, one.model, one.index) for one in replicas if one.state in LIVE),
+            loads=frozenset((one.node_id, one.model) for one in jobs if one.node_id is not None),
+        )
+
+    def covers(self, node_id: NodeId, process: ReportedProcess) -> bool:
+        """A replica in any living state explains a process in its place, also one that is still being installed."""
+        return (node_id, process.model, process.index) in self.places or (node_id, process.model) in self.loads

@@ -9,13 +9,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from corral.base.errors import CorralError, InvalidInput
-from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.frontend.access.http import principal_of
+from corral.base.errors import UNREADABLE_JSON, CorralError, InvalidInput
+from corral.frontend.access.principals import principal_of
 from corral.frontend.api.answers import answer, no_content
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec, read_body
-from corral.wire.api_key import Scope
+from corral.wire.keys import Scope
 from corral.wire.view import EnsureModel, GatewayReport, Loading, View, encode_line
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import load_jobs, restorations
 from corral.frontend.store.secrets import Secrets
-from corral.wire.load_reason import LoadReason
+from corral.wire.models import LoadReason
 
 TransactionStep = Callable[[AsyncConnection], Awaitable[None]]
 

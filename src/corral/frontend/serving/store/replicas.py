@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, select, u
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, ReplicaId
-from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.decide.reports import ReportedProcess
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.serving.decide.replica import FINAL, LIVE, Replica, ReplicaState, before

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from corral.worker.hardware.gpus.files import number_in, text_in
-from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor, number_in, text_in
 
 
 def read(device: Path) -> MeasuredGpu:

@@ -7,12 +7,12 @@ from datetime import timedelta
 from types import ModuleType
 
 from corral.base.tasks import task_group
-from corral.worker.hardware.bounded_reading import BoundedReading
 from corral.worker.hardware.gpus.apple import Apple
 from corral.worker.hardware.gpus.gpu import Detector, MeasuredGpu
 from corral.worker.hardware.gpus.nvidia import Nvidia
 from corral.worker.hardware.gpus.sysfs import Sysfs
 from corral.worker.hardware.gpus.tegra import Tegra
+from corral.worker.hardware.readings import BoundedReading
 
 log = logging.getLogger(__name__)
 

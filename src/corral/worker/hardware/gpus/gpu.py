@@ -1,11 +1,12 @@
-"""What is known of one GPU, and of all GPUs of a machine taken together. Pure."""
+"""What is known of a GPU, and reading the small files that say it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
-from corral.worker.hardware.space import Space
+from corral.worker.hardware.readings import Space
 
 
 class Vendor(StrEnum):
@@ -87,3 +88,20 @@ def _lowest(capabilities: Iterable[tuple[int, int] | None]) -> str:
     """What all of them can do, since a model may be spread over them."""
     known = [capability for capability in capabilities if capability is not None]
     return "{}.{}".format(*min(known)) if known else ""
+
+
+def text_in(path: Path) -> str:
+    """Trimmed, also of the zero bytes in a device tree; empty when it cannot be read."""
+    try:
+        return path.read_bytes().decode("utf-8", errors="replace").strip(" \t\n\0")
+    except OSError:
+        return ""
+
+
+def number_in(path: Path) -> int | None:
+    """Decimal, or hexadecimal after `0x`; None when it is neither."""
+    text = text_in(path)
+    try:
+        return int(text, 16 if text.lower().startswith("0x") else 10)
+    except ValueError:
+        return None

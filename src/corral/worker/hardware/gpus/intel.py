@@ -6,8 +6,7 @@ nothing is said of it and such a machine counts as one without a GPU when builds
 
 from pathlib import Path
 
-from corral.worker.hardware.gpus.files import number_in
-from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor, number_in
 
 
 def read(device: Path) -> MeasuredGpu:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from corral.worker.hardware.gpus import amd, intel
-from corral.worker.hardware.gpus.files import number_in
-from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor, number_in
 
 PCI_IDS: Final[Mapping[int, Vendor]] = {0x10DE: Vendor.NVIDIA, 0x1002: Vendor.AMD, 0x8086: Vendor.INTEL}
 """In the order in which vendors are preferred. Whatever else shows a picture, as a server's console does, is no GPU."""

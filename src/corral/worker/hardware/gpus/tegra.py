@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from corral.worker.hardware.gpus.files import text_in
-from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor, text_in
 
 COMPUTE_CAPABILITIES: Final[Mapping[str, tuple[int, int]]] = {
     "nvidia,tegra210": (5, 3),

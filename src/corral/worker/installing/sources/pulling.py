@@ -1,20 +1,23 @@
-"""Has backends pulled by a process of their own, straight into the directory in which they are made."""
+"""Images and archives by their uri, pulled by a child process straight into the directory in which they are made."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from corral.oci.config import ImagesConfig, Pin, make_order
-from corral.oci.errors import DiskFull, ImageError
+from corral.oci.errors import DiskFull, ImageError, SourceInvalid
 from corral.oci.orders import PullOrder, PullProgress, words_of
 from corral.oci.puller import Puller
-from corral.wire.progress import Phase
-from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, NoRoom
+from corral.oci.references import default_name, names_an_entry, parse_source
+from corral.wire.backends import Phase
+from corral.worker.installing.backend_metadata import Metadata
+from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, InstallableBackend, InstallOrder, NoRoom
 from corral.worker.installing.progress import InstallStep
 
 log = logging.getLogger(__name__)
@@ -92,3 +95,23 @@ def _step(progress: PullProgress, artefact: PullArtefact) -> InstallStep:
         share=progress.percentage,
         phase=Phase(progress.phase),
     )
+
+
+class UriSource:
+    """Takes every uri but names of gallery entries; whatever is wrong with it is said."""
+
+    def __init__(self, pulls: Pulls) -> None:
+        self._pulls = pulls
+
+    async def find(self, order: InstallOrder) -> InstallableBackend | None:
+        if not order.uri or names_an_entry(order.uri):
+            return None
+        try:
+            source = parse_source(order.uri)
+        except SourceInvalid as error:
+            raise CannotInstall(error.message) from error
+        name = order.name or default_name(source)
+        if not name:
+            raise CannotInstall("specifying a name is required for OCI images")
+        metadata = Metadata(name=name, alias=order.alias, uri=order.uri)
+        return InstallableBackend(metadata=metadata, fetch=partial(self._pulls.fetch, PullArtefact(uris=(order.uri,))))

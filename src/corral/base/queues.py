@@ -1,0 +1,130 @@
+"""Bounded work: lanes for as many at once as allowed, and batches that share one transaction."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Final, Generic, TypeVar
+
+from corral.base.errors import CorralError
+
+
+class Lane:
+    """So many at once. Whoever takes longer than most gives its slot back and goes on without one."""
+
+    def __init__(self, slots: int, *, patience: timedelta, most_slow: int = 10_000) -> None:
+        self.free = asyncio.Semaphore(slots)
+        self.patience = patience.total_seconds()
+        self.most_slow = most_slow
+        self.slow = 0
+        """How many go on without a slot."""
+
+    def slot(self) -> "Slot":
+        """One of the slots, held while inside of `async with`."""
+        return Slot(self)
+
+
+class Slot:
+    """A class and not a generator: every message to a node goes through one."""
+
+    __slots__ = ("_is_slow", "_lane", "_timer")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._is_slow = False
+
+    async def __aenter__(self) -> None:
+        await self._lane.free.acquire()
+        self._timer = asyncio.get_running_loop().call_later(self._lane.patience, self._let_others_pass)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._is_slow:
+            self._lane.slow -= 1
+        else:
+            self._lane.free.release()
+
+    def _let_others_pass(self) -> None:
+        if self._lane.slow < self._lane.most_slow:
+            self._is_slow = True
+            self._lane.slow += 1
+            self._lane.free.release()
+
+
+_LARGEST: Final = 250
+_SPACING_SECONDS: Final = 0.02
+"""From the beginning of one transaction to that of the next. Whoever comes alone finds that it is over."""
+_GATHERING_SECONDS: Final = 0.005
+"""For which the first one waits for others that are known to be under way."""
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class _BatchItem(Generic[ItemT, ResultT]):
+    __slots__ = ("item", "stored")
+
+    def __init__(self, item: ItemT) -> None:
+        self.item = item
+        self.stored: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+
+
+class Batches(Generic[ItemT, ResultT]):
+    """`store` waits in the queue. Whoever comes first empties it for all; one that comes alone waits for nobody."""
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[ItemT]], Awaitable[Sequence[ResultT]]],
+        *,
+        under_way: Callable[[], int] = lambda: 0,
+        spacing_seconds: float = _SPACING_SECONDS,
+    ) -> None:
+        """`write` stores all or nothing, and answers for each. `under_way` may come soon, those that wait included.
+
+        A spacing of 0 is for reads: those that come while one is under way share the next.
+        """
+        self._write_all = write
+        self._under_way = under_way
+        self._spacing_seconds = spacing_seconds
+        self._queue: list[_BatchItem[ItemT, ResultT]] = []
+        self._writing = asyncio.Lock()
+        self._not_before = 0.0
+
+    async def store(self, item: ItemT) -> ResultT:
+        """What `write` answers for it. Fails as that does; then nothing was stored.
+
+        If cancelled, it is stored only when its transaction is under way already.
+        """
+        waiting = _BatchItem[ItemT, ResultT](item)
+        self._queue.append(waiting)
+        try:
+            async with self._writing:  # across the transaction on purpose: so the others come together, and share
+                while not waiting.stored.done():
+                    await self._write()
+        finally:
+            waiting.stored.cancel()  # if there is no answer yet: this one gives up, the others do not
+        return await waiting.stored
+
+    async def _write(self) -> None:
+        await self._gather()
+        wanted = [one for one in self._queue if not one.stored.cancelled()]
+        batch, self._queue = wanted[:_LARGEST], wanted[_LARGEST:]
+        try:
+            results = await self._write_all([one.item for one in batch])
+        except CorralError as error:
+            for one in batch:
+                if not one.stored.cancelled():
+                    one.stored.set_exception(error)
+            return
+        except BaseException:
+            self._queue = batch + self._queue
+            raise
+        for one, result in zip(batch, results, strict=True):
+            if not one.stored.cancelled():
+                one.stored.set_result(result)
+
+    async def _gather(self) -> None:
+        loop = asyncio.get_running_loop()
+        if len(self._queue) < _LARGEST:
+            others = self._under_way() > len(self._queue)
+            await asyncio.sleep(max(self._not_before - loop.time(), _GATHERING_SECONDS if others else 0))
+        self._not_before = loop.time() + self._spacing_seconds

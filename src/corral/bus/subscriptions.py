@@ -1,0 +1,114 @@
+"""What happens to messages of a subscription, and whether somebody listens to a subject."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+
+from corral.base.errors import BusPermissionDenied, BusUnavailable
+from corral.base.tasks import start_task
+from corral.bus.link import Link, LinkSubscription, Receive
+from corral.bus.port import Handler, Message
+
+log = logging.getLogger(__name__)
+
+_CANCEL_SECONDS: Final = 2.0
+
+
+class Handlers:
+    """Owns the tasks that it starts: `finish` awaits every one of them."""
+
+    def __init__(self, subject: str, handler: Handler, concurrency: int) -> None:
+        self._subject = subject
+        self._handler = handler
+        self._slots = asyncio.Semaphore(concurrency)
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def dispatch(self, message: Message) -> None:
+        """Start handling. Waits only while the bound is reached, and so holds back the messages behind this one."""
+        await self._slots.acquire()
+        task = start_task(self._handle(message), name=f"bus handler {self._subject}")
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    async def finish(self, within: timedelta, *, apart_from: asyncio.Task[object] | None) -> None:
+        """Wait for the running handlers, then cancel the rest; but not the one that called for the end itself."""
+        others = {task for task in self._running if task is not apart_from}
+        try:
+            if others:
+                await asyncio.wait(others, timeout=within.total_seconds())
+        finally:
+            await self._cancel({task for task in others if not task.done()})
+
+    async def _cancel(self, late: set[asyncio.Task[None]]) -> None:
+        if not late:
+            return
+        log.warning(
+            "handlers cancelled",
+            extra={"event": "bus.handlers_cancelled", "subject": self._subject, "handlers": len(late)},
+        )
+        for task in late:
+            task.cancel()
+        await asyncio.wait(late, timeout=_CANCEL_SECONDS)
+
+    async def _handle(self, message: Message) -> None:
+        try:
+            await self._handler(message)
+        except Exception:
+            log.exception("handler failed", extra={"event": "bus.handler_failed", "subject": message.subject})
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._slots.release()
+
+
+class Interest:
+    """A subscription as the server should have it, on whichever link there is."""
+
+    def __init__(self, subject: str, queue: str, receive: Receive) -> None:
+        self.subject = subject
+        self._queue = queue
+        self._receive = receive
+        self.link: Link | None = None
+        self.is_refused = False
+        """The server of this link said no, though an earlier one had said yes."""
+        self._remote: LinkSubscription | None = None
+
+    async def establish(self, link: Link) -> None:
+        """Ask once for each link."""
+        self.link = link
+        self.is_refused = False
+        remote = await link.subscribe(self.subject, self._queue, self._receive)
+        await self._keep(link, remote)
+
+    async def establish_confirmed(self, link: Link) -> None:
+        self.link = link
+        remote = await link.subscribe_confirmed(self.subject, self._queue, self._receive)
+        self.is_refused = False
+        await self._keep(link, remote)
+
+    async def establish_again(self, link: Link) -> None:
+        """After a refusal: permissions may have changed since."""
+        if self._remote is not None:
+            await link.unsubscribe(self._remote)
+        with suppress(BusPermissionDenied):
+            await self.establish_confirmed(link)
+
+    async def _keep(self, link: Link, remote: LinkSubscription) -> None:
+        if self.link is link:
+            self._remote = remote
+        else:  # given up, or taken over by a newer link, while we waited
+            await link.unsubscribe(remote)
+
+    async def give_up(self) -> None:
+        """Returns when the server knows: whoever asks from then on finds nobody here."""
+        link, self.link = self.link, None
+        if link is not None and self._remote is not None:
+            await link.unsubscribe(self._remote)
+            with suppress(BusUnavailable):  # a connection that is gone takes the interest with it
+                await link.ping()
+
+    async def drain(self, within: timedelta) -> None:
+        if self.link is not None and self._remote is not None:
+            await self.link.drain(self._remote, within)

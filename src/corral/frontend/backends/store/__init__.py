@@ -1,1 +1,0 @@
-"""Guarded writes and reads of backends. Rows stay here."""

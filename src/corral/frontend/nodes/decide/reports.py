@@ -1,0 +1,95 @@
+"""What a node says of itself: the addresses that may be its own, and its processes."""
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+_HOST_PORT: Final = r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/@?#\\\s]*)):(?P<port>[0-9]{1,5})"
+_ADDRESS: Final = re.compile(_HOST_PORT)
+_URL: Final = re.compile(rf"https?://{_HOST_PORT}(?:/[A-Za-z0-9._~/-]*)?")
+_LOCAL_NAMES: Final = frozenset({"", "localhost"})
+_LARGEST_PORT: Final = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContact:
+    """What must be known of a node before it is contacted, and before its answers are believed."""
+
+    name: str
+    is_approved: bool
+    address: str
+    http_address: str
+
+    def has_address(self, address: str) -> bool:
+        """Whether this `host:port` is on the node's registered host."""
+        return _is_on(_ADDRESS.fullmatch(address), self.address)
+
+    def has_own_address(self, address: str) -> bool:
+        """As `has_address`; a loopback address is right too. So workers list their processes; nobody may dial it."""
+        return self.has_address(address) or _is_loopback(_ADDRESS.fullmatch(address))
+
+    def has_url(self, url: str) -> bool:
+        """Whether this is a plain HTTP URL with a port on the node's registered host."""
+        return _is_on(_URL.fullmatch(url), self.address)
+
+
+def _is_on(told: re.Match[str] | None, registered: str) -> bool:
+    if told is None or not 1 <= int(told["port"]) <= _LARGEST_PORT:
+        return False
+    own = _ADDRESS.fullmatch(registered)
+    return own is not None and _host(told) == _host(own)
+
+
+def _is_loopback(told: re.Match[str] | None) -> bool:
+    try:
+        return told is not None and ipaddress.ip_address(_host(told)).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(match: re.Match[str]) -> str:
+    """One spelling per host: IP addresses in their shortest form, names in lower case, no name is this machine."""
+    text = (match["plain"] if match["bracketed"] is None else match["bracketed"]).lower().removesuffix(".")
+    try:
+        ip = ipaddress.ip_address("127.0.0.1" if text in _LOCAL_NAMES else text)
+    except ValueError:
+        return text
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ip)
+
+
+class Reach(NamedTuple):
+    """How requests reach a process. Two are compared to see whether a node reports something new."""
+
+    url: str
+    key: str
+    routes: tuple[str, ...] | None
+    front_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedProcess:
+    """What a node reports of one process that runs for a model."""
+
+    model: str
+    index: int
+    address: str
+    url: str = ""
+    key: str = field(default="", repr=False)
+    routes: tuple[str, ...] | None = None
+    front_port: int = 0
+
+    @property
+    def reach(self) -> Reach:
+        """How requests reach it."""
+        return Reach(self.url, self.key, self.routes, self.front_port)
+
+    @property
+    def process_key(self) -> str:
+        """The name that the node has for it."""
+        return f"{self.model}#{self.index}"
+
+
+def port_of(address: str) -> str:
+    return address.rpartition(":")[2]

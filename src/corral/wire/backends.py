@@ -1,0 +1,260 @@
+"""Messages about backends on a node: install, upgrade, delete, list, and how far an install is."""
+
+import hashlib
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Final, Protocol
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from corral.base.errors import InvalidInput
+from corral.wire import go_json
+from corral.wire.adapter import AdapterModel
+from corral.wire.replicas import ProcessKey, ReplicaAccess
+
+ReplicaIndex = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class Gallery(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where backends can be had."""
+
+    url: str = msgspec.field(default_factory=str)
+    name: str = msgspec.field(default_factory=str)
+    mirrors: list[str] = []
+    verification: dict[str, str] = {}
+    """Whose signatures are asked for; none when empty."""
+
+
+class CorralInstall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a Corral frontend adds, for workers that named the feature `adapter`."""
+
+    model: AdapterModel | UnsetType = UNSET
+    """How requests are translated, should the backend have no HTTP port of its own."""
+
+
+def read_galleries(text: str) -> list[Gallery] | None:
+    """None for no text at all; an empty list is a list. InvalidInput when the text cannot be read."""
+    if not text:
+        return None
+    try:
+        return go_json.decode_list(text.encode(), Gallery)
+    except (InvalidInput, UnicodeEncodeError) as error:
+        raise InvalidInput("backend_galleries", str(error)) from error
+
+
+class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is wanted. Without a model it is an administrator's install, whose process is named after the backend."""
+
+    backend: str = msgspec.field(default_factory=str)
+    """A backend's own name, an alias, or the name of a meta backend."""
+    model_id: str = ""
+    backend_galleries: str = ""
+    """JSON text of a list of galleries that replaces the worker's own ones for this call."""
+    uri: str = ""
+    """Where to install from, instead of a gallery."""
+    name: str = ""
+    alias: str = ""
+    replica_index: ReplicaIndex = 0
+    force: bool = False
+    """Replace what is installed, and start afresh."""
+    op_id: str = ""
+    """Whoever wants to hear of the progress subscribes to a subject that carries it."""
+    corral: CorralInstall | UnsetType = UNSET
+
+    def galleries(self) -> list[Gallery] | None:
+        """The galleries of this call alone; None for the worker's own. InvalidInput when the text cannot be read."""
+        return read_galleries(self.backend_galleries)
+
+    @property
+    def process_key(self) -> ProcessKey:
+        return ProcessKey(self.model_id or self.backend, self.replica_index)
+
+
+class InstallReply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Sent only when the process is ready, or when there is none to wait for."""
+
+    success: bool = msgspec.field(default_factory=bool)
+    address: str = ""
+    """`host:port` to dial for gRPC. A frontend that gets none dials the address of the node."""
+    error: str = ""
+    corral: ReplicaAccess | UnsetType = UNSET
+
+
+class UpgradeRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Stop every process of a backend and install it anew."""
+
+    backend: str = msgspec.field(default_factory=str)
+    backend_galleries: str = ""
+    """JSON text of a list of galleries that replaces the worker's own ones for this call."""
+    uri: str = ""
+    name: str = ""
+    alias: str = ""
+    replica_index: ReplicaIndex = 0
+    """Tells only which process may be named after the backend itself."""
+    op_id: str = ""
+
+    def galleries(self) -> list[Gallery] | None:
+        """The galleries of this call alone; None for the worker's own. InvalidInput when the text cannot be read."""
+        return read_galleries(self.backend_galleries)
+
+
+class DeleteRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Stop every process of a backend and remove its files."""
+
+    backend: str = msgspec.field(default_factory=str)
+    """A backend's own name, an alias, or the name of a meta backend."""
+
+
+class RollbackRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Stop every process of a backend and go back to the version before, without fetching anything. For workers that
+    named the feature `backend-rollback`."""
+
+    backend: str = msgspec.field(default_factory=str)
+    """A backend's own name, an alias, or the name of a meta backend."""
+
+
+class ChangeReply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Answer to all of them. What was stopped is told also when the rest failed."""
+
+    success: bool = msgspec.field(default_factory=bool)
+    error: str = ""
+    stopped_process_keys: list[str] = []
+    reports_stopped_processes: bool = False
+    """When set, an absent list means that nothing was stopped. Old workers do not know: their silence says nothing."""
+
+
+def _nothing() -> "list[InstalledBackend] | None":
+    """LocalAI's workers say `null` when they have none."""
+    return None
+
+
+class InstalledDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What Corral's workers add."""
+
+    platform_digest: str = ""
+    """Of the image for the node's platform, where `digest` is that of an index of several."""
+    source_digest: str = ""
+    """What an upgrade would bring, where the source is an image on the node's own disk."""
+
+
+class InstalledBackend(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One backend. Those of the system path say nothing of where they came from."""
+
+    name: str = msgspec.field(default_factory=str)
+    is_system: bool = msgspec.field(default_factory=bool)
+    is_meta: bool = msgspec.field(default_factory=bool)
+    installed_at: str = ""
+    gallery_url: str = ""
+    version: str = ""
+    uri: str = ""
+    digest: str = ""
+    corral: InstalledDetails | None = None
+
+
+class ListReply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Answer to `backend.list`, in no order."""
+
+    backends: list[InstalledBackend] | None = msgspec.field(default_factory=_nothing)
+    error: str = ""
+    """When set, the list says nothing."""
+
+
+class InventoryReport(msgspec.Struct, kw_only=True):
+    """On `corral.inventory`, of a node that told so by itself."""
+
+    backends: list[InstalledBackend] = []
+
+
+class Described(Protocol):
+    """What both sides know of a backend."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_system(self) -> bool: ...
+    @property
+    def is_meta(self) -> bool: ...
+    @property
+    def installed_at(self) -> str: ...
+    @property
+    def gallery_url(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def uri(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+
+
+def fingerprint(backends: Iterable[Described]) -> str:
+    """The same for the same backends in any order, and hardly ever for others."""
+    told = sorted(
+        (one.name, one.is_system, one.is_meta, one.installed_at, one.gallery_url, one.version, one.uri, one.digest)
+        for one in backends
+    )
+    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()[:32]
+
+
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+class Phase(StrEnum):
+    """Words that frontends show. LocalAI's worker only ever sends the second."""
+
+    RESOLVING = "resolving"
+    DOWNLOADING = "downloading"
+    EXTRACTING = "extracting"
+    VERIFYING = "verifying"
+    """Corral's own: everything is there, and is looked at once more."""
+    STARTING = "starting"
+
+
+class InstallBytes(msgspec.Struct, kw_only=True):
+    """The same as the words of an event, in numbers, and their order: what Corral's workers add."""
+
+    sequence: int
+    """Larger in each event of one operation at one node."""
+    current: int
+    total: int
+    """0 while it is not known."""
+    attempt: int = 0
+    """Larger each time that the node begins on the same operation; the numbers of events begin anew with it."""
+
+
+class InstallProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Published on the subject of its operation, for installs and upgrades alike."""
+
+    op_id: str = msgspec.field(default_factory=str)
+    node_id: str = msgspec.field(default_factory=str)
+    backend: str = msgspec.field(default_factory=str)
+    file_name: str = ""
+    current: str = ""
+    """A size for people, see `size_text`."""
+    total: str = ""
+    percentage: float = msgspec.field(default_factory=float)
+    """From 0 to 100. LocalAI's worker begins anew with each layer and again when it extracts."""
+    phase: str = ""
+    corral: InstallBytes | None = None
+
+
+def size_of(text: str) -> int:
+    """The bytes that such words stand for, as exactly as they say; 0 when they are none."""
+    number, _, unit = text.partition(" ")
+    if unit != "B" and unit not in _UNITS:
+        return 0
+    try:
+        size = float(number) * (1024 ** (_UNITS.index(unit) + 1) if unit != "B" else 1)
+    except ValueError:
+        return 0
+    return int(size) if 0 <= size < 2**63 else 0
+
+
+def size_text(size: int) -> str:
+    """A size in the words of LocalAI's worker: `512 B`, `3.6 KiB`, `72.4 MiB`. Its frontends read numbers out of it."""
+    if size < 1024:
+        return f"{size} B"
+    power = 1
+    while size >= 1024 ** (power + 1) and power < len(_UNITS):
+        power += 1
+    return f"{size / 1024**power:.1f} {_UNITS[power - 1]}"

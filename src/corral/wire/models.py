@@ -1,0 +1,135 @@
+"""Messages and answers about models: removing their files, what clients see of them, why a load failed."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from corral.wire.replicas import ReplicaView
+
+
+class UnloadRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Have a backend give its model back. The process goes on."""
+
+    model_name: str = msgspec.field(default_factory=str)
+    address: str = ""
+    """Which process. LocalAI's frontends never say; its workers then take any."""
+
+
+class ModelStopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """End exactly one process."""
+
+    model_name: str = msgspec.field(default_factory=str)
+    process_key: str = msgspec.field(default_factory=str)
+    expected_address: str = msgspec.field(default_factory=str)
+    """Where the process must be; another one under the same key is left alone."""
+    force: bool = False
+    """Do not ask the backend to free its model first."""
+    config_revision: str = ""
+
+
+class ModelStopReply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Only `terminated` says whether it is done; an error beside it tells what went less well."""
+
+    matched: bool = msgspec.field(default_factory=bool)
+    """There was a process of that key."""
+    freed: bool = msgspec.field(default_factory=bool)
+    terminated: bool = msgspec.field(default_factory=bool)
+    """The process is gone; also when there never was one."""
+    process_key: str = msgspec.field(default_factory=str)
+    address: str = ""
+    error: str = ""
+
+
+class ModelDeleteRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Remove a model's files."""
+
+    model_name: str = msgspec.field(default_factory=str)
+
+
+class ModelCommandReply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Answer to `model.unload` and `model.delete`."""
+
+    success: bool = msgspec.field(default_factory=bool)
+    error: str = ""
+
+
+class ModelProblemView(msgspec.Struct, kw_only=True):
+    """A file, or a model in one, that was passed over."""
+
+    source: str
+    name: str
+    problem: str
+
+
+class LoadJobView(msgspec.Struct, kw_only=True):
+    state: str
+    failures: int
+    message: str = ""
+    retry_at: str
+    reason: str = ""
+    """Why it waits or failed, in a word: the one that clients without an administrator's key see."""
+    engine_lines: list[str] = []
+    """What the engine wrote last before the load failed."""
+    phase: str = ""
+    """What is being done, when the frontend that answers does it itself."""
+    current_bytes: int | None = None
+    total_bytes: int | None = None
+    """Of what the node downloads, or of the weights."""
+    eta_seconds: float | None = None
+
+
+class ModelView(msgspec.Struct, kw_only=True):
+    """One model. Replicas that are gone are among them for a day, with their reasons."""
+
+    name: str
+    backend: str
+    model: str
+    alias_of: str = ""
+    revision: str
+    source: str
+    state: str
+    """`loaded`, `loading`, `failed`, `cold` when nothing asks for it, `unserved` when it is loaded only where no
+    request can be sent to it, or `unusable` when its file was passed over."""
+    warnings: list[str] = []
+    """What its author probably meant otherwise, such as keys that nobody knows, with lines of the file."""
+    replicas: list[ReplicaView] = []
+    load_job: LoadJobView | None = None
+    config: dict[str, Any] = {}
+    """Only when one model is asked for."""
+    problems: list[ModelProblemView] = []
+    """What was passed over under this name; only when one model is asked for."""
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    items: list[ModelView]
+    problems: list[ModelProblemView] = []
+    """Files, and models in them, that were passed over."""
+
+
+class LoadReason(StrEnum):
+    """Why a model is not loaded, in words that every client may read: they name no machine, path, port or address."""
+
+    NO_PLACE = "no_place"
+    BEING_REMOVED = "being_removed"
+    MACHINE_AWAY = "machine_away"
+    ENGINE_NOT_STARTED = "engine_not_started"
+    ENGINE_ENDED = "engine_ended"
+    REFUSED_BY_ENGINE = "refused_by_engine"
+    TIMED_OUT = "timed_out"
+    NOT_REACHABLE = "not_reachable"
+    OTHER = "other"
+
+
+REASON_SENTENCES: Final[Mapping[LoadReason, str]] = {
+    LoadReason.NO_PLACE: "no machine of the fleet can take it at the moment",
+    LoadReason.BEING_REMOVED: "it, or the engine that it needs, is about to be removed",
+    LoadReason.MACHINE_AWAY: "the machine that was to load it does not answer",
+    LoadReason.ENGINE_NOT_STARTED: "the engine that it needs could not be installed or started",
+    LoadReason.ENGINE_ENDED: "its engine stopped while it was loading",
+    LoadReason.REFUSED_BY_ENGINE: "its engine could not load it",
+    LoadReason.TIMED_OUT: "loading it took too long",
+    LoadReason.NOT_REACHABLE: "it is loaded where requests cannot reach it",
+    LoadReason.OTHER: "it could not be loaded",
+}
