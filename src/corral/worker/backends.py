@@ -243,7 +243,7 @@ class Backends:
         if request.backend or not request.uri:
             return request
         plan = await InstallPlan.made(self._installer, request)
-        return request if plan.found is None else replace(request, backend=plan.found.metadata.name)
+        return request if plan.backend is None else replace(request, backend=plan.backend.metadata.name)
 
     async def _identities(self, names: frozenset[str]) -> frozenset[str]:
         return await asyncio.to_thread(lambda: frozenset(map(self._directory.identity, names)))

@@ -1,2 +1,1 @@
-"""The worker's file server: what lies in its model, data and staging directories, over HTTP, as LocalAI's frontends
-expect it."""
+"""The worker's file server: its model, data and staging directories over HTTP, as LocalAI's frontends expect it."""

@@ -1,9 +1,7 @@
-"""Bodies of requests: asked for, taken, and got rid of; and a direct way for large ones, from the socket to the file,
-past the event loop.
+"""Reads request bodies; large ones go directly from the socket to the file, outside the event loop.
 
-On the direct way one thread reads and writes, another hashes, and they pass a few buffers to and fro. Compared with the
-ordinary way this takes half of the processor time, nearly all of it in the kernel and in SHA-256, and the event loop is
-free.
+On the direct path one thread reads and writes, another hashes, and they exchange a few buffers. This takes half of
+the CPU time of the ordinary path, nearly all of it in the kernel and in SHA-256, and the event loop stays free.
 """
 
 import asyncio
@@ -31,29 +29,29 @@ _TAKEN: Final = web.RequestKey("taken", bool)
 
 
 def invite(request: web.BaseRequest) -> None:
-    """Have the body sent, if the client asked first: so whoever is refused need not send it."""
+    """Send `100 Continue` if the client waits for it. A client that is refused before need not send its body."""
     if _asks_first(request) and request.transport is not None:
         request.transport.write(_CONTINUE)
         request[_INVITED] = True
 
 
 def mark_taken(request: web.BaseRequest, *, is_whole: bool) -> None:
-    """The body was read past the event loop, which therefore can make nothing of this connection any more."""
+    """Record that the body was read outside the event loop, so the connection cannot be used again."""
     request[_TAKEN] = is_whole
 
 
 def is_left(request: web.BaseRequest) -> bool:
-    """Is there something of the body that nobody has read?"""
+    """Whether a part of the body has not been read."""
     return request.body_exists and not request.content.is_eof() and not request.get(_TAKEN, False)
 
 
 def is_spoilt(request: web.BaseRequest) -> bool:
-    """The connection cannot be used for another request."""
+    """Whether the connection cannot be used for another request."""
     return _TAKEN in request
 
 
 async def drain(request: web.BaseRequest, *, seconds: float, at_most: float = math.inf) -> None:
-    """Read on and forget, until this many seconds have passed or bytes have come: so the sender sees its answer."""
+    """Read and discard the body within limits of time and bytes, so that the sender sees the response."""
     if _asks_first(request) and _INVITED not in request:
         return
     if is_spoilt(request) and request.transport is not None:
@@ -71,22 +69,21 @@ def _asks_first(request: web.BaseRequest) -> bool:
 
 
 SHORTEST: Final = 8 * 1024 * 1024
-"""Bytes of a body for which the direct way pays: its connection cannot be used again."""
+"""Bytes from which the direct path pays off: its connection cannot be used again."""
 MOST_LANES: Final = 8
-"""At a time; whoever comes then goes the ordinary way."""
+"""Maximum number of direct transfers; further ones use the ordinary path."""
 BUFFER: Final = 2 * 1024 * 1024
 BUFFERS: Final = 4
 ENOUGH: Final = 1024 * 1024
-"""Bytes that have to wait in the kernel before a read wakes up, so that it finds plenty to do. Where fewer are left to
-come, any will do."""
+"""Bytes that must be in the kernel's buffer before a read wakes up, for fewer wake-ups. Less at the end of the body."""
 _LOOK: Final = struct.pack("@ll", 0, 250_000)
-"""Seconds and microseconds after which a read comes back with what there is."""
+"""Receive timeout (seconds, microseconds) after which a read returns what there is."""
 
 Piece = bytes | memoryview
 
 
 class Sink(Protocol):
-    """What takes the bytes. Each of the two is called by one thread, with all pieces in order."""
+    """Consumes the bytes. Each method is called by one thread, with all pieces in order."""
 
     def write(self, pieces: Sequence[Piece]) -> None: ...
     def hash(self, pieces: Sequence[Piece]) -> None: ...
@@ -95,13 +92,13 @@ class Sink(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallLimits:
     stall_seconds: float
-    """Without a byte, after which the sender is given up."""
+    """Seconds without a byte until the transfer fails."""
     is_ending: Callable[[], bool]
-    """Whether the server is about to close."""
+    """Whether the server is shutting down."""
 
 
 class BodyTransfer:
-    """One body on its way. `run` blocks until all of it has come."""
+    """One direct transfer. `run` blocks until the whole body has arrived."""
 
     def __init__(self, source: socket.socket, sink: Sink, *, begun: bytes, length: int, patience: StallLimits) -> None:
         self._source = source
@@ -113,7 +110,7 @@ class BodyTransfer:
         self._wakes_for = 1
 
     def run(self) -> int:
-        """How many bytes were taken: all. Refused when they stop coming; what came is with the sink then."""
+        """Return the number of bytes: all. Raise FileRefused when they stop coming; the sink keeps what arrived."""
         hashing = _HashingThread(self._sink)
         try:
             with _waiting(self._source):
@@ -151,7 +148,7 @@ class BodyTransfer:
         self._taken += len(piece)
 
     def _receive(self, buffer: memoryview) -> int:
-        """As much as comes within a moment: in one call, so that a fast sender costs few of them."""
+        """Receive what arrives within a moment, with one call, so that a fast sender costs few calls."""
         deadline = time.monotonic() + self._patience.stall_seconds
         while not self._patience.is_ending():
             try:
@@ -170,7 +167,7 @@ class BodyTransfer:
 
 @contextmanager
 def _waiting(source: socket.socket) -> Iterator[None]:
-    """Let reads wait in the kernel. The event loop shares the connection, so it gets it back as it was."""
+    """Make reads block in the kernel; restore the socket afterwards, since the event loop shares it."""
     source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LOOK)
     source.setblocking(True)
     try:
@@ -182,7 +179,7 @@ def _waiting(source: socket.socket) -> Iterator[None]:
 
 
 class _HashingThread:
-    """Hashes pieces in a thread of its own, and gives their buffers back."""
+    """Hashes pieces in a thread, and returns their buffers."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -194,10 +191,9 @@ class _HashingThread:
         self._thread.start()
 
     def free_buffer(self) -> memoryview:
-        """A new one as long as there are few; else one that was hashed.
+        """Return a new buffer while there are few, else one that was hashed.
 
-        Each begins where a page of memory does. An ordinary allocation does not, and processors copy to it several
-        times slower.
+        Buffers are page-aligned: copying to an ordinary allocation is several times slower.
         """
         if self._buffers_made < BUFFERS and self._free.empty():
             self._buffers_made += 1
@@ -205,7 +201,7 @@ class _HashingThread:
         return self._free.get()
 
     def put(self, piece: memoryview) -> None:
-        """The caller must not change it before it comes back as a free buffer."""
+        """Queue a piece. The caller must not change it before it comes back as a free buffer."""
         self._full.put(piece)
 
     def finish(self) -> None:
@@ -221,15 +217,15 @@ class _HashingThread:
             try:
                 if self._error is None:
                     self._sink.hash([piece])
-            except OSError as error:  # what came before could not be read again
+            except OSError as error:  # what arrived before a restart could not be read for the hash
                 self._error = error
             if isinstance(piece.obj, mmap.mmap):
                 self._free.put(memoryview(piece.obj))
 
 
 def take_over(request: web.BaseRequest) -> tuple[socket.socket, bytes] | None:
-    """The connection of a request, and what was read of its body. The event loop reads no more of it; None when that
-    cannot be had."""
+    """Take the socket of a request, and what was read of its body, from the event loop; None when that is not
+    possible."""
     transport = request.transport
     handle = None if transport is None else transport.get_extra_info("socket")
     if transport is None or handle is None or transport.is_closing():

@@ -1,7 +1,7 @@
-"""What the file server does to names in a directory that is held open: files, the names beside them, and room on their
-disk. Blocks; never follows a link.
+"""Operations on names in an open directory: files, the small files beside them, and disk space. Blocking; never
+follows a link.
 
-The names of hashes are LocalAI's, so that its workers and ours can follow each other on one disk.
+The names of hash files are LocalAI's, so that its workers and ours can replace each other on one disk.
 """
 
 import ctypes
@@ -33,38 +33,39 @@ def target_name(name: str) -> str:
 
 
 def part_name(name: str) -> str:
-    """Where ranges of this file are gathered: always the same, so that an upload can go on after a restart."""
+    """Return the name under which ranges of a file are collected: always the same, so an upload can resume after a
+    restart."""
     return PART_PREFIX + hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
 
 
 def new_name() -> str:
-    """For something that will be renamed in the same breath, or never."""
+    """Return a unique name for a file that will be renamed at once."""
     return NEW_PREFIX + secrets.token_hex(16)
 
 
 def is_ours(name: str) -> bool:
-    """A name that no key may mean."""
+    """Whether the name is reserved, so that no key can refer to it."""
     return name.startswith((PART_PREFIX, NEW_PREFIX))
 
 
 FILE_MODE: Final = 0o644
 _NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Without blocking, because a name may turn out to be a pipe that nobody writes into."""
+"""Non-blocking, because a name may turn out to be a pipe without a writer."""
 WRITTEN_AT_ONCE: Final = 64 * 1024
-"""For one write of a megabyte the kernel takes a megabyte of memory in one block. Where a host takes back what its
-guests do not use, such blocks are what it took, and to get them again costs several times as much as writing."""
+"""Chunk size of writes. For a write of a megabyte the kernel allocates a contiguous megabyte; on hosts that reclaim
+their guests' unused memory this costs several times as much as the write."""
 _MOST_TEXT: Final = 4096
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG})
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _KEEP_SIZE: Final = 1
 _fallocate: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-"""Not Python's `posix_fallocate`: it makes files longer, and where a disk cannot reserve room it writes zeros."""
+"""Not Python's `posix_fallocate`: it makes files longer, and writes zeros where a disk cannot reserve space."""
 if _fallocate is not None:
     _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 def open_existing(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
-    """A regular file. Links, pipes and devices are refused as if nothing were there."""
+    """Open a regular file. Links, pipes and devices count as missing."""
     descriptor = os.open(name, flags | _NEVER_FOLLOW, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -73,7 +74,7 @@ def open_existing(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
 
 
 def create(directory: int, name: str) -> int:
-    """A new file, held against everyone else who asks."""
+    """Create a file and lock it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NEVER_FOLLOW
     descriptor = os.open(name, flags, FILE_MODE, dir_fd=directory)
     hold(descriptor)
@@ -81,7 +82,7 @@ def create(directory: int, name: str) -> int:
 
 
 def hold(descriptor: int) -> bool:
-    """Claim a file against other processes that share the directory; False when one of them has it."""
+    """Lock a file against other processes that share the directory; False when one of them has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -90,18 +91,18 @@ def hold(descriptor: int) -> bool:
 
 
 def let_go(descriptor: int) -> None:
-    """Also for those who share the open file."""
+    """Release the lock, also for duplicated descriptors."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def is_still(directory: int, name: str, descriptor: int) -> bool:
-    """Does the name still mean the file that is open?"""
-    found = look(directory, name)
-    return found is not None and os.path.samestat(found, os.fstat(descriptor))
+    """Whether the name still refers to the open file."""
+    status = look(directory, name)
+    return status is not None and os.path.samestat(status, os.fstat(descriptor))
 
 
 def remove(directory: int, *names: str) -> None:
-    """Harmless when there is nothing by that name."""
+    """Remove files. Idempotent."""
     for name in names:
         try:
             os.unlink(name, dir_fd=directory)
@@ -111,9 +112,9 @@ def remove(directory: int, *names: str) -> None:
 
 
 def remove_odd(directory: int, name: str) -> None:
-    """A link or the like that somebody left where a file of ours belongs."""
-    found = look(directory, name)
-    if found is not None and not stat.S_ISREG(found.st_mode):
+    """Remove a link or another irregular entry at a name reserved for a file of ours."""
+    status = look(directory, name)
+    if status is not None and not stat.S_ISREG(status.st_mode):
         remove(directory, name)
 
 
@@ -122,7 +123,7 @@ def rename(directory: int, name: str, to: str) -> None:
 
 
 def read_text(directory: int, name: str) -> str:
-    """A small file; empty when there is none, or when it cannot be read."""
+    """Read a small file; empty when it is missing or unreadable."""
     try:
         descriptor = open_existing(directory, name)
     except OSError:
@@ -134,7 +135,7 @@ def read_text(directory: int, name: str) -> str:
 
 
 def write_text(directory: int, name: str, text: str, *, mtime_ns: int | None = None) -> None:
-    """Write a small file whole or not at all."""
+    """Write a small file atomically."""
     temporary = new_name()
     descriptor = create(directory, temporary)
     try:
@@ -156,7 +157,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def reserve(descriptor: int, begin: int, count: int) -> bool:
-    """Have room for bytes that will be written; the file is no longer for it. False where a disk cannot do that, and
+    """Reserve disk space for future writes without changing the file's size. False if the disk cannot do that; raises
     OSError when it is full."""
     if _fallocate is None or count <= 0:
         return False
@@ -169,21 +170,21 @@ def reserve(descriptor: int, begin: int, count: int) -> bool:
 
 
 def give_back(descriptor: int) -> None:
-    """Room that was reserved beyond the end of a file, if any. What a disk itself needs for a file in many pieces is
-    no such room."""
-    found = os.fstat(descriptor)
-    if found.st_blocks * 512 > found.st_size + found.st_size // 256 + found.st_blksize:
-        os.ftruncate(descriptor, found.st_size)
+    """Free space reserved beyond the end of a file, if any. The disk's own overhead for a fragmented file is not
+    counted."""
+    status = os.fstat(descriptor)
+    if status.st_blocks * 512 > status.st_size + status.st_size // 256 + status.st_blksize:
+        os.ftruncate(descriptor, status.st_size)
 
 
 def free_bytes(directory: int) -> int:
-    found = os.fstatvfs(directory)
-    return found.f_bavail * found.f_frsize
+    volume = os.fstatvfs(directory)
+    return volume.f_bavail * volume.f_frsize
 
 
 class Room:
-    """Room on the disks: uploads that were let in count as if they were written already, so that two cannot be promised
-    the same room. Called from several threads."""
+    """Accounts for disk space: accepted uploads count as written, so that two uploads are not promised the same space.
+    Thread-safe."""
 
     def __init__(self, free_bytes: Callable[[int], int] = free_bytes) -> None:
         self._free_bytes = free_bytes
@@ -191,7 +192,7 @@ class Room:
         self._lock = threading.Lock()
 
     def free(self, directory: int, device: int) -> int:
-        """Bytes that nobody was promised, on the disk of a directory."""
+        """Return the bytes on a directory's disk that are not promised."""
         with self._lock:
             return self._free_bytes(directory) - self._promised[device]
 
@@ -205,7 +206,7 @@ class Room:
 
 
 class Promise:
-    """Bytes that one upload may still write. Written ones are on the disk and no longer promised."""
+    """Bytes that one upload may still write. Written bytes are on the disk and no longer promised."""
 
     def __init__(self, room: Room, device: int, count: int) -> None:
         self._room = room

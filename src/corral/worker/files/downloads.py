@@ -35,7 +35,7 @@ class Downloads:
         self._stall_seconds = stall_seconds
 
     async def send_whole(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
-        """The file as far as it goes; a directory is an empty answer, as LocalAI's worker has it."""
+        """Send the whole file; an empty response for a directory, as LocalAI's worker does."""
         async with self._threads.opened(lambda: _Source(self._store, key)) as source:
             response = web.StreamResponse(headers={"Content-Type": _BYTES})
             if source.size < LENGTH_STATED_BELOW:
@@ -45,7 +45,7 @@ class Downloads:
             return await self._send(request, response, source, Span(0, source.size))
 
     async def send_span(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
-        """The same with the range that was asked for, if any. An extension: LocalAI's worker knows no ranges."""
+        """Send the requested range, or the whole file. An extension: LocalAI's worker does not support ranges."""
         async with self._threads.opened(lambda: _Source(self._store, key)) as source:
             asked = request.headers.get("Range", "")
             span = parse_range(asked, source.size) if asked else Span(0, source.size)
@@ -63,7 +63,7 @@ class Downloads:
         offset = span.start
         while offset < span.end:
             piece = await self._threads.run(functools.partial(source.read, offset, min(PIECE, span.end - offset)))
-            if not piece:  # it became shorter: what was announced cannot be kept, and the peer must see that
+            if not piece:  # the file became shorter than announced: abort, so that the peer notices
                 raise ConnectionResetError("the file became shorter while it was sent")
             async with asyncio.timeout(self._stall_seconds):
                 await response.write(piece)
@@ -88,7 +88,7 @@ class _Source:
 
 
 def parse_range(text: str, size: int) -> Span:
-    """One range of a file. Refused with 416 when it has no byte in the file, or is more than one range."""
+    """Parse one range of a file. Refuse with 416 when it is outside the file, or there are several ranges."""
     match = _RANGE.fullmatch(text.strip())
     first, last = match.groups() if match else ("", "")
     if first:

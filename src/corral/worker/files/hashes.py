@@ -1,9 +1,9 @@
-"""SHA-256 of files, computed as seldom as possible: remembered here, and on disk beside the file as LocalAI's workers
-remember it. And the thread that brings received files safely to disk. Called from threads.
+"""SHA-256 of files, cached in memory and on disk beside the file as LocalAI's workers do; and the thread that flushes
+received files to disk. Called from threads.
 
-A hash on disk counts only while it is not older than its file. That is also how one is marked as not yet safe: it is
-dated back until its file has really reached the disk, so that after a power cut a file is never taken for what it was
-going to be. What the thread does not get to only has to be hashed once more.
+A hash on disk is valid only while it is not older than its file. A hash whose file has not reached the disk is
+dated back until it has, so that after a power cut a damaged file is never trusted. A file that the thread does not
+get to is only hashed once more.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ FileIdentity = tuple[int, int, int, int]
 
 
 class Interrupted(OSError):
-    """The worker ends, so nobody needs the hash any more."""
+    """The worker is shutting down, so the hash is not needed."""
 
 
 class Hashes:
@@ -38,21 +38,21 @@ class Hashes:
         self._remembered: OrderedDict[FileIdentity, str] = OrderedDict()
         self._lock = threading.Lock()
         self.stopping = threading.Event()
-        """Set to have every computation end soon, with Interrupted."""
+        """Set to abort all computations soon with Interrupted."""
 
     def known(self, directory: int, name: str) -> str:
-        """Of a finished file, where it can be had without reading the file; else empty."""
-        found = look(directory, name)
-        if found is None:
+        """Return the hash of a finished file if it is cached; else empty."""
+        status = look(directory, name)
+        if status is None:
             return ""
         with self._lock:
-            remembered = self._remembered.get(_identity(found), "")
-        return remembered or _on_disk(directory, name, found)
+            remembered = self._remembered.get(_identity(status), "")
+        return remembered or _on_disk(directory, name, status)
 
     def of(self, directory: int, name: str) -> str:
-        """Of a finished file: known, or computed and kept. OSError when it cannot be read."""
-        if known := self.known(directory, name):
-            return known
+        """Return the hash of a finished file, cached or computed. Raise OSError when the file cannot be read."""
+        if cached := self.known(directory, name):
+            return cached
         descriptor = disk.open_existing(directory, name)
         try:
             before = os.fstat(descriptor)
@@ -65,18 +65,18 @@ class Hashes:
         return digest
 
     def of_part(self, directory: int, name: str) -> str:
-        """Of what was received so far. Not kept on disk: it will be another one soon."""
+        """Return the hash of a partial upload. Not cached on disk, because it will change soon."""
         descriptor = disk.open_existing(directory, name)
         try:
-            found = os.fstat(descriptor)
+            status = os.fstat(descriptor)
             with self._lock:
-                remembered = self._remembered.get(_identity(found), "")
-            return remembered or self.read(descriptor, hashlib.sha256(), found.st_size).hexdigest()
+                remembered = self._remembered.get(_identity(status), "")
+            return remembered or self.read(descriptor, hashlib.sha256(), status.st_size).hexdigest()
         finally:
             os.close(descriptor)
 
     def read(self, descriptor: int, hasher: "hashlib._Hash", length: int | None = None) -> "hashlib._Hash":
-        """Feed the beginning of an open file, or all of it, to a hasher. The file's position is not used."""
+        """Feed the first `length` bytes, or the whole file, to a hasher. Does not use the file's position."""
         offset = 0
         while length is None or offset < length:
             if self.stopping.is_set():
@@ -88,18 +88,18 @@ class Hashes:
             offset += len(piece)
         return hasher
 
-    def remember(self, found: os.stat_result, digest: str) -> None:
+    def remember(self, status: os.stat_result, digest: str) -> None:
         with self._lock:
-            self._remembered[_identity(found)] = digest
-            self._remembered.move_to_end(_identity(found))
+            self._remembered[_identity(status)] = digest
+            self._remembered.move_to_end(_identity(status))
             while len(self._remembered) > _MOST_REMEMBERED:
                 self._remembered.popitem(last=False)
 
-    def announce(self, directory: int, name: str, digest: str, found: os.stat_result) -> None:
-        """Write the hash of a file that is not safe on disk yet: it does not count until `confirm`."""
-        self.remember(found, digest)
-        with contextlib.suppress(OSError):  # a disk that is full, or read-only, or short of names: it is only a cache
-            disk.write_text(directory, hash_name(name), digest, mtime_ns=found.st_mtime_ns - _SECOND_NS)
+    def announce(self, directory: int, name: str, digest: str, status: os.stat_result) -> None:
+        """Write the hash of a file that is not flushed yet; it is not valid until `confirm`."""
+        self.remember(status, digest)
+        with contextlib.suppress(OSError):  # a full or read-only disk, or a too long name: this is only a cache
+            disk.write_text(directory, hash_name(name), digest, mtime_ns=status.st_mtime_ns - _SECOND_NS)
 
     def _keep(self, directory: int, name: str, digest: str, descriptor: int) -> None:
         self.remember(os.fstat(descriptor), digest)
@@ -109,17 +109,17 @@ class Hashes:
 
 
 def confirm(directory: int, name: str) -> None:
-    """The file is safe on disk: its hash counts from now on."""
+    """Make the hash valid: the file is flushed to disk."""
     os.utime(hash_name(name), dir_fd=directory, follow_symlinks=False)
 
 
-def _identity(found: os.stat_result) -> FileIdentity:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _identity(status: os.stat_result) -> FileIdentity:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _on_disk(directory: int, name: str, found: os.stat_result) -> str:
+def _on_disk(directory: int, name: str, status: os.stat_result) -> str:
     written = look(directory, hash_name(name))
-    if written is None or written.st_mtime_ns < found.st_mtime_ns:
+    if written is None or written.st_mtime_ns < status.st_mtime_ns:
         return ""
     text = disk.read_text(directory, hash_name(name)).lower()
     return text if _HEX.fullmatch(text) else ""
@@ -132,7 +132,7 @@ _END_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Received:
-    """Descriptors of its own, closed when it is done."""
+    """A file to flush, with duplicated descriptors that are closed at the end."""
 
     directory: int
     name: str
@@ -144,8 +144,8 @@ class _Received:
 
 
 class Settling:
-    """One thread that nobody waits for: writing gigabytes back may take minutes, and must delay neither an answer nor
-    the end of the worker."""
+    """A background thread that flushes files: this may take minutes, and must delay neither a response nor the
+    shutdown."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[_Received | None] = queue.SimpleQueue()
@@ -154,7 +154,7 @@ class Settling:
         self._is_closed = False
 
     def add(self, directory: int, name: str, file: int) -> None:
-        """Take care of a file from now on; the caller's descriptors stay the caller's."""
+        """Queue a file. The descriptors are duplicated; the caller keeps its own."""
         with self._lock:
             if self._is_closed:
                 return
@@ -164,7 +164,7 @@ class Settling:
                 self._thread.start()
 
     def finish(self) -> None:
-        """Wait for everything that was added so far."""
+        """Wait until everything queued so far is flushed."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -172,7 +172,7 @@ class Settling:
             thread.join()
 
     def close(self) -> None:
-        """Begin nothing more. Waits a moment for what is being written, and no longer."""
+        """Stop: flush nothing more, and wait only briefly for the current file."""
         with self._lock:
             self._is_closed = True
             thread = self._thread

@@ -1,5 +1,5 @@
-"""What a range of an upload says, and what to do with it where there may be something of the file already: LocalAI's
-table and words. Pure."""
+"""Parses the range of an upload, and decides what to do with it given what was received before: LocalAI's rules and
+messages. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -12,42 +12,42 @@ from corral.worker.files.refusals import FileRefused, bad_request
 class RangeVerdict(Enum):
     APPEND = "append"
     RESTART = "restart"
-    """What is there belongs to something else: begin anew, from this range."""
+    """What is there belongs to another file: start again with this range."""
     CONFLICT = "conflict"
-    """The range goes on with another file than the one that was begun: drop that one and say so."""
+    """The range continues another file than the one that was begun: drop that one and refuse."""
     ELSEWHERE = "elsewhere"
     """The range does not begin where the file ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What is there."""
+    """What was received of the file so far."""
 
     size: int = 0
     target: str = ""
-    """The hash that an unfinished upload will have; empty when it was not said, or when the file is finished."""
+    """Expected hash of an unfinished upload; empty when it is unknown, or the file is finished."""
     hash: str = ""
-    """Of a finished file, where it is known."""
+    """Hash of a finished file, if known."""
 
 
-def judge(wanted: ContentRange, digest: str, present: Present) -> RangeVerdict:
-    """`digest` is the hash that the whole file shall have; empty when the client did not say."""
+def judge(span: ContentRange, digest: str, present: Present) -> RangeVerdict:
+    """Decide. `digest` is the expected hash of the whole file; empty when the client did not state it."""
     size = present.size
-    if wanted.start == 0 and size > 0:
+    if span.start == 0 and size > 0:
         if not digest or (present.target or present.hash) != digest:
             return RangeVerdict.RESTART
-        if present.target and size >= wanted.total:  # all bytes are there and were found wrong
+        if present.target and size >= span.total:  # all bytes are there but the hash is wrong
             return RangeVerdict.RESTART
-    elif wanted.start > 0 and digest and present.target and present.target != digest:
+    elif span.start > 0 and digest and present.target and present.target != digest:
         return RangeVerdict.CONFLICT
-    return RangeVerdict.APPEND if wanted.start == size else RangeVerdict.ELSEWHERE
+    return RangeVerdict.APPEND if span.start == size else RangeVerdict.ELSEWHERE
 
 
 _MOST: Final = 2**63 - 1
 
 
 def parse_content_range(text: str) -> ContentRange:
-    """All three numbers must be there and fit each other; anything else is refused in LocalAI's words."""
+    """Parse a Content-Range. All three numbers must be there and consistent; else it is refused in LocalAI's words."""
     unit, _, rest = text.strip().partition(" ")
     if unit != "bytes":
         raise bad_request('invalid Content-Range: missing "bytes" prefix')
@@ -57,10 +57,12 @@ def parse_content_range(text: str) -> ContentRange:
     start, dash, end = span.partition("-")
     if not dash:
         raise bad_request("invalid Content-Range: missing - separator")
-    found = ContentRange(_number("start", start), _number("end", end), _number("total", total))
-    if found.end < found.start or found.total <= found.end:
-        raise bad_request(f"invalid Content-Range range: {found.start}-{found.end}/{found.total}")
-    return found
+    content_range = ContentRange(_number("start", start), _number("end", end), _number("total", total))
+    if content_range.end < content_range.start or content_range.total <= content_range.end:
+        raise bad_request(
+            f"invalid Content-Range range: {content_range.start}-{content_range.end}/{content_range.total}"
+        )
+    return content_range
 
 
 def _number(which: str, text: str) -> int:

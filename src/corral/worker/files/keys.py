@@ -1,7 +1,6 @@
-"""Which file a request means: from the path of its URL to a place in one of the three directories, and where these
-directories may be.
+"""Resolves the path of a URL to a file in one of the three directories, and decides where these directories are.
 
-The rules for keys are those of Go's router and of LocalAI's worker, since its frontends count on both.
+The rules for keys are those of Go's router and of LocalAI's worker, since its frontends rely on both.
 """
 
 import os
@@ -18,14 +17,14 @@ from corral.base.errors import SettingInvalid
 from corral.worker.files.refusals import bad_request, outside
 
 _MOST_PARTS: Final = 100
-"""Directories below each other. Each is held open on the way down."""
+"""Maximum depth of directories. Each is held open on the way down."""
 _MOST_BYTES: Final = 4096
-"""Of a path. Backends could not open a longer one."""
+"""Maximum length of a path. Backends could not open a longer one."""
 _BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class Area(StrEnum):
-    """The directories that files may be in. The first part of a key chooses; everything unnamed is staged."""
+    """The served directories. The first part of a key selects one; the default is staging."""
 
     MODELS = "models"
     DATA = "data"
@@ -34,16 +33,16 @@ class Area(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """A key, made clean: no empty parts, no dots. Symbolic links are not looked at here."""
+    """A normalised key: no empty parts, no dots. Symbolic links are not resolved here."""
 
     area: Area
     parts: tuple[str, ...]
     path: Path
-    """As backends and frontends are told."""
+    """As reported to backends and frontends."""
 
 
 def locate(key: str, bases: Mapping[Area, Path]) -> Location:
-    """Refused when the key is empty, or leads out of its directory by itself."""
+    """Resolve a key. Refuse it when it is empty or leads out of its directory."""
     if not key:
         raise bad_request("key is required")
     if "\0" in key:
@@ -67,24 +66,24 @@ def _area_of(key: str) -> tuple[Area, str]:
 
 
 def decoded(text: str) -> str:
-    """A percent-encoded text as a file name: any bytes are possible, as they are on disk."""
+    """Decode a percent-encoded file name. Any bytes are allowed, as on disk."""
     if _BROKEN_ESCAPE.search(text):
         raise bad_request("400 Bad Request")
     return os.fsdecode(unquote_to_bytes(os.fsencode(text)))
 
 
 def cleaned(path: str) -> str:
-    """The path that Go's router would redirect to: without `//`, `/./` and `/../`; a slash at the end stays."""
+    """Return the path that Go's router would redirect to: without `//`, `/./` and `/../`; a trailing slash stays."""
     clean = "/" + posixpath.normpath(f"/{path}").lstrip("/")
     return f"{clean}/" if path.endswith("/") and clean != "/" else clean
 
 
 _CACHE: Final = "cache"
-"""Beside the models: what comes through object storage."""
+"""Directory beside the models for files of object storage."""
 
 
 def served_directories(*, models: Path, staging: Path | None) -> Mapping[Area, Path]:
-    """By area, placed as LocalAI's worker has them: all beside the models, unless the settings say otherwise."""
+    """Return the directory of each area: beside the models, as in LocalAI's worker, unless configured otherwise."""
     beside = models.absolute().parent
     return {
         Area.MODELS: models,
@@ -94,10 +93,11 @@ def served_directories(*, models: Path, staging: Path | None) -> Mapping[Area, P
 
 
 def refuse_private(*, models: Path, staging: Path | None, private: Path) -> None:
-    """SettingInvalid when frontends could read or write the directory of the setting `data`, where secrets are.
+    """Raise SettingInvalid when frontends could read or write the directory of the setting `data`, which holds
+    secrets.
 
-    Compared by real path, whatever links lead there. Four names in the private directory are set aside for files that
-    are served; the default settings use them.
+    Compares real paths. Four names in the private directory are reserved for served files; the default settings use
+    them.
     """
     own = Path(os.path.realpath(private))
     set_aside = {own / name for name in (*Area, _CACHE)}

@@ -1,4 +1,4 @@
-"""Removing a model's files, and nothing outside of the directories for them, whatever links are on the way."""
+"""Removes a model's files, and nothing outside their directories, whatever links are on the way."""
 
 import asyncio
 import os
@@ -17,15 +17,14 @@ class ModelNameRefused(CorralError):
 
 
 class ModelFiles:
-    """Below one directory, and in the other places where files of models may be."""
+    """The model files below one or more directories."""
 
     def __init__(self, folder: Path, *others: Path) -> None:
         self._folders = [Confined(each) for each in (folder, *others)]
 
     async def delete(self, name: str) -> None:
-        """A model's directory with all that is in it; or its file, and what stands beside it as `<name>.…`. Nothing
-        there is as good. ModelNameRefused for a name that leads elsewhere.
-        """
+        """Remove a model's directory; or its file and the files `<name>.…` beside it. Idempotent. Raise
+        ModelNameRefused for a name that leads elsewhere."""
         await asyncio.to_thread(self._delete, name)
 
     def _delete(self, name: str) -> None:
@@ -40,7 +39,7 @@ class ModelFiles:
                 if folder.base.is_dir():
                     raise
             except (FileNotFoundError, NotADirectoryError, PathRefused):
-                continue  # it is not there, or could not be: no disk has such names
+                continue  # missing, or a name that no disk can have
 
 
 def _parts(name: str) -> list[str]:
@@ -63,8 +62,8 @@ def _remove(leaf: str, directory: int) -> None:
 
 
 def _is_directory(name: str, directory: int) -> bool:
-    found = look(directory, name)
-    return found is not None and stat.S_ISDIR(found.st_mode)
+    status = look(directory, name)
+    return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 def _escapes(name: str) -> ModelNameRefused:

@@ -1,7 +1,7 @@
-"""Files of object storage on this worker's disk, and which paths may be touched for it. May block: call it in threads.
+"""Cache of object storage on this worker's disk, and which paths may be used for it. Blocking: call it in threads.
 
-Objects lie in the cache under their keys, as LocalAI's worker has it. A directory beside them, which no listing shows,
-holds which version of an object a file is: an object that was replaced is fetched again.
+Objects are stored under their keys, as in LocalAI's worker. A directory beside them, which is not listed, records
+the version of each file: an object that was replaced is fetched again.
 """
 
 import os
@@ -32,7 +32,7 @@ TEMPORARY: Final = "staging-tmp"
 EPHEMERAL: Final = "ephemeral"
 NOTES: Final = ".corral"
 RETENTION: Final = timedelta(hours=24)
-"""How long files of a single request are kept. LocalAI's worker keeps them for ever."""
+"""How long files of a single request are kept. LocalAI's worker never removes them."""
 _PARTIAL: Final = ".tmp"
 
 
@@ -90,15 +90,16 @@ class ObjectCache:
         return path
 
     def has(self, path: Path) -> bool:
-        """Is there something of this object, whatever version it is?"""
+        """Whether any version of this object is cached."""
         return self._size(path) is not None
 
     def is_current(self, path: Path, stored: StoredObject) -> bool:
-        """Without a note, as a LocalAI worker leaves files, the size has to do."""
+        """Whether the cached file is the stored version. Without a recorded version, as after a LocalAI worker,
+        compare sizes."""
         return self._size(path) == stored.size and self._note(path) in ("", stored.etag)
 
     def begin(self, path: Path, size: int) -> Incoming:
-        """The disk is asked before the first byte: a full one takes more down than this file."""
+        """Start a fetch. Check the free space first: a full disk would affect more than this file."""
         self._cache.base.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
         with ExitStack() as stack:
             place = stack.enter_context(self._reached(path, create=True))
@@ -107,15 +108,14 @@ class ObjectCache:
             return Incoming(place, stack.pop_all())
 
     def take_in(self, incoming: Incoming, stored: StoredObject) -> None:
-        """First the note goes, so that a crash in between only costs another fetch."""
+        """Put a fetched file in place. Removes the version record first, so a crash only costs another fetch."""
         with self._noted(incoming.place.path, create=True) as note:
             disk.remove(note.directory, note.name)
             incoming.commit()
             disk.write_text(note.directory, note.name, stored.etag)
 
     def open_to_stage(self, local_path: str) -> BinaryIO:
-        """A file of the cache or of the models. LocalAI's frontends also name files by their keys with a slash before
-        them."""
+        """Open a file of the cache or of the models. LocalAI's frontends also send keys with a leading slash."""
         problem = "path outside allowed directories"
         if not local_path or "\0" in local_path:
             raise PathRefused(problem)
@@ -129,7 +129,8 @@ class ObjectCache:
         raise PathRefused(problem)
 
     def listing(self, prefix: str) -> list[str]:
-        """Regular files below a directory; links are not followed. ObjectMissing when it cannot be read."""
+        """Return the regular files below a directory; links are not followed. Raise ObjectMissing when it cannot be
+        read."""
         confined, key = self._cache, prefix
         for name, other in (("models/", self._models), ("data/", self._data)):
             if prefix.startswith(name):
@@ -144,7 +145,7 @@ class ObjectCache:
             raise ObjectMissing(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
 
     def new_temporary(self) -> Path:
-        """An empty file that a backend can write to. Old ones go."""
+        """Create an empty file that a backend can write to; remove expired ones."""
         self._cache.base.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
         for folder in (TEMPORARY, EPHEMERAL):
             self._remove_older(folder, time.time() - RETENTION.total_seconds())
@@ -156,10 +157,10 @@ class ObjectCache:
     def _size(self, path: Path) -> int | None:
         try:
             with self._reached(path) as place:
-                found = look(place.directory, place.name)
+                status = look(place.directory, place.name)
         except (FileNotFoundError, NotADirectoryError, DirectoryUnusable):
             return None
-        return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
+        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
 
     def _note(self, path: Path) -> str:
         try:
@@ -188,8 +189,8 @@ class ObjectCache:
         ):
             for _, _, names, directory in os.fwalk(".", dir_fd=place.directory):
                 for name in names:
-                    found = look(directory, name)
-                    if found is not None and found.st_mtime < limit:
+                    status = look(directory, name)
+                    if status is not None and status.st_mtime < limit:
                         disk.remove(directory, name)
 
 

@@ -28,11 +28,11 @@ class ObjectFiles:
         self._fetches: dict[Path, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
-        """End what is under way; what there is of it is removed."""
+        """Cancel the fetches in progress and remove their partial files."""
         await end_tasks(*self._fetches.values())
 
     async def ensure(self, key: str) -> Path:
-        """Have an object on the disk. While the storage is away, what is there already will do."""
+        """Fetch an object and return its path. While the storage is unavailable, a cached version is used."""
         path = self._cache.path(key)
         if path not in self._fetches:
             self._fetches[path] = start_task(self._fetch(key, path), name=f"fetch {key}")
@@ -45,18 +45,18 @@ class ObjectFiles:
         return path
 
     async def stage(self, local_path: str, key: str) -> str:
-        """Put a file of the cache or of the models into the storage."""
+        """Upload a file of the cache or of the models to the storage."""
         file = await _in_thread(lambda: self._cache.open_to_stage(local_path))
         with file:
             await self._storage.upload(file, key, created_at=format_time(self._clock.now()))
         return key
 
     async def temporary(self) -> Path:
-        """A new empty file that a backend can write to."""
+        """Create an empty file that a backend can write to."""
         return await _in_thread(self._cache.new_temporary)
 
     async def listing(self, prefix: str) -> list[str]:
-        """Files below a directory, as paths relative to it."""
+        """Return the files below a directory, as paths relative to it."""
         return await _in_thread(lambda: self._cache.listing(prefix))
 
     def _ended(self, path: Path, fetch: "asyncio.Task[None]") -> None:

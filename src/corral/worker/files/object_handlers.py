@@ -1,4 +1,4 @@
-"""The subjects `files.*`: each message becomes one call to the object files, and its outcome the answer."""
+"""Handlers of the subjects `files.*`: each message becomes one call to the object files."""
 
 from collections.abc import Mapping
 
@@ -13,19 +13,19 @@ from corral.worker.membership.lifecycle import Subject
 
 
 class _Failed(msgspec.Struct):
-    """What any of these subjects answers when it cannot."""
+    """The reply of each of these subjects when it fails."""
 
     error: str
 
 
 class ObjectHandlers:
-    """Answers what concerns object storage."""
+    """Replies to requests about object storage."""
 
     def __init__(self, files: ObjectFiles) -> None:
         self._files = files
 
     def table(self) -> Mapping[Subject, Handler]:
-        """Which subject goes to which handler."""
+        """Map each subject to its handler."""
         return {
             subjects.files_ensure: replying(self._ensure, _Failed, refusal=unreadable),
             subjects.files_stage: replying(self._stage, _Failed, refusal=unreadable),

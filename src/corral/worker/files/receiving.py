@@ -1,6 +1,5 @@
-"""Files that are being received: who may send one, what it goes on from, and how it gets its name. Blocks: call it in
-threads, one at a time for each file.
-"""
+"""Receives files: who may send one, where it resumes, and how it gets its final name. Blocking: call it in threads,
+one at a time per file."""
 
 import errno
 import hashlib
@@ -21,55 +20,57 @@ from corral.worker.files.store import FileKind, FileLookup, FileStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What an upload is written into."""
+    """The file that an upload is written into."""
 
     name: str
-    """Until it is complete."""
+    """Temporary name until it is complete."""
     file: int
     promise: Promise
 
 
 class Opening:
-    """Decides what to do with a range, while nobody else can change what it is decided on."""
+    """Decides what to do with a range, while the file is locked."""
 
     def __init__(
-        self, store: FileStore, place: ConfinedPath, wanted: ContentRange, digest: str, resources: ExitStack
+        self, store: FileStore, place: ConfinedPath, span: ContentRange, digest: str, resources: ExitStack
     ) -> None:
         self._store = store
         self._place = place
         self._part = part_name(place.name)
-        self._wanted = wanted
+        self._span = span
         self._digest = digest
         self._resources = resources
         self._file: int | None = None
-        self._found = store.find(place)
-        if self._found.kind is FileKind.DIRECTORY or place.name == HERE:
+        self._present = store.find(place)
+        if self._present.kind is FileKind.DIRECTORY or place.name == HERE:
             raise refusals.is_directory()
         if not resources.enter_context(writing(store, place)):
             raise self._busy()
-        self._found = self._claimed()
+        self._present = self._claimed()
 
     def is_complete(self) -> bool:
-        """Everything came before, but the sender never heard so: then the file may only have to be renamed."""
-        found, wanted = self._found, self._wanted
-        if not self._digest or wanted.start or found.size != wanted.total or not self._is_right():
+        """Whether all bytes arrived before, although the sender does not know it. The file may only have to be
+        renamed."""
+        present, span = self._present, self._span
+        if not self._digest or span.start or present.size != span.total or not self._is_right():
             return False
-        if found.kind is FileKind.PARTIAL and self._file is not None:
+        if present.kind is FileKind.PARTIAL and self._file is not None:
             commit(self._store, self._place, name=self._part, file=self._file, digest=self._digest)
-            self._found = self._store.find(self._place)
-        return wanted.is_whole
+            self._present = self._store.find(self._place)
+        return span.is_whole
 
     def begin(self) -> Received:
-        """What the range is to be appended to."""
-        found = self._found
-        known = self._store.hashes.known(self._place.directory, found.name) if found.kind is FileKind.FINISHED else ""
-        present = Present(size=found.size, target=found.target, hash=known)
-        match judge(self._wanted, self._digest, present):
+        """Return the file that the range is appended to."""
+        lookup = self._present
+        hashes, directory = self._store.hashes, self._place.directory
+        digest = hashes.known(directory, lookup.name) if lookup.kind is FileKind.FINISHED else ""
+        present = Present(size=lookup.size, target=lookup.target, hash=digest)
+        match judge(self._span, self._digest, present):
             case RangeVerdict.CONFLICT:
                 self._store.remove_everything(self._place)
-                raise refusals.other_upload(found.target, self._digest)
+                raise refusals.other_upload(lookup.target, self._digest)
             case RangeVerdict.ELSEWHERE:
-                raise refusals.elsewhere(self._wanted.start, found.size, self._wanted.total)
+                raise refusals.elsewhere(self._span.start, lookup.size, self._span.total)
             case RangeVerdict.RESTART:
                 self._forget_part()
             case RangeVerdict.APPEND:
@@ -77,12 +78,12 @@ class Opening:
         return self._ready()
 
     def _claimed(self) -> FileLookup:
-        """What is there, with the unfinished upload locked against other processes."""
-        directory, found = self._place.directory, self._store.find(self._place)
-        if found.kind is not FileKind.PARTIAL:
-            return found
-        if found.name == self._place.name:  # as LocalAI's worker leaves it
-            disk.rename(directory, found.name, self._part)
+        """Return what is there, with the unfinished upload locked against other processes."""
+        directory, lookup = self._place.directory, self._store.find(self._place)
+        if lookup.kind is not FileKind.PARTIAL:
+            return lookup
+        if lookup.name == self._place.name:  # a partial file as LocalAI's worker leaves it
+            disk.rename(directory, lookup.name, self._part)
         self._open_part()
         return self._store.find(self._place)
 
@@ -91,32 +92,32 @@ class Opening:
         self._resources.callback(os.close, file)
         if not disk.hold(file) or not disk.is_still(self._place.directory, self._part, file):
             raise self._busy()
-        disk.give_back(file)  # what a worker that was killed had reserved
+        disk.give_back(file)  # free what a killed worker had reserved
         self._file = file
 
     def _is_right(self) -> bool:
-        directory, found = self._place.directory, self._found
-        if found.kind is FileKind.FINISHED:
-            return self._store.hashes.of(directory, found.name) == self._digest
-        is_meant = found.kind is FileKind.PARTIAL and found.target == self._digest
-        return is_meant and self._store.hashes.of_part(directory, found.name) == self._digest
+        directory, lookup = self._place.directory, self._present
+        if lookup.kind is FileKind.FINISHED:
+            return self._store.hashes.of(directory, lookup.name) == self._digest
+        is_meant = lookup.kind is FileKind.PARTIAL and lookup.target == self._digest
+        return is_meant and self._store.hashes.of_part(directory, lookup.name) == self._digest
 
     def _forget_part(self) -> None:
-        """Begin anew. A finished file stays until the new one is complete."""
+        """Drop the partial upload. A finished file stays until the new one is complete."""
         disk.remove(self._place.directory, target_name(self._place.name))
         if self._file is not None:
             os.ftruncate(self._file, 0)
 
     def _take_over_finished(self) -> None:
-        """More is appended to what was taken for finished, because its first ranges came without a hash."""
-        if self._found.kind is FileKind.FINISHED and self._found.size:
+        """Append to a file that was considered finished, because its first ranges came without a hash."""
+        if self._present.kind is FileKind.FINISHED and self._present.size:
             disk.remove(self._place.directory, hash_name(self._place.name))
             disk.rename(self._place.directory, self._place.name, self._part)
             self._open_part()
 
     def _ready(self) -> Received:
         size = 0 if self._file is None else os.fstat(self._file).st_size
-        promise = promised(self._store, self._place, self._wanted.total - size, self._resources)
+        promise = promised(self._store, self._place, self._span.total - size, self._resources)
         file = self._create_part() if self._file is None else self._file
         if self._digest and self._digest != self._store.target(self._place):
             self._write_target()
@@ -126,7 +127,7 @@ class Opening:
         disk.remove_odd(self._place.directory, self._part)
         try:
             file = disk.create(self._place.directory, self._part)
-        except FileExistsError as error:  # by another process, just now
+        except FileExistsError as error:  # another process created it just now
             raise self._busy() from error
         self._resources.callback(os.close, file)
         return file
@@ -136,16 +137,16 @@ class Opening:
             disk.write_text(self._place.directory, target_name(self._place.name), self._digest)
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
-                return  # the file itself has a name; it only cannot be resumed
+                return  # the upload itself works; it only cannot be resumed
             disk.remove(self._place.directory, self._part)
             raise
 
     def _busy(self) -> refusals.FileRefused:
-        return refusals.busy(self._found.size, self._wanted.total)
+        return refusals.busy(self._present.size, self._span.total)
 
 
 def commit(store: FileStore, place: ConfinedPath, *, name: str, file: int, digest: str) -> None:
-    """Give a received file its name. From here on it is there, also after a crash; its hash counts a little later."""
+    """Give a received file its final name. It survives a crash from here on; its hash becomes valid after the flush."""
     if not disk.is_still(place.directory, name, file):
         raise refusals.FileRefused(409, "the upload was replaced by another one; restart from byte 0")
     disk.let_go(file)
@@ -157,7 +158,7 @@ def commit(store: FileStore, place: ConfinedPath, *, name: str, file: int, diges
 
 @contextmanager
 def writing(store: FileStore, place: ConfinedPath) -> Iterator[bool]:
-    """Be the only one in this process who receives this file; False when another one is."""
+    """Become the only receiver of this file in this process; False when there is another one."""
     identity = place.identity
     if not store.writers.hold(identity):
         yield False
@@ -169,7 +170,7 @@ def writing(store: FileStore, place: ConfinedPath) -> Iterator[bool]:
 
 
 def promised(store: FileStore, place: ConfinedPath, needed: int, resources: ExitStack) -> Promise:
-    """Have room for so many bytes, or be refused. If it must be, the file that is replaced makes room first."""
+    """Promise space for the upload, or refuse it. If necessary, remove the file that is being replaced first."""
     device = os.fstat(place.directory).st_dev
     free = store.room.free(place.directory, device)
     if needed > free:
@@ -188,9 +189,9 @@ def _make_room(place: ConfinedPath, needed: int, free: int) -> None:
 
 
 class Upload:
-    """One file that is being received. It is this object's alone until it is closed.
+    """One file that is being received, exclusively until it is closed.
 
-    Writing and hashing are apart, so that two threads can do them at the same time; each sees all bytes in order.
+    `write` and `hash` are separate, so that two threads can run them in parallel; each gets all bytes in order.
     """
 
     def __init__(self, store: FileStore, place: ConfinedPath, received: Received, resources: ExitStack) -> None:
@@ -207,8 +208,8 @@ class Upload:
         self.size = self._begun_with
 
     def reserve(self, count: int) -> None:
-        """Have the disk set room aside for what is about to come. Then writing it takes far less of the kernel's time,
-        and a disk that is full says so now. Refused then, which leaves nothing of the file."""
+        """Reserve disk space for the expected bytes, which makes writing cheaper. Refuse the upload and remove the
+        file when the disk is full."""
         try:
             if disk.reserve(self._file, self.size, count):
                 self._promise.use(count)
@@ -217,7 +218,7 @@ class Upload:
             raise refusals.disk_full(error) from error
 
     def write(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Append. Refused when the disk is full, which leaves nothing of the file."""
+        """Append. Refuse the upload and remove the file when the disk is full."""
         try:
             for piece in pieces:
                 disk.write_all(self._file, piece)
@@ -237,7 +238,7 @@ class Upload:
             self._hashed += len(piece)
 
     def finish(self, expected: str) -> Path:
-        """Give the file its name if its hash is the expected one, or if none is expected; otherwise remove it."""
+        """Give the file its name if its hash is as expected, or nothing is expected; otherwise remove it."""
         digest = self._caught_up().hexdigest()
         if expected and expected != digest:
             self._is_done = True
@@ -248,7 +249,7 @@ class Upload:
         return self._place.path
 
     def close(self) -> None:
-        """Whatever happened: let go of everything."""
+        """Release all resources, whatever happened."""
         try:
             if not self._is_done:
                 self._leave()
@@ -256,7 +257,7 @@ class Upload:
             self._resources.close()
 
     def _caught_up(self) -> "hashlib._Hash":
-        """What came in an earlier life has to be read again."""
+        """Return the hasher; first feed it what was received before a restart."""
         if self._hasher is None:
             self._hasher = self._store.hashes.read(self._file, hashlib.sha256(), self._begun_with)
         return self._hasher
@@ -270,16 +271,16 @@ class Upload:
         disk.remove(self._place.directory, self._name)
 
     def _leave(self) -> None:
-        """It ends before it is complete."""
+        """Called when the upload ends before it is complete."""
         raise NotImplementedError
 
 
 class WholeUpload(Upload):
-    """A file in one piece. It cannot be resumed, so what was received is of no use to anyone."""
+    """A file in one piece. It cannot be resumed, so a partial one is removed."""
 
     @classmethod
     def open(cls, store: FileStore, key: str, *, length: int | None) -> Self:
-        """`length` is how many bytes will come, where that is known."""
+        """Begin. `length` is the number of bytes, if known."""
         with ExitStack() as stack:
             place = stack.enter_context(store.place(key, create=True))
             if store.find(place).kind is FileKind.DIRECTORY:
@@ -297,20 +298,20 @@ class WholeUpload(Upload):
 
 
 class RangedUpload(Upload):
-    """A file in one or more ranges. What was received stays, and the next range goes on from there."""
+    """A file in one or more ranges. What was received stays, and the next range continues there."""
 
     @classmethod
-    def open(cls, store: FileStore, key: str, wanted: ContentRange, digest: str) -> "Self | Path":
-        """The path of the file when all of it is there already, and right."""
+    def open(cls, store: FileStore, key: str, span: ContentRange, digest: str) -> "Self | Path":
+        """Begin, or return the path of the file when all of it is there already with the right hash."""
         with ExitStack() as stack:
             place = stack.enter_context(store.place(key, create=True))
-            opening = Opening(store, place, wanted, digest, stack)
+            opening = Opening(store, place, span, digest, stack)
             if opening.is_complete():
                 return place.path
             return cls(store, place, opening.begin(), stack.pop_all())
 
     def expected(self, digest: str) -> str:
-        """What the hash must be: as the client says now, else as it said with an earlier range."""
+        """Return the expected hash: from this request, else from an earlier range."""
         return digest or self._store.target(self._place)
 
     def _leave(self) -> None:

@@ -1,5 +1,5 @@
-"""Why a request about a file is refused: the status and the words are part of LocalAI's protocol, so they are raised
-where the reason is found."""
+"""Why a request about a file is refused. Status and text are part of LocalAI's protocol, so they are raised where the
+reason is found."""
 
 from collections.abc import Mapping
 
@@ -56,12 +56,12 @@ def elsewhere(start: int, size: int, total: int) -> FileRefused:
 
 
 def busy(size: int, total: int) -> FileRefused:
-    """Somebody else sends this file right now. 416 is what LocalAI's frontends take as "look again and go on"."""
+    """Another client is sending this file. LocalAI's frontends take 416 as "look again and continue"."""
     return _try_again("another upload of this file is under way", size, total)
 
 
 def busy_whole() -> FileRefused:
-    """The same for an upload in one piece, which has no place to go on from."""
+    """Another client is sending this file, and an upload in one piece cannot be resumed."""
     return FileRefused(409, "another upload of this file is under way")
 
 

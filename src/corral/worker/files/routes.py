@@ -1,5 +1,5 @@
-"""The file server as one: its routes below /v1/files/ and /v1/files-list/, whose methods, statuses and words are
-LocalAI's, and all that runs beside them."""
+"""The file server: its routes below /v1/files/ and /v1/files-list/ with LocalAI's methods, statuses and texts, and its
+background tasks."""
 
 import asyncio
 import json
@@ -47,11 +47,11 @@ class FileRoutes:
         }
 
     def table(self) -> Mapping[str, FileHandler]:
-        """By the beginning of the path; what comes after it is the key, decoded."""
+        """Map path prefixes to handlers; the rest of the path is the key, decoded."""
         return {FILES: self._file, LISTINGS: self._listing, RANGES: self._ranges}
 
     def end(self) -> None:
-        """The worker shall not wait for gigabytes."""
+        """Abort large transfers, so that the shutdown does not wait for them."""
         self._uploads.end()
 
     async def _file(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
@@ -103,7 +103,7 @@ class FileRoutes:
 
 
 async def _translated(handler: FileHandler, request: web.BaseRequest, key: str) -> web.StreamResponse:
-    """Errors of the disk in the words of the protocol."""
+    """Run a handler and convert disk errors to the protocol's responses."""
     if not key:
         raise bad_request("key is required")
     try:
@@ -148,7 +148,7 @@ log = logging.getLogger(__name__)
 
 
 class FileServing:
-    """Sweeps, and has routes to serve, from the beginning to the end of the `async with` block."""
+    """Serves routes and sweeps old files during the `async with` block."""
 
     def __init__(self, config: FilesConfig, *, models: Path, clock: Clock) -> None:
         self._directories = served_directories(models=models, staging=config.staging_path)
@@ -169,7 +169,8 @@ class FileServing:
         await self._stack.aclose()
 
     def _make_directories(self) -> None:
-        """One that cannot be made is told, and its files are refused: the worker may be of use without them."""
+        """Create the directories. Log one that cannot be created and refuse its files: the worker may be useful
+        without them."""
         for area, path in self._directories.items():
             try:
                 path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)

@@ -1,9 +1,8 @@
-"""What is in the three directories: finished files, unfinished uploads, and who may write which. May block: call it in
+"""The content of the three directories: finished files, unfinished uploads, and their writers. Blocking: call it in
 threads.
 
-A file is received under another name and renamed when it is complete and its hash is right. Until then, and only to
-readers over HTTP, the unfinished upload stands for the file, because that is how LocalAI's frontends find out where
-to go on.
+A file is received under a temporary name and renamed when it is complete and its hash is right. Until then HTTP
+readers see the unfinished upload in its place, because that is how LocalAI's frontends find out where to resume.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ from corral.worker.files.keys import Area, locate
 from corral.worker.files.refusals import bad_request, failed, outside
 
 MOST_UNFINISHED: Final = 256
-"""Uploads whose hashing is remembered; others are read again when they go on."""
+"""Maximum number of uploads whose hash state is kept; others are read again when they resume."""
 
 
 class FileKind(Enum):
@@ -38,19 +37,19 @@ class FileKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLookup:
-    """What a key leads to at this moment."""
+    """What a key refers to at this moment."""
 
     kind: FileKind
     name: str = ""
-    """Of the file that holds the bytes, in the directory of the place."""
+    """Name of the file with the bytes, in the directory of the place."""
     size: int = 0
     target: str = ""
-    """Of an unfinished upload: the hash that it will have, where the client said so."""
+    """Expected hash of an unfinished upload, if the client stated it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What is told of a file without its bytes."""
+    """Metadata of a file."""
 
     path: Path
     size: int
@@ -59,14 +58,14 @@ class Head:
 
 
 class Writers:
-    """Who receives which file. Within this process; other processes are kept out by locks on the files."""
+    """Which files are being received by this process. Locks on the files exclude other processes."""
 
     def __init__(self) -> None:
         self._held: set[tuple[int, int, str]] = set()
         self._lock = threading.Lock()
 
     def hold(self, identity: tuple[int, int, str]) -> bool:
-        """False when somebody else receives this file."""
+        """Return False when another request receives this file."""
         with self._lock:
             if identity in self._held:
                 return False
@@ -79,27 +78,27 @@ class Writers:
 
 
 class Unfinished:
-    """How far the hashing of unfinished uploads has come, so that the next range goes on from there."""
+    """Hash states of unfinished uploads, so that the next range can continue."""
 
     def __init__(self) -> None:
         self._hashers: OrderedDict[tuple[int, int], tuple[int, hashlib._Hash]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, found: os.stat_result) -> "hashlib._Hash | None":
-        """The hasher of exactly these bytes, if it is known; forgotten here."""
+    def take(self, status: os.stat_result) -> "hashlib._Hash | None":
+        """Remove and return the hasher of exactly these bytes, if there is one."""
         with self._lock:
-            size, hasher = self._hashers.pop((found.st_dev, found.st_ino), (-1, None))
-        return hasher if size == found.st_size else None
+            size, hasher = self._hashers.pop((status.st_dev, status.st_ino), (-1, None))
+        return hasher if size == status.st_size else None
 
-    def keep(self, found: os.stat_result, hasher: "hashlib._Hash") -> None:
+    def keep(self, status: os.stat_result, hasher: "hashlib._Hash") -> None:
         with self._lock:
-            self._hashers[found.st_dev, found.st_ino] = (found.st_size, hasher)
+            self._hashers[status.st_dev, status.st_ino] = (status.st_size, hasher)
             while len(self._hashers) > MOST_UNFINISHED:
                 self._hashers.popitem(last=False)
 
 
 class FileStore:
-    """The parts that reading and receiving share."""
+    """Shared by reading and receiving."""
 
     def __init__(self, directories: Mapping[Area, Path], *, room: Room | None = None) -> None:
         self.areas = {area: Confined(path) for area, path in directories.items()}
@@ -116,7 +115,7 @@ class FileStore:
 
     @contextmanager
     def place(self, key: str, *, create: bool = False) -> Iterator[ConfinedPath]:
-        """Hold the directory that a key leads into. FileNotFoundError when a directory on the way is missing."""
+        """Open the directory that a key leads into. Raise FileNotFoundError when a directory on the way is missing."""
         location = locate(key, self._bases)
         if any(map(is_ours, location.parts)):
             raise bad_request(f'path "{location.path}" is reserved')
@@ -138,74 +137,73 @@ class FileStore:
             return FileLookup(kind=FileKind.PARTIAL, name=part_name(place.name), size=part.st_size, target=target)
         if own is None:
             return FileLookup(kind=FileKind.MISSING)
-        kind = (
-            FileKind.PARTIAL if target else FileKind.FINISHED
-        )  # a partial under the final name is LocalAI's, or just renamed
+        kind = FileKind.PARTIAL if target else FileKind.FINISHED  # partial: LocalAI's own, or just renamed
         return FileLookup(kind=kind, name=place.name, size=own.st_size, target=target)
 
     def target(self, place: ConfinedPath) -> str:
         return disk.read_text(place.directory, target_name(place.name)).lower()
 
     def head(self, key: str) -> Head | None:
-        """None when there is no such file; refused for directories. Reads nothing but notes: see `digest`."""
+        """Return None when there is no such file; refuse directories. Does not read the file: see `digest`."""
         try:
             with self.place(key) as place:
-                found = self.find(place)
-                if found.kind is FileKind.DIRECTORY:
+                lookup = self.find(place)
+                if lookup.kind is FileKind.DIRECTORY:
                     raise bad_request("path is a directory")
-                if found.kind is FileKind.MISSING:
+                if lookup.kind is FileKind.MISSING:
                     return None
-                known = self.hashes.known(place.directory, found.name) if found.kind is FileKind.FINISHED else ""
-                return Head(path=place.path, size=found.size, target=found.target, hash=known)
+                digest = self.hashes.known(place.directory, lookup.name) if lookup.kind is FileKind.FINISHED else ""
+                return Head(path=place.path, size=lookup.size, target=lookup.target, hash=digest)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise failed("stat failed", error) from error
 
     def digest(self, key: str) -> str:
-        """The hash of a file that has to be read for it, which may take minutes; of an unfinished one, so far. Empty
-        when it cannot be had: then it is left out of the answer, and the peer sends the file."""
+        """Compute the hash of a file, or of the received part, which may take minutes. Empty when it fails: then the
+        response has none, and the peer sends the file."""
         try:
             with self.place(key) as place:
-                found = self.find(place)
-                read = self.hashes.of_part if found.kind is FileKind.PARTIAL else self.hashes.of
-                return read(place.directory, found.name) if found.name else ""
+                lookup = self.find(place)
+                read = self.hashes.of_part if lookup.kind is FileKind.PARTIAL else self.hashes.of
+                return read(place.directory, lookup.name) if lookup.name else ""
         except OSError:
             return ""
 
     def open(self, key: str) -> int | None:
-        """A descriptor to read from, of the caller's from now on; None for a directory. FileNotFoundError otherwise."""
+        """Open a file for the caller; None for a directory. Raise FileNotFoundError when it is missing."""
         with self.place(key) as place:
-            found = self.find(place)
-            if found.kind is FileKind.DIRECTORY:
+            lookup = self.find(place)
+            if lookup.kind is FileKind.DIRECTORY:
                 return None
-            if found.kind is FileKind.MISSING:
+            if lookup.kind is FileKind.MISSING:
                 raise FileNotFoundError(place.path)
-            return disk.open_existing(place.directory, found.name)
+            return disk.open_existing(place.directory, lookup.name)
 
     def listing(self, key: str) -> list[str]:
-        """Every file below a directory, as LocalAI's worker walks it. FileNotFoundError when there is no directory."""
+        """Return every file below a directory, in the order of LocalAI's worker. Raise FileNotFoundError without the
+        directory."""
         with self.place(key) as place, opened_directory(place.name, place.directory) as directory:
             return list(_walk(directory, ""))
 
     def make_temporary(self, name: str) -> Path:
-        """An empty file in the staging directory that a backend may write its output into."""
+        """Create an empty file in the staging directory for a backend's output."""
         with self.place(name) as place:
             os.close(disk.create(place.directory, place.name))
             return place.path
 
     def remove_everything(self, place: ConfinedPath) -> None:
-        """The file, what was received of it, and what is known about it."""
+        """Remove the file, its partial upload, and its hash files."""
         name = place.name
         disk.remove(place.directory, part_name(name), target_name(name), name, hash_name(name))
 
 
 def _walk(directory: int, prefix: str) -> Iterator[str]:
-    """In the order of names, a directory's files where its name stands. Links are not followed, nor are they files."""
+    """Yield files sorted by name, those of a subdirectory in its position. Links are neither followed nor listed."""
     with os.scandir(directory) as entries:
         children = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries if not entry.is_symlink()}
-    shown = {name for name in children if not is_ours(name)} | _unfinished(children)
-    for name in sorted(shown, key=os.fsencode):
+    visible = {name for name in children if not is_ours(name)} | _unfinished(children)
+    for name in sorted(visible, key=os.fsencode):
         if children.get(name):
             yield from _below(directory, name, prefix)
         elif name not in children or _is_regular(directory, name):
@@ -213,14 +211,14 @@ def _walk(directory: int, prefix: str) -> Iterator[str]:
 
 
 def _unfinished(names: Mapping[str, bool]) -> set[str]:
-    """Files of which a part was received, by the names that they will have."""
-    wanted = (name.removesuffix(TARGET_SUFFIX) for name in names if name.endswith(TARGET_SUFFIX))
-    return {name for name in wanted if part_name(name) in names}
+    """Return the final names of files with a partial upload."""
+    targets = (name.removesuffix(TARGET_SUFFIX) for name in names if name.endswith(TARGET_SUFFIX))
+    return {name for name in targets if part_name(name) in names}
 
 
 def _is_regular(directory: int, name: str) -> bool:
-    found = look(directory, name)
-    return found is not None and stat.S_ISREG(found.st_mode)
+    status = look(directory, name)
+    return status is not None and stat.S_ISREG(status.st_mode)
 
 
 def _below(directory: int, name: str, prefix: str) -> Sequence[str]:

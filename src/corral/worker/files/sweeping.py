@@ -1,7 +1,7 @@
-"""Removes what nobody will ask for again: staged inputs and outputs, and uploads that were never finished.
+"""Removes files that nobody will request again: staged inputs and outputs, and abandoned uploads.
 
-At the start, what a previous life was about to write; from then on, whatever is older than the retention. Files that
-another process holds are left alone: workers of one machine may share their directories.
+At the start it removes what an earlier run was writing; later, what is older than the retention. Files locked by
+another process stay: workers of one machine may share their directories.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _MOST_DEPTH: Final = 200
 
 FileNames = frozenset[str]
 Choice = Callable[[FileNames], FileNames]
-"""From the names in one directory, those that may go if they are old enough."""
+"""Selects, from the names in one directory, those to remove when they are old enough."""
 
 
 class Sweeper:
@@ -39,16 +39,16 @@ class Sweeper:
         self._threads = threads
         self._clock = clock
         self._retention = retention
-        self._born = time.time()  # compared with times that the file system wrote
+        self._born = time.time()  # compared with times from the file system
 
     async def run(self) -> None:
-        """Until cancelled: at once, and often enough that nothing stays a quarter longer than it should."""
+        """Sweep at once, and then often enough that nothing stays more than a quarter longer than it should."""
         await self.clean_up()
         period = min(self._retention / 4, LONGEST_PERIOD)
         await poke_or_period(self.sweep, poke=Poke(), clock=self._clock, period=period, name="file sweeper")
 
     async def clean_up(self) -> None:
-        """Remove what is of no use after a restart. Uploads that can be resumed stay."""
+        """Remove what is useless after a restart. Resumable uploads stay."""
         removed = await self._threads.run_long(lambda: self._remove({area: leftovers for area in Area}, self._born))
         _tell(removed, "that an earlier life left")
 
@@ -75,13 +75,13 @@ def everything(names: FileNames) -> FileNames:
 
 
 def unfinished(names: FileNames) -> FileNames:
-    """Uploads that did not become files: their bytes, and the hashes that they should have had."""
+    """Select partial uploads, and their expected hashes."""
     targets = {name for name in names if name.endswith(TARGET_SUFFIX) and name.removesuffix(TARGET_SUFFIX) not in names}
     return frozenset({name for name in names if is_ours(name)} | targets | _targets_of_parts(names))
 
 
 def leftovers(names: FileNames) -> FileNames:
-    """Uploads that cannot be resumed: nobody said what they should become."""
+    """Select uploads that cannot be resumed, because their expected hash is unknown."""
     resumable = {part_name(name.removesuffix(TARGET_SUFFIX)) for name in _targets_of_parts(names)}
     return frozenset(name for name in names if is_ours(name)) - resumable
 
@@ -92,7 +92,7 @@ def _targets_of_parts(names: FileNames) -> set[str]:
 
 
 class _Tree:
-    """One walk through a directory and all below it. Follows no links."""
+    """One walk through a directory tree. Follows no links."""
 
     def __init__(self, choose: Choice, limit: float, *, is_stopping: Callable[[], bool]) -> None:
         self._choose = choose
@@ -109,11 +109,11 @@ class _Tree:
         for name in self._choose(files):
             self._remove_if_old(directory, name)
         for name in kinds.keys() - files:
-            is_old = self._is_old(directory, name)  # before its files go, which makes it young
+            is_old = self._is_old(directory, name)  # look first: removing its files makes a directory young
             with contextlib.suppress(OSError), opened_directory(name, directory) as below:
                 self.sweep(below, depth + 1)
             if is_old and self._choose is everything:
-                with contextlib.suppress(OSError):  # it is not empty
+                with contextlib.suppress(OSError):  # not empty
                     os.rmdir(name, dir_fd=directory)
 
     def _remove_if_old(self, directory: int, name: str) -> None:
@@ -123,15 +123,15 @@ class _Tree:
                 self.removed += 1
 
     def _is_old(self, directory: int, name: str) -> bool:
-        found = look(directory, name)
-        if found is None:
+        status = look(directory, name)
+        if status is None:
             return False
-        used = found.st_mtime if stat.S_ISDIR(found.st_mode) else max(found.st_mtime, found.st_atime)
+        used = status.st_mtime if stat.S_ISDIR(status.st_mode) else max(status.st_mtime, status.st_atime)
         return used < self._limit
 
 
 def _is_held(directory: int, name: str) -> bool:
-    """Is it being written, here or in another process?"""
+    """Whether the file is being written, by this or another process."""
     file = disk.open_existing(directory, name)
     try:
         return not disk.hold(file)

@@ -1,7 +1,7 @@
-"""Threads in which the file server blocks, so that the event loop never does.
+"""Threads for the file server's blocking work.
 
-Long reads have threads of their own: hashing a hundred gigabytes must not hold up those who are sending. Whatever moves
-or hashes many bytes does so with less right to a processor than the event loop, which needs little and needs it now.
+Long reads have their own threads: hashing a hundred gigabytes must not delay uploads. Threads that move or hash
+many bytes have a lower priority than the event loop.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ T = TypeVar("T")
 SHORT_THREADS: Final = 16
 LONG_THREADS: Final = 2
 LESS_URGENT: Final = 5
-"""How much nicer busy threads are than the event loop: of a processor that both want they get a quarter."""
+"""Niceness of busy threads relative to the event loop: they get a quarter of a contended CPU."""
 
 
 class Closable(Protocol):
@@ -39,20 +39,20 @@ class Threads:
         self._lanes_in_use = 0
 
     async def close(self) -> None:
-        """Wait for what runs; nothing more is begun."""
+        """Wait for running work; start nothing more."""
         for pool in (self._short, self._long, self._lanes):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
 
     def begin(self, work: Callable[[], T]) -> "asyncio.Future[T]":
-        """For work that is soon done. The caller awaits it, also when it is cancelled itself: see `settled`."""
+        """Start short work. The caller must await it even when it is cancelled itself: see `settled`."""
         return asyncio.get_running_loop().run_in_executor(self._short, work)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """For work that is soon done. A caller that is cancelled waits for its end: a thread cannot be stopped."""
+        """Run short work. A cancelled caller waits for its end: a thread cannot be stopped."""
         return await settled(self.begin(work))
 
     async def run_long(self, work: Callable[[], T]) -> T:
-        """For work that may take minutes. Goes on by itself when the caller is cancelled."""
+        """Run work that may take minutes. It continues when the caller is cancelled."""
         return await asyncio.get_running_loop().run_in_executor(self._long, work)
 
     @property
@@ -60,7 +60,7 @@ class Threads:
         return self._lanes_in_use < MOST_LANES
 
     async def run_lane(self, work: Callable[[], T]) -> T:
-        """For one large body on its direct way."""
+        """Run one direct transfer of a large body."""
         self._lanes_in_use += 1
         try:
             return await settled(asyncio.get_running_loop().run_in_executor(self._lanes, work))
@@ -69,7 +69,7 @@ class Threads:
 
     @asynccontextmanager
     async def opened(self, work: Callable[[], ClosableT]) -> AsyncIterator[ClosableT]:
-        """What the work opens, closed in the end, whoever is cancelled meanwhile."""
+        """Yield what the work opens, and close it at the end, even when cancelled meanwhile."""
         opening = self.begin(work)
         try:
             yield await settled(opening)
@@ -79,8 +79,7 @@ class Threads:
 
 
 def step_back() -> None:
-    """Make this thread, and those that it starts, less urgent than the event loop. Only Linux has a priority for each
-    thread of a process."""
+    """Lower the priority of this thread and those that it starts. Only Linux has priorities per thread."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # some sandboxes forbid it
             usual = os.getpriority(os.PRIO_PROCESS, os.getpid())
@@ -88,7 +87,7 @@ def step_back() -> None:
 
 
 async def finished(*futures: "asyncio.Future[T]") -> None:
-    """Wait for the end of several works, however they end. A cancellation takes effect only then."""
+    """Wait for the end of several futures, however they end. A cancellation takes effect only then."""
     cancellation: asyncio.CancelledError | None = None
     while not all(future.done() for future in futures):
         try:
@@ -100,6 +99,6 @@ async def finished(*futures: "asyncio.Future[T]") -> None:
 
 
 async def settled(future: "asyncio.Future[T]") -> T:
-    """Await a thread's work to its end, also when cancelled meanwhile."""
+    """Await a thread's work to its end, even when cancelled meanwhile."""
     await finished(future)
     return future.result()

@@ -1,5 +1,5 @@
-"""Receives files over HTTP: takes the body as it comes and has it written and hashed in threads, while the next bytes
-arrive. Holds a few megabytes, however large the file is."""
+"""Receives files over HTTP: threads write and hash the body while the next bytes arrive. Uses a few megabytes of
+memory, however large the file is."""
 
 import asyncio
 import functools
@@ -19,7 +19,7 @@ from corral.worker.files.store import FileStore
 from corral.worker.files.threads import Threads, finished
 
 BATCH: Final = 2 * 1024 * 1024
-"""Bytes that are handed to threads at once: enough that the handing over costs little."""
+"""Bytes per batch for threads: enough to make the overhead small."""
 
 
 class Uploads:
@@ -30,11 +30,11 @@ class Uploads:
         self._ending = threading.Event()
 
     def end(self) -> None:
-        """Give up large bodies that are still coming; those that come in ranges can be resumed."""
+        """Abort large transfers; ranged uploads can be resumed."""
         self._ending.set()
 
     async def receive(self, request: web.BaseRequest, key: str) -> "Path | PartialUpload":
-        """The path of the finished file, or how far a file in ranges has come."""
+        """Return the path of the finished file, or the progress of a ranged upload."""
         digest = _as_text(request.headers.get("X-Content-SHA256", "")).strip().lower()
         stated = request.headers.get("Content-Range", "")
         if stated:
@@ -52,21 +52,21 @@ class Uploads:
             return await self._threads.run(lambda: upload.finish(digest))
 
     async def _receive_range(
-        self, request: web.BaseRequest, key: str, wanted: ContentRange, digest: str
+        self, request: web.BaseRequest, key: str, span: ContentRange, digest: str
     ) -> "Path | PartialUpload":
-        async with self._threads.opened(lambda: _Opened(self._store, key, wanted, digest)) as opened:
+        async with self._threads.opened(lambda: _Opened(self._store, key, span, digest)) as opened:
             upload = opened.upload
             if isinstance(upload, Path):
                 return upload
-            taken = await self._take(request, upload, limit=wanted.length)
-            if taken < wanted.length:
-                raise refusals.bad_request(f"short body: got {taken} expected {wanted.length}")
-            if upload.size < wanted.total:
+            taken = await self._take(request, upload, limit=span.length)
+            if taken < span.length:
+                raise refusals.bad_request(f"short body: got {taken} expected {span.length}")
+            if upload.size < span.total:
                 return PartialUpload(upload.size)
             return await self._threads.run(lambda: upload.finish(upload.expected(digest)))
 
     async def _take(self, request: web.BaseRequest, upload: Upload, *, limit: int | None) -> int:
-        """Append the body, at most so many bytes. What came before a failure is appended, too."""
+        """Append the body, at most `limit` bytes. What arrived before a failure is appended too."""
         invite(request)
         length = request.content_length or 0
         if length >= SHORTEST and limit in (None, length) and self._threads.has_lane:
@@ -89,7 +89,7 @@ class Uploads:
         return taken
 
     async def _take_directly(self, request: web.BaseRequest, upload: Upload, length: int) -> int | None:
-        """None when there is no direct way."""
+        """Receive over the direct path; None when it is not available."""
         connection = take_over(request)
         if connection is None:
             return None
@@ -103,7 +103,7 @@ class Uploads:
         return taken
 
     async def _piece(self, request: web.BaseRequest) -> bytes:
-        """Empty at the end of the body."""
+        """Return the next piece; empty at the end of the body."""
         try:
             async with asyncio.timeout(self._stall_seconds):
                 return await request.content.readany()
@@ -117,12 +117,12 @@ def _run(lane: BodyTransfer, upload: Upload, length: int) -> int:
 
 
 def _as_text(header: str) -> str:
-    """A header's bytes need not be text; what is kept and told must be."""
+    """Decode a header as text: its bytes may be invalid, and it is stored and reported."""
     return header.encode(errors="replace").decode()
 
 
 class _Writer:
-    """Has one batch written and hashed, in a thread each, while the next one is gathered."""
+    """Writes and hashes one batch in threads while the next one is collected."""
 
     def __init__(self, upload: Upload, threads: Threads) -> None:
         self._upload = upload
@@ -138,7 +138,7 @@ class _Writer:
             await self._hand_over()
 
     async def flush(self) -> None:
-        """Harmless after a failure: then nothing is left to write."""
+        """Write the rest. After a failure there is nothing left to write."""
         if self._batch:
             await self._hand_over()
         await self._settle()
@@ -158,17 +158,17 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class PartialUpload:
-    """More has to come."""
+    """A ranged upload that is not complete."""
 
     size: int
-    """So far."""
+    """Bytes received so far."""
 
 
 class _Opened:
-    """An upload in ranges, or the path of a file that needs none."""
+    """A ranged upload, or the path of a file that is complete already."""
 
-    def __init__(self, store: FileStore, key: str, wanted: ContentRange, digest: str) -> None:
-        self.upload = RangedUpload.open(store, key, wanted, digest)
+    def __init__(self, store: FileStore, key: str, span: ContentRange, digest: str) -> None:
+        self.upload = RangedUpload.open(store, key, span, digest)
 
     def close(self) -> None:
         if isinstance(self.upload, RangedUpload):

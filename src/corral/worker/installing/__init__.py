@@ -1,1 +1,1 @@
-"""Backends on this disk: where they come from, how they are fetched, and the atomic switch to a new one."""
+"""Installs backends: sources, fetching, and the atomic switch to a new version."""

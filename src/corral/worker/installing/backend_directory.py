@@ -1,8 +1,8 @@
-"""Which backends are on this machine's disk, and which executable a name means. Reads only, and may block: call it in
+"""Lists the backends on this machine's disk, and resolves a name to an executable. Read-only and blocking: call it in
 a thread.
 
-A backend is a directory with a `run.sh`. Beside it may be `metadata.json`, written by whoever installed it, and
-`corral.json`, written by its author.
+A backend is a directory with a `run.sh`. It may have `metadata.json`, written by the installer, and `corral.json`,
+written by its author.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,25 +28,25 @@ RUN: Final = "run.sh"
 STAGING: Final = ".install-tmp"
 BACKUP: Final = ".install-backup"
 UNFINISHED: Final = (STAGING, BACKUP, ".upgrade-tmp")
-"""How the names of directories end that are no backends: LocalAI's, so that its leftovers are known as well."""
+"""Suffixes of directories that are not backends; the same as LocalAI's, so that its leftovers are recognised."""
 _VULKAN: Final = "vulkan/icd.d/*.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """Where a backend lives, and what it is called."""
+    """An installed backend: its executable and names."""
 
     name: str
     executable: Path
     names: frozenset[str] = frozenset()
-    """Every name that means this backend and no other; an alias may mean several."""
+    """Every name of this backend alone; an alias may refer to several."""
     has_openai_port: bool = False
     has_front: bool = False
-    """Whether it wants a second HTTP port, for requests that need care."""
+    """Whether it needs a second HTTP port, for requests that its first one would handle differently."""
     http_routes: tuple[str, ...] | None = None
-    """The inference routes of that port, where the backend says them."""
+    """The inference routes of its HTTP port, if its author states them."""
     vulkan_drivers: tuple[Path, ...] = ()
-    """Descriptions of drivers that the backend brings along."""
+    """Driver manifests that the backend includes."""
     identity: tuple[int, int] = (0, 0)
     """Device and inode of the directory when it was read; a change means that the backend was replaced."""
 
@@ -57,18 +57,18 @@ class Home:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """What a name means on the disk, whether it can be run or not."""
+    """Where a name leads on the disk, runnable or not."""
 
     concrete: Path
-    """Where the backend itself is, or would be: the same for its name, its alias and the name of its meta backend."""
+    """Directory of the build, existing or not: the same for its name, its alias and its meta backend."""
     meta: Path | None
-    """The directory of the meta backend that was named, which only points to the other."""
+    """Directory of the named meta backend, which only points to the build."""
     is_system: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BackendEntry:
-    """One directory as it was found."""
+    """One directory as read from disk."""
 
     path: Path
     is_system: bool
@@ -105,37 +105,37 @@ class _BackendEntry:
 
     @property
     def source(self) -> Path | None:
-        """The directory that it was installed from; None when that was none of this machine."""
+        """The directory of this machine that it was installed from; None if there is none."""
         return Path(self.metadata.uri) if self.metadata.uri.startswith("/") else None
 
     def described(self, offered: Sequence[str] = ()) -> InstalledBackend:
-        """`offered` are the digests of what its source has now."""
+        """Describe the backend. `offered` are the digests that its source has now."""
         if self.is_system:
             return InstalledBackend(name=self.name, is_system=True, is_meta=self.is_meta)
-        told = self.metadata
+        metadata = self.metadata
         return InstalledBackend(
             name=self.name,
             is_system=False,
             is_meta=self.is_meta,
-            installed_at=told.installed_at,
-            gallery_url=told.gallery_url,
-            version=told.version,
-            uri=told.uri,
-            digest=told.digest,
+            installed_at=metadata.installed_at,
+            gallery_url=metadata.gallery_url,
+            version=metadata.version,
+            uri=metadata.uri,
+            digest=metadata.digest,
             corral=self._details(offered),
         )
 
     def _details(self, offered: Sequence[str]) -> InstalledDetails | None:
-        told, own = self.metadata.corral, self.metadata.digests
+        provenance, own = self.metadata.corral, self.metadata.digests
         details = InstalledDetails(
-            platform_digest=told.platform_digest if told is not None else "",
-            source_digest=next((one for one in offered if one in own), next(iter(offered), "")),
+            platform_digest=provenance.platform_digest if provenance is not None else "",
+            source_digest=next((digest for digest in offered if digest in own), next(iter(offered), "")),
         )
         return None if details == InstalledDetails() else details
 
 
 class BackendDirectory:
-    """The installed backends and those of the system. An installed one hides a system's one of the same name."""
+    """The installed backends and the system's. An installed one hides a system backend with the same name."""
 
     def __init__(self, *, installed: Path, system: Sequence[Path], capability: str) -> None:
         self._installed = installed.absolute()
@@ -145,42 +145,42 @@ class BackendDirectory:
         self._offers = FileMemory(offered_digests, (INDEX_FILE,))
 
     def find(self, name: str) -> Home | None:
-        """What the name means now. PathNotUsable when the disk cannot be read."""
+        """Resolve a name to a runnable backend. Raise PathNotUsable when the disk cannot be read."""
         if not is_plain(name):
             return None
-        found = list(self._entries())
-        for wanted, entries in _readings(name, found):
-            if (home := self._by_name(wanted, entries) or self._by_alias(wanted, entries)) is not None:
+        all_entries = list(self._entries())
+        for plain_name, entries in _readings(name, all_entries):
+            if (home := self._by_name(plain_name, entries) or self._by_alias(plain_name, entries)) is not None:
                 return home
         return self._by_file(name)
 
     def locate(self, name: str) -> Located | None:
-        """Where the name leads, also when there is nothing to run. PathNotUsable when the disk cannot be read."""
+        """Resolve a name even if there is nothing to run. Raise PathNotUsable when the disk cannot be read."""
         if not is_plain(name):
             return None
-        found = list(self._entries())
-        for wanted, entries in _readings(name, found):
-            named = [entry for entry in entries if wanted in entry.names]
-            for entry in named or self._by_preference(wanted, entries):
+        all_entries = list(self._entries())
+        for plain_name, entries in _readings(name, all_entries):
+            named = [entry for entry in entries if plain_name in entry.names]
+            for entry in named or self._by_preference(plain_name, entries):
                 return _located(entry)
         return None
 
     def identity(self, name: str) -> str:
-        """One text for all names of one backend; what does not exist would be in a directory of its name."""
+        """Return a key that all names of one backend share; for a missing backend, the key of its future directory."""
         located = self.locate(name)
         return str(self.place(name) if located is None else located.concrete)
 
     def place(self, name: str) -> Path:
-        """The directory of an installed backend of this name."""
+        """Return the directory for an installed backend with this name."""
         return self._installed / name
 
     def listing(self) -> list[InstalledBackend]:
-        """Every backend once, aliases not being backends. PathNotUsable when the disk cannot be read."""
-        found: dict[str, InstalledBackend] = {}
+        """Return every backend once; aliases are not listed. Raise PathNotUsable when the disk cannot be read."""
+        by_name: dict[str, InstalledBackend] = {}
         for entry in self._entries():
             offered = () if entry.source is None else self._offers.of(entry.source)
-            found.setdefault(entry.name, entry.described(offered))
-        return list(found.values())
+            by_name.setdefault(entry.name, entry.described(offered))
+        return list(by_name.values())
 
     def _by_name(self, name: str, entries: Iterable[_BackendEntry]) -> Home | None:
         for entry in entries:
@@ -194,10 +194,10 @@ class BackendDirectory:
 
     def _target_of(self, meta: _BackendEntry) -> Home | None:
         """Return the build that a meta backend points to, which is in the same parent directory."""
-        wanted = meta.metadata.meta_backend_for
-        if not is_plain(wanted):
+        build = meta.metadata.meta_backend_for
+        if not is_plain(build):
             return None
-        target = self._read_entry(meta.path.parent / wanted, is_system=meta.is_system)
+        target = self._read_entry(meta.path.parent / build, is_system=meta.is_system)
         return target.home() if target is not None and target.is_runnable else None
 
     def _by_alias(self, alias: str, entries: Iterable[_BackendEntry]) -> Home | None:
@@ -206,20 +206,23 @@ class BackendDirectory:
         return None
 
     def _by_preference(self, alias: str, entries: Iterable[_BackendEntry]) -> Iterator[_BackendEntry]:
-        """Several builds may share an alias: the one that fits this machine best comes first."""
+        """Yield the builds with this alias, the best for this machine first."""
         candidates = [entry for entry in entries if entry.metadata.alias == alias and entry.is_runnable]
         for token in preferred_words(self._capability):
             yield from (entry for entry in candidates if token in entry.path.name.lower())
         yield from candidates
 
     def _by_file(self, name: str) -> Home | None:
-        """Executables without a `run.sh`, as LocalAI's workers look for them."""
+        """Find an executable without a `run.sh`, as LocalAI's workers do."""
         for folder in (self._installed, *self._system):
             for path in (folder / name, folder / name / name):
                 if path.is_file():
-                    found = path.absolute()
+                    executable = path.absolute()
                     return Home(
-                        name=name, executable=found, names=frozenset({name}), identity=identity_of(found.parent)
+                        name=name,
+                        executable=executable,
+                        names=frozenset({name}),
+                        identity=identity_of(executable.parent),
                     )
         return None
 
@@ -244,14 +247,14 @@ class BackendDirectory:
 def identity_of(directory: Path) -> tuple[int, int]:
     """Return device and inode, which identify a directory even if its name is reused; zeros when it does not exist."""
     try:
-        found = directory.stat()
+        status = directory.stat()
     except OSError:
         return (0, 0)
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def make_executable(path: Path) -> None:
-    """Images may come without the bit. PathNotUsable when it cannot be set."""
+    """Set the executable bit, which images may lack. Raise PathNotUsable when that fails."""
     try:
         if not path.stat().st_mode & 0o111:
             path.chmod(0o700)
@@ -273,15 +276,16 @@ def _read_description(directory: Path) -> tuple[Metadata, BackendManifest]:
 
 
 def _readings(name: str, entries: Sequence[_BackendEntry]) -> Iterator[tuple[str, Sequence[_BackendEntry]]]:
-    """A name as it stands, and as one of a gallery's backends, among what came from that gallery."""
+    """Yield the name as given with all entries; then, for `gallery@name`, the plain name with the entries of that
+    gallery."""
     yield name, entries
-    gallery, at, wanted = name.rpartition("@")
+    gallery, at, plain_name = name.rpartition("@")
     if at:
-        yield wanted, [entry for entry in entries if entry.metadata.gallery.lower() == gallery.lower()]
+        yield plain_name, [entry for entry in entries if entry.metadata.gallery.lower() == gallery.lower()]
 
 
 def is_plain(name: str) -> bool:
-    """A name, and not a path to somewhere else."""
+    """Whether this is a name, and not a path that leads elsewhere."""
     is_word = bool(name) and "/" not in name and "\0" not in name and name not in {".", ".."}
     return is_word and _is_text(name) and len(name.encode()) < 256
 
@@ -292,7 +296,7 @@ def is_hidden(name: str) -> bool:
 
 
 def _is_text(name: str) -> bool:
-    """File names may be any bytes."""
+    """Whether a file name is valid text; it may be any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Reads and writes the two files that describe a backend's directory. May block: call it in a thread.
+"""Reads and writes the two files that describe a backend's directory. Blocking: call it in a thread.
 
 `metadata.json` is written by the installer, `corral.json` by the backend's author.
 """
@@ -30,9 +30,9 @@ class Provenance(msgspec.Struct, kw_only=True, omit_defaults=True):
     platform_digest: str = ""
     """Digest of the image for this machine; `digest` is that of the index."""
     source: str = ""
-    """The uri that delivered it: a mirror, or another tag, when the first one failed."""
+    """The uri that worked: a mirror's or another tag's if the first one failed."""
     gallery: str = ""
-    """By which name the gallery was known."""
+    """Name of the gallery."""
 
 
 class Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -50,9 +50,9 @@ class Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """All by which its content is known."""
-        known = (self.digest, self.corral.platform_digest if self.corral is not None else "")
-        return tuple(dict.fromkeys(digest for digest in known if digest))
+        """All known digests of its content."""
+        digests = (self.digest, self.corral.platform_digest if self.corral is not None else "")
+        return tuple(dict.fromkeys(digest for digest in digests if digest))
 
     @property
     def gallery(self) -> str:
@@ -60,19 +60,19 @@ class Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class HttpOffer(msgspec.Struct, kw_only=True):
-    """The backend's engine has an HTTP port of its own, if it is given one."""
+    """The HTTP port of the backend's engine."""
 
     protocol: str = ""
     ready: str = ""
     """The path that answers 200 once a model is loaded."""
     front: bool = False
-    """Whether it wants a second port, for requests that its first one would answer otherwise than they are written."""
+    """Whether it needs a second port, for requests that its first one would handle differently."""
     routes: list[str] | None = None
     """The inference routes that the server answers, as `/v1/messages`; None when the author does not say."""
 
 
 class BackendManifest(msgspec.Struct, kw_only=True):
-    """What a backend's author says of it to Corral; LocalAI does not look at it."""
+    """What the author declares to Corral; LocalAI ignores it."""
 
     name: str = ""
     http: HttpOffer | None = None
@@ -87,7 +87,7 @@ class BackendManifest(msgspec.Struct, kw_only=True):
 
     @property
     def http_routes(self) -> tuple[str, ...] | None:
-        """What its own HTTP port answers; None when that is not said."""
+        """The routes of its own HTTP port; None when they are not stated."""
         if self.http is None or self.http.routes is None:
             return None
         return tuple(sorted(known_routes(self.http.routes)))
@@ -126,7 +126,8 @@ def _write(path: Path, metadata: Metadata) -> None:
 
 
 def _read_struct(path: Path, struct: type[MetadataT]) -> MetadataT:
-    """What cannot be read counts as not said: one damaged backend must not hide the others."""
+    """Parse a file; return an empty struct when it is missing or damaged, so that one backend does not hide the
+    others."""
     try:
         with path.open("rb") as file:
             return go_json.decode(file.read(_MOST_BYTES), struct)

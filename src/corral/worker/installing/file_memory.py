@@ -1,4 +1,4 @@
-"""What small files say, read again only when one of them is another. May block: call it in threads."""
+"""Caches values parsed from small files, and parses them again when a file changes. Blocking: call it in threads."""
 
 import os
 import time
@@ -9,43 +9,43 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 _MOST: Final = 1024
-"""Directories that are remembered; with more of them everything is forgotten and read again."""
+"""Maximum number of cached directories; beyond it the cache is emptied."""
 _SURE_NS: Final = 2 * 10**9
-"""A file that is younger may be written again without a sign: times on disk are coarse."""
+"""A younger file may change again without a new time, because file times are coarse."""
 
 FilesMark = tuple[int, int, int, int, int] | None
 
 
 class FileMemory(Generic[T]):
-    """One value for each directory, made from some of its files."""
+    """One value per directory, parsed from some of its files."""
 
     def __init__(self, read: Callable[[Path], T], names: Sequence[str]) -> None:
         self._read = read
         self._names = tuple(names)
-        self._known: dict[str, tuple[tuple[FilesMark, ...], T]] = {}
+        self._cached: dict[str, tuple[tuple[FilesMark, ...], T]] = {}
 
     def of(self, directory: Path) -> T:
-        """What they say now. A file that is changed while it is read is read again the next time."""
+        """Return the current value. A file that changes while it is read is read again the next time."""
         key = os.fspath(directory)
         marks = tuple(_mark(f"{key}/{name}") for name in self._names)
-        known = self._known.get(key)
-        if known is not None and known[0] == marks:
-            return known[1]
+        cached = self._cached.get(key)
+        if cached is not None and cached[0] == marks:
+            return cached[1]
         value = self._read(directory)
         if _are_old(marks):
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            self._known[key] = (marks, value)
+            if len(self._cached) >= _MOST:
+                self._cached.clear()
+            self._cached[key] = (marks, value)
         return value
 
 
 def _mark(path: str) -> FilesMark:
     """Return values that change when the file is replaced or written; None when it does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _are_old(marks: Sequence[FilesMark]) -> bool:

@@ -37,7 +37,7 @@ from corral.worker.installing.orders import (
 from corral.worker.installing.progress import Report, resolving
 
 Identify = Callable[[frozenset[str]], Awaitable[frozenset[str]]]
-"""From names to the backends that they mean now."""
+"""Resolves names to the keys of backends."""
 
 
 class BackendLocks:
@@ -49,18 +49,18 @@ class BackendLocks:
     @asynccontextmanager
     async def hold(self, *names: str) -> AsyncIterator[None]:
         """Lock the backends with these names. Locks are taken in sorted order, so that no deadlock is possible."""
-        wanted = frozenset(names)
+        requested = frozenset(names)
         while True:
-            identities = await self._identify(wanted)
+            identities = await self._identify(requested)
             async with AsyncExitStack() as stack:
                 for identity in sorted(identities):
-                    await stack.enter_async_context(self._one(identity))
-                if await self._identify(wanted) == identities:  # else a name got another meaning while we waited
+                    await stack.enter_async_context(self._hold(identity))
+                if await self._identify(requested) == identities:  # else a name has changed meanwhile
                     yield
                     return
 
     @asynccontextmanager
-    async def _one(self, identity: str) -> AsyncIterator[None]:
+    async def _hold(self, identity: str) -> AsyncIterator[None]:
         lock = self._locks.setdefault(identity, asyncio.Lock())
         self._users[identity] = self._users.get(identity, 0) + 1
         try:
@@ -85,7 +85,7 @@ class NoPrevious(CannotInstall):
 
 
 class Installer:
-    """Runs from the beginning to the end of the `async with` block, which ends what is under way."""
+    """Usable during the `async with` block, whose end cancels installs in progress."""
 
     def __init__(
         self, folder: Path, *, sources: Sequence[InstallSource], clock: Clock, keep: KeepPrevious | None = None
@@ -97,10 +97,10 @@ class Installer:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._closing = asyncio.Event()
         self.repaired: list[str] = []
-        """What a crash had left, by name."""
+        """Names of backends that were repaired after a crash."""
 
     async def __aenter__(self) -> Self:
-        """Old versions that a crash had moved aside are back, half-made new ones gone."""
+        """Repair after a crash: restore old versions that were moved aside, and remove incomplete new ones."""
         try:
             self.repaired = await asyncio.to_thread(switching.repair, self._folder)
         except OSError as error:
@@ -117,35 +117,36 @@ class Installer:
         self._closing.set()
 
     async def find(self, order: InstallOrder) -> InstallableBackend:
-        """Where it can be had. CannotInstall says why not."""
+        """Ask the sources for the backend. CannotInstall says why none has it."""
         for source in self._sources:
-            if (found := await source.find(order)) is not None:
-                return found
+            if (backend := await source.find(order)) is not None:
+                return backend
         if not order.uri:
             raise NoSuchBackend(_no_backend(order.backend))
         raise CannotInstall(f"this worker cannot install from {order.uri}: give the path of a directory")
 
-    async def install(self, found: InstallableBackend, report: Report) -> None:
-        """Install, over what is there. Until the last moment that stays as it is. CannotInstall says why not."""
-        await self._guarded(self._put(found, report, have=()), found.metadata.name)
+    async def install(self, backend: InstallableBackend, report: Report) -> None:
+        """Install the backend. An existing version stays usable until the switch. CannotInstall says what failed."""
+        await self._guarded(self._put(backend, report, have=()), backend.metadata.name)
 
-    async def upgrade(self, found: InstallableBackend, report: Report) -> None:
+    async def upgrade(self, backend: InstallableBackend, report: Report) -> None:
         """Fetch and replace the backend. If the wanted digest is already installed, nothing is fetched."""
-        place = self._place(found.metadata.name)
+        place = self._place(backend.metadata.name)
         have = await asyncio.to_thread(_digests_in, place)
-        await self._guarded(self._put(found, report, have=have), place.name)
+        await self._guarded(self._put(backend, report, have=have), place.name)
 
     async def point(self, meta: Metadata) -> None:
-        """Have the directory of a meta backend, which only points to a build that is there."""
+        """Write the directory of a meta backend, which only points to an installed build."""
         await self._guarded(self._put_meta(meta), meta.name)
 
     async def check_previous(self, place: Path) -> None:
-        """NoPrevious when there is nothing to go back to."""
+        """Raise NoPrevious when there is no version for a rollback."""
         if not await asyncio.to_thread(switching.has_previous, place):
             raise NoPrevious(f'there is no version of "{place.name}" before the present one')
 
     async def roll_back(self, place: Path) -> Metadata:
-        """Go back to the version before, which is returned; another roll-back leads forward again."""
+        """Swap the current and the previous version, and return the latter's metadata. A second rollback undoes the
+        first."""
         await self.check_previous(place)
         metadata = await asyncio.to_thread(lambda: self._dated(read_metadata(switching.previous_of(place)), place))
         await self._changing(lambda: _roll_back(place, metadata), place, doing="rolling back")
@@ -153,16 +154,14 @@ class Installer:
         return metadata
 
     async def remove(self, located: Located) -> None:
-        """Off the disk, and with a meta backend the build that it points to."""
+        """Delete a backend; for a meta backend also the build that it points to."""
         places = [place for place in (located.concrete, located.meta) if place is not None]
         await self._changing(lambda: _remove_all(places), located.concrete, doing="removing")
         names = [place.name for place in places]
         log.info("backend removed", extra={"event": "backend.removed", "backends": names})
 
-    # Steps.
-
     async def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run work that ends with the worker. Errors of the disk are translated."""
+        """Run work that is cancelled at shutdown, and convert disk errors."""
         try:
             if await first_done(self._closing.wait(), work) == 0:
                 raise Conflict("this worker is shutting down and installs nothing more")
@@ -180,29 +179,29 @@ class Installer:
             raise CannotInstall(f"{name!r} cannot be the name of a backend's directory")
         return self._folder / name
 
-    async def _put(self, found: InstallableBackend, report: Report, *, have: tuple[str, ...]) -> None:
-        place = self._place(found.metadata.name)
+    async def _put(self, backend: InstallableBackend, report: Report, *, have: tuple[str, ...]) -> None:
+        place = self._place(backend.metadata.name)
         async with self._slots:
-            report(resolving(found.metadata.uri or place.name))
+            report(resolving(backend.metadata.uri or place.name))
             staging = await asyncio.to_thread(switching.begin, place)
             try:
-                delivered = await self._fetched(found, Fetching(into=staging, report=report, have=have), place)
-                await self._settle(delivered.noted_in(found.metadata), delivered, place)
-                if found.meta is not None:
-                    await self._put_meta(found.meta)
+                delivered = await self._fetched(backend, Fetching(into=staging, report=report, have=have), place)
+                await self._settle(delivered.noted_in(backend.metadata), delivered, place)
+                if backend.meta is not None:
+                    await self._put_meta(backend.meta)
             finally:
                 await asyncio.to_thread(switching.discard_if_possible, staging)
 
-    async def _fetched(self, found: InstallableBackend, fetching: Fetching, place: Path) -> Delivered:
-        """A version that is only kept to go back to gives way to one that is wanted."""
+    async def _fetched(self, backend: InstallableBackend, fetching: Fetching, place: Path) -> Delivered:
+        """Fetch. When the disk is full, delete the previous version, kept only for a rollback, and try again."""
         try:
-            return await found.fetch(fetching)
+            return await backend.fetch(fetching)
         except NoRoom:
             if not await asyncio.to_thread(switching.has_previous, place):
                 raise
             await asyncio.to_thread(switching.forget_previous, place)
             await asyncio.to_thread(switching.begin, place)
-            return await found.fetch(fetching)
+            return await backend.fetch(fetching)
 
     async def _settle(self, metadata: Metadata, delivered: Delivered, place: Path) -> None:
         dated = await asyncio.to_thread(self._dated, metadata, place)
@@ -220,7 +219,7 @@ class Installer:
         log.info("backend installed", extra={"event": "backend.installed", **facts})
 
     async def _put_meta(self, meta: Metadata) -> None:
-        """A directory that only points to another one."""
+        """Write the directory of a meta backend."""
         place = self._place(meta.name)
         dated = await asyncio.to_thread(self._dated, meta, place)
         await asyncio.to_thread(switching.begin, place)
@@ -234,7 +233,7 @@ class Installer:
         """
         before = read_metadata(place)
         at = self._clock.now().replace(microsecond=0)
-        with contextlib.suppress(ValueError, OverflowError):  # never installed, or dated by another program
+        with contextlib.suppress(ValueError, OverflowError):  # not installed before, or dated by another program
             at = max(at, parse_time(before.installed_at) + timedelta(seconds=1))
         return replace(metadata, installed_at=format_time(at), alias=metadata.alias or before.alias)
 

@@ -1,4 +1,4 @@
-"""What is asked of the installer, and what its sources answer: where a backend can be had, and how it came."""
+"""Requests to the installer, and the answers of its sources."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -43,16 +43,16 @@ class InstallOrder:
     """A request to install one backend."""
 
     backend: str
-    """The name it is asked for by."""
+    """The requested name."""
     uri: str = ""
-    """Where to have it from, instead of a gallery."""
+    """Source of the backend, instead of a gallery."""
     name: str = ""
     """Name for a backend that is installed from a URI; empty uses the source's name."""
     alias: str = ""
     galleries: Sequence[Gallery] | None = None
-    """For this order alone; None: the worker's own."""
+    """Galleries for this order alone; None: the worker's own."""
     wants_newest: bool = False
-    """Galleries are asked for something new, also when what is known of them is not old."""
+    """Whether galleries are refreshed even if their cached copy is fresh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Fetching:
     """An empty directory to fetch into."""
     report: Report
     have: tuple[str, ...] = ()
-    """Digests of what is installed: the same content need not be fetched again."""
+    """Digests of the installed version, whose content need not be fetched again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,39 +71,39 @@ class Delivered:
     """Result of a fetch."""
 
     digest: str = ""
-    """Digest of what the URI names: of the index, where there is one. Empty when unknown."""
+    """Digest that the URI resolves to: the index's if there is one. Empty when unknown."""
     platform_digest: str = ""
     """Digest of the image for this machine."""
     source: str = ""
-    """The uri that delivered it, where several were tried."""
+    """The uri that worked, if several were tried."""
     is_unchanged: bool = False
     """Nothing was fetched, because the installed version is the same."""
     is_settled: bool = False
     """The files have already been flushed to disk."""
 
     def noted_in(self, metadata: Metadata) -> Metadata:
-        told = metadata.corral or Provenance()
-        provenance = replace(told, platform_digest=self.platform_digest, source=self.source)
+        before = metadata.corral or Provenance()
+        provenance = replace(before, platform_digest=self.platform_digest, source=self.source)
         corral = None if provenance == Provenance() else provenance
         return replace(metadata, digest=self.digest or metadata.digest, corral=corral)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallableBackend:
-    """A backend that can be had."""
+    """A backend that a source can deliver."""
 
     metadata: Metadata
     """Metadata of the build; its name is the directory's."""
     fetch: Callable[[Fetching], Awaitable[Delivered]]
     meta: Metadata | None = None
-    """When a meta backend was asked for: what its own directory says."""
+    """Metadata of the meta backend, if one was requested."""
     key: str = ""
-    """The backend's own name, where the one that it was asked for by need not be known on the disk; else empty."""
+    """The backend's own name, if the disk may not know the requested one; else empty."""
 
     @property
     def places(self) -> frozenset[str]:
         """Names of the directories that installing it changes."""
-        return frozenset(one.name for one in (self.metadata, self.meta) if one is not None)
+        return frozenset(metadata.name for metadata in (self.metadata, self.meta) if metadata is not None)
 
 
 class InstallSource(Protocol):
@@ -113,7 +113,7 @@ class InstallSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepPrevious:
-    """Whether the version before stays on the disk, so that one can go back to it."""
+    """Whether the previous version is kept for a rollback."""
 
     is_wanted: bool = False
     free_bytes: int = 0

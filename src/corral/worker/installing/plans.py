@@ -1,6 +1,4 @@
-"""What a request would install, found out before anybody waits for it: where it comes from, and which directories it
-touches.
-"""
+"""Determines what a request would install, before taking locks: the source, and the directories it changes."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -19,36 +17,36 @@ class GalleriesUnreadable(CorralError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallPlan:
-    """A source that was found, or the reason why there is none. Neither means that nobody has looked."""
+    """A source, or the reason why there is none. Without either nothing has been looked up."""
 
-    found: InstallableBackend | None = None
+    backend: InstallableBackend | None = None
     problem: CorralError | None = None
 
     @property
     def is_made(self) -> bool:
-        return self.found is not None or self.problem is not None
+        return self.backend is not None or self.problem is not None
 
     @property
     def places(self) -> frozenset[str]:
-        """Directories that are touched. What cannot be installed touches nothing."""
-        return self.found.places if self.found is not None else frozenset()
+        """Directories that the install changes; empty if it cannot be installed."""
+        return self.backend.places if self.backend is not None else frozenset()
 
     @property
     def key(self) -> str:
-        """What the backend is called on the disk, if that is another name than the one that was asked for."""
-        return self.found.key if self.found is not None else ""
+        """The backend's name on disk, if it differs from the requested one."""
+        return self.backend.key if self.backend is not None else ""
 
     def met(self) -> InstallableBackend:
-        """What was found; raises why nothing was."""
-        if self.found is None:
+        """Return the backend, or raise why there is none."""
+        if self.backend is None:
             raise self.problem or CannotInstall()
-        return self.found
+        return self.backend
 
     @classmethod
     async def made(cls, installer: Installer, request: InstallRequest | UpgradeRequest) -> Self:
         """Look for a source, asking galleries if needed. Never raises: the error is reported when the plan is used."""
         try:
-            return cls(found=await installer.find(order_of(request)))
+            return cls(backend=await installer.find(order_of(request)))
         except CorralError as error:
             return cls(problem=error)
 
@@ -63,7 +61,7 @@ def order_of(request: InstallRequest | UpgradeRequest) -> InstallOrder:
 
 
 def check_galleries(request: InstallRequest | UpgradeRequest) -> list[Gallery] | None:
-    """A text that cannot be read is said even when no gallery turns out to be needed."""
+    """Parse the request's galleries. Invalid text is an error even if no gallery is needed."""
     try:
         return request.galleries()
     except InvalidInput as error:

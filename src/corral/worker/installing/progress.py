@@ -1,6 +1,5 @@
-"""Telling a frontend how far an install is, in the rhythm of LocalAI's worker: the first step at once, then at most
-one event in 250 ms, the last one before the answer. Events may get lost: the answer is the truth.
-"""
+"""Reports the progress of an install to the frontend, at the rate of LocalAI's worker: the first step at once, then at
+most one event per 250 ms, the last one before the reply. Events may get lost: the reply is authoritative."""
 
 import asyncio
 import logging
@@ -24,14 +23,14 @@ INTERVAL: Final = timedelta(milliseconds=250)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallStep:
-    """How far something is: in bytes of the download, and as a share of all that has to be done."""
+    """Progress of one step: bytes downloaded, and the share of the whole install."""
 
     what: str
     done: int
     total: int
     phase: Phase = Phase.DOWNLOADING
     share: float | None = None
-    """A percentage that includes what comes after the download; None: that of the bytes."""
+    """Percentage that includes the work after the download; None: computed from the bytes."""
 
     @property
     def percentage(self) -> float:
@@ -41,7 +40,7 @@ class InstallStep:
 
 
 Report = Callable[[InstallStep], None]
-"""May be called from any thread, as often as one likes."""
+"""Thread-safe, and cheap enough to call for every change."""
 
 
 def resolving(what: str) -> InstallStep:
@@ -50,7 +49,7 @@ def resolving(what: str) -> InstallStep:
 
 
 def starting(what: str) -> InstallStep:
-    """All is on the disk, and a process is started."""
+    """Return the last step: everything is on disk, and a process is being started."""
     return InstallStep(what=f"Starting {what}", done=0, total=0, phase=Phase.STARTING)
 
 
@@ -65,9 +64,9 @@ class Onward:
     def after(self, step: InstallStep) -> InstallStep:
         self._done = max(step.done, self._done)
         self._total = max(step.total or self._total, self._done)
-        told = replace(step, done=self._done, total=self._total)
-        self._percentage = max(told.percentage, self._percentage)
-        return replace(told, share=self._percentage)
+        counted = replace(step, done=self._done, total=self._total)
+        self._percentage = max(counted.percentage, self._percentage)
+        return replace(counted, share=self._percentage)
 
 
 class ProgressPublisher(Protocol):
@@ -91,7 +90,7 @@ class InstallReports:
 
     @asynccontextmanager
     async def of(self, operation: ReportedOperation) -> AsyncIterator[Report]:
-        """For the time of one operation; what is pending at its end is sent before this returns."""
+        """Yield a report function for one operation; send what is pending before returning."""
         if not operation.op_id:
             yield _unheard
             return
@@ -100,7 +99,7 @@ class InstallReports:
         try:
             yield reporter.report
         finally:
-            await asyncio.sleep(0)  # what threads said last is taken in
+            await asyncio.sleep(0)  # process the last reports from threads
             await reporter.flush()
             await end_tasks(task)
 
@@ -135,7 +134,7 @@ class _Reporter:
             await self._clock.sleep(INTERVAL.total_seconds())
 
     async def flush(self) -> None:
-        """In order: an event that is being sent comes before a newer one."""
+        """Send the pending step after the one that is being sent."""
         async with self._sending:
             step, self._pending = self._pending, None
             if step is not None:
@@ -146,12 +145,12 @@ class _Reporter:
         self._rung.set()
 
     async def _send(self, step: InstallStep) -> None:
-        told = self._operation
+        operation = self._operation
         self._sent += 1
         event = InstallProgress(
-            op_id=told.op_id,
-            node_id=told.node_id,
-            backend=told.backend,
+            op_id=operation.op_id,
+            node_id=operation.node_id,
+            backend=operation.backend,
             file_name=step.what,
             current=size_text(step.done),
             total=size_text(step.total),
@@ -160,6 +159,8 @@ class _Reporter:
             corral=InstallBytes(sequence=self._sent, current=step.done, total=step.total, attempt=self._attempt),
         )
         try:
-            await self._bus.publish(subjects.install_progress(told.node_id, told.op_id), go_json.encode(event))
+            await self._bus.publish(
+                subjects.install_progress(operation.node_id, operation.op_id), go_json.encode(event)
+            )
         except (CorralError, ValueError) as error:
             log.debug("progress not told: %s", error, extra={"event": "install.progress_lost"})

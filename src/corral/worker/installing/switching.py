@@ -1,9 +1,9 @@
-"""Putting a whole directory in the place of another, so that after a crash at any step there is the old one or the new
-one, never a mixture. May block: call it in a thread.
+"""Replaces a directory by a new version, so that after a crash at any step there is the old or the new one, never a
+mixture. Blocking: call it in a thread.
 
-A new version is made beside its place, under a name that is no backend's. The old one is moved aside, the new one moved
-in; the old one is removed, or kept to go back to. Nothing is removed where it could be taken for whole. What a crash
-leaves is put right by `repair` at the next start.
+A new version is made beside its place, under a name that is not a backend's. The old one is moved aside, the new
+one moved in; the old one is deleted, or kept for a rollback. A directory is renamed before it is deleted, so that a
+partly deleted one is never used. `repair` cleans up after a crash at the next start.
 """
 
 import errno
@@ -20,23 +20,23 @@ log = logging.getLogger(__name__)
 
 DIRECTORY_MODE: Final = 0o750
 OWN: Final = ".corral"
-"""In the directory of backends: what only Corral needs. It is no backend for LocalAI either, having no `run.sh`."""
+"""Directory for Corral's own files among the backends. LocalAI ignores it, because it has no `run.sh`."""
 _PREVIOUS: Final = "previous"
 _SCRATCH: Final = "scratch"
 
 
 def staging_of(place: Path) -> Path:
-    """Where the next version of a backend is made."""
+    """Return where the next version of a backend is made."""
     return place.with_name(place.name + STAGING)
 
 
 def previous_of(place: Path) -> Path:
-    """Where the version before is kept."""
+    """Return where the previous version is kept."""
     return place.parent / OWN / _PREVIOUS / place.name
 
 
 def scratch_of(place: Path) -> Path:
-    """For a small file that shall be moved into the backend's directory."""
+    """Return the path of a temporary file that will be moved into the backend's directory."""
     folder = place.parent / OWN / _SCRATCH
     folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     return folder / place.name
@@ -47,12 +47,12 @@ def _backup_of(place: Path) -> Path:
 
 
 def has_previous(place: Path) -> bool:
-    """Whether there is something to go back to."""
+    """Whether there is a previous version."""
     return (previous_of(place) / RUN).is_file()
 
 
 def begin(place: Path) -> Path:
-    """An empty directory for the next version; what an earlier attempt left is gone."""
+    """Return an empty directory for the next version; remove what an earlier attempt left."""
     place.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     _restore(place)
     staging = staging_of(place)
@@ -62,7 +62,7 @@ def begin(place: Path) -> Path:
 
 
 def settle(tree: Path) -> None:
-    """Have everything below on the disk itself, so that a power cut after the switch finds the new version whole."""
+    """Flush a tree to disk, so that the new version is complete after a power cut."""
     for folder, _, files in os.walk(tree):
         for name in files:
             _sync(Path(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -112,7 +112,7 @@ def forget_previous(place: Path) -> None:
 
 
 def remove(place: Path) -> None:
-    """Take a directory away at once, and then its content, with the version before. Nothing there is as good."""
+    """Remove a backend and its previous version: rename first, then delete. Idempotent."""
     forget_previous(place)
     if not _exists(place):
         return
@@ -123,7 +123,7 @@ def remove(place: Path) -> None:
 
 
 def repair(folder: Path) -> list[str]:
-    """Put right what a crash left; the names of the backends that were put back or cleaned up after."""
+    """Repair after a crash; return the names of the backends that were restored or cleaned up."""
     folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     left = [path for path in sorted(folder.iterdir()) if path.name.endswith(UNFINISHED)]
     for path in left:
@@ -137,7 +137,7 @@ def repair(folder: Path) -> list[str]:
 
 
 def _own_leftovers(folder: Path) -> Iterator[Path]:
-    """Unfinished work, and versions before something that is not there any more."""
+    """Yield unfinished versions, and previous versions of backends that do not exist any more."""
     for path in _listed(folder / OWN / _SCRATCH):
         yield path
     for path in _listed(folder / OWN / _PREVIOUS):
@@ -150,7 +150,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def discard(path: Path) -> None:
-    """Remove whatever is there, without following a link."""
+    """Remove a path of any kind, without following a link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -182,7 +182,7 @@ def _exchange(place: Path, new: Path) -> None:
 
 
 def _cleared(previous: Path) -> Path:
-    """Nothing is there, and not half of something either: what was is moved away before it is removed."""
+    """Return the free path for the previous version; an older one is moved away before it is deleted."""
     previous.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     if _exists(previous):
         doomed = staging_of(previous)
@@ -199,7 +199,7 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _restore(place: Path) -> None:
-    """A crash between the two moves leaves only the old version, moved aside."""
+    """Move the old version back, if a crash happened between the two moves."""
     backup = _backup_of(place)
     if _exists(backup) and not _exists(place):
         backup.rename(place)
@@ -216,7 +216,7 @@ def _sync(path: Path, flags: int) -> None:
         if error.errno in {
             errno.ELOOP,
             errno.EACCES,
-        }:  # links are part of their directory; what we may not read came so
+        }:  # links are part of their directory; unreadable files are skipped
             return
         raise
     try:

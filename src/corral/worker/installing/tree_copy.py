@@ -1,8 +1,7 @@
-"""Copying a backend's directory: looked at as a whole first, so that what may not be copied is refused before the first
-byte. May block: call it in a thread.
+"""Copies a backend's directory. All of it is checked first, so that forbidden content is refused before the first byte
+is copied. Blocking: call it in a thread.
 
-Links that lead out of the directory, devices and the like are refused; bits that change who a program runs as are left
-behind.
+Links that lead out of the directory, devices and the like are refused; setuid and setgid bits are dropped.
 """
 
 import os
@@ -15,7 +14,7 @@ from typing import Final
 from corral.base.errors import CorralError
 
 MOST_ENTRIES: Final = 1_000_000
-"""Far more than any engine has; a directory by mistake, such as the whole disk, is noticed."""
+"""Far more than any engine has; notices a directory named by mistake, such as the whole disk."""
 _CHUNK_BYTES: Final = 1024 * 1024
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -46,7 +45,7 @@ class _TreeLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTree:
-    """What a directory holds, folders before what is in them."""
+    """The content of a directory, folders before their content."""
 
     root: Path
     entries: tuple[_Folder | _TreeFile | _TreeLink, ...]
@@ -55,13 +54,13 @@ class SourceTree:
 
 
 def look(source: Path, check: Callable[[], None]) -> SourceTree:
-    """Everything below; SourceRefused names what cannot be installed. `check` is called often, and may raise."""
+    """Read a directory tree. SourceRefused names what cannot be installed. `check` is called often, and may raise."""
     root = Path(os.path.realpath(source))
     entries: list[_Folder | _TreeFile | _TreeLink] = []
     size = 0
-    for found in _walk(root, check):
-        path = Path(found.path).relative_to(root)
-        status = found.stat(follow_symlinks=False)
+    for entry in _walk(root, check):
+        path = Path(entry.path).relative_to(root)
+        status = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
             size += status.st_size
         entries.append(_entry(root, path, status))
@@ -88,8 +87,8 @@ def _walk(folder: Path, check: Callable[[], None]) -> Iterator["os.DirEntry[str]
     pending = [str(folder)]
     while pending:
         check()
-        with os.scandir(pending.pop()) as found:
-            for entry in sorted(found, key=lambda one: one.name):
+        with os.scandir(pending.pop()) as entries:
+            for entry in sorted(entries, key=lambda item: item.name):
                 yield entry
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
@@ -107,7 +106,7 @@ def _entry(root: Path, path: Path, status: os.stat_result) -> _Folder | _TreeFil
 
 
 def _inner_target(root: Path, path: Path) -> str:
-    """Where a link leads, if that is in the directory, through whatever other links."""
+    """Return a link's target. Refuse one that leads out of the directory, also through other links."""
     target = os.readlink(root / path)
     real = os.path.realpath(root / path)
     if os.path.isabs(target) or not (real == str(root) or real.startswith(f"{root}{os.sep}")):
@@ -127,7 +126,7 @@ def _copy_file(source: Path, target: Path, check: Callable[[], None], copied: Ca
                 _write_all(writer.fileno(), buffer[:count])
                 copied(count)
             os.fchmod(writer.fileno(), status.st_mode & 0o777 | 0o600)
-            os.utime(writer.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))  # byte code is checked by it
+            os.utime(writer.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))  # checked by byte code
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

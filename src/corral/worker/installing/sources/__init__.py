@@ -1,1 +1,1 @@
-"""Where backends can be had; see `install_orders.Source`."""
+"""The sources of backends; see `orders.InstallSource`."""

@@ -1,4 +1,4 @@
-"""A directory of this machine as the source of a backend: it is copied. One that holds an image is not for us."""
+"""Installs a backend by copying a directory of this machine. Directories with an image are left to `uris.py`."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ class DirectorySource:
 
         async def fetch(fetching: Fetching) -> Delivered:
             into, report = fetching.into, fetching.report
-            await in_own_thread(lambda wanted: _fetch(path, into, report, wanted), name=f"copying {path}")
+            await in_own_thread(lambda cancelled: _fetch(path, into, report, cancelled), name=f"copying {path}")
             return Delivered()
 
         metadata = Metadata(name=order.name or path.name, alias=order.alias, uri=order.uri)
@@ -38,8 +38,8 @@ class DirectorySource:
 
 
 def directory_of(uri: str) -> Path | None:
-    """The directory that a URI means; None for URIs of other kinds, archives and images among them. CannotInstall when
-    nothing is there."""
+    """Return the directory of a URI; None for other kinds of URIs, including archives and images. Raise CannotInstall
+    when nothing is there."""
     is_path = uri.startswith("/")
     if uri.startswith(_SCHEME):
         host, _, path = uri.removeprefix(_SCHEME).partition("/")
@@ -56,10 +56,10 @@ def directory_of(uri: str) -> Path | None:
     return None
 
 
-def _fetch(source: Path, into: Path, report: Report, wanted: CancelSignal) -> None:
+def _fetch(source: Path, into: Path, report: Report, cancelled: CancelSignal) -> None:
     if into.resolve().is_relative_to(source.resolve()):
         raise CannotInstall(f"{source} contains the directory that backends are installed into")
-    tree = look(source, wanted.check)
+    tree = look(source, cancelled.check)
     _need_room(tree, into)
     done = 0
 
@@ -68,7 +68,7 @@ def _fetch(source: Path, into: Path, report: Report, wanted: CancelSignal) -> No
         done += count
         report(InstallStep(what=f"Copying {source}", done=done, total=tree.size))
 
-    copy(tree, into, check=wanted.check, copied=copied)
+    copy(tree, into, check=cancelled.check, copied=copied)
 
 
 def _need_room(tree: SourceTree, into: Path) -> None:

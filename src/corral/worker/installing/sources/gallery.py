@@ -27,7 +27,7 @@ from corral.worker.installing.sources.pulling import PullArtefact, Pulls
 
 
 class GalleryReader(Protocol):
-    """What we need of galleries."""
+    """The part of galleries that is used here."""
 
     @property
     def sources(self) -> Sequence[GallerySource]: ...
@@ -38,7 +38,7 @@ class GalleryReader(Protocol):
 
 
 class GalleryBackends:
-    """Takes names: of builds, of meta backends, aliases, each alone or behind the name of a gallery and an `@`."""
+    """Resolves names of builds, of meta backends and aliases, each plain or as `gallery@name`."""
 
     def __init__(self, galleries: GalleryReader, pulls: Pulls, *, capability: str, system: Sequence[Path] = ()) -> None:
         self._galleries = galleries
@@ -56,11 +56,11 @@ class GalleryBackends:
         build = resolved.build
         if build.local_path and Path(build.local_path).parent in self._system:
             return _used_where_it_lies(build)
-        return self._found(resolved, readings)
+        return self._installable(resolved, readings)
 
     async def _resolved(self, name: str, order: InstallOrder) -> tuple[backend_catalogue.ResolvedBuild, Readings]:
-        """One gallery after the other, in the order in which they count: what one of this machine has needs no network,
-        and does not wait for it."""
+        """Resolve the name, one gallery after the other in order of precedence: a backend in a local gallery does not
+        wait for the network."""
         read = self._galleries.refresh if order.wants_newest else self._galleries.read
         readings = Readings()
         resolved = readings.catalogue.resolve(name, self._capability)
@@ -74,7 +74,7 @@ class GalleryBackends:
             raise _refusal(resolved, readings)
         return resolved, readings
 
-    def _found(self, resolved: backend_catalogue.ResolvedBuild, readings: Readings) -> InstallableBackend:
+    def _installable(self, resolved: backend_catalogue.ResolvedBuild, readings: Readings) -> InstallableBackend:
         build = resolved.build
         reading = _reading_of(build, readings)
         artefact = PullArtefact(
@@ -96,7 +96,7 @@ class GalleryBackends:
 
 
 def _used_where_it_lies(build: GalleryEntry) -> InstallableBackend:
-    """What came with the system needs no install, and a copy of it would hide it and be older one day."""
+    """Return a system backend, which is used in place: a copy would hide it, and become outdated."""
 
     async def refuse(_: Fetching) -> Delivered:
         raise CannotInstall(f"{build.name} came with the system and is used where it lies; it is replaced with that")
@@ -113,7 +113,7 @@ def _sources(order: InstallOrder) -> Sequence[GallerySource] | None:
 
 
 def _pointer(resolved: backend_catalogue.ResolvedBuild, readings: Readings) -> Metadata:
-    """What the directory of a meta backend says: LocalAI's own keys, and no uri."""
+    """Return the metadata of a meta backend's directory: LocalAI's keys, and no uri."""
     meta = resolved.entry
     return Metadata(
         meta_backend_for=resolved.key,
@@ -135,7 +135,7 @@ def _url_of(reading: GalleryReading) -> str:
 
 
 def _refusal(missing: UnresolvedBuild, readings: Readings) -> CannotInstall:
-    """What is not known may only be out of reach, so that is said as well."""
+    """Return the error for an unresolved name. It also names unreadable galleries, which may have the backend."""
     if missing.missing is not Missing.UNKNOWN:
         return CannotInstall(missing.message)
     hints = [f"did you mean {' or '.join(missing.suggestions)}?"] if missing.suggestions else []

@@ -30,7 +30,7 @@ class PullArtefact:
     """What to pull, and from where."""
 
     uris: tuple[str, ...]
-    """The first one, then its mirrors and other tags, in the order in which they are tried."""
+    """The primary uri, then its mirrors and other tags, in the order to try."""
     sha256: str = ""
     """Hash of an archive that is not an image; empty when unknown."""
     verification: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def _step(progress: PullProgress, artefact: PullArtefact) -> InstallStep:
 
 
 class UriSource:
-    """Takes every uri but names of gallery entries; whatever is wrong with it is said."""
+    """Accepts every uri that is not the name of a gallery entry; errors are reported for it."""
 
     def __init__(self, pulls: Pulls) -> None:
         self._pulls = pulls
