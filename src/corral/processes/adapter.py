@@ -2,7 +2,7 @@
 
     python -m corral.processes.adapter --orders DESCRIPTOR [--listen HOST:PORT]
 
-Ends when the parent closes the descriptor, at SIGTERM and at SIGINT; requests under way get a little time.
+Ends when the parent closes the descriptor, at SIGTERM and at SIGINT; requests in progress get a short grace period.
 """
 
 import argparse
@@ -60,8 +60,8 @@ async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
             try:
                 listening = await _listen(stack, replicas, host, port)
             except OSError as error:
-                told = {"event": "adapter.not_listening", "host": host, "port": port}
-                log.error("cannot listen: %s", error.strerror, extra=told)  # noqa: TRY400 - the reason says it all
+                fields = {"event": "adapter.not_listening", "host": host, "port": port}
+                log.error("cannot listen: %s", error.strerror, extra=fields)  # noqa: TRY400 - the reason says it all
                 return ExitCode.IN_USE
             obeying = start_task(Orders(orders, replicas).run(listening), name="orders")
             stopping = start_task(stop.wait(), name="stop")

@@ -1,4 +1,4 @@
-"""Runs one backend on this machine the way a worker would, for whoever writes it: no worker, no frontend, no model."""
+"""Runs one backend on this machine as a worker would, for its author: without worker, frontend and model."""
 
 import asyncio
 import socket
@@ -27,34 +27,34 @@ _GRACE: Final = timedelta(seconds=15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWish:
-    """Which backend, and how."""
+    """Which backend to run, and how."""
 
     home: Home
     environment: Mapping[str, str] = field(repr=False)
     port: int = 0
-    """0: any that is free."""
+    """0: any free port."""
     model_name: str = ""
     ready_within: timedelta = timedelta(seconds=30)
 
 
 def find_backend(word: str, machine: MachineConfig) -> Home:
-    """A directory, or the name of a backend that a worker here would find. NotFound says where was looked. Blocks."""
+    """Find a backend by directory, or by the name that a worker here would know. NotFound lists the places. Blocks."""
     path = Path(word)
     if "/" in word or path.is_dir():
         directory = BackendDirectory(installed=path.absolute().parent, system=(), capability="")
-        found = directory.find(path.absolute().name)
+        home = directory.find(path.absolute().name)
         places = [str(path / "run.sh")]
     else:
         system = machine.system_backends
-        found = BackendDirectory(installed=machine.backends, system=system, capability="").find(word)
+        home = BackendDirectory(installed=machine.backends, system=system, capability="").find(word)
         places = [str(place) for place in (machine.backends, *system)]
-    if found is None:
+    if home is None:
         raise NotFound(f"there is no backend {word}; looked at {', '.join(places)}")
-    return found
+    return home
 
 
 async def run_backend(wish: RunWish, on_ready: Callable[[Launch], None]) -> int:
-    """Until somebody interrupts it, or it ends by itself; then its exit code. What it writes goes to the terminal."""
+    """Run until interrupted, or until the backend ends; return its exit code. Its output goes to the terminal."""
     launch = _launch(wish)
     stop = asyncio.Event()
     child = Child(
@@ -75,7 +75,7 @@ async def run_backend(wish: RunWish, on_ready: Callable[[Launch], None]) -> int:
 
 
 def _launch(wish: RunWish) -> Launch:
-    """The token of the environment is kept: whoever set it has a client that knows it."""
+    """Build the launch. A token in the environment is kept, because the user's client has it."""
     return Launch(
         key=ProcessKey(wish.home.name, 0),
         backend=wish.home.name,
@@ -97,7 +97,7 @@ def _command(launch: Launch) -> ChildCommand:
 
 
 async def _answers(launch: Launch) -> None:
-    """Until its gRPC Health says so. A new connection each time: an old one waits longer and longer."""
+    """Wait until its gRPC Health responds. Each attempt uses a new connection, because an old one backs off."""
     while True:
         async with Backend(launch.address, token=launch.token) as client:
             with suppress(CorralError):

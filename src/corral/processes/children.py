@@ -1,4 +1,4 @@
-"""Supervised children: started in order, restarted when they die, stopped in reverse order within a bound.
+"""Supervised children: started in order, restarted when they die, stopped in reverse order within a time limit.
 
 Knows nothing of what the children do. Used by the launchers, `corral up` and `corral frontend`:
 
@@ -7,8 +7,8 @@ Knows nothing of what the children do. Used by the launchers, `corral up` and `c
         await children.start(worker_1, worker_2)  # a group: started together, stopped together
         await run_services(stop, children=children.run())
 
-Whoever starts a child learns of its failure: `start` does not repeat the first start, `start_patiently` does. After it
-was ready once, a child is restarted for ever, with growing pauses, until it ends with one of its final exit codes
+The caller of `start` gets its failure: `start` does not retry the first start, `start_patiently` does. After it was
+ready once, a child is restarted forever, with growing pauses, until it ends with one of its final exit codes
 *before it is ready*: only then is it certain that the next start would fail too. That ends `run()`.
 """
 
@@ -38,7 +38,7 @@ _BACKOFF: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(secon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """How long to pause before the next start, and after which time in good health to forget past deaths."""
+    """Pauses before restarts, and the healthy time after which past failures are forgotten."""
 
     backoff: Backoff = _BACKOFF
     stable_after: timedelta = timedelta(seconds=60)
@@ -53,16 +53,16 @@ class _Kept:
 
 
 def _ignore(_: Mapping[str, int]) -> None:
-    """Nobody wants to know."""
+    """Ignore the process ids: the default callback."""
 
 
 _DEFAULT_POLICY: Final = RestartPolicy()
 
 
 class Children:
-    """Owns its processes and tasks: when the context ends, by error or cancellation too, none is left.
+    """Owns its processes and tasks: none is left when the context ends, also by error or cancellation.
 
-    `on_change` is told the process ids by name whenever one comes or goes; it must be quick.
+    `on_change` is called with the process ids by name whenever one starts or ends; it must be quick.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class Children:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process ids of those that run now."""
+        """Process ids of the running children."""
         return {kept.child.name: kept.process.pid for kept in self._all() if kept.process is not None}
 
     @property
     def restarts(self) -> dict[str, int]:
-        """How often each was started again."""
+        """Number of restarts of each child."""
         return {kept.child.name: kept.restarts for kept in self._all()}
 
     async def start(self, *group: Child) -> None:
-        """Start a group and return when all of it is ready. ChildFailed: none of the group runs any more."""
+        """Start a group and return when all of it is ready. On ChildFailed no member of the group is running."""
         members = [_Kept(child=child) for child in group]
         self._groups.append(members)
         try:
@@ -106,11 +106,11 @@ class Children:
             kept.keeper = start_task(self._keep(kept, task.result()), name=f"keep {kept.child.name}")
 
     async def run(self) -> None:
-        """Until cancelled, or until a child can no longer be kept alive: raises why."""
+        """Run until cancelled, or raise why a child can no longer be kept alive."""
         raise await self._given_up.get()
 
     async def stop(self) -> None:
-        """Stop restarting, then stop group by group, the last one first. Whatever is left at the bound is killed."""
+        """Stop restarting, then stop the groups in reverse order. Kill what is left at the time limit."""
         deadline = self._deadline(self._stop_within)
         try:
             await self._end_keepers()
@@ -126,7 +126,7 @@ class Children:
         await self.stop()
 
     async def _start(self, kept: _Kept) -> ChildProcess:
-        """Start once. A failure stops the process; a cancellation leaves it to `stop`, which knows the order."""
+        """Start once. A failure stops the process; a cancellation leaves it to `stop`, which keeps the order."""
         process = start_process(kept.child.command())
         self._changed(kept, process)
         try:
@@ -139,7 +139,7 @@ class Children:
         return process
 
     async def _keep(self, kept: _Kept, process: ChildProcess) -> None:
-        """Restart for ever. What cannot be repaired by a restart ends the supervisor."""
+        """Restart forever. A failure that a restart cannot repair ends the supervisor."""
         failures = 0
         try:
             while True:
@@ -151,7 +151,7 @@ class Children:
             self._given_up.put_nowait(error)
 
     async def _outlive(self, kept: _Kept, process: ChildProcess) -> float:
-        """Wait for its death; how many seconds of policy time it lived."""
+        """Wait for the process to end; return its life time in seconds of the clock."""
         began = self._clock.monotonic()
         code = await process.wait()
         lived = self._clock.monotonic() - began
@@ -163,7 +163,7 @@ class Children:
         return lived
 
     async def _restart(self, kept: _Kept, failures: int) -> tuple[ChildProcess, int]:
-        """Try until it is ready again; also the number of failures in a row, this death included."""
+        """Try until it is ready again; also return the number of failures in a row, including this one."""
         while True:
             failures += 1
             await self._clock.sleep(self._policy.backoff.delay(failures).total_seconds())
@@ -196,10 +196,10 @@ class Children:
         for keeper in keepers:
             keeper.cancel()
         if keepers:
-            await asyncio.wait(keepers)  # they hand over their own errors: there is nothing to collect
+            await asyncio.wait(keepers)  # their errors were reported by themselves
 
     async def _kill_the_rest(self) -> None:
-        """Finds nothing after an orderly stop; but that may have been cancelled."""
+        """Kill remaining processes, in case the orderly stop was cancelled."""
         rest = [(kept, kept.process) for kept in self._all() if kept.process is not None]
         for _, process in rest:
             process.kill()
@@ -230,7 +230,8 @@ _PAUSE: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds
 async def start_patiently(
     children: Children, *group: Child, clock: Clock, attempts: int | None = None, final: frozenset[int] = FINAL
 ) -> None:
-    """Start a group until it is ready. ChildFailed after a final exit code, or when all attempts are used up."""
+    """Start a group, and retry until it is ready. Raise ChildFailed after a final exit code, or after the last
+    attempt."""
     for attempt in itertools.count(1):
         try:
             await children.start(*group)
@@ -244,5 +245,5 @@ async def start_patiently(
 
 
 def own_command(*arguments: str) -> list[str]:
-    """How to start another process of this very program, wherever it is installed."""
+    """Return the command that starts another process of this program, wherever it is installed."""
     return [sys.executable, "-P", "-m", "corral", *arguments]

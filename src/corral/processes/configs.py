@@ -1,7 +1,7 @@
-"""What each process is configured with, made of its resolved settings and what the process adds.
+"""Builds the configuration of each process from its resolved settings.
 
-Settings that contradict each other are refused here, because only together they can. What is wrong with a single value
-is found by its kind. A gateway's configuration is made in `gateway.py`, so that a gateway imports no more than its own.
+Contradictions between settings are refused here; a single invalid value is refused by its kind. A gateway's
+configuration is built in `gateway.py`, so that a gateway imports no more than its own.
 """
 
 import sys
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def control_config(settings: ControlConfig, *, gateway_key: str = "") -> ControlConfig:
-    """What the control process is configured with."""
+    """Build the configuration of the control process."""
     liveness = settings.liveness
     if liveness.offline_after <= liveness.unhealthy_after:
         raise SettingInvalid("offline_after", f"must be more than unhealthy_after, which is {liveness.unhealthy_after}")
@@ -52,7 +52,7 @@ def _minter(settings: ControlConfig) -> "Minter | None":
 def worker_config(
     settings: WorkerConfig, environment: Mapping[str, str], galleries: GalleriesConfig | None = None
 ) -> WorkerConfig:
-    """What a worker process is configured with; the environment is what its backends are started in."""
+    """Build the configuration of a worker; its backends are started in `environment`."""
     frontend = settings.frontend
     required_by = "require_token" if frontend.require_token else "require_auth" if frontend.require_auth else ""
     if required_by and not frontend.registration_token:
@@ -78,22 +78,22 @@ def _check_bus(bus: BusConfig) -> None:
     _need_both("nats_tls_cert", bus.tls_cert, "nats_tls_key", bus.tls_key)
 
 
-def _need_both(one: str, one_value: object, other: str, other_value: object) -> None:
-    """Refuse half of a pair of settings, and name the other half."""
+def _need_both(name: str, one_value: object, other: str, other_value: object) -> None:
+    """Refuse half of a pair of settings; the error names the other half."""
     if one_value and not other_value:
-        raise SettingInvalid(other, f"is needed beside {one}")
+        raise SettingInvalid(other, f"is needed beside {name}")
     if other_value and not one_value:
-        raise SettingInvalid(one, f"is needed beside {other}")
+        raise SettingInvalid(name, f"is needed beside {other}")
 
 
 def images_config(settings: ImagesConfig, environment: Mapping[str, str]) -> ImagesConfig:
-    """How images are fetched: through the proxies of the environment, by pullers that are started in it."""
+    """Build the configuration for images: proxies of the environment, which pullers are also started in."""
     network = replace(settings.network, **proxies_of(environment))
     return replace(settings, network=network, environment=environment)
 
 
 def shipped_backends(galleries: GalleriesConfig | None) -> tuple[Path, ...]:
-    """Where Corral's own backends lie in a checkout, unless there are images of them to install."""
+    """Return the directories of Corral's own backends in a checkout, unless there are images of them."""
     if galleries is not None and galleries.builtin is not None:
         return ()
     folder = Path(__file__).absolute().parents[3] / "backends"
@@ -101,6 +101,6 @@ def shipped_backends(galleries: GalleriesConfig | None) -> tuple[Path, ...]:
 
 
 def shipped_installers() -> tuple[Path, ...]:
-    """Where uv may lie that is not on the PATH: beside this Python, and where a checkout's set-up puts it."""
+    """Return places where uv may be besides the PATH: beside this Python, and where a checkout's setup puts it."""
     checkout = Path(__file__).absolute().parents[3]
     return (Path(sys.prefix) / "bin" / "uv", *sorted(checkout.glob(".build/uv-*/bin/uv")))

@@ -1,9 +1,9 @@
-"""Exit codes of every Corral process: what ended, in a number that scripts and supervisors can act on.
+"""Exit codes of every Corral process, for scripts and supervisors.
 
-`sole_cause` finds the error that ended a process in the groups that task groups wrap it in.
+`sole_cause` finds the error that ended a process inside the groups of task groups.
 
-The numbers follow the custom of `sysexits.h`. A code in `NOT_WORTH_A_RESTART` will come back however often the process
-is started again, until a person changes something.
+The numbers follow `sysexits.h`. A code in `NOT_WORTH_A_RESTART` means that every further start would fail in the
+same way until a person changes something.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from corral.oci import errors as images
 
 
 class ExitCode(IntEnum):
-    """See `MEANINGS`; the table of the reference is made of it."""
+    """See `MEANINGS`, which the reference is generated from."""
 
     OK = 0
     FAILED = 1
@@ -56,7 +56,7 @@ NOT_WORTH_A_RESTART: Final = frozenset(
         ExitCode.MISCONFIGURED,
     }
 )
-"""Said by a process before it was ready; one that has served for an hour is worth another try whatever ended it."""
+"""Applies to a process that was not ready yet; one that was is restarted whatever ended it."""
 
 _BY_ERROR: Final[tuple[tuple[type[errors.CorralError], ExitCode], ...]] = (
     (errors.InvalidInput, ExitCode.USAGE),
@@ -79,14 +79,14 @@ _BY_ERROR: Final[tuple[tuple[type[errors.CorralError], ExitCode], ...]] = (
 
 
 def exit_code_of(error: errors.CorralError) -> ExitCode:
-    """The code a process ends with when this error ends it."""
+    """Return the exit code for an error that ends a process."""
     if isinstance(error, errors.PeerRefused) and error.status in (401, 403):
         return ExitCode.DENIED
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILED)
 
 
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> CorralError:
-    """The error of ours that ended a service; several are told as the first. Anything else is raised as it came."""
+    """Return the error of ours that ended a service; the first of several. Raise any other error unchanged."""
     causes = list(_leaves(group))
     ours = [cause for cause in causes if isinstance(cause, CorralError)]
     if len(ours) != len(causes):

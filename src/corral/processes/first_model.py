@@ -1,6 +1,6 @@
-"""The model that a new fleet of `corral up` starts with, so that the first question needs no configuration.
+"""The first model of a new `corral up` fleet, so that the first question needs no configuration.
 
-Given once: whoever deletes it does not get it again, and a directory with models of its own gets nothing.
+It is provided once: a deleted one is not restored, and a directory with models gets none.
 """
 
 import logging
@@ -36,13 +36,13 @@ template:
 
 
 def first_model_of(provisions: Path) -> Path | None:
-    """The weights that set-up has put there; None when it could not."""
+    """Return the weights that the setup has downloaded; None if there are none."""
     weights = provisions / "first-model.gguf"
     return weights.resolve() if weights.exists() else None
 
 
 def give_first_model(models: Path, source: Path | None) -> bool:
-    """Whether the fleet has the first model. What goes wrong is said and keeps nobody from starting."""
+    """Provide the first model; return whether the fleet has it. Failures are logged and do not prevent the start."""
     file, given = models / f"{NAME}.yaml", models / _GIVEN
     if given.exists() or has_models(models):
         return file.exists()
@@ -67,13 +67,13 @@ def has_models(models: Path) -> bool:
 
 
 def configuration() -> str:
-    """The model's file. One core is left for others: engines that fight for cores are slower with more threads."""
+    """Return the model's file. One core stays free: engines that compete for cores are slower with more threads."""
     threads = min(_MOST_THREADS, max(1, (os.cpu_count() or 1) - 1))
     return _CONFIGURATION.format(name=NAME, weights=_WEIGHTS, threads=threads)
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A second name for the same file where that is possible; never half a file under the right name."""
+    """Hard-link the file where possible, else copy it atomically."""
     draft = target.with_suffix(".part")
     draft.unlink(missing_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""The gateway process: everything wired by hand, started, and ended in reverse order."""
+"""The gateway process: builds its parts, serves, and closes them in reverse order."""
 
 import asyncio
 import contextlib
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 _GOODBYE_SECONDS: Final = 1.0
 _OWN_DESCRIPTORS: Final = 64
-"""For the program itself: its libraries, log, listeners, and calls to control."""
+"""Descriptors of the program itself: libraries, log, listeners, and calls to control."""
 _FEWEST_WAITING: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """Everything the gateway process consists of, wired and serving."""
+    """All parts of the gateway process, built and serving."""
 
     port: int
     services: Services
@@ -50,7 +50,7 @@ class Gateway:
 
 
 def gateway_config(settings: GatewayConfig, *, key: str = "") -> GatewayConfig:
-    """What a gateway process is configured with; a key that was handed over wins over the setting."""
+    """Build the configuration of a gateway; an inherited key takes precedence over the setting."""
     control_key = key or settings.control_key
     if not control_key:
         raise SettingInvalid("key", "a key with the scope gateway is needed: set CORRAL_GATEWAY_KEY")
@@ -65,14 +65,14 @@ def gateway_config(settings: GatewayConfig, *, key: str = "") -> GatewayConfig:
 
 
 def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: None) -> None:
-    """Run one gateway to its end. SIGTERM and SIGINT let it finish its answers, up to the bound."""
+    """Run one gateway to its end. SIGTERM and SIGINT let it finish its responses, within the time limit."""
     look_for_garbage_rarely()
     limits = fitting(config.limits, allowed_descriptors(config.limits))
     uvloop.run(_run_until_signalled(replace(config, limits=limits), ready))
 
 
 def allowed_descriptors(limits: Limits) -> int:
-    """How many files and sockets this process may have open. Raised as far as we may and `limits` need."""
+    """Return how many files and sockets this process may open, after raising the limit as far as needed and allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     useful = 2 * limits.connections + 2 * limits.backlog + _OWN_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= useful:
@@ -83,8 +83,8 @@ def allowed_descriptors(limits: Limits) -> int:
 
 
 def fitting(limits: Limits, descriptors: int) -> Limits:
-    """No more connections than descriptors allow. Half of these are for clients, a quarter each for connections to
-    replicas and for clients that the kernel accepted before we could close others."""
+    """Reduce the connection limits to the available descriptors: half for clients, a quarter for replicas, and a
+    quarter for clients that the kernel accepts before others are closed."""
     spare = max(descriptors - _OWN_DESCRIPTORS, 4)
     backlog = max(spare // 4, _FEWEST_WAITING)
     return replace(limits, connections=min(limits.connections, spare // 2), backlog=min(limits.backlog, backlog))
@@ -99,9 +99,9 @@ async def _run_until_signalled(config: GatewayConfig, ready: Callable[[int], Non
 async def run_gateway(
     config: GatewayConfig, stop: asyncio.Event, *, ready: Callable[[int], None] = lambda port: None
 ) -> None:
-    """The whole life of a gateway: serves at once, with or without control, until `stop`; then drains.
+    """Serve at once, with or without control, until `stop`; then drain.
 
-    `ready` is told the port. Run it on uvloop. AddressInUse and SettingInvalid when it cannot listen.
+    `ready` is called with the port. Run it on uvloop. Raise AddressInUse or SettingInvalid when it cannot listen.
     """
     async with open_gateway(config) as gateway:
         log.info("gateway is ready", extra={"event": "gateway.ready", "port": gateway.port})
@@ -112,7 +112,7 @@ async def run_gateway(
 
 @asynccontextmanager
 async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> AsyncIterator[Gateway]:
-    """Serves until the end of the block. The loops run until the last answer: a drain needs time-outs and reports."""
+    """Serve until the end of the block. The loops run until the last response: a drain needs timeouts and reports."""
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(listen(config))
         plain = [] if config.plain_port is None else [stack.enter_context(listen_plainly(config, config.plain_port))]
@@ -135,7 +135,7 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
 
 
 def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
-    """Who works with whom."""
+    """Build the services and connect them."""
     loop = asyncio.get_running_loop()
     directory, tasks = Directory(now=loop.time()), Tasks()
     control = Origin.of(config.control_url)
@@ -156,7 +156,7 @@ def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
 
 @asynccontextmanager
 async def _running(gateway: Gateway) -> AsyncIterator[None]:
-    """The loops beside the server. One that fails takes the process down."""
+    """Run the loops beside the server. A failing loop ends the process."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(
@@ -176,19 +176,19 @@ async def _running(gateway: Gateway) -> AsyncIterator[None]:
 
 
 async def _say_goodbye(reporter: GatewayReporter) -> None:
-    """So that control does not take us for one whose share is unknown."""
+    """Send a last report, so that control does not count our share as unknown."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_GOODBYE_SECONDS):
             await reporter.send(is_last=True)
 
 
 def listen_plainly(config: GatewayConfig, port: int) -> socket.socket:
-    """For programs of this machine, which need no TLS and could not check our certificate."""
+    """Listen without TLS for programs of this machine."""
     return listen(replace(config, host="127.0.0.1", port=port))
 
 
 def listen(config: GatewayConfig) -> socket.socket:
-    """Take the address now, so that a taken port is said before anything else happens."""
+    """Bind the address first, so that a taken port is reported before anything else happens."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -1,4 +1,4 @@
-"""Builds what installs backends, for the worker and for commands that work on the same directory without one."""
+"""Builds the installer of backends, for the worker and for commands that use the same directory without one."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -26,24 +26,24 @@ from corral.worker.installing.sources.pulling import Pulls, UriSource
 _LOCK: Final = "lock"
 _LAYERS: Final = "layers"
 _LAYERS_KEPT: Final = timedelta(days=1)
-"""Unfinished ones, for the next attempt. Whoever waits longer than that begins anew."""
+"""How long partial layers are kept for the next attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallingConfig:
-    """Where backends are installed, and where from."""
+    """Where backends are installed, and their sources."""
 
     backends: Path
     galleries: GalleriesConfig
     images: ImagesConfig
     system: Sequence[Path] = ()
-    """Where backends lie that came with the system."""
+    """Directories of backends that came with the system."""
 
 
 async def open_installer(
     stack: AsyncExitStack, config: InstallingConfig, *, capability: str, clock: Clock
 ) -> Installer:
-    """Nobody else installs into the directory until the stack is closed. What a crash left there is put right."""
+    """Open an installer that has the directory exclusively until the stack is closed, and repair it after a crash."""
     own = await asyncio.to_thread(_prepared, config.backends)
     stack.enter_context(_held(own, config.backends))
     await asyncio.to_thread(_prune, own / _LAYERS, config.images)
@@ -53,7 +53,7 @@ async def open_installer(
 async def make_installer(
     stack: AsyncExitStack, config: InstallingConfig, *, capability: str, clock: Clock
 ) -> Installer:
-    """One that only finds out what there is, and so is in nobody's way."""
+    """Make an installer for looking up only, without a lock."""
     registry = RegistryArtefacts(config.images, clock=clock)
     galleries = await stack.enter_async_context(open_galleries(config.galleries, registry=registry, clock=clock))
     pulls = Pulls(config.images, cache=config.backends / switching.OWN / _LAYERS)
@@ -83,7 +83,7 @@ def _held(own: Path, backends: Path) -> Iterator[None]:
 
 
 def _prune(layers: Path, images: ImagesConfig) -> None:
-    """Layers that were not asked to stay, and nobody came back for. By the machine's own clock, as files are dated."""
+    """Remove old layers from the cache. Uses the machine's clock, like file times."""
     before = (SystemClock().now() - _LAYERS_KEPT).timestamp()
     clear = prune_unfinished if images.keep_layers else prune
     clear(layers, before=before)

@@ -1,11 +1,11 @@
-"""`corral frontend`: a launcher without logic. It starts control and gateways, again when they die, and ends them.
+"""`corral frontend`: a launcher without logic. It starts control and gateways, restarts them when they die, and stops
+them.
 
-The gateways own the public port; control listens on a private socket. One key, made here at every start and handed to
-both through descriptors, lets them talk: nobody else ever sees it.
+The gateways own the public port; control listens on a private socket. A key that is created at every start, and
+passed to both through descriptors, authenticates them to each other.
 
-Control is ready for the launcher when it serves, not when all it depends on is up: a control that waits for NATS is
-doing its work and must not be killed for it. Errors that another start would not mend end the launcher, with control's
-own exit code; control has told the reason by then.
+Control is ready for the launcher when it serves, even if it still waits for NATS: it must not be killed for that.
+Errors that a restart cannot repair end the launcher with control's own exit code; control has logged the reason.
 """
 
 import asyncio
@@ -41,28 +41,29 @@ CONTROL: Final = "control"
 GATEWAY: Final = "gateway"
 GATEWAY_READY_WITHIN: Final = timedelta(seconds=30)
 _LONGEST_SOCKET: Final = 104
-"""Bytes of the path of a Unix socket, on the system that takes the fewest."""
+"""Maximum bytes in the path of a Unix socket, on the system with the lowest limit."""
 CONTROL_READY_WITHIN: Final = timedelta(seconds=120)
-"""More than control itself waits for a database that does not answer, and a migration may follow."""
+"""Longer than control itself waits for an unresponsive database, plus time for a migration."""
 CONTROL_GRACE: Final = timedelta(seconds=4)
-"""Requests under way get three seconds of it."""
+"""Requests in progress get three seconds of it."""
 STOP_WITHIN: Final = timedelta(seconds=5)
 
 
 def run_frontend(
     settings: ControlConfig, logs: LogOutput, sources: SettingSources, *, report: Callable[[Mapping[str, int]], None]
 ) -> int:
-    """Run until a signal, or until control cannot be kept alive; returns the exit code. `report` is told the pids."""
+    """Run until a signal, or until control cannot be kept alive; return the exit code. `report` is called with the
+    pids."""
     set_up_logs("frontend", logs)
     return asyncio.run(_launch(settings, sources, report))
 
 
 def report_nothing(_: Mapping[str, int]) -> None:
-    """Nobody asked."""
+    """Ignore the pids."""
 
 
 def report_to(descriptor: int) -> Callable[[Mapping[str, int]], None]:
-    """Write the pids as a line of JSON whenever one changes: so a supervisor learns of our children."""
+    """Return a function that writes changed pids as a line of JSON, so that a supervisor knows our children."""
 
     def report(pids: Mapping[str, int]) -> None:
         os.write(descriptor, json.dumps(dict(pids)).encode() + b"\n")
@@ -71,8 +72,8 @@ def report_to(descriptor: int) -> Callable[[Mapping[str, int]], None]:
 
 
 async def _launch(settings: ControlConfig, sources: SettingSources, report: Callable[[Mapping[str, int]], None]) -> int:
-    # A port that a gateway chose would be another one after each of its restarts.
-    server_tls(settings.tls_cert, settings.tls_key)  # what is wrong with them is told here, once
+    # A port chosen by a gateway would change with each of its restarts.
+    server_tls(settings.tls_cert, settings.tls_key)  # reports invalid settings here, once
     family = ChildSettings(
         host=settings.host,
         port=take_port(settings.host, settings.port),
@@ -90,7 +91,7 @@ async def _launch(settings: ControlConfig, sources: SettingSources, report: Call
                     await run_services(stop, family=_keep(children, family, settings.gateways))
                 except ExceptionGroup as group:
                     return _exit_code_after(sole_cause(group))
-    finally:  # after the children: gateways send their last report through it
+    finally:  # removed after the children ended: gateways send their last report through it
         _remove_socket(family.socket, settings.data)
     return ExitCode.OK
 
@@ -113,8 +114,8 @@ class ChildSettings:
 
 
 def socket_path(data: Path) -> Path:
-    """In the data directory, which is private; its full name must fit into what the kernel takes."""
-    name = f"control-{os.getpid()}.sock"  # a second frontend in this directory must not answer for the first
+    """Return the socket's path: in the private data directory, unless its name is too long for the kernel."""
+    name = f"control-{os.getpid()}.sock"  # a second frontend in this directory must not use the first one's socket
     path = data.absolute() / name
     if len(os.fsencode(path)) < _LONGEST_SOCKET:
         return path
@@ -122,7 +123,7 @@ def socket_path(data: Path) -> Path:
 
 
 def _remove_socket(socket: Path, data: Path) -> None:
-    """With the directory that was made for it, where the data directory's name is too long."""
+    """Remove the socket, and the directory that was created for it if the data directory's name was too long."""
     socket.unlink(missing_ok=True)
     if socket.parent != data.absolute():
         with contextlib.suppress(OSError):
@@ -130,7 +131,7 @@ def _remove_socket(socket: Path, data: Path) -> None:
 
 
 async def _keep(children: Children, family: ChildSettings, gateways: int) -> None:
-    """Side by side: a gateway serves at once and says itself that control is not there yet."""
+    """Start all in parallel: a gateway serves at once and reports itself that control is not ready."""
     make_private_directory(family.socket.parent)
     async with asyncio.TaskGroup() as starts:
         starts.create_task(start_patiently(children, _control(family), clock=SystemClock()), name="start control")
@@ -194,7 +195,7 @@ def _control(family: ChildSettings) -> Child:
 
 
 def _exit_code_after(error: CorralError) -> int:
-    """The child's own exit code when it chose one; it told the reason itself."""
+    """Return the child's own exit code if it chose one; the child has logged the reason."""
     code = error.fields.get("exit_code")
     if isinstance(code, int) and code > 0:
         return code

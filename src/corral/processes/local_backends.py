@@ -1,6 +1,6 @@
-"""The backends of this machine without a worker and without a frontend: what commands do on the node itself.
+"""Manages the backends of this machine without worker and frontend, for commands on the node itself.
 
-They work on the directory of the worker, by the same rules, and only while no worker does.
+They use the worker's directory by the same rules, and only while no worker does.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class LocalBackend(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["build", "meta", "system"]
     alias: str = ""
     build: str = ""
-    """What a meta backend points to."""
+    """The build that a meta backend points to."""
     version: str = ""
     uri: str = ""
     gallery: str = ""
@@ -62,26 +62,26 @@ class LocalBackend(msgspec.Struct, frozen=True, kw_only=True):
     platform_digest: str = ""
     installed_at: str = ""
     previous_installed_at: str = ""
-    """Of the version that a roll-back leads to; empty when there is none."""
+    """Install time of the version for a rollback; empty when there is none."""
 
 
 class Newer(msgspec.Struct, frozen=True, kw_only=True):
-    """How a backend compares with what is to be had."""
+    """How an installed backend compares with the offered one."""
 
     name: str
     state: UpgradeState
     installed: str = ""
-    """The version or the digest that is here."""
+    """Installed version or digest."""
     available: str = ""
     reason: str = ""
-    """Why it is outdated, or why nobody can tell."""
+    """Why it is outdated, or why this is unknown."""
 
 
 class LocalChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a command did to one backend."""
 
     name: str
-    """Its own name, whatever it was asked for by."""
+    """Its own name, even if another one was given."""
     outcome: LocalOutcome
     version: str = ""
     digest: str = ""
@@ -95,21 +95,21 @@ class LocalConfig:
 
 
 def listed(config: LocalConfig, capability: str) -> list[LocalBackend]:
-    """All backends, those of the system too. Reads only, and so needs nobody's leave. May block."""
+    """Return all backends including the system's. Read-only, so it needs no lock. Blocking."""
     directory = _directory(config, capability)
-    return [_row(config.installing.backends, one.name, directory) for one in directory.listing()]
+    return [_row(config.installing.backends, backend.name, directory) for backend in directory.listing()]
 
 
 @asynccontextmanager
 async def open_local(config: LocalConfig) -> AsyncIterator["LocalBackends"]:
-    """Nobody else changes the directory meanwhile; DataInUse when a worker does."""
+    """Open the directory exclusively. Raise DataInUse when a worker uses it."""
     async with _local(config, open_installer) as local:
         yield local
 
 
 @asynccontextmanager
 async def look_at_local(config: LocalConfig) -> AsyncIterator["LocalBackends"]:
-    """Only to compare: others may go on."""
+    """Open without a lock, only for comparisons."""
     async with _local(config, make_installer) as local:
         yield local
 
@@ -124,7 +124,7 @@ async def _local(config: LocalConfig, make: _MakeInstaller) -> AsyncIterator["Lo
 
 
 class LocalBackends:
-    """One command's worth of changes."""
+    """Operations on the backends of this machine."""
 
     def __init__(self, config: LocalConfig, installer: Installer, directory: BackendDirectory, clock: Clock) -> None:
         self._config = config
@@ -134,33 +134,33 @@ class LocalBackends:
 
     @property
     def repaired(self) -> Sequence[str]:
-        """What a crash had left, and is put right since the directory was opened."""
+        """What was repaired after a crash when the directory was opened."""
         return self._installer.repaired
 
     async def install(self, order: InstallOrder, report: Report, *, force: bool) -> LocalChange:
-        """Have it on the disk. What is there stays as it is, unless it is forced."""
+        """Install a backend. An installed one stays unless `force` is set."""
         if not force and order.backend and (there := await self._located(order.backend)) is not None:
             return _changed(there.concrete, "of the system" if there.is_system else "unchanged")
-        found = await self._installer.find(order)
-        place = self._directory.place(found.metadata.name)
-        if not force and (home := await asyncio.to_thread(self._directory.find, found.key)) is not None:
-            if found.meta is not None:
-                await self._installer.point(found.meta)
+        backend = await self._installer.find(order)
+        place = self._directory.place(backend.metadata.name)
+        if not force and (home := await asyncio.to_thread(self._directory.find, backend.key)) is not None:
+            if backend.meta is not None:
+                await self._installer.point(backend.meta)
             return _changed(home.directory, "unchanged")
-        await self._installer.install(found, report)
+        await self._installer.install(backend, report)
         return _changed(place, "installed")
 
     async def upgrade(self, name: str, report: Report) -> LocalChange:
-        """The newest there is. What came from a uri comes from there again."""
+        """Install the newest version, from the original source."""
         located = await self._changeable(name, doing="upgraded")
-        found = await self._installer.find(_order_again(name, read_metadata(located.concrete)))
-        place = self._directory.place(found.metadata.name)
+        backend = await self._installer.find(_order_again(name, read_metadata(located.concrete)))
+        place = self._directory.place(backend.metadata.name)
         before = identity_of(place)
-        await self._installer.upgrade(found, report)
+        await self._installer.upgrade(backend, report)
         return _changed(place, "unchanged" if identity_of(place) == before else "upgraded")
 
     async def delete(self, name: str) -> LocalChange:
-        """Gone, with its version before; one that is not there has reached that already."""
+        """Delete a backend with its previous version. Idempotent."""
         located = await self._located(name)
         if located is None:
             return LocalChange(name=name, outcome="absent")
@@ -175,21 +175,21 @@ class LocalBackends:
         return _changed(located.concrete, "rolled back")
 
     async def upgradeable(self) -> list[str]:
-        """Every build that was installed."""
-        found = await asyncio.to_thread(self._directory.listing)
-        return [one.name for one in found if not one.is_system and not one.is_meta]
+        """Return every installed build."""
+        backends = await asyncio.to_thread(self._directory.listing)
+        return [backend.name for backend in backends if not backend.is_system and not backend.is_meta]
 
     async def compared(self) -> list[Newer]:
-        """What is installed against what is to be had, several at a time."""
+        """Compare installed backends with the offered ones, several in parallel."""
         slots = asyncio.Semaphore(_LOOKS_AT_ONCE)
 
-        async def one(name: str) -> Newer:
+        async def compare(name: str) -> Newer:
             async with slots:
                 return await self._compare(name)
 
         names = await self.upgradeable()
         async with task_group() as group:
-            looks = [group.create_task(one(name), name=f"look at {name}") for name in names]
+            looks = [group.create_task(compare(name), name=f"look at {name}") for name in names]
         return [look.result() for look in looks]
 
     async def _compare(self, name: str) -> Newer:
@@ -204,7 +204,8 @@ class LocalBackends:
         return compare_build(name, here, offered, digests)
 
     async def _offered_digests(self, offered: Metadata) -> tuple[str, ...]:
-        """What the source has now: a registry, or a layout on this machine. ImageError when nobody can tell."""
+        """Return the digests that the source has now: a registry, or a layout on this machine. Raise ImageError if
+        unknown."""
         if offered.uri.startswith("/") and not offered.version:
             return await asyncio.to_thread(offered_digests, Path(offered.uri))
         return await digests_at(offered.uri, self._config.installing.images, self._clock)
@@ -223,7 +224,7 @@ class LocalBackends:
 
 
 def compare_build(name: str, here: Metadata, offered: Metadata, digests: Sequence[str]) -> Newer:
-    """Compare by the rule that frontends have too. `digests` are those of the offered build, the index's first."""
+    """Compare by the same rule as frontends. `digests` are those of the offered build, the index's first."""
     freshness, evidence = judge_freshness(
         BuildMarks(version=here.version, digests=frozenset(here.digests)),
         BuildMarks(version=offered.version, digests=frozenset(digests)),
@@ -239,7 +240,7 @@ def compare_build(name: str, here: Metadata, offered: Metadata, digests: Sequenc
 
 
 def _order_again(name: str, metadata: Metadata) -> InstallOrder:
-    """How to have an installed backend anew: from its gallery, or from where it came without one."""
+    """Return the order that installs a backend again: from its gallery, or from its uri."""
     if metadata.gallery_url or not metadata.uri:
         return InstallOrder(backend=metadata.name or name, wants_newest=True)
     return InstallOrder(backend=name, uri=metadata.uri, name=metadata.name or name, alias=metadata.alias)
@@ -256,25 +257,29 @@ def _row(folder: Path, name: str, directory: BackendDirectory) -> LocalBackend:
     if located is None or located.is_system:
         return LocalBackend(name=name, kind="system")
     place = located.meta or located.concrete
-    told = read_metadata(place)
+    metadata = read_metadata(place)
     previous = switching.previous_of(place)
     return LocalBackend(
         name=name,
         kind="build" if located.meta is None else "meta",
-        alias=told.alias,
-        build=told.meta_backend_for,
-        version=told.version,
-        uri=told.uri,
-        gallery=told.gallery or told.gallery_url,
-        digest=told.digest,
-        platform_digest=told.corral.platform_digest if told.corral is not None else "",
-        installed_at=told.installed_at,
+        alias=metadata.alias,
+        build=metadata.meta_backend_for,
+        version=metadata.version,
+        uri=metadata.uri,
+        gallery=metadata.gallery or metadata.gallery_url,
+        digest=metadata.digest,
+        platform_digest=metadata.corral.platform_digest if metadata.corral is not None else "",
+        installed_at=metadata.installed_at,
         previous_installed_at=read_metadata(previous).installed_at if switching.has_previous(place) else "",
     )
 
 
 def _changed(place: Path, outcome: LocalOutcome) -> LocalChange:
-    told = read_metadata(place)
+    metadata = read_metadata(place)
     return LocalChange(
-        name=place.name, outcome=outcome, version=told.version, digest=told.digest, installed_at=told.installed_at
+        name=place.name,
+        outcome=outcome,
+        version=metadata.version,
+        digest=metadata.digest,
+        installed_at=metadata.installed_at,
     )

@@ -1,6 +1,6 @@
-"""Ports of our own processes: whether one is free, and what the HTTP server behind it answers.
+"""Probes ports of our own processes: whether one is free, and what its HTTP server answers.
 
-Launchers stay small: an HTTP client would cost them more memory than everything else they do.
+Uses no HTTP client library, which would cost a launcher more memory than everything else it does.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class ProbeAnswer(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What it says to people: its message, or all of it."""
+        """The message of the answer, or its whole text."""
         try:
             return str(json.loads(self.body)["message"])
         except (ValueError, LookupError, TypeError):
@@ -35,7 +35,7 @@ class ProbeAnswer(NamedTuple):
 
 
 async def ask_socket(path: Path, request: str) -> ProbeAnswer | None:
-    """The same on a Unix socket."""
+    """Send a GET over a Unix socket; None when there is no HTTP answer."""
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             return await _exchange(*await asyncio.open_unix_connection(str(path)), "control", request, {})
@@ -44,14 +44,14 @@ async def ask_socket(path: Path, request: str) -> ProbeAnswer | None:
 
 
 async def ask(host: str, port: int, path: str, headers: Mapping[str, str] | None = None) -> ProbeAnswer | None:
-    """What the server answers to a GET; None when it does not answer, or not in HTTP."""
+    """Send a GET; None when there is no HTTP answer."""
     return await _ask(host, port, path, headers or {}, tls=None)
 
 
 async def ask_behind_tls(host: str, port: int, path: str) -> ProbeAnswer | None:
-    """The same of a child of ours, whose certificate need not name the address by which we reach it.
+    """Send a GET over TLS to one of our children; None when there is no HTTP answer.
 
-    So it is not checked, and nothing secret must be sent.
+    The certificate is not verified, because it need not name this address: send nothing secret.
     """
     return await _ask(host, port, path, {}, tls=_unchecked_tls())
 
@@ -78,7 +78,7 @@ async def _exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, path: str, headers: Mapping[str, str]
 ) -> ProbeAnswer:
     try:
-        # So the answer simply ends with the connection.
+        # So the response ends with the connection.
         fields = {"Host": host, "Connection": "close", **headers}
         lines = [f"GET {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields.items())]
         writer.write("\r\n".join([*lines, "", ""]).encode())
@@ -93,17 +93,17 @@ async def _exchange(
 
 
 async def until_ok(host: str, port: int, path: str) -> None:
-    """Return when the server answers 200; looks often at first, then less."""
+    """Poll until the server answers 200, with growing pauses."""
     await _until_ok(lambda: ask(host, port, path))
 
 
 async def until_ok_behind_tls(host: str, port: int, path: str) -> None:
-    """The same with TLS that is not checked."""
+    """Poll over unverified TLS until the server answers 200."""
     await _until_ok(lambda: ask_behind_tls(host, port, path))
 
 
 async def until_socket_ok(socket: Path, path: str) -> None:
-    """The same on a Unix socket."""
+    """Poll a Unix socket until the server answers 200."""
     await _until_ok(lambda: ask_socket(socket, path))
 
 
@@ -118,19 +118,19 @@ async def _until_ok(look: Callable[[], Awaitable[ProbeAnswer | None]]) -> None:
 
 
 def dialled(host: str) -> str:
-    """How a program on this machine reaches what listens on this host."""
+    """Return the address at which this machine reaches a server that listens on this host."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
 
 
 def http_url(host: str, port: int, scheme: str = "http") -> str:
-    """The URL by which this machine reaches what listens on this host and port."""
+    """Return the URL at which this machine reaches a server on this host and port."""
     reached = dialled(host)
     return f"{scheme}://[{reached}]:{port}" if ":" in reached else f"{scheme}://{reached}:{port}"
 
 
 @contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """Listens for a moment, in the way our servers do: an address that just was in use does not count as taken."""
+    """Listen briefly with our servers' socket options: an address that was just in use does not count as taken."""
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -148,7 +148,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def take_port(host: str, port: int, *, flag: str = "--port") -> int:
-    """The port to use, or any free one for 0. AddressInUse and SettingInvalid name the flag to change."""
+    """Return the port, or a free one for 0. AddressInUse and SettingInvalid name the flag to change."""
     try:
         with _bound(host, port) as probe:
             chosen: int = probe.getsockname()[1]

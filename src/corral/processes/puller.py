@@ -1,9 +1,9 @@
-"""The puller process: fetches, checks and unpacks one image, tells how far it is, and ends.
+"""The puller process: fetches, checks and unpacks one image, and reports its progress.
 
     python -m corral.processes.puller --order DESCRIPTOR
 
-The order comes through an inherited descriptor, since it holds credentials. Lines of JSON go to the standard output:
-progress, and in the end a result or a failure. It ends at SIGTERM, SIGINT, and with its parent.
+The order comes through an inherited descriptor, since it holds credentials. Lines of JSON go to the standard
+output: progress, and at the end a result or a failure. It ends at SIGTERM, SIGINT, and with its parent.
 """
 
 import argparse
@@ -46,28 +46,29 @@ def main(words: Sequence[str]) -> ExitCode:
 
 
 def step_back(niceness: int) -> None:
-    """Behind everything that serves: what waits for an install waits for minutes, what waits for a token does not."""
+    """Lower the priority below everything that serves: an install takes minutes anyway, a token must not wait."""
     if not niceness:
         return
     os.nice(niceness)
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # whoever runs is not interrupted for us
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # batch: never preempts running processes
         psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)
         _step_back_as_a_session(niceness)
 
 
 def _step_back_as_a_session(niceness: int) -> None:
-    """Kernels with autogroups share processors among sessions first, and niceness counts only within each of them."""
+    """Lower the session's priority: kernels with autogroups share CPUs among sessions first, and niceness counts only
+    within one."""
     if os.getsid(0) != os.getpid():
-        return  # not only ours
+        return  # the session is not ours alone
     for _ in range(_AUTOGROUP_ATTEMPTS):
         try:
             _AUTOGROUP.write_text(str(niceness))
-        except BlockingIOError:  # somebody else did that a moment ago, and the kernel wants to have its time
+        except BlockingIOError:  # changed a moment ago: the kernel limits the rate
             time.sleep(_AUTOGROUP_PAUSE_SECONDS)
         except OSError:
-            return  # there are none
+            return  # no autogroups
         else:
             return
 
@@ -104,7 +105,7 @@ async def _outcome(order: PullOrder, scale: Scale, stop: asyncio.Event) -> PullR
 
 
 def checker_for(order: PullOrder) -> SignatureChecker:
-    """Large libraries are loaded only for orders that need them."""
+    """Return the checker for the order's policy. Large libraries are loaded only when needed."""
     policy = order.verification
     if policy is None:
         return NothingAccepted()
@@ -132,7 +133,7 @@ def _failure(error: ImageError) -> PullFailure:
 
 
 def _tell(line: PullLine) -> None:
-    """One write per line: our parent reads whole lines, and reads all the time."""
+    """Write the line with one call: the parent reads whole lines, all the time."""
     data = msgspec.json.encode(line) + b"\n"
     while data:
         data = data[os.write(sys.stdout.fileno(), data) :]

@@ -1,7 +1,7 @@
-"""Which sections of settings there are, and where they meet the real environment. The only reader of it.
+"""The sections of settings, and the only reader of the real environment.
 
-A component declares its section in its config dataclass; here are the sections that belong to no component. How a value
-is found is in `settings_sources.py`; in `configs.py` resolved settings become what a process is configured with.
+A component declares its section in its config dataclass; the sections here belong to no component.
+`settings_sources.py` finds values; `configs.py` turns resolved settings into configurations.
 """
 
 import os
@@ -29,7 +29,7 @@ from corral.processes.settings_sources import (
 
 WORKER_PYTHON: Final = "CORRAL_WORKER_PYTHON"
 MACHINE_SETTINGS: Final = frozenset({"capability", "capability_run_file", "data", "backends", "system_backends"})
-"""The settings of a worker that say which backends are on this machine, and which would fit it."""
+"""Worker settings that decide which backends are on this machine, and which fit it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +159,13 @@ _SECTIONS: Final[Mapping[str, str]] = {
     "signing": "corral.processes.settings:SigningSettings",
     "log": "corral.base.logs:LogOutput",
 }
-"""Where each section is declared. Imported when it is asked for, so that no command pays for the settings of others."""
+"""Where each section is declared. Imported on demand, so that a command does not pay for other sections."""
 
 SECTIONS: Final = tuple(_SECTIONS)
 CONTROL_NEEDS: Final = ("frontend", "gallery", "images", "log")
 GATEWAY_NEEDS: Final = ("gateway", "log")
 WORKER_NEEDS: Final = ("worker", "gallery", "images", "log")
-"""The sections that each kind of process reads: a child is given the variables of no others."""
+"""The sections that each kind of process reads: a child gets only their variables."""
 
 ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_DISTRIBUTED": "Corral is always distributed",
@@ -185,24 +185,24 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_DISTRIBUTED_PREFIX_CACHE": "Corral does not route by prefix yet: the least busy replica answers",
     "LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL": "Corral does not route by prefix yet: the least busy replica answers",
 }
-"""Variables of LocalAI's that are accepted without complaint and change nothing, with the reason."""
+"""LocalAI's variables that are accepted without effect, and why."""
 
 
 @cache
 def section(name: str) -> type[Group]:
-    """The dataclass that declares a section of the file."""
+    """Return the dataclass of a section."""
     module, _, attribute = _SECTIONS[name].partition(":")
     group: type[Group] = getattr(import_module(module), attribute)
     return group
 
 
 def all_sections() -> tuple[type[Group], ...]:
-    """Every section, in the order of the reference."""
+    """Return every section, in the order of the reference."""
     return tuple(section(name) for name in SECTIONS)
 
 
 def gather(flags: Mapping[str, str], environment: Mapping[str, str] | None = None) -> SettingSources:
-    """Bring all sources together and check the file; the environment is this process's own unless one is given."""
+    """Collect all sources and check the file. `environment` defaults to this process's own."""
     variables = dict(os.environ if environment is None else environment)
     file = _config_file(flags, variables)
     sources = SettingSources(flags=flags, environment=variables, file=file)
@@ -225,7 +225,7 @@ def _config_file(flags: Mapping[str, str], environment: Mapping[str, str]) -> Co
 
 
 def _open_secrets(file: ConfigFile) -> list[str]:
-    """A warning when a file with secrets may be read by others."""
+    """Return a warning if a file with secrets can be read by others."""
     if file.path is None or not file.path.stat().st_mode & 0o077:
         return []
     secrets = [
@@ -241,12 +241,12 @@ def _open_secrets(file: ConfigFile) -> list[str]:
 
 
 def known_variables() -> set[str]:
-    """Every environment variable that means something to some process."""
+    """Return every environment variable that some process reads."""
     return variables_of(all_sections()) | {CONFIG_VARIABLE}
 
 
 def _unknown_variables(environment: Mapping[str, str], likely: Sequence[str] = ()) -> list[str]:
-    """Variables that look like ours but mean nothing. No section is imported after all of them were found known."""
+    """Return variables with our prefix that nothing reads. Imports no more sections than needed."""
     unknown = {name for name in environment if name.startswith(PREFIX)} - {CONFIG_VARIABLE}
     for name in (*likely, *SECTIONS):
         if unknown:
@@ -255,9 +255,9 @@ def _unknown_variables(environment: Mapping[str, str], likely: Sequence[str] = (
 
 
 def variable_warnings(sources: SettingSources, likely: Sequence[str] = ()) -> list[str]:
-    """One sentence for each variable that looks like ours and means nothing. No error: platforms inject their own.
+    """Return a warning for each variable with our prefix that nothing reads. Not an error: platforms inject their own.
 
-    The sections that are likely to know the variables are asked first.
+    The likely sections are checked first.
     """
     return [
         f"the environment variable {name} is unknown and ignored{did_you_mean(name, sorted(known_variables()))}"
@@ -268,10 +268,10 @@ def variable_warnings(sources: SettingSources, likely: Sequence[str] = ()) -> li
 def child_environment(
     sources: SettingSources, changes: Mapping[str, str] | None = None, *, needs: Sequence[str] = SECTIONS
 ) -> dict[str, str]:
-    """What a child process is started with: the same settings of the sections that it needs, with some of them changed.
+    """Return the environment of a child process: the settings of the sections that it needs, with some changed.
 
-    Flags become variables, so that no argv carries values. What the child has no use for, passwords of the database
-    and of NATS among them, cannot leak from it either.
+    Flags become variables, so that no command line carries values. The child gets no secrets that it does not need,
+    such as passwords of the database and of NATS.
     """
     needless = variables_of(all_sections()) - variables_of([section(name) for name in needs])
     dropped = needless.union(_unknown_variables(sources.environment))
@@ -288,7 +288,7 @@ def _flags_as_variables(sources: SettingSources) -> dict[str, str]:
 
 
 def without_settings(environment: Mapping[str, str], group: str, names: frozenset[str]) -> dict[str, str]:
-    """The environment as if these settings of a section had never been set in it, under any of their variables."""
+    """Return the environment without these settings of a section, under any of their variables."""
     unwanted = {
         variable for setting in settings_of(section(group)) if setting.name in names for variable in setting.env
     }
@@ -296,9 +296,9 @@ def without_settings(environment: Mapping[str, str], group: str, names: frozense
 
 
 def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The worker's own environment without what could give a backend, or its log, access to the fleet.
+    """Return the worker's environment without anything that gives a backend, or its log, access to the fleet.
 
-    The worker's own Python is named for backends that bring packages and find no other that fits.
+    Adds the worker's own Python, for backends with packages that find no other one.
     """
     settings = [setting for group in all_sections() for setting in settings_of(group)]
     hidden = {name for own in settings if own.secret or own.kind.may_hold_password for name in own.env}

@@ -1,7 +1,7 @@
-"""Where the value of a setting comes from: a flag, then the environment, then the file, then the default.
+"""Finds the value of a setting: flag, then environment, then file, then default.
 
-Knows no setting by name. What cannot be used is refused with one sentence that names the setting, the value, its
-source and what is allowed; the values of secrets are never part of it.
+Knows no setting by name. An invalid value is refused with one sentence that names the setting, the value, its
+source and what is allowed; values of secrets are never included.
 """
 
 import difflib
@@ -44,10 +44,10 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSources:
-    """All that values may come from, and what was odd about it."""
+    """All sources of values, and warnings about them."""
 
     flags: Mapping[str, str] = field(default_factory=dict)
-    """Flag to text, for the flags that were given."""
+    """The given flags, as text."""
     environment: Mapping[str, str] = field(default_factory=dict)
     file: ConfigFile = field(default_factory=ConfigFile)
     warnings: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class SettingSources:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A value in the words of its source."""
+    """A value as written in its source."""
 
     raw: object
     origin: str
@@ -63,7 +63,7 @@ class _Candidate:
 
 
 def resolve(group: type[G], sources: SettingSources, *, without: frozenset[str] = frozenset()) -> G:
-    """Fill a section; SettingInvalid for the first value that cannot be used. Empty texts stand for those left out."""
+    """Fill a section. Raise SettingInvalid for the first invalid value. Empty text counts as unset."""
     return _filled(group, declarations(group, group.section), _Reading(sources, without))
 
 
@@ -74,7 +74,7 @@ class _Reading:
     sources: SettingSources
     without: frozenset[str]
     values: dict[str, object] = field(default_factory=dict)
-    """What was read so far, by the names of the settings."""
+    """Values read so far, by setting name."""
 
 
 def _filled(part: type[P], fields: Iterable[Declared], reading: _Reading) -> P:
@@ -102,7 +102,7 @@ def _value(setting: Setting, reading: _Reading) -> object:
 
 
 def _candidates(setting: Setting, sources: SettingSources) -> Iterator[_Candidate]:
-    """What the sources say, the strongest first."""
+    """Yield the values of all sources, by precedence."""
     if setting.flag in sources.flags:
         text = sources.flags[setting.flag]
         _refuse_password(setting, text)
@@ -126,12 +126,12 @@ def _read(setting: Setting, candidate: _Candidate) -> object:
             return kind.read_tables(raw)
         return kind.read(_as_text(raw))
     except ValueError:
-        # Without the cause: it may hold the value, which may be a secret.
+        # No cause: it may contain the value of a secret.
         raise _refusal(setting, raw, candidate.origin) from None
 
 
 def _as_text(raw: object) -> str:
-    """A value of a file as it would be written on a command line."""
+    """Convert a value of the file to its form on a command line."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, bool):
@@ -144,7 +144,7 @@ def _as_text(raw: object) -> str:
 
 
 def _refusal(setting: Setting, raw: object, origin: str) -> SettingInvalid:
-    """The sentence about a value that cannot be used."""
+    """Return the error for an invalid value."""
     value = "the value" if setting.secret else f'"{_shown(setting, raw)}"'
     return SettingInvalid(setting.name, f"{value} from {origin} cannot be used; allowed is {setting.kind.allowed}")
 
@@ -154,7 +154,7 @@ def _shown(setting: Setting, raw: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The text as a message may quote it: on one line, and not endless."""
+    """Return the text for a message: on one line, and shortened."""
     plain = text if text.isprintable() else ascii(text)[1:-1]
     return plain if len(plain) <= _MAX_SHOWN else plain[:_MAX_SHOWN] + "…"
 
@@ -162,7 +162,7 @@ def printable(text: str) -> str:
 def _briefly(raw: object) -> str:
     try:
         return str(raw).lower() if isinstance(raw, bool) else str(raw)
-    except ValueError:  # a number too long for Python to write out
+    except ValueError:  # too many digits for Python to print
         return "a huge number"
 
 
@@ -191,7 +191,7 @@ def _default(setting: Setting, reading: _Reading) -> object:
 def read_config_file(
     path: Path, sections: Sequence[str], section_of: Callable[[str], type[Group]], *, origin: str
 ) -> ConfigFile:
-    """Parse a file and refuse sections and keys that nobody knows, whichever command reads it."""
+    """Parse a file, and refuse unknown sections and keys, whichever command reads it."""
     document = _parse_toml(path, origin)
     for section, content in document.items():
         if section not in sections:
@@ -199,10 +199,10 @@ def read_config_file(
             raise SettingInvalid(printable(section), problem)
         if not isinstance(content, dict):
             raise SettingInvalid(section, f"{path} must have a section [{section}] here, not a value")
-        known = [setting.name for setting in settings_of(section_of(section))]
+        valid_keys = [setting.name for setting in settings_of(section_of(section))]
         for key in content:
-            if key not in known:
-                problem = f"{path} has an unknown key in section [{section}]{_hint(key, known)}"
+            if key not in valid_keys:
+                problem = f"{path} has an unknown key in section [{section}]{_hint(key, valid_keys)}"
                 raise SettingInvalid(printable(key), problem)
     return ConfigFile(path, document)
 
@@ -221,17 +221,17 @@ def _parse_toml(path: Path, origin: str) -> dict[str, Any]:
         raise SettingInvalid("config", f"{path} from {origin} is not valid TOML: {detail}") from error
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word; empty when nothing is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.75)
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """Return the suggestion at the end of a message about an unknown word; empty if nothing is similar."""
+    close = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.75)
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _hint(word: str, known: Iterable[str]) -> str:
-    words = list(known)
+def _hint(word: str, candidates: Iterable[str]) -> str:
+    words = list(candidates)
     return did_you_mean(word, words) or f"; known are {', '.join(words)}"
 
 
 def variables_of(groups: Iterable[type[Group]]) -> set[str]:
-    """The environment variables of all settings of some sections."""
+    """Return the environment variables of all settings of some sections."""
     return {name for group in groups for setting in settings_of(group) for name in setting.env}

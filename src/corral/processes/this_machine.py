@@ -1,4 +1,4 @@
-"""What decides which backends fit this machine, for commands that run without a worker."""
+"""The facts that decide which backends fit this machine, for commands without a worker."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _GPU_TIMEOUT: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineConfig:
-    """What a worker on this machine would be told."""
+    """The settings of a worker that describe this machine."""
 
     capability: CapabilityRule
     backends: Path
@@ -34,7 +34,7 @@ class MachineConfig:
 
 
 def machine_config(sources: SettingSources) -> MachineConfig:
-    """This machine as a worker with the same settings would see it; what else a worker needs is not asked for."""
+    """Resolve the settings that describe this machine, without those that only a running worker needs."""
     others = frozenset(setting.name for setting in settings_of(WorkerConfig)) - MACHINE_SETTINGS
     settings = resolve(WorkerConfig, sources, without=others)
     shipped = shipped_backends(resolve(GalleriesConfig, sources))
@@ -46,7 +46,7 @@ def machine_config(sources: SettingSources) -> MachineConfig:
 
 
 async def measure(config: MachineConfig) -> NodeTraits:
-    """The same facts that a worker here would report."""
+    """Measure the facts that a worker here would report."""
     hardware = Hardware(
         models_path=config.backends,
         disk_timeout=_DISK_TIMEOUT,

@@ -1,4 +1,4 @@
-"""Certificates: files become what a server or a client needs, or one sentence about what is wrong with them."""
+"""Loads certificates for servers and clients; errors name the setting and the problem."""
 
 import ssl
 from pathlib import Path
@@ -8,7 +8,7 @@ from corral.base.errors import SettingInvalid
 
 
 def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """None when TLS is not asked for. SettingInvalid names the setting whose file cannot be used."""
+    """Return None if TLS is not configured. SettingInvalid names the setting of the invalid file."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
@@ -27,7 +27,7 @@ def server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | N
 
 
 def client_tls(authorities: Path | None) -> ssl.SSLContext:
-    """Trusts the authorities of the system, or those of a file instead."""
+    """Return a context that trusts the system's authorities, or those of a file instead."""
     if authorities is None:
         return ssl.create_default_context()
     _check_readable("control_ca", authorities)

@@ -1,8 +1,8 @@
-"""`corral up`: a whole fleet on one machine. NATS, a frontend and workers, all processes of their own, kept alive.
+"""`corral up`: a whole fleet on one machine. NATS, a frontend and workers are separate processes, kept alive.
 
-Everything starts side by side, because workers try until they find their frontend. `up.json` is there exactly while
-the fleet is ready. The end goes in order: workers, frontend, NATS. Nothing is left, not even after SIGKILL: the kernel
-ends every child with the process that started it.
+All start in parallel, because workers retry until their frontend is there. `up.json` exists exactly while the fleet
+is ready. The stop has an order: workers, frontend, NATS. Nothing is left, even after SIGKILL: the kernel ends every
+child with its parent.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 STOP_WITHIN: Final = timedelta(seconds=9)
 LOOK_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 5.0
-"""After so long a person wants to know what we are waiting for."""
+"""After this time the user is told what we are waiting for."""
 _ATTEMPTS: Final = 3
 _FINAL_FOR_WORKERS: Final = FINAL - {ExitCode.IN_USE}
-"""A port that another program took is replaced at the next start."""
+"""Without "in use": a taken port is replaced at the next start."""
 _DECIDED_FOR_FRONTEND: Final = frozenset(
     {
         "nats_url",
@@ -55,32 +55,32 @@ _DECIDED_FOR_FRONTEND: Final = frozenset(
         "nats_tls_key",
     }
 )
-"""What the environment says of NATS is meant for another server than the embedded one."""
+"""NATS settings of the environment, which are meant for another server than the embedded one."""
 _LOCK: Final = "up.lock"
 LOGS: Final = "logs"
-"""In the data directory: the log files of all processes of the fleet."""
+"""Directory of all log files of the fleet, in the data directory."""
 LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyFleet:
-    """What there is to say of a fleet that has started."""
+    """Summary of a fleet that has started."""
 
     url: str
     healthy: int
-    """Nodes."""
+    """Number of healthy nodes."""
     seconds: float
-    """How long the start took."""
+    """Duration of the start."""
     model: str | None
-    """What a first question can be asked."""
+    """A model for the first question."""
     logs: Path
 
 
 class UpWords(Protocol):
-    """What `corral up` tells people."""
+    """The messages of `corral up`."""
 
     def new_keys(self, keys: UpKeys, file: Path) -> None:
-        """The fleet has new keys, and this private file has them."""
+        """Called when the fleet has new keys, stored in this private file."""
 
     def waiting(self, reasons: list[str]) -> None: ...
 
@@ -90,10 +90,10 @@ class UpWords(Protocol):
 
 
 def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words: UpWords) -> int:
-    """Run a fleet until a signal, or until a part of it cannot be kept alive; returns the exit code."""
+    """Run a fleet until a signal, or until a part of it cannot be kept alive; return the exit code."""
     began = time.monotonic()
     refuse_private(models=settings.models, staging=None, private=settings.data)
-    if not settings.data.exists():  # a refused start leaves nothing behind; where a fleet was, that is told first
+    if not settings.data.exists():  # a refused start leaves nothing behind; an existing fleet is reported first
         take_port(settings.host, settings.port)
         take_port(settings.nats_host, settings.nats_port or 0, flag="--nats-port")
     try:
@@ -107,12 +107,12 @@ def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words
         remove_up_file(settings.data)
         try:
             return asyncio.run(Up(settings, sources, words, log_directory=log_directory, began=began).run())
-        except asyncio.CancelledError:  # by the second signal, which leaves no time for words
+        except asyncio.CancelledError:  # second signal: no time for messages
             return ExitCode.INTERRUPTED
 
 
 class Up:
-    """One life of `corral up`."""
+    """One run of `corral up`."""
 
     def __init__(
         self, settings: UpSettings, sources: SettingSources, words: UpWords, *, log_directory: Path, began: float
@@ -136,7 +136,7 @@ class Up:
         self._public_url = http_url(settings.host, port, "https" if self._has_tls else "http")
         self._public_port = port
         self._frontend = UpFrontend(
-            # Our workers and commands need no TLS, and our certificate need not name 127.0.0.1.
+            # Our workers and commands need no TLS, and the certificate need not name 127.0.0.1.
             host=LOOPBACK if self._has_tls else settings.host,
             port=take_port(LOOPBACK, 0) if self._has_tls else port,
             data=settings.data,
@@ -154,7 +154,7 @@ class Up:
         }
 
     def _frontend_environment(self) -> Mapping[str, str]:
-        """Asked for when NATS runs: until then its port may still change."""
+        """Return the frontend's environment. Called after NATS runs, because its port may change until then."""
         return {
             **without_settings(self._child_environment(), "frontend", _DECIDED_FOR_FRONTEND),
             "CORRAL_HOST": self._settings.host,
@@ -188,7 +188,7 @@ class Up:
         )
 
     async def run(self) -> int:
-        """Until a signal; a second one ends everything at once."""
+        """Run until a signal; a second one ends everything at once."""
         stop = asyncio.Event()
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for the type checker
@@ -222,7 +222,7 @@ class Up:
         await children.run()
 
     async def _start_nats(self, children: Children) -> None:
-        """Another program may take the port between our look and the server's start; then another one is chosen."""
+        """Start NATS; choose another port if a program took it between our check and the server's start."""
         for attempt in range(1, _ATTEMPTS + 1):
             self._nats.prepare()
             try:
@@ -237,15 +237,15 @@ class Up:
         await start_patiently(children, *group, clock=SystemClock(), attempts=_ATTEMPTS, final=final)
 
     async def _until_ready(self) -> None:
-        told = time.monotonic()
+        last_told = time.monotonic()
         while reasons := await self._missing():
-            if time.monotonic() - told >= PATIENCE_SECONDS:
+            if time.monotonic() - last_told >= PATIENCE_SECONDS:
                 self._words.waiting(reasons)
-                told = time.monotonic()
+                last_told = time.monotonic()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _missing(self) -> list[str]:
-        """What keeps the fleet from being ready, in words."""
+        """Return what keeps the fleet from being ready, for the user."""
         answer = await self._frontend.readiness()
         if answer is None or self._frontend.control_pid is None:
             return ["the frontend, which does not answer yet"]
@@ -259,12 +259,12 @@ class Up:
         return [reason for reason in reasons if reason]
 
     def _pids_changed(self, pids: Mapping[str, int]) -> None:
-        """What dies is started again at once, so the last known pid stays in the file until then: 0 would be a trap."""
+        """Update the pids. The file keeps the last pid of a process that is being restarted, never 0."""
         self._pids.update(pids)
         self._publish()
 
     def _publish(self) -> None:
-        """Write `up.json` anew, while the fleet is ready."""
+        """Write `up.json`, if the fleet is ready."""
         keys = self._frontend.credentials()
         if not self._is_ready or keys is None:
             return
@@ -286,7 +286,7 @@ class Up:
             log.warning("up.json is out of date: %s", error, extra={"event": "up.not_written"})
 
     def _withdraw(self) -> None:
-        """From here on nothing is ready."""
+        """Remove `up.json`: the fleet is not ready any more."""
         self._is_ready = False
         remove_up_file(self._settings.data)
 
@@ -308,20 +308,20 @@ class Up:
 
 
 def _gallery_of(provisions: Path) -> Mapping[str, str]:
-    """The setting by which children find the images of Corral's own backends, where there are some."""
+    """Return the setting by which children find the images of Corral's own backends, if there are any."""
     index = provisions / "backends" / "index.yaml"
     return {"CORRAL_BUILTIN_GALLERY": str(index)} if index.exists() else {}
 
 
 def _refuse_hidden_tls(sources: SettingSources) -> None:
-    """The frontend would speak TLS where we do not expect it."""
+    """Refuse TLS settings of the frontend that `corral up` does not expect."""
     if "tls_cert" in sources.file.sections.get("frontend", {}):
         problem = f"`corral up` takes it from section [up] of {sources.file.path}, not from [frontend]"
         raise SettingInvalid("tls_cert", problem)
 
 
 async def _why_not(worker: UpWorker, status: str | None) -> str:
-    """Empty when the worker is there and healthy. Its own word counts too: a status may be of its last life."""
+    """Return why a worker is not ready; empty if it is. Asks the worker too: the node list may show its last run."""
     answer = await worker.readiness()
     if answer is None:
         return f"{worker.name}, which does not answer yet"
@@ -333,7 +333,7 @@ async def _why_not(worker: UpWorker, status: str | None) -> str:
 
 
 def _exit_code_after(error: ChildFailed) -> int:
-    """Our children told their reasons themselves; which of them it was is for us to say."""
+    """Return the exit code. The children have logged their reasons; log which one it was."""
     log.error("%s", error, extra={"event": "up.failed"})
     code = error.fields.get("exit_code")
     is_ours = error.fields.get("child") != "nats-server"

@@ -1,4 +1,4 @@
-"""The children of `corral up`: its frontend and its workers, how each is started, and what it says of itself."""
+"""The children of `corral up`: how its frontend and its workers are started and probed."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ _REPORT_BYTES: Final = 4096
 
 
 class UpFrontend:
-    """Tells `on_change` whenever the pid of control or of a gateway is another one."""
+    """The frontend. `on_change` is called whenever a pid of control or of a gateway changes."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class UpFrontend:
 
     @property
     def gateway_pids(self) -> list[int]:
-        """The last known ones: what dies is started again at once."""
+        """The last known pids: a gateway that dies is restarted at once."""
         return [pid for _, pid in sorted(self._gateways.items())]
 
     @property
@@ -69,7 +69,7 @@ class UpFrontend:
         )
 
     def credentials(self) -> UpKeys | None:
-        """The keys that control keeps for us; None before its first start, or when the file is not ours."""
+        """Return the keys that control stores for us; None before its first start, or if the file is not ours."""
         try:
             text = read_private(self.credentials_file)
             return None if text is None else msgspec.json.decode(text, type=UpKeys)
@@ -77,12 +77,12 @@ class UpFrontend:
             return None
 
     async def readiness(self) -> ProbeAnswer | None:
-        """What the gateway says of itself, and once that is well, what control does."""
+        """Ask the gateway, and if it is ready, control."""
         own = await ask(self._host, self.port, "/readyz")
         return await ask(self._host, self.port, "/api/v1/ready") if own is not None and own.status == 200 else own
 
     async def nodes(self) -> NodePage | None:
-        """The fleet as control sees it; None while it cannot say."""
+        """Return the fleet as control sees it; None while it gives no answer."""
         keys = self.credentials()
         if keys is None:
             return None
@@ -93,7 +93,7 @@ class UpFrontend:
         return msgspec.json.decode(answer.body, type=NodePage)
 
     def close(self) -> None:
-        """Stop listening for reports."""
+        """Close the pipe of the reports."""
         if self._reports is not None:
             asyncio.get_running_loop().remove_reader(self._reports)
             os.close(self._reports)
@@ -112,7 +112,7 @@ class UpFrontend:
         await until_ok(self._host, self.port, "/healthz")
 
     def _read_report(self) -> None:
-        """A few short lines at most: a pipe carries them whole."""
+        """Read the reported pids. They are a few short lines, which a pipe transfers atomically."""
         if self._reports is None:
             return
         data = os.read(self._reports, _REPORT_BYTES)
@@ -133,13 +133,13 @@ HOST: Final = "127.0.0.1"
 FIRST_PORT: Final = 21001
 LAST_PORT: Final = 32601
 STEP: Final = 100
-"""Each worker has the ports from one below its base port to 98 above it, all outside the kernel's ephemeral range."""
+"""Ports per worker: from one below its base port to 98 above it, all outside the kernel's ephemeral range."""
 WORKER_READY_WITHIN: Final = timedelta(seconds=60)
 WORKER_GRACE: Final = timedelta(seconds=5)
 DRAIN: Final = "2s"
-"""Ctrl-C on a laptop must not take half a minute."""
+"""Short, so that Ctrl-C on a laptop does not take half a minute."""
 RETRY: Final = "200ms"
-"""The frontend starts at the same time, a second's work away."""
+"""Short, because the frontend starts at the same time and needs about a second."""
 _DECIDED: Final = frozenset(
     {
         "register_to",
@@ -165,18 +165,18 @@ _DECIDED: Final = frozenset(
         "registration_retry",
     }
 )
-"""Settings that `corral up` decides for its workers; what the environment says of them is meant for others."""
+"""Settings that `corral up` decides for its workers; those of the environment are ignored."""
 
 
 class WorkerPorts:
-    """Base ports, the same ones at every start as long as nobody else takes them."""
+    """Base ports of workers, the same at every start while they are free."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._taken: dict[int, int] = self._load()
 
     def choose(self, worker: int) -> int:
-        """The port of last time if it is free, else the next one that is; remembered."""
+        """Return the last port if it is free, else the next free one, and store it."""
         others = {port for number, port in self._taken.items() if number != worker}
         last = self._taken.get(worker)
         candidates: list[int] = [*([last] if last is not None else []), *range(FIRST_PORT, LAST_PORT, STEP)]
@@ -193,7 +193,7 @@ class WorkerPorts:
             write_private(self._file, json.dumps(kept).encode())
 
     def _load(self) -> dict[int, int]:
-        """What cannot be read is forgotten: ports are only a habit."""
+        """Read the stored ports; ignore an unreadable file."""
         try:
             kept = json.loads(read_private(self._file) or b"{}")
             return {int(number): int(port) for number, port in kept.items() if 1024 < int(port) < 65536}
@@ -216,7 +216,7 @@ class UpWorker:
 
     @property
     def address(self) -> str:
-        """What the node list shows for it."""
+        """Its address in the node list."""
         return f"{HOST}:{self._base_port}"
 
     @property
@@ -231,11 +231,11 @@ class UpWorker:
         )
 
     async def readiness(self) -> ProbeAnswer | None:
-        """What it says about being registered and connected."""
+        """Ask whether it is registered and connected."""
         return await ask(HOST, self._base_port - 1, "/readyz") if self._base_port else None
 
     def _command(self) -> ChildCommand:
-        """Called before every start: a port that somebody took meanwhile is replaced."""
+        """Build the command before every start: a port that was taken meanwhile is replaced."""
         base = self._base_port = self._ports.choose(self._number)
         own = {
             "CORRAL_NODE_NAME": self.name,
@@ -253,13 +253,13 @@ class UpWorker:
 
 
 def worker_environment(environment: Mapping[str, str], decided: Mapping[str, str]) -> dict[str, str]:
-    """What all workers share: the caller's environment without what is decided here, then the decisions."""
+    """Return the environment of all workers: the caller's without the settings decided here, then the decisions."""
     kept = without_settings(environment, "worker", _DECIDED)
     return {**kept, "CORRAL_DRAIN_TIMEOUT": DRAIN, "CORRAL_REGISTRATION_RETRY": RETRY, **decided}
 
 
 def make_workers(count: int, data: Path, environment: Callable[[], Mapping[str, str]]) -> list[UpWorker]:
-    """Workers 1 to `count`, each with a directory of its own; the environment is asked for before every start."""
+    """Make workers 1 to `count`, each with its own directory; `environment` is called before every start."""
     folder = make_private_directory(data / "workers")
     ports = WorkerPorts(folder / "ports.json")
     return [

@@ -1,4 +1,4 @@
-"""`up.json`: how scripts and commands find what `corral up` runs. There is one only while it is ready."""
+"""`up.json`, in which scripts and commands find the fleet of `corral up`. It exists only while the fleet is ready."""
 
 import contextlib
 from pathlib import Path
@@ -18,7 +18,7 @@ class UpKeys(msgspec.Struct, kw_only=True):
 
 
 class UpPids(msgspec.Struct, kw_only=True):
-    """0 stands for a process that is being started again."""
+    """Process ids; 0 while a process is being restarted."""
 
     frontend: int
     control: int
@@ -36,7 +36,7 @@ class UpFile(msgspec.Struct, kw_only=True):
 
 
 def read_up_file(data: Path) -> UpFile | None:
-    """None when there is none, or what is there is not what `corral up` writes."""
+    """Return None when there is no file, or it is not one of `corral up`."""
     text = read_private(data / NAME)
     if text is None:
         return None
@@ -47,7 +47,7 @@ def read_up_file(data: Path) -> UpFile | None:
 
 
 def write_up_file(data: Path, content: UpFile) -> None:
-    """Renamed into place, mode 0600: a reader sees all of it or none."""
+    """Write the file atomically, with mode 0600."""
     write_private(data / NAME, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""The worker process: builds its parts, runs them until told to stop, and ends with a code that tells."""
+"""The worker process: builds its parts, runs them until a stop, and returns an exit code."""
 
 import asyncio
 import logging
@@ -72,7 +72,7 @@ LOCK_FILE: Final = "worker.lock"
 
 
 def main(config: WorkerConfig) -> ExitCode:
-    """Run one worker to its end. The first SIGTERM or SIGINT asks it to leave in good order, the second hurries it."""
+    """Run one worker to its end. The first SIGTERM or SIGINT makes it leave in order, the second at once."""
     return uvloop.run(_run_until_signalled(config))
 
 
@@ -85,7 +85,7 @@ async def _run_until_signalled(config: WorkerConfig) -> ExitCode:
 async def run_worker(
     config: WorkerConfig, stop: asyncio.Event, *, hurry: asyncio.Event | None = None, clock: Clock | None = None
 ) -> ExitCode:
-    """Run one worker until `stop` is set or something final happens; says why, and returns the exit code."""
+    """Run one worker until `stop` is set or a final error; log the reason and return the exit code."""
     try:
         await _live(config, stop, hurry or asyncio.Event(), clock or SystemClock())
     except CorralError as error:
@@ -97,7 +97,7 @@ async def run_worker(
 
 
 async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event, clock: Clock) -> None:
-    """Build the parts in the order in which they need each other, run them, close them in reverse."""
+    """Build the parts in dependency order, run them, and close them in reverse order."""
     places = addresses.decide(config.addresses, socket.gethostname())
     refuse_private(models=config.models_path, staging=config.files.staging_path, private=config.data_path)
     if not config.data_path.exists():
@@ -120,7 +120,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             HttpServer(
                 address=places.http_bind,
                 readiness=readiness,
-                # The shared token counts only for a frontend that knows no other: LocalAI's.
+                # The shared token is used only with a frontend that supports no other: LocalAI's.
                 bearers=lambda: (profile.hello.secret, presence.bearer),
                 routes=routes,
                 is_open=lambda: not profile.token and presence.is_with_localai,
@@ -152,13 +152,13 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             frontend=frontend, calls=backends.calls, clock=clock, config=config.departure, hurry=hurry
         )
         await Lifecycle(membership=membership, departure=departure, presence=presence).run(stop)
-        # Before NATS is drained, so that whoever waits for a start is still answered.
+        # Before NATS is drained, so that waiting requests still get an answer.
         await backends.close(force=hurry.is_set())
-        await http.close()  # also before, so that nothing new comes in meanwhile
+        await http.close()  # before the drain too, so that no new request arrives meanwhile
 
 
 def _data_held(path: Path) -> AbstractContextManager[None]:
-    """Two workers with one secret would be one node that is in two places."""
+    """Lock the data directory: two workers with one secret would be one node in two places."""
     make_private_directory(path)
     return held(path / LOCK_FILE, f"another worker uses the data directory {path}; give each worker its own")
 
@@ -205,7 +205,7 @@ def _hardware(config: WorkerConfig) -> Hardware:
 
 
 def _load_nvml() -> ModuleType:
-    """Only machines with NVIDIA's GPUs pay for it."""
+    """Import NVML, which only machines with NVIDIA GPUs need."""
     return import_module("pynvml")
 
 
@@ -223,12 +223,12 @@ def _registrar(
 
 
 def _files(config: WorkerConfig) -> FileServing:
-    """On the machine's own clock, whatever the rest goes by: files carry its times."""
+    """Build the file server. It always uses the machine's clock, because files carry its times."""
     return FileServing(config.files, models=config.models_path, clock=SystemClock())
 
 
 def _object_handlers(config: WorkerConfig, clock: Clock, stack: AsyncExitStack) -> Mapping[Subject, Handler]:
-    """Without object storage nobody listens, which tells a frontend to send files over HTTP."""
+    """Return the handlers for object storage. Without storage there are none, and frontends send files over HTTP."""
     if config.storage is None:
         return {}
     from corral.files.s3 import S3Objects
@@ -239,7 +239,7 @@ def _object_handlers(config: WorkerConfig, clock: Clock, stack: AsyncExitStack) 
 
 
 def _stopper(stop: asyncio.Event) -> Handler:
-    """What `nodes.<id>.stop` does, whatever its payload and however often it comes."""
+    """Return the handler of `nodes.<id>.stop`, which ignores the payload and may be called repeatedly."""
 
     async def handle(_: Message) -> None:
         if not stop.is_set():
@@ -250,7 +250,7 @@ def _stopper(stop: asyncio.Event) -> Handler:
 
 
 def _introduce(profile: Profile, machine: Machine, last: Memory | None) -> None:
-    """One line that says who starts where, and a warning when nobody will find it."""
+    """Log who starts where, and a warning when the node would not be reachable."""
     facts = {
         "event": "worker.starting",
         "node_name": profile.name,
@@ -285,7 +285,7 @@ def _end_with(error: CorralError) -> ExitCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surrounding:
-    """What this part needs of the worker."""
+    """What the backend part needs from the rest of the worker."""
 
     config: WorkerConfig
     places: addresses.Addresses
@@ -304,13 +304,13 @@ class BackendPart:
     handlers: Mapping[Subject, Handler]
 
     async def close(self, *, force: bool) -> None:
-        """Start nothing more and end everything. Whoever waits is answered."""
+        """Start nothing more and stop everything. Waiting requests get an answer."""
         self.installer.close()
         await self.supervisor.close(force=force)
 
 
 async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability: str) -> BackendPart:
-    """Build it in the order in which its parts need each other."""
+    """Build the parts in dependency order."""
     config, clock = given.config, given.clock
     ports = _ports(given.places, clock)
     adapters = await stack.enter_async_context(_adapters(config, given.places, ports, clock))
@@ -348,13 +348,13 @@ def _installing(config: WorkerConfig) -> InstallingConfig:
 
 
 def _model_files(config: WorkerConfig) -> ModelFiles:
-    """With object storage, files of models come to lie in its cache; LocalAI's worker forgets them there."""
+    """Return the directories of model files, including the cache of object storage, which LocalAI's worker omits."""
     cached = () if config.storage is None else ObjectPlaces.beside(config.models_path).cached_models
     return ModelFiles(config.models_path, *cached)
 
 
 def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
-    """One range for backends, their own HTTP ports and the adapter."""
+    """Return one range of ports for backends, their own HTTP ports and the adapter."""
     ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
     return Ports(ranges, clock=clock, is_free=lambda port: can_listen(places.backend_bind, port))
 
@@ -369,7 +369,7 @@ def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, c
 
 
 def _log_words(output: LogOutput) -> list[str]:
-    """The arguments by which an adapter logs where its worker does."""
+    """Return the arguments that make an adapter log where its worker does."""
     words = ["--log-format", output.format]
     if output.directory is not None:
         words += ["--log-directory", str(output.directory)]
@@ -394,7 +394,7 @@ def _supervisor(given: Surrounding, ports: Ports) -> Supervisor:
 
 
 def _connect(address: str, token: str) -> BackendLink:
-    """What gRPC needs takes megabytes and a moment to import: an idle worker does without."""
+    """Connect to a backend. gRPC is imported only here: it costs memory and time that an idle worker saves."""
     from corral.rpc.backend import Backend
 
     return Backend(address, token=token)
