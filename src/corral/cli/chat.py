@@ -8,21 +8,19 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
+from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model
 from corral.cli.options import CorralCommand
 from corral.cli.output import printable
 from corral.cli.units import size
-
-if TYPE_CHECKING:
-    from corral.cli.client import ApiClient
-    from corral.wire.models import LoadJobView, ModelView
+from corral.wire.models import LoadJobView, ModelView
 
 _PATH = "/v1/chat/completions"
 _HELP = """\
@@ -85,7 +83,7 @@ def _piped() -> str | None:
     return line.rstrip("\n") if line else None
 
 
-def _interruptible(client: "ApiClient", model: str, talk: list[dict[str, str]]) -> str:
+def _interruptible(client: ApiClient, model: str, talk: list[dict[str, str]]) -> str:
     parts: list[str] = []
     try:
         with closing(_parts(client, model, talk)) as answer:
@@ -100,7 +98,7 @@ def _interruptible(client: "ApiClient", model: str, talk: list[dict[str, str]]) 
     return "".join(parts)
 
 
-def _answer(client: "ApiClient", model: str, talk: list[dict[str, str]]) -> None:
+def _answer(client: ApiClient, model: str, talk: list[dict[str, str]]) -> None:
     with closing(_parts(client, model, talk)) as answer:
         for part in answer:
             click.echo(_harmless(part), nl=False)
@@ -112,7 +110,7 @@ def _harmless(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
 
 
-def _parts(client: "ApiClient", model: str, talk: list[dict[str, str]]) -> Generator[str, None, None]:
+def _parts(client: ApiClient, model: str, talk: list[dict[str, str]]) -> Generator[str, None, None]:
     """The answer as it comes. Whoever stops reading closes it: that is how the model is told to stop."""
     body = {"model": model, "messages": talk, "stream": True}
     with (
@@ -171,7 +169,7 @@ class _StatusLine:
 
 
 @contextmanager
-def load_shown(client: "ApiClient", model: str) -> Iterator[Callable[[], None]]:
+def load_shown(client: ApiClient, model: str) -> Iterator[Callable[[], None]]:
     """Show the load on standard error until the given function is called, or the block ends.
 
     Nothing is shown where standard error is no terminal, or where the key may not see models. Nobody waits for a
@@ -188,8 +186,7 @@ def load_shown(client: "ApiClient", model: str) -> Iterator[Callable[[], None]]:
         line.end()
 
 
-def _watch_load(client: "ApiClient", model: str, line: _StatusLine) -> None:
-    from corral.wire.models import ModelView
+def _watch_load(client: ApiClient, model: str, line: _StatusLine) -> None:
 
     pause = _FIRST_LOOK_SECONDS
     try:
@@ -203,7 +200,7 @@ def _watch_load(client: "ApiClient", model: str, line: _StatusLine) -> None:
         line.end()
 
 
-def load_text(model: "ModelView") -> str:
+def load_text(model: ModelView) -> str:
     """What is being done, in a few words; empty when there is nothing to wait for."""
     job = model.load_job
     if job is None or model.state == "loaded":
@@ -214,7 +211,7 @@ def load_text(model: "ModelView") -> str:
     return f"{model.name} is {job.phase or job.state}{where}{_amounts(job)}"
 
 
-def _amounts(job: "LoadJobView") -> str:
+def _amounts(job: LoadJobView) -> str:
     if not job.total_bytes:
         return ""
     if job.current_bytes is None:

@@ -4,20 +4,18 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from corral.base.clock import Backoff
 from corral.base.errors import PeerUnavailable
+from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, plain, print_json_line, print_json_list, show
 from corral.cli.units import parse_moment
-
-if TYPE_CHECKING:
-    from corral.cli.client import ApiClient
-    from corral.wire.nodes import EventView
+from corral.wire.nodes import EventView
 
 _PATH = "/api/v1/events"
 _RECONNECT = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=5))
@@ -53,21 +51,17 @@ def events(follow: bool, last: int, node: str, as_json: bool) -> None:
             return
 
 
-def _past(client: "ApiClient", last: int) -> "list[EventView]":
-    from corral.wire.nodes import EventView
+def _past(client: ApiClient, last: int) -> list[EventView]:
 
     return client.get(_PATH, list[EventView], [("limit", str(last))]) if last else []
 
 
-def _is_of(event: "EventView", node: str) -> bool:
+def _is_of(event: EventView, node: str) -> bool:
     return not node or (event.node_id or "").startswith(node)
 
 
-def follow_events(client: "ApiClient", *, after: int | None) -> "Iterator[EventView]":
+def follow_events(client: ApiClient, *, after: int | None) -> Iterator[EventView]:
     """Events as they come, without a gap: after a break the stream goes on where it ended."""
-    import msgspec
-
-    from corral.wire.nodes import EventView
 
     failures = 0
     while True:
@@ -85,14 +79,14 @@ def follow_events(client: "ApiClient", *, after: int | None) -> "Iterator[EventV
         time.sleep(_RECONNECT.delay(max(failures, 1)).total_seconds())
 
 
-def _show(event: "EventView", *, as_json: bool) -> None:
+def _show(event: EventView, *, as_json: bool) -> None:
     if as_json:
         print_json_line(event)
     else:
         show(event_line(event))
 
 
-def event_line(event: "EventView") -> str:
+def event_line(event: EventView) -> str:
     """One line, as rich markup: time, what, where, who, and the details."""
     at = parse_moment(event.at)
     time_text = f"{at.astimezone():%Y-%m-%d %H:%M:%S}" if at else event.at

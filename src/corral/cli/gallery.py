@@ -5,28 +5,30 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from corral.base.errors import NotFound
 from corral.base.settings import settings_of
-from corral.cli.connection import open_client
+from corral.cli.client import ApiClient
+from corral.cli.connection import NoFrontendKnown, open_client
 from corral.cli.options import CorralCommand, given_flags, settings_options, sources, warn
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, print_json_list, say, show, table
+from corral.cli.units import ago
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import MACHINE_SETTINGS, section
+from corral.wire.galleries import (
+    BackendView,
+    FitView,
+    FleetGalleryListing,
+    GalleryEntryView,
+    GalleryListing,
+    GalleryView,
+)
 
 if TYPE_CHECKING:
-    from corral.cli.client import ApiClient
     from corral.cli.gallery_survey import Survey
     from corral.processes.settings_sources import SettingSources
-    from corral.wire.galleries import (
-        BackendView,
-        FitView,
-        FleetGalleryListing,
-        GalleryEntryView,
-        GalleryListing,
-        GalleryView,
-    )
 
 F = TypeVar("F", bound=Callable[..., Any])
-V = TypeVar("V", bound="GalleryEntryView")
+V = TypeVar("V", bound=GalleryEntryView)
 _MOST_TOLD: Final = 5
 """Entries that cannot be used which a listing names; `--json` has all."""
 
@@ -107,7 +109,7 @@ def search(words: tuple[str, ...], local: bool, as_json: bool) -> None:
     _print(found, found.items, _columns(), whose=_whose(found), nothing=nothing, as_json=as_json)
 
 
-def _nothing_mentions(term: str, near: "Sequence[str]") -> str:
+def _nothing_mentions(term: str, near: Sequence[str]) -> str:
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
     return f"No backend mentions {term!r}{hint}"
 
@@ -136,9 +138,8 @@ def show_backend(name: str, local: bool, as_json: bool) -> None:
         show(facts(_facts(view, fits)))
 
 
-def _shown_here(name: str) -> "tuple[BackendView, list[tuple[str, str]]]":
+def _shown_here(name: str) -> tuple[BackendView, list[tuple[str, str]]]:
     """A backend as this machine sees it, and the facts about that."""
-    from corral.base.errors import NotFound
 
     seen = _survey()
     resolved = seen.catalogue.resolve(name, seen.node.effective_capability)
@@ -182,9 +183,8 @@ def refresh(local: bool, as_json: bool) -> int:
     return ExitCode.UNAVAILABLE if failed else ExitCode.OK
 
 
-def _fleet(*, local: bool) -> "ApiClient | None":
+def _fleet(*, local: bool) -> ApiClient | None:
     """The fleet to ask; None when this machine is meant, or there is no fleet."""
-    from corral.cli.connection import NoFrontendKnown
 
     flags = given_flags(click.get_current_context())
     about_machine = ["--local"] if local else sorted(_machine_flags() & flags.keys())
@@ -214,7 +214,7 @@ def _survey(take: "Callable[[SettingSources], Survey] | None" = None) -> "Survey
     return seen
 
 
-def _wanted(views: "Sequence[V]", *, builds: bool, development: bool) -> "list[V]":
+def _wanted(views: Sequence[V], *, builds: bool, development: bool) -> list[V]:
     """Unless more is asked for: meta backends, and builds that none of them names, without development versions."""
     behind = {target.lower() for view in views if view.meta for target in view.capabilities.values()}
     return [
@@ -223,9 +223,9 @@ def _wanted(views: "Sequence[V]", *, builds: bool, development: bool) -> "list[V
 
 
 def _print(
-    listing: "GalleryListing | FleetGalleryListing",
-    items: "Sequence[V]",
-    columns: "Sequence[Column[V]]",
+    listing: GalleryListing | FleetGalleryListing,
+    items: Sequence[V],
+    columns: Sequence[Column[V]],
     *,
     whose: str,
     nothing: str,
@@ -246,11 +246,11 @@ def _print(
     _tell_skipped(listing.galleries)
 
 
-def _whose(listing: "GalleryListing") -> str:
+def _whose(listing: GalleryListing) -> str:
     return f"This machine is {listing.capability}."
 
 
-def _columns() -> "list[Column[BackendView]]":
+def _columns() -> list[Column[BackendView]]:
     return [
         Column(title="NAME", cell=lambda backend: plain(backend.name)),
         Column(title="GALLERY", cell=lambda backend: plain(backend.gallery), least_width=70),
@@ -260,13 +260,13 @@ def _columns() -> "list[Column[BackendView]]":
     ]
 
 
-def _fits(fit: "FitView") -> str:
+def _fits(fit: FitView) -> str:
     if fit.installed:
         return "[green]installed[/]"
     return "[green]yes[/]" if fit.verdict == "fits" else "[red]no[/]"
 
 
-def _facts(view: "GalleryEntryView", fits: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _facts(view: GalleryEntryView, fits: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """What there is nothing to say of is left out."""
     pairs = [
         ("Name", view.name),
@@ -286,18 +286,18 @@ def _facts(view: "GalleryEntryView", fits: list[tuple[str, str]]) -> list[tuple[
     return [(plain(name), plain(text)) for name, text in pairs if text]
 
 
-def _kind(view: "GalleryEntryView") -> str:
+def _kind(view: GalleryEntryView) -> str:
     kind = "meta backend: a name for one of several builds" if view.meta else "build"
     return f"{kind}, in development" if view.development else kind
 
 
-def _fit_words(fit: "FitView") -> str:
+def _fit_words(fit: FitView) -> str:
     if fit.verdict != "fits":
         return f"no: {fit.reason}"
     return f"yes, and it is installed: {fit.build}" if fit.installed else f"yes: {fit.build}"
 
 
-def _refresh_columns() -> "list[Column[GalleryView]]":
+def _refresh_columns() -> list[Column[GalleryView]]:
     return [
         Column(title="GALLERY", cell=lambda view: plain(view.name)),
         Column(title="ENTRIES", cell=lambda view: str(view.entries), right=True),
@@ -305,15 +305,14 @@ def _refresh_columns() -> "list[Column[GalleryView]]":
     ]
 
 
-def _news(view: "GalleryView") -> str:
+def _news(view: GalleryView) -> str:
     if view.stale or not view.read_from or view.problem:
         return _state(view)
     return "new version" if view.changed else "always as its file is" if view.checked_at is None else "unchanged"
 
 
-def _state(view: "GalleryView") -> str:
+def _state(view: GalleryView) -> str:
     """How a gallery is known, and how well."""
-    from corral.cli.units import ago
 
     if not view.read_from:
         return f"cannot be read: {view.problem}"
@@ -325,7 +324,7 @@ def _state(view: "GalleryView") -> str:
     return f"{told} (before that: {view.problem})" if view.problem else told
 
 
-def _tell_skipped(views: "Sequence[GalleryView]") -> None:
+def _tell_skipped(views: Sequence[GalleryView]) -> None:
     skipped = [entry for view in views for entry in view.skipped]
     for entry in skipped[:_MOST_TOLD]:
         where = f" in line {entry.line}" if entry.line else ""

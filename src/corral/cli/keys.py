@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import click
+import msgspec
 
-from corral.base.errors import Conflict, NotFound
+from corral.base.errors import AccessDenied, Conflict, NotFound
+from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreachable
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, settings_options, warn
 from corral.cli.options import sources as given_sources
 from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, styled, table
 from corral.cli.units import age, duration_text, moment
 from corral.wire.keys import Scope
+from corral.wire.nodes import CreatedKey, CreateKey, KeyView, RevokedKey
 
 if TYPE_CHECKING:
-    from corral.cli.client import ApiClient
     from corral.frontend.config import ControlConfig
     from corral.processes.settings_sources import SettingSources
-    from corral.wire.nodes import KeyView
 
 _OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "credentials_file"})
 _ACCEPTED_WITHIN: Final = timedelta(seconds=10)
@@ -55,7 +56,6 @@ def keys() -> None:
 @connected
 def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) -> None:
     """Make a key and print it, this once: only its hash is stored."""
-    from corral.wire.nodes import CreatedKey, CreateKey
 
     wanted = CreateKey(name=name, scopes=list(scopes), expires_in=expires)
     made = open_client().post("/api/v1/keys", CreatedKey, wanted)
@@ -90,12 +90,11 @@ def list_keys(with_ended: bool, as_json: bool) -> None:
     show(table(columns, found, width=console().width) if found else "There is no key.")
 
 
-def _expiry(key: "KeyView", now: datetime) -> str:
+def _expiry(key: KeyView, now: datetime) -> str:
     return moment(key.expires_at, now) if key.expires_at else "never"
 
 
-def _all_keys(client: "ApiClient") -> "list[KeyView]":
-    from corral.wire.nodes import KeyView
+def _all_keys(client: ApiClient) -> list[KeyView]:
 
     return client.get("/api/v1/keys", list[KeyView])
 
@@ -106,9 +105,6 @@ def _all_keys(client: "ApiClient") -> "list[KeyView]":
 @connected
 def revoke_key(key: str, as_json: bool) -> None:
     """Revoke a key, named by its id or by its name. It stops working at once, for good."""
-    import msgspec
-
-    from corral.wire.nodes import RevokedKey
 
     client = open_client()
     found = choose_key(_all_keys(client), key)
@@ -121,11 +117,11 @@ def revoke_key(key: str, as_json: bool) -> None:
         say(f"Key {found.id} ({found.name}) is revoked.")
 
 
-def _unconfirmed(gateways: "Sequence[str]", what: str) -> list[str]:
+def _unconfirmed(gateways: Sequence[str], what: str) -> list[str]:
     return [f"{len(gateways)} gateways did not answer in time and {what}: {', '.join(gateways)}"] if gateways else []
 
 
-def choose_key(known: "Sequence[KeyView]", reference: str) -> "KeyView":
+def choose_key(known: Sequence[KeyView], reference: str) -> KeyView:
     """An exact id wins, then the name of a single key that still works."""
     by_id = [key for key in known if key.id == reference]
     by_name = [key for key in known if key.name == reference and key.state == "active"]
@@ -179,7 +175,6 @@ def _reset_config(sources: "SettingSources") -> "ControlConfig":
 
 def _tell_up(data: Path, key: str) -> None:
     """A running `corral up` says the key in its file; it must not say the old one, nor one that is refused."""
-    from corral.cli.client import ApiClient, FrontendTarget
     from corral.processes.up_file import NAME, read_up_file, write_up_file
 
     running = read_up_file(data)
@@ -192,13 +187,10 @@ def _tell_up(data: Path, key: str) -> None:
         warn([f"{running.url} does not accept the new key yet; try it in a few seconds"])
 
 
-def _is_refused(client: "ApiClient") -> bool:
+def _is_refused(client: ApiClient) -> bool:
     """Whether a key that was made in the database is still unknown to the running fleet after some time. Where nothing
     listens, nobody refuses it."""
     import time
-
-    from corral.base.errors import AccessDenied
-    from corral.cli.client import FrontendFailed, Unreachable
 
     until = time.monotonic() + _ACCEPTED_WITHIN.total_seconds()
     while time.monotonic() < until:

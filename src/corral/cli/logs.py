@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
 import click
@@ -12,13 +12,13 @@ from click.shell_completion import CompletionItem
 
 from corral.base.clock import Backoff
 from corral.base.errors import Conflict, NotFound, PeerRefused, PeerUnavailable
+from corral.cli.client import ApiClient, FrontendFailed
 from corral.cli.connection import connected, open_client
+from corral.cli.names import all_nodes, choose_node, complete_model, complete_node
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, print_json_line, printable
-
-if TYPE_CHECKING:
-    from corral.cli.client import ApiClient
-    from corral.wire.nodes import LogLine, NodeDetail
+from corral.wire.models import ModelView
+from corral.wire.nodes import LogLine, NodeDetail
 
 _PERIOD: Final = 1.0
 """Seconds between two looks while following."""
@@ -39,7 +39,6 @@ class LogSource:
 
 
 def complete_model_or_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from corral.cli.names import complete_model, complete_node
 
     return [*complete_model(context, parameter, incomplete), *complete_node(context, parameter, incomplete)]
 
@@ -73,17 +72,17 @@ def logs(name: str, follow: bool, last: int, as_json: bool) -> None:
         warn([f"nothing was written by {name} yet"])
 
 
-SourcedLine = tuple[LogSource, "LogLine"]
+SourcedLine = tuple[LogSource, LogLine]
 
 
 @dataclass(slots=True)
 class Following:
     """The lines of a model or a node, each of them once. Workers that cannot be asked are named once."""
 
-    client: "ApiClient"
+    client: ApiClient
     name: str
     is_several: bool = False
-    _seen: "dict[LogSource, LogLine]" = field(default_factory=dict)
+    _seen: dict[LogSource, LogLine] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
     def look(self) -> list[SourcedLine]:
@@ -106,8 +105,7 @@ class Following:
                     warn([f"{error.message}; trying again"])
                 failures += 1
 
-    def _new_lines(self, source: LogSource) -> "Sequence[LogLine]":
-        from corral.wire.nodes import LogLine
+    def _new_lines(self, source: LogSource) -> Sequence[LogLine]:
 
         try:
             lines = self.client.get(source.path, list[LogLine])
@@ -122,14 +120,13 @@ class Following:
             self._seen[source] = new[-1]
         return new
 
-    def _without(self, source: LogSource, why: str) -> "Sequence[LogLine]":
+    def _without(self, source: LogSource, why: str) -> Sequence[LogLine]:
         """No lines of this one, which is told once: those of the others are shown."""
         self._warn_once(f"{source.node} cannot be asked: {why}")
         return []
 
     def _is_of_worker(self, error: PeerUnavailable) -> bool:
         """Whether the frontend answers, and only the worker behind it does not."""
-        from corral.cli.client import FrontendFailed
 
         return isinstance(error, FrontendFailed)
 
@@ -139,7 +136,7 @@ class Following:
             warn([text])
 
 
-def _after(lines: "Sequence[LogLine]", last: "LogLine | None") -> "Sequence[LogLine]":
+def _after(lines: Sequence[LogLine], last: LogLine | None) -> Sequence[LogLine]:
     """The lines that follow the last one that was shown, or all newer ones if the worker no longer keeps that one."""
     if last is None:
         return lines
@@ -149,9 +146,8 @@ def _after(lines: "Sequence[LogLine]", last: "LogLine | None") -> "Sequence[LogL
     return [line for line in lines if line.timestamp > last.timestamp]
 
 
-def sources_of(client: "ApiClient", name: str) -> list[LogSource]:
+def sources_of(client: ApiClient, name: str) -> list[LogSource]:
     """The processes that a name means: those of a model on all nodes, or those of all models on a node."""
-    from corral.cli.names import all_nodes, choose_node
 
     nodes = list(all_nodes(client))
     of_model = _of_model(client, name, nodes)
@@ -165,9 +161,8 @@ def sources_of(client: "ApiClient", name: str) -> list[LogSource]:
     return of_model
 
 
-def _of_model(client: "ApiClient", name: str, nodes: "Iterable[NodeDetail]") -> list[LogSource] | None:
+def _of_model(client: ApiClient, name: str, nodes: Iterable[NodeDetail]) -> list[LogSource] | None:
     """None when there is no such model. Replicas that are gone are among them: their last lines say why."""
-    from corral.wire.models import ModelView
 
     try:
         model = client.get(f"/api/v1/models/{quote(name, safe='')}", ModelView)
@@ -179,7 +174,7 @@ def _of_model(client: "ApiClient", name: str, nodes: "Iterable[NodeDetail]") -> 
     return [LogSource(id, names[id], key) for id, key in sorted(found, key=lambda one: (names[one[0]], one[1]))]
 
 
-def _of_node(client: "ApiClient", node: "NodeDetail") -> list[LogSource]:
+def _of_node(client: ApiClient, node: NodeDetail) -> list[LogSource]:
     names = client.get(f"/api/nodes/{node.id}/backend-logs", list[str])
     return [LogSource(node.id, node.name, process) for process in names]
 

@@ -1,20 +1,18 @@
 """`corral models`: which models there are, where they are loaded, and how to be rid of one."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
 
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model
-from corral.cli.operation_watch import Watching, wait_options, watched
+from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
 from corral.cli.options import CorralCommand, confirm
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, styled, table
-
-if TYPE_CHECKING:
-    from corral.wire.models import ModelView
-    from corral.wire.replicas import ReplicaView
+from corral.wire.models import ModelList, ModelView
+from corral.wire.operation_views import OperationView
+from corral.wire.replicas import ReplicaView
 
 
 @click.group()
@@ -27,7 +25,6 @@ def models() -> None:
 @connected
 def list_models(as_json: bool) -> None:
     """List the models, and the files that could not be read."""
-    from corral.wire.models import ModelList
 
     found = open_client().get("/api/v1/models", ModelList)
     if as_json:
@@ -45,7 +42,7 @@ def list_models(as_json: bool) -> None:
             say(f"Warning: {model.source} ({model.name}): {warning}")
 
 
-def _columns() -> "list[Column[ModelView]]":
+def _columns() -> list[Column[ModelView]]:
     return [
         Column(title="NAME", cell=lambda model: plain(model.name)),
         Column(title="STATE", cell=lambda model: styled(model.state)),
@@ -61,7 +58,6 @@ def _columns() -> "list[Column[ModelView]]":
 @connected
 def show_model(model: str, as_json: bool) -> None:
     """Show everything about one model."""
-    from corral.wire.models import ModelView
 
     found = open_client().get(f"/api/v1/models/{quote(model, safe='')}", ModelView)
     if as_json:
@@ -83,9 +79,6 @@ def remove_model(model: str, yes: bool, no_wait: bool, within: timedelta | None,
     needs stay. Nodes that are away delete theirs when they return. Ends with 0 when all is well (what waits for absent
     nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
-    from corral.cli.operation_watch import accepted_once
-    from corral.wire.models import ModelView
-    from corral.wire.operation_views import OperationView
 
     client, path = open_client(), f"/api/v1/models/{quote(model, safe='')}"
     if not yes:
@@ -95,7 +88,7 @@ def remove_model(model: str, yes: bool, no_wait: bool, within: timedelta | None,
     return watched(client, removed, Watching(wait=not no_wait, within=within, as_json=as_json))
 
 
-def _facts(model: "ModelView") -> list[tuple[str, str]]:
+def _facts(model: ModelView) -> list[tuple[str, str]]:
     """What there is nothing to say of is left out."""
     pairs = [
         ("Name", model.name),
@@ -116,7 +109,7 @@ def _facts(model: "ModelView") -> list[tuple[str, str]]:
     return [(name, styled(text) if name == "State" else plain(text)) for name, text in pairs if text]
 
 
-def _replica(replica: "ReplicaView", load_told: str) -> str:
+def _replica(replica: ReplicaView, load_told: str) -> str:
     """What its load told of it already is not told twice: errors of nodes may be long."""
     told = f"{replica.node} #{replica.index} {replica.state}"
     if replica.state in ("loaded", "unloading"):

@@ -9,6 +9,7 @@ import click
 from msgspec import UNSET
 
 from corral.base.errors import Conflict, InvalidInput, PeerUnavailable
+from corral.cli.client import ApiClient, node_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import SHORT_ID, all_nodes, complete_node, find_node, read_labels
 from corral.cli.options import CorralCommand, confirm, warn
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from corral.cli.client import ApiClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WATCH_SECONDS = 1.0
@@ -92,14 +92,14 @@ def _alarm_text(alarm: str) -> str:
     return f"ALARM: {alarm}; nothing is evicted or rescheduled until that is over"
 
 
-def _listing(found: "Sequence[NodeDetail]", *, filtered: bool) -> "RenderableType":
+def _listing(found: Sequence[NodeDetail], *, filtered: bool) -> "RenderableType":
 
     if found:
         return node_table(found, width=console().width)
     return "No node fits." if filtered else "No node has registered yet; `corral worker` starts one."
 
 
-def _watch(client: "ApiClient", query: Sequence[tuple[str, str]]) -> None:
+def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
     """Ask again and again; a frontend that is away for a moment does not end the view."""
     from rich.console import Group
     from rich.live import Live
@@ -139,8 +139,6 @@ def show_node(node: str, as_json: bool) -> None:
 
 def _steer(node: str, verb: str, done: str, *, as_json: bool) -> None:
     """Call one of the verbs on a node and tell what became of it."""
-    from corral.cli.client import node_path
-    from corral.wire.nodes import NodeDetail
 
     client = open_client()
     found = find_node(client, node)
@@ -185,7 +183,6 @@ def resume_node(node: str, as_json: bool) -> None:
 @connected
 def remove_node(node: str, yes: bool, as_json: bool) -> None:
     """Forget a node, with its approval and its labels. A worker that still runs there may register again."""
-    from corral.cli.client import node_path
 
     client = open_client()
     found = find_node(client, node)
@@ -205,8 +202,6 @@ def remove_node(node: str, yes: bool, as_json: bool) -> None:
 @connected
 def label_node(node: str, changes: Sequence[str], as_json: bool) -> None:
     """Set labels with KEY=VALUE and remove them with KEY-. They stay when the worker registers again."""
-    from corral.cli.client import node_path
-    from corral.wire.nodes import NodeDetail
 
     wanted, unwanted = read_label_changes(changes)
     client = open_client()

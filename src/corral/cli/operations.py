@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from corral.base.errors import Conflict, NotFound
+from corral.base.words import listed
+from corral.cli.client import ApiClient, operation_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_node, complete_operation, find_operation, newest_operations
 from corral.cli.operation_watch import Watching, wait_options, watched, within_option
@@ -27,14 +30,12 @@ from corral.cli.output import (
 from corral.cli.units import age, moment
 from corral.frontend.operations.decide.operation import OperationState
 from corral.processes.exit_codes import ExitCode
-from corral.wire.operation_views import OperationView, TargetView
+from corral.wire.operation_views import Changed, NodesAsk, OperationView, TargetView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from corral.cli.client import ApiClient
-    from corral.wire.operation_views import Changed
 
 _nodes_option = click.option(
     "--node",
@@ -132,7 +133,6 @@ def retry(operation: str, nodes: Sequence[str], no_wait: bool, within: timedelta
 @connected
 def cancel(operation: str, nodes: Sequence[str], as_json: bool) -> int:
     """Take back what is not done yet. What a node was told already, it may still finish: those are named."""
-    from corral.base.words import listed
 
     client = open_client()
     changed = _change(client, find_operation(client, operation), "cancel", nodes)
@@ -147,7 +147,7 @@ def cancel(operation: str, nodes: Sequence[str], as_json: bool) -> int:
     return ExitCode.OK
 
 
-def _nothing(changed: "Changed", sentence: str, *, as_json: bool) -> int:
+def _nothing(changed: Changed, sentence: str, *, as_json: bool) -> int:
     if as_json:
         print_json(changed)
     else:
@@ -155,17 +155,14 @@ def _nothing(changed: "Changed", sentence: str, *, as_json: bool) -> int:
     return ExitCode.FAILED
 
 
-def _change(client: "ApiClient", operation: "OperationView", verb: str, nodes: Sequence[str]) -> "Changed":
-    from corral.cli.client import operation_path
-    from corral.wire.operation_views import Changed, NodesAsk
+def _change(client: ApiClient, operation: OperationView, verb: str, nodes: Sequence[str]) -> Changed:
 
     wanted = NodesAsk(nodes=[_target(operation, one) for one in nodes])
     return client.post(operation_path(operation.id, verb), Changed, wanted)
 
 
-def _target(operation: "OperationView", reference: str) -> str:
+def _target(operation: OperationView, reference: str) -> str:
     """The id of the node that is meant, among those of the operation; it need not exist any more."""
-    from corral.base.errors import Conflict, NotFound
 
     targets = operation.targets
     by_name = [one.node_id for one in targets if one.node_name == reference]

@@ -2,14 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from corral.base.errors import InvalidInput, NotFound, PeerRefused
+from corral.base.words import listed
 from corral.cli.backends.rules import apply, rules
+from corral.cli.backends.tables import backend_table, only_on, plan_table, rows
+from corral.cli.backends.upgrades import look_now, looked_at, tell
+from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.names import (
+    OPERATIONS_PATH,
     all_nodes,
     complete_installed,
     complete_node,
@@ -17,17 +22,13 @@ from corral.cli.names import (
     read_labels,
     unknown_backend_warnings,
 )
-from corral.cli.operation_watch import Watching, wait_options, watched, watched_all
+from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched, watched_all
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import console, json_option, print_json, say, show
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from corral.cli.client import ApiClient
-    from corral.wire.operation_views import FleetBackends, OperationAsk, OperationView
-
+from corral.wire.operation_views import FleetBackends, OperationAsk, OperationView, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,7 +79,6 @@ def backends() -> None:
 @connected
 def list_backends(nodes: Sequence[str], refresh: bool, as_json: bool) -> None:
     """List the backends that nodes have. Nodes with the same build share a row."""
-    from corral.cli.backends.tables import backend_table, rows
 
     found = _installed(open_client(), nodes, refresh=refresh)
     if as_json:
@@ -101,7 +101,6 @@ def outdated(refresh: bool, as_json: bool) -> int:
     Versions and digests are compared with what galleries and registries had when a frontend last asked them, so that
     a tag which was moved counts as well. Ends with 69 when that is not known, or could not be asked now.
     """
-    from corral.cli.backends.upgrades import look_now, looked_at, tell
 
     client = open_client()
     found = look_now(client) if refresh else looked_at(client)
@@ -112,17 +111,14 @@ def outdated(refresh: bool, as_json: bool) -> int:
     return ExitCode.OK if found.checked_at and not found.problem else ExitCode.UNAVAILABLE
 
 
-def _installed(client: "ApiClient", nodes: Sequence[str], *, refresh: bool) -> "FleetBackends":
-    from corral.cli.backends.tables import only_on
-    from corral.wire.operation_views import FleetBackends
+def _installed(client: ApiClient, nodes: Sequence[str], *, refresh: bool) -> FleetBackends:
 
     wanted = [node.id for node in find_nodes(client, nodes)]
     found = client.get("/api/v1/backends", FleetBackends, [("refresh", "1")] if refresh else [])
     return only_on(found, wanted) if wanted else found
 
 
-def _tell_unheard(found: "FleetBackends") -> None:
-    from corral.base.words import listed
+def _tell_unheard(found: FleetBackends) -> None:
 
     if found.unheard:
         say(f"Not heard yet what they have: {listed(found.unheard)}. With --refresh they are asked now.")
@@ -192,9 +188,8 @@ def upgrade(
     return ExitCode.FAILED if refused else code
 
 
-def _upgradeable(client: "ApiClient", nodes: Sequence[str], labels: Sequence[str]) -> list[str]:
+def _upgradeable(client: ApiClient, nodes: Sequence[str], labels: Sequence[str]) -> list[str]:
     """What came neither with the system nor only points to another backend, on the nodes that are meant."""
-    from corral.cli.backends.tables import only_on
 
     found = _installed(client, nodes, refresh=False)
     if labels:
@@ -203,7 +198,7 @@ def _upgradeable(client: "ApiClient", nodes: Sequence[str], labels: Sequence[str
     return [one.name for one in found.items if not one.is_meta and not all(node.is_system for node in one.nodes)]
 
 
-def _started(client: "ApiClient", asks: "Sequence[OperationAsk]") -> "tuple[list[OperationView], list[str]]":
+def _started(client: ApiClient, asks: Sequence[OperationAsk]) -> tuple[list[OperationView], list[str]]:
     """What was accepted, and why the rest was not: one refusal does not hinder the others."""
     accepted, refused = [], []
     for ask in asks:
@@ -260,9 +255,6 @@ def plan(
 
     Also where it would be blocked, and why. Nothing is stored or sent.
     """
-    from corral.cli.backends.tables import plan_table
-    from corral.cli.names import OPERATIONS_PATH
-    from corral.wire.operation_views import Plan
 
     source = external(backend, uri=uri, name=name, alias=alias)
     client = open_client()
@@ -279,10 +271,9 @@ backends.add_command(rules)
 
 
 def make_ask(
-    client: "ApiClient", verb: str, backend: str, *, nodes: Sequence[str], labels: Sequence[str], **source: Any
-) -> "OperationAsk":
+    client: ApiClient, verb: str, backend: str, *, nodes: Sequence[str], labels: Sequence[str], **source: Any
+) -> OperationAsk:
     """The body of the call; `source` is uri, name, alias and force of an install."""
-    from corral.wire.operation_views import OperationAsk
 
     if nodes and labels:
         raise InvalidInput("--label", "cannot be combined with --node: name the nodes, or say which labels they have")
@@ -307,9 +298,6 @@ def external(backend: str, *, uri: str, name: str, alias: str) -> dict[str, str]
     return {"backend": "", "uri": uri, "name": name or backend, "alias": alias}
 
 
-def start(client: "ApiClient", ask: "OperationAsk") -> "OperationView":
-    from corral.cli.names import OPERATIONS_PATH
-    from corral.cli.operation_watch import accepted_once
-    from corral.wire.operation_views import OperationView
+def start(client: ApiClient, ask: OperationAsk) -> OperationView:
 
     return accepted_once(lambda headers: client.post(OPERATIONS_PATH, OperationView, ask, headers=headers))

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import click
+import msgspec
 
 from corral.base.errors import PeerRefused, PeerUnavailable
+from corral.base.words import listed
 from corral.cli.backends.tables import plan_table
+from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.operation_watch import Watching, wait_options, watched_all
 from corral.cli.operation_words import SHORT_ID
@@ -17,15 +20,22 @@ from corral.cli.options import CorralCommand, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, say, show, table
 from corral.cli.units import age
 from corral.processes.exit_codes import ExitCode
-from corral.wire.fleet_rule_views import RuleAsk, RuleChanges, RulesPlan, RuleView, UnmetView
+from corral.wire.fleet_rule_views import (
+    AppliedRules,
+    RuleAsk,
+    RuleChanges,
+    RulesAsk,
+    RuleSetView,
+    RulesPlan,
+    RuleView,
+    UnmetView,
+)
+from corral.wire.operation_views import OperationView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from corral.cli.client import ApiClient
-    from corral.wire.fleet_rule_views import AppliedRules, RulesAsk, RuleSetView
-    from corral.wire.operation_views import OperationView
 
 _PATH: Final = "/api/v1/fleet-rules"
 _TRIES: Final = 5
@@ -58,7 +68,6 @@ def apply(
     unless --prune is given. Ends with 0 when all is well, 1 when something failed, 2 when it goes on, or when a rule
     names a backend that nobody knows.
     """
-    import msgspec
 
     from corral.cli.backends.fleet_file import read_fleet_file
 
@@ -71,7 +80,7 @@ def apply(
     if not as_json:
         _tell_changes(applied, rules, kept)
 
-    def document(last: "list[OperationView]") -> object:
+    def document(last: list[OperationView]) -> object:
         return msgspec.structs.replace(applied, operations=last)
 
     warn(doubt_lines(applied.doubts))
@@ -112,15 +121,13 @@ def delete_rule(name: str) -> None:
     say(f"The fleet rule {name} is deleted. What it demanded is left as it is.")
 
 
-def _known(client: "ApiClient") -> "RuleSetView":
-    from corral.wire.fleet_rule_views import RuleSetView
+def _known(client: ApiClient) -> RuleSetView:
 
     return client.get(_PATH, RuleSetView)
 
 
-def _put(client: "ApiClient", rules: "Sequence[RuleAsk]", prune: str) -> "tuple[AppliedRules, list[str]]":
+def _put(client: ApiClient, rules: Sequence[RuleAsk], prune: str) -> tuple[AppliedRules, list[str]]:
     """What came of it, and which rules were kept. Whoever changes the rules at the same time loses nothing."""
-    from corral.wire.fleet_rule_views import AppliedRules
 
     for left in reversed(range(_TRIES)):
         known = _known(client)
@@ -137,9 +144,8 @@ def _put(client: "ApiClient", rules: "Sequence[RuleAsk]", prune: str) -> "tuple[
     raise AssertionError("unreachable")
 
 
-def _whole_set(known: "RuleSetView", rules: "Sequence[RuleAsk]", prune: str) -> "tuple[RulesAsk, list[str]]":
+def _whole_set(known: RuleSetView, rules: Sequence[RuleAsk], prune: str) -> tuple[RulesAsk, list[str]]:
     """The file's rules, and those that are there beside them."""
-    from corral.wire.fleet_rule_views import RuleAsk, RulesAsk
 
     named = {one.name for one in rules}
     others = [] if prune else [one for one in known.items if one.name not in named]
@@ -149,8 +155,7 @@ def _whole_set(known: "RuleSetView", rules: "Sequence[RuleAsk]", prune: str) -> 
     return RulesAsk(rules=[*rules, *beside], prune=prune), [one.name for one in beside]
 
 
-def _show_plan(client: "ApiClient", rules: "Sequence[RuleAsk]", prune: str, *, as_json: bool) -> None:
-    from corral.wire.fleet_rule_views import RulesPlan
+def _show_plan(client: ApiClient, rules: Sequence[RuleAsk], prune: str, *, as_json: bool) -> None:
 
     body, kept = _whole_set(_known(client), rules, prune)
     plan = client.post(f"{_PATH}/plan", RulesPlan, body)
@@ -166,7 +171,7 @@ def _show_plan(client: "ApiClient", rules: "Sequence[RuleAsk]", prune: str, *, a
     say("Nothing was changed." if plan.acts or change_lines(plan.changes, rules) else "Nothing would change.")
 
 
-def _tell_changes(applied: "AppliedRules", rules: "Sequence[RuleAsk]", kept: Sequence[str]) -> None:
+def _tell_changes(applied: AppliedRules, rules: Sequence[RuleAsk], kept: Sequence[str]) -> None:
 
     for line in change_lines(applied.changes, rules) or ["The rules are as they were."]:
         say(line)
@@ -176,7 +181,6 @@ def _tell_changes(applied: "AppliedRules", rules: "Sequence[RuleAsk]", kept: Seq
 
 
 def _tell_kept(kept: Sequence[str]) -> None:
-    from corral.base.words import listed
 
     if kept:
         say(f"Not in the file, and kept: {listed(kept)}. --prune removes them.")

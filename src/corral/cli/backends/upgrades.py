@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from corral.base.words import listed
+from corral.cli.client import ApiClient
 from corral.cli.output import Column, plain, say, show, table
 from corral.cli.units import age
 from corral.wire.galleries import BackendUpgradeView, NodeUpgradeView, UpgradesView
@@ -14,7 +15,6 @@ from corral.wire.galleries import BackendUpgradeView, NodeUpgradeView, UpgradesV
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from corral.cli.client import ApiClient
 
 PATH: Final = "/api/v1/backends/upgrades"
 _PAUSE_SECONDS: Final = 0.3
@@ -23,12 +23,12 @@ _PATIENCE_SECONDS: Final = 150.0
 _SHORT_DIGEST: Final = len("sha256:") + 12
 
 
-def looked_at(client: "ApiClient") -> UpgradesView:
+def looked_at(client: ApiClient) -> UpgradesView:
     """What is known, however old."""
     return client.get(PATH, UpgradesView)
 
 
-def look_now(client: "ApiClient") -> UpgradesView:
+def look_now(client: ApiClient) -> UpgradesView:
     """What is known once a frontend has looked anew, or as it was when that takes too long."""
     before = client.post(f"{PATH}/check", UpgradesView)
     until = time.monotonic() + _PATIENCE_SECONDS

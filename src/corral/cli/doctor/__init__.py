@@ -9,10 +9,10 @@ from corral.cli.connection import connected
 from corral.cli.options import CorralCommand, sources, warn
 from corral.cli.output import facts, json_option, plain, print_json, show, styled
 from corral.processes.exit_codes import ExitCode
+from corral.wire.nodes import Finding
 
 if TYPE_CHECKING:
     from corral.cli.doctor.examination import Examination
-    from corral.wire.nodes import Finding
 
 PROBLEM: Final = "problem"
 
@@ -59,7 +59,7 @@ def doctor(as_json: bool) -> int:
     return ExitCode.FAILED if problems else ExitCode.OK
 
 
-def _show(here: "Sequence[Finding]", there: "Sequence[Finding]") -> None:
+def _show(here: Sequence[Finding], there: Sequence[Finding]) -> None:
     show("[bold]On this machine[/]")
     show(facts([_row(finding) for finding in here]))
     if there:
@@ -73,7 +73,7 @@ def _show(here: "Sequence[Finding]", there: "Sequence[Finding]") -> None:
         show(f"\n{problems} {_plural('problem', problems)}, {warnings} {_plural('warning', warnings)}.")
 
 
-def _row(finding: "Finding") -> tuple[str, str]:
+def _row(finding: Finding) -> tuple[str, str]:
     remedy = f"\n[dim]→[/] {plain(finding.remedy)}" if finding.remedy and finding.level != "ok" else ""
     return plain(finding.check), f"{styled(finding.level)}: {plain(finding.summary)}{remedy}"
 
