@@ -1,4 +1,4 @@
-"""`corral chat`: talk to a model, from a terminal or once from a script."""
+"""`corral chat`: talk to a model, on a terminal or in a script."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ _HELP = """\
 /bye   end the talk, as Ctrl-D does
 Ctrl-C stops an answer. Everything else is asked, with the talk so far."""
 _PATIENCE = timedelta(minutes=15)
-"""Longer than the gateway waits for anything: so it is the gateway that says what took too long."""
+"""Longer than any timeout of the gateway, so that the gateway's error says what took too long."""
 
 
 @click.command(cls=CorralCommand)
@@ -50,16 +50,16 @@ def chat(model: str, once: str | None, system: str) -> None:
         _answer(client, model, [*talk, {"role": "user", "content": once}])
         return
     read = _typed if sys.stdin.isatty() else _piped
-    while (said := read()) is not None:
-        if said.strip():
-            asked = {"role": "user", "content": said}
-            answered = _interruptible(client, model, [*talk, asked])
-            if answered:  # what got no answer was not said: the next try must not repeat it
-                talk += [asked, {"role": "assistant", "content": answered}]
+    while (question := read()) is not None:
+        if question.strip():
+            message = {"role": "user", "content": question}
+            text = _interruptible(client, model, [*talk, message])
+            if text:  # a question without an answer is left out, so that the next try does not repeat it
+                talk += [message, {"role": "assistant", "content": text}]
 
 
 def _typed() -> str | None:
-    """What a person asks next on the terminal; None at the end of the talk."""
+    """The next question from the terminal; None when the conversation ends."""
     while True:
         try:
             said = str(click.prompt(click.style("you", bold=True), prompt_suffix="> ", default="", show_default=False))
@@ -78,7 +78,7 @@ def _typed() -> str | None:
 
 
 def _piped() -> str | None:
-    """The next line of what is piped in, which may begin with anything; None at its end."""
+    """The next line of standard input, whatever it begins with; None at its end."""
     line = sys.stdin.readline()
     return line.rstrip("\n") if line else None
 
@@ -106,12 +106,12 @@ def _answer(client: ApiClient, model: str, talk: list[dict[str, str]]) -> None:
 
 
 def _harmless(text: str) -> str:
-    """A model may write anything, and some of it would take over the terminal."""
-    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
+    """The text without control characters, which could take over the terminal."""
+    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
 
 
 def _parts(client: ApiClient, model: str, talk: list[dict[str, str]]) -> Generator[str, None, None]:
-    """The answer as it comes. Whoever stops reading closes it: that is how the model is told to stop."""
+    """The parts of the answer as they arrive. Closing the generator early makes the model stop."""
     body = {"model": model, "messages": talk, "stream": True}
     with (
         load_shown(client, model) as end_of_wait,
@@ -137,13 +137,13 @@ def _text(data: str) -> str:
 
 
 _FIRST_LOOK_SECONDS: Final = 0.7
-"""A loaded model answers sooner, and nobody asks."""
+"""A loaded model answers sooner, and then its state is never fetched."""
 _PERIOD_SECONDS: Final = 0.5
 _CLEAR: Final = "\r\x1b[2K"
 
 
 class _StatusLine:
-    """A line of standard error that can be written over until it is ended, by whichever thread."""
+    """A line on standard error that can be overwritten until it is ended, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -161,7 +161,7 @@ class _StatusLine:
                 self._has_text = True
 
     def end(self) -> None:
-        """Take away what was written; what comes later is not shown."""
+        """Remove the line. Later writes have no effect."""
         with self._lock:
             if self._has_text and not self._ended.is_set():
                 click.echo(_CLEAR, nl=False, err=True)
@@ -170,7 +170,7 @@ class _StatusLine:
 
 @contextmanager
 def load_shown(client: ApiClient, model: str) -> Iterator[Callable[[], None]]:
-    """Show the load on standard error until the given function is called, or the block ends.
+    """Show the progress of a load on standard error until the yielded function is called, or the block ends.
 
     Nothing is shown where standard error is no terminal, or where the key may not see models. Nobody waits for a
     frontend that does not say how far the load is.
@@ -195,19 +195,21 @@ def _watch_load(client: ApiClient, model: str, line: _StatusLine) -> None:
             if text := load_text(client.get(f"/api/v1/models/{quote(model, safe='')}", ModelView)):
                 line.write(text)
     except CorralError:
-        pass  # whoever waits for the answer is told what is wrong
+        pass  # the request for the answer reports the same error
     finally:
         line.end()
 
 
 def load_text(model: ModelView) -> str:
-    """What is being done, in a few words; empty when there is nothing to wait for."""
+    """How far the load is, in a few words; empty when there is nothing to wait for."""
     job = model.load_job
     if job is None or model.state == "loaded":
         return ""
     if job.state == "pending":
         return f"{model.name} waits" + (f": {job.message}" if job.message else "")
-    where = next((f" on {one.node}" for one in model.replicas if one.state in ("reserved", "staging", "loading")), "")
+    where = next(
+        (f" on {replica.node}" for replica in model.replicas if replica.state in ("reserved", "staging", "loading")), ""
+    )
     return f"{model.name} is {job.phase or job.state}{where}{_amounts(job)}"
 
 

@@ -26,11 +26,13 @@ T = TypeVar("T")
 Query = Iterable[tuple[str, str]]
 MAX_ANSWER: Final = 64 * 1024 * 1024
 _FAILURES: Final = (OSError, http.client.HTTPException, UnicodeError)
-"""The last one is what a host name gives that cannot be looked up at all."""
+"""UnicodeError is what a host name raises that cannot be looked up at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendTarget:
+    """Where a frontend is, and how to call it."""
+
     url: str
     key: str = field(repr=False)
     """Empty when there is none; the frontend will say so."""
@@ -40,7 +42,7 @@ class FrontendTarget:
 
 
 class Unreachable(PeerUnavailable):
-    """Nothing answers there."""
+    """No answer from the frontend."""
 
     def __init__(self, target: FrontendTarget, reason: str) -> None:
         self.reason = reason
@@ -51,7 +53,7 @@ class Unreachable(PeerUnavailable):
 
 
 class FrontendFailed(PeerUnavailable):
-    """Something answers there, and cannot do it just now."""
+    """The frontend answered that it cannot do it now (a status of 500 or more)."""
 
     def __init__(self, target: FrontendTarget, status: int, said: str) -> None:
         self.said = said
@@ -59,12 +61,12 @@ class FrontendFailed(PeerUnavailable):
 
 
 class ApiClient:
-    """One frontend. A connection per call: commands are short."""
+    """A client of one frontend. It opens a connection for each call: commands are short."""
 
     def __init__(self, target: FrontendTarget) -> None:
         self.target = target
         self.server_time: datetime | None = None
-        """The frontend's clock, as its last answer told it."""
+        """The frontend's clock at its last answer."""
 
     def get(self, path: str, answer: type[T], query: Query = ()) -> T:
         return self._decoded(self._call("GET", path, query=query), answer)
@@ -79,11 +81,11 @@ class ApiClient:
         return self._decoded(self._call("PUT", path, body=body, headers=headers), answer)
 
     def delete(self, path: str) -> bytes:
-        """The body of the answer: empty, where there is nothing more to say."""
+        """The body of the answer, which may be empty."""
         return self._call("DELETE", path)
 
     def delete_for(self, path: str, answer: type[T], *, headers: Mapping[str, str]) -> T:
-        """A deletion that answers what follows from it."""
+        """Delete, and decode the answer."""
         return self._decoded(self._call("DELETE", path, headers=headers), answer)
 
     def stream(self, path: str, *, last_event: str = "", at_most: timedelta | None = None) -> Iterator[tuple[str, str]]:
@@ -95,7 +97,7 @@ class ApiClient:
         yield from self._events(*self._send("GET", path, headers=headers, silence=at_most))
 
     def post_stream(self, path: str, body: object, *, patience: timedelta) -> Generator[tuple[str, str], None, None]:
-        """The same as the answer to a body, which may take longer than other answers."""
+        """Server-sent events in answer to a body. `patience` is the timeout, if longer than that of other calls."""
         headers = {"Accept": "text/event-stream"}
         yield from self._events(*self._send("POST", path, body=body, headers=headers, patience=patience))
 
@@ -143,7 +145,7 @@ class ApiClient:
         patience: timedelta | None = None,
         silence: timedelta | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """`patience` is with an answer that takes longer than others, `silence` how long one may pause, if shorter."""
+        """`patience` raises the timeout for the answer, `silence` lowers the timeout between its parts."""
         payload = None if body is None else msgspec.json.encode(body)
         with ExitStack() as stack:  # so that an interrupt hangs up as well
             connection = self._connection()
@@ -214,7 +216,7 @@ class ApiClient:
 
 
 def said_by(content: bytes) -> str:
-    """The sentence in an error's body, in any of the shapes that errors have; empty when there is none."""
+    """The message in the body of an error, in any of the formats that errors have; empty when there is none."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):

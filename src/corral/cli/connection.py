@@ -19,15 +19,15 @@ class NoFrontendKnown(PeerUnavailable):
 
 
 def frontend_target() -> FrontendTarget:
-    """The target of the running command."""
-    found = sources()
-    settings = resolve(ClientSettings, found)
-    warn(found.warnings)
+    """The frontend that the running command talks to."""
+    given = sources()
+    settings = resolve(ClientSettings, given)
+    warn(given.warnings)
     return target_of(settings)
 
 
 def target_of(settings: ClientSettings) -> FrontendTarget:
-    """The target that these settings mean; NoFrontendKnown when they mean none."""
+    """The frontend that these settings name; NoFrontendKnown when they name none."""
     running = _running(settings.data, optional=bool(settings.url and (settings.key or settings.key_file)))
     if settings.url:
         url, origin = settings.url, "--url or CORRAL_URL"
@@ -60,6 +60,7 @@ def _key(settings: ClientSettings, running: UpFile | None, url: str) -> str:
 
 
 def read_key_file(path: Path) -> str:
+    """The key in a private file; NotFound or PathNotUsable when there is none."""
     text = read_private(path)
     if text is None:
         raise NotFound(f"there is no key file {path}; check --key-file or CORRAL_KEY_FILE")
@@ -73,11 +74,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def connected(function: F) -> F:
-    """Adds the settings of a client."""
+    """Adds the settings of a client, such as --url, to a command."""
     return settings_options(client=None)(function)
 
 
 def open_client() -> ApiClient:
-    """A client of the frontend that the running command means."""
-
+    """A client of the frontend that the running command talks to."""
     return ApiClient(frontend_target())

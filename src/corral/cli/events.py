@@ -1,4 +1,4 @@
-"""`corral events`: what happened, and what happens."""
+"""`corral events`: what happened in the fleet, and what happens now."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, plain, print_json_line, print_json_list, show
-from corral.cli.units import parse_moment
+from corral.cli.units import SHORT_ID, parse_moment
 from corral.wire.nodes import EventView
 
 _PATH = "/api/v1/events"
@@ -36,11 +36,11 @@ def events(follow: bool, last: int, node: str, as_json: bool) -> None:
     """
     client = open_client()
     past = _past(client, last)
-    wanted = [event for event in past if _is_of(event, node)]
+    matching = [event for event in past if _is_of(event, node)]
     if as_json and not follow:
-        print_json_list(wanted)
+        print_json_list(matching)
         return
-    for event in wanted:
+    for event in matching:
         _show(event, as_json=as_json)
     if follow:
         try:
@@ -61,8 +61,7 @@ def _is_of(event: EventView, node: str) -> bool:
 
 
 def follow_events(client: ApiClient, *, after: int | None) -> Iterator[EventView]:
-    """Events as they come, without a gap: after a break the stream goes on where it ended."""
-
+    """Events as they arrive. After a broken connection the stream continues where it ended, without a gap."""
     failures = 0
     while True:
         try:
@@ -87,11 +86,11 @@ def _show(event: EventView, *, as_json: bool) -> None:
 
 
 def event_line(event: EventView) -> str:
-    """One line, as rich markup: time, what, where, who, and the details."""
+    """One event as a line of rich markup: time, kind, node, actor and details."""
     at = parse_moment(event.at)
     time_text = f"{at.astimezone():%Y-%m-%d %H:%M:%S}" if at else event.at
     details = "  ".join(f"{plain(name)}={plain(_short(value))}" for name, value in event.data.items())
-    node = f" [cyan]{plain(event.node_id[:8])}[/]" if event.node_id else ""
+    node = f" [cyan]{plain(event.node_id[:SHORT_ID])}[/]" if event.node_id else ""
     line = f"[dim]{time_text}[/] [bold]{plain(event.kind)}[/]{node} by {plain(event.actor)}"
     return f"{line}  {details}" if details else line
 

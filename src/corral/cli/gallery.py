@@ -1,4 +1,4 @@
-"""`corral gallery`: which backends there are, and which nodes, or whether this machine, can use them."""
+"""`corral gallery`: which backends can be installed, and which nodes, or whether this machine, can run them."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V", bound=GalleryEntryView)
-_MOST_TOLD: Final = 5
-"""Entries that cannot be used which a listing names; `--json` has all."""
+_MOST_NAMED: Final = 5
+"""How many unusable entries a listing names; `--json` has all."""
 
 
 _OF_CLIENTS: Final = frozenset({"url", "key_file", "data", "timeout"})
@@ -40,7 +40,7 @@ _OF_MACHINES: Final = {"gallery": _OF_GALLERIES, "worker": MACHINE_SETTINGS, "im
 
 
 def _surveying(function: F) -> F:
-    """Adds --local, and the settings by which a fleet is found, galleries are read and machines are judged."""
+    """Adds --local and the settings for finding the fleet, reading galleries and judging this machine."""
     function = settings_options(client=_OF_CLIENTS, **_OF_MACHINES)(function)
     return click.option("--local", is_flag=True, help="Read galleries for this machine, though there is a fleet.")(
         function
@@ -74,15 +74,15 @@ def list_backends(builds: bool, development: bool, fitting: bool, local: bool, a
         from corral.cli.gallery_fleet import fits_somewhere, offer_columns, offered, whose
 
         listing = offered(client)
-        items = _wanted(listing.items, builds=builds, development=development)
-        listing.items = [one for one in items if not fitting or fits_somewhere(one)]
+        items = _visible(listing.items, builds=builds, development=development)
+        listing.items = [view for view in items if not fitting or fits_somewhere(view)]
         _print(listing, listing.items, offer_columns(), whose=whose(client), nothing=nothing, as_json=as_json)
         return
-    seen = _survey()
-    found = seen.listing(seen.catalogue.entries)
-    wanted = _wanted(found.items, builds=builds, development=development)
-    found.items = [one for one in wanted if not fitting or one.fit.verdict == "fits"]
-    _print(found, found.items, _columns(), whose=_whose(found), nothing=nothing, as_json=as_json)
+    survey = _survey()
+    listing_here = survey.listing(survey.catalogue.entries)
+    visible = _visible(listing_here.items, builds=builds, development=development)
+    listing_here.items = [view for view in visible if not fitting or view.fit.verdict == "fits"]
+    _print(listing_here, listing_here.items, _columns(), whose=_whose(listing_here), nothing=nothing, as_json=as_json)
 
 
 @gallery.command(cls=CorralCommand)
@@ -103,10 +103,10 @@ def search(words: tuple[str, ...], local: bool, as_json: bool) -> None:
         nothing = _nothing_mentions(term, listing.near)
         _print(listing, listing.items, offer_columns(), whose=whose(client), nothing=nothing, as_json=as_json)
         return
-    seen = _survey()
-    found = seen.listing(seen.catalogue.search(term))
-    nothing = _nothing_mentions(term, seen.catalogue.near(term))
-    _print(found, found.items, _columns(), whose=_whose(found), nothing=nothing, as_json=as_json)
+    survey = _survey()
+    listing_here = survey.listing(survey.catalogue.search(term))
+    nothing = _nothing_mentions(term, survey.catalogue.near(term))
+    _print(listing_here, listing_here.items, _columns(), whose=_whose(listing_here), nothing=nothing, as_json=as_json)
 
 
 def _nothing_mentions(term: str, near: Sequence[str]) -> str:
@@ -128,27 +128,26 @@ def show_backend(name: str, local: bool, as_json: bool) -> None:
     if client is not None:
         from corral.cli.gallery_fleet import fit_facts, offer
 
-        view = found = offer(client, name)
-        fits = fit_facts(client, found)
+        view = fleet_view = offer(client, name)
+        fits = fit_facts(client, fleet_view)
     else:
-        view, fits = _shown_here(name)
+        view, fits = _backend_here(name)
     if as_json:
         print_json(view)
     else:
         show(facts(_facts(view, fits)))
 
 
-def _shown_here(name: str) -> tuple[BackendView, list[tuple[str, str]]]:
-    """A backend as this machine sees it, and the facts about that."""
-
-    seen = _survey()
-    resolved = seen.catalogue.resolve(name, seen.node.effective_capability)
+def _backend_here(name: str) -> tuple[BackendView, list[tuple[str, str]]]:
+    """A backend as read on this machine, and the facts whether it fits here."""
+    survey = _survey()
+    resolved = survey.catalogue.resolve(name, survey.node.effective_capability)
     if resolved.entry is None:
-        raise NotFound(". ".join([resolved.message, *seen.readings.failures]))
-    view = seen.backend(resolved.entry)
-    view.fit = seen.fit(name)
+        raise NotFound(". ".join([resolved.message, *survey.readings.failures]))
+    view = survey.backend(resolved.entry)
+    view.fit = survey.fit(name)
     fits = [
-        ("This machine", seen.node.effective_capability),
+        ("This machine", survey.node.effective_capability),
         ("Fits", _fit_words(view.fit)),
         ("Would fit", ", ".join(view.fit.would_fit)),
     ]
@@ -178,14 +177,13 @@ def refresh(local: bool, as_json: bool) -> int:
     else:
         show(table(_refresh_columns(), views, width=console().width))
         say(f"Read by {read_by}.")
-        _tell_skipped(views)
+        _say_skipped(views)
     failed = any(view.stale or not view.read_from for view in views)
     return ExitCode.UNAVAILABLE if failed else ExitCode.OK
 
 
 def _fleet(*, local: bool) -> ApiClient | None:
-    """The fleet to ask; None when this machine is meant, or there is no fleet."""
-
+    """A client of the fleet to ask; None when the command is about this machine, or there is no fleet."""
     flags = given_flags(click.get_current_context())
     about_machine = ["--local"] if local else sorted(_machine_flags() & flags.keys())
     if about_machine and "--url" in flags:
@@ -199,7 +197,7 @@ def _fleet(*, local: bool) -> ApiClient | None:
 
 
 def _machine_flags() -> set[str]:
-    """Flags that mean something only where galleries are read on this machine."""
+    """Flags that only matter when galleries are read on this machine."""
     settings = [setting for name in _OF_MACHINES for setting in settings_of(section(name))]
     flags = {setting.flag for setting in settings if setting.name in _OF_MACHINES[setting.section]}
     return flags - {"", "--data"}
@@ -208,14 +206,14 @@ def _machine_flags() -> set[str]:
 def _survey(take: "Callable[[SettingSources], Survey] | None" = None) -> "Survey":
     from corral.cli.gallery_survey import survey
 
-    found = sources()
-    seen = (take or survey)(found)
-    warn(found.warnings)
-    return seen
+    given = sources()
+    result = (take or survey)(given)
+    warn(given.warnings)
+    return result
 
 
-def _wanted(views: Sequence[V], *, builds: bool, development: bool) -> list[V]:
-    """Unless more is asked for: meta backends, and builds that none of them names, without development versions."""
+def _visible(views: Sequence[V], *, builds: bool, development: bool) -> list[V]:
+    """Hide builds that a meta backend stands for, and development versions, unless asked for."""
     behind = {target.lower() for view in views if view.meta for target in view.capabilities.values()}
     return [
         view for view in views if (builds or view.name.lower() not in behind) and (development or not view.development)
@@ -231,7 +229,7 @@ def _print(
     nothing: str,
     as_json: bool,
 ) -> None:
-    """The items of a listing, then whom they are about and how each gallery is known."""
+    """Print the items, then what they apply to and the state of each gallery."""
     if as_json:
         print_json(listing)
         return
@@ -243,7 +241,7 @@ def _print(
     say(whose)
     for view in listing.galleries:
         say(f"{view.name}: {_state(view)}")
-    _tell_skipped(listing.galleries)
+    _say_skipped(listing.galleries)
 
 
 def _whose(listing: GalleryListing) -> str:
@@ -267,7 +265,7 @@ def _fits(fit: FitView) -> str:
 
 
 def _facts(view: GalleryEntryView, fits: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What there is nothing to say of is left out."""
+    """What is known about a backend; empty fields are left out."""
     pairs = [
         ("Name", view.name),
         ("Gallery", view.gallery),
@@ -312,22 +310,21 @@ def _news(view: GalleryView) -> str:
 
 
 def _state(view: GalleryView) -> str:
-    """How a gallery is known, and how well."""
-
+    """Where the entries of a gallery come from, and how old they are."""
     if not view.read_from:
         return f"cannot be read: {view.problem}"
-    told = f"{view.entries} entries from {view.read_from}"
+    text = f"{view.entries} entries from {view.read_from}"
     if view.age_seconds is not None:
-        told += f", checked {ago(view.age_seconds)}"
+        text += f", checked {ago(view.age_seconds)}"
     if view.stale:
-        return f"old copy, {told}: {view.problem}"
-    return f"{told} (before that: {view.problem})" if view.problem else told
+        return f"old copy, {text}: {view.problem}"
+    return f"{text} (before that: {view.problem})" if view.problem else text
 
 
-def _tell_skipped(views: Sequence[GalleryView]) -> None:
+def _say_skipped(views: Sequence[GalleryView]) -> None:
     skipped = [entry for view in views for entry in view.skipped]
-    for entry in skipped[:_MOST_TOLD]:
+    for entry in skipped[:_MOST_NAMED]:
         where = f" in line {entry.line}" if entry.line else ""
         say(f"Passed over: {entry.gallery}: {entry.name or 'an entry'}{where}: {entry.problem}")
-    if len(skipped) > _MOST_TOLD:
-        say(f"{len(skipped) - _MOST_TOLD} more were passed over; --json lists them.")
+    if len(skipped) > _MOST_NAMED:
+        say(f"{len(skipped) - _MOST_NAMED} more were passed over; --json lists them.")

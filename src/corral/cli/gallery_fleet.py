@@ -1,4 +1,4 @@
-"""What `corral gallery` shows of a fleet: what its frontend's galleries offer, and which nodes can use it."""
+"""The part of `corral gallery` that asks a fleet: what its galleries offer, and which nodes can run it."""
 
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -14,13 +14,13 @@ _PATH: Final = "/api/v1/galleries"
 
 
 def offered(client: "ApiClient", *, term: str = "", refresh: bool = False) -> FleetGalleryListing:
-    """All that the fleet's galleries have, or what mentions all words of the term."""
+    """What the fleet's galleries offer; with a term, only what mentions all its words."""
     query = [("term", term)] if term else []
     return client.get(_PATH, FleetGalleryListing, [*query, ("refresh", "1")] if refresh else query)
 
 
 def offer(client: "ApiClient", name: str) -> FleetOfferView:
-    """One backend; NotFound says which names are near."""
+    """One backend of the galleries; NotFound suggests similar names."""
     return client.get(f"{_PATH}/backends/{quote(name, safe='')}", FleetOfferView)
 
 
@@ -29,12 +29,12 @@ def fits_somewhere(view: FleetOfferView) -> bool:
 
 
 def whose(client: "ApiClient") -> str:
-    """Says below a list that it is about the fleet."""
+    """The sentence below a listing that says it is about the fleet."""
     return f"This is for the nodes of the fleet at {client.target.url}; --local tells it for this machine."
 
 
 def fit_facts(client: "ApiClient", view: FleetOfferView) -> list[tuple[str, str]]:
-    """Which nodes can use a backend, for the page of one."""
+    """Which nodes can run a backend, for `corral gallery show`."""
     fits = [("Fits", f"{_verdict(fit)} on {listed(fit.nodes)}: {fit.build or fit.reason}") for fit in view.fits]
     would = dict.fromkeys(name for fit in view.fits for name in fit.would_fit)
     return [

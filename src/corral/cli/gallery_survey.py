@@ -1,4 +1,4 @@
-"""What `corral gallery` shows without a fleet: the galleries as this machine reads them, and which backends fit it."""
+"""The part of `corral gallery` that needs no fleet: reads galleries on this machine, and judges what fits it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -26,7 +26,7 @@ from corral.wire.galleries import BackendView, FitView, GalleryListing, GalleryV
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Galleries and machine together, at one moment."""
+    """The galleries and this machine's properties, read at one moment."""
 
     readings: Readings
     node: NodeTraits
@@ -54,13 +54,13 @@ class Survey:
 
 
 def survey(sources: SettingSources) -> Survey:
-    """Read the galleries, as new as they need to be, and look at the machine."""
+    """Read the galleries, from the cache while it is fresh, and examine this machine."""
     with quiet():
         return asyncio.run(_survey(sources, Galleries.read))
 
 
 def fresh_survey(sources: SettingSources) -> Survey:
-    """The same, after asking every place for something new."""
+    """Ask every gallery for changes, and examine this machine."""
     with quiet():
         return asyncio.run(_survey(sources, Galleries.refresh))
 

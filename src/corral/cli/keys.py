@@ -14,7 +14,18 @@ from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreach
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, settings_options, warn
 from corral.cli.options import sources as given_sources
-from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, styled, table
+from corral.cli.output import (
+    Column,
+    answer,
+    console,
+    json_option,
+    plain,
+    print_json,
+    print_json_list,
+    show,
+    styled,
+    table,
+)
 from corral.cli.units import age, duration_text, moment
 from corral.wire.keys import Scope
 from corral.wire.nodes import CreatedKey, CreateKey, KeyView, RevokedKey
@@ -56,16 +67,15 @@ def keys() -> None:
 @connected
 def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) -> None:
     """Make a key and print it, this once: only its hash is stored."""
-
-    wanted = CreateKey(name=name, scopes=list(scopes), expires_in=expires)
-    made = open_client().post("/api/v1/keys", CreatedKey, wanted)
-    warn(_unconfirmed(made.unconfirmed_gateways, "may not know this key yet"))
+    request = CreateKey(name=name, scopes=list(scopes), expires_in=expires)
+    created = open_client().post("/api/v1/keys", CreatedKey, request)
+    warn(_unconfirmed(created.unconfirmed_gateways, "may not know this key yet"))
     if as_json:
-        print_json(made)
+        print_json(created)
         return
-    click.echo(made.key)
-    lasting = f"until {moment(made.expires_at, datetime.now(UTC))}" if made.expires_at else "until it is revoked"
-    click.echo(f"Key {made.id} ({', '.join(made.scopes)}) is valid {lasting}. It is not shown again.", err=True)
+    click.echo(created.key)
+    lasting = f"until {moment(created.expires_at, datetime.now(UTC))}" if created.expires_at else "until it is revoked"
+    click.echo(f"Key {created.id} ({', '.join(created.scopes)}) is valid {lasting}. It is not shown again.", err=True)
 
 
 @keys.command("list", cls=CorralCommand)
@@ -74,9 +84,9 @@ def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) ->
 @connected
 def list_keys(with_ended: bool, as_json: bool) -> None:
     """List the keys. The keys themselves are stored nowhere."""
-    found = [key for key in _all_keys(open_client()) if with_ended or key.state == "active"]
+    keys = [key for key in _all_keys(open_client()) if with_ended or key.state == "active"]
     if as_json:
-        print_json_list(found)
+        print_json_list(keys)
         return
     now = datetime.now(UTC)
     columns: Sequence[Column[KeyView]] = (
@@ -87,7 +97,7 @@ def list_keys(with_ended: bool, as_json: bool) -> None:
         Column(title="EXPIRES", cell=lambda key: _expiry(key, now), least_width=90),
         Column(title="MADE", cell=lambda key: f"{age(key.created_at, now)} by {plain(key.created_by)}", least_width=70),
     )
-    show(table(columns, found, width=console().width) if found else "There is no key.")
+    show(table(columns, keys, width=console().width) if keys else "There is no key.")
 
 
 def _expiry(key: KeyView, now: datetime) -> str:
@@ -105,31 +115,28 @@ def _all_keys(client: ApiClient) -> list[KeyView]:
 @connected
 def revoke_key(key: str, as_json: bool) -> None:
     """Revoke a key, named by its id or by its name. It stops working at once, for good."""
-
     client = open_client()
-    found = choose_key(_all_keys(client), key)
-    said = client.delete(f"/api/v1/keys/{quote(found.id, safe='')}")
-    unconfirmed = msgspec.json.decode(said, type=RevokedKey).unconfirmed_gateways if said else []
+    revoked = choose_key(_all_keys(client), key)
+    body = client.delete(f"/api/v1/keys/{quote(revoked.id, safe='')}")
+    unconfirmed = msgspec.json.decode(body, type=RevokedKey).unconfirmed_gateways if body else []
     warn(_unconfirmed(unconfirmed, "may still take this key"))
-    if as_json:
-        print_json({"revoked": found.id, **({"unconfirmed_gateways": unconfirmed} if unconfirmed else {})})
-    else:
-        say(f"Key {found.id} ({found.name}) is revoked.")
+    document = {"revoked": revoked.id, **({"unconfirmed_gateways": unconfirmed} if unconfirmed else {})}
+    answer(document, f"Key {revoked.id} ({revoked.name}) is revoked.", as_json=as_json)
 
 
 def _unconfirmed(gateways: Sequence[str], what: str) -> list[str]:
     return [f"{len(gateways)} gateways did not answer in time and {what}: {', '.join(gateways)}"] if gateways else []
 
 
-def choose_key(known: Sequence[KeyView], reference: str) -> KeyView:
-    """An exact id wins, then the name of a single key that still works."""
-    by_id = [key for key in known if key.id == reference]
-    by_name = [key for key in known if key.name == reference and key.state == "active"]
-    for found in (by_id, by_name):
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise Conflict(f"{reference} may mean {', '.join(key.id for key in found)}; name one by its id")
+def choose_key(keys: Sequence[KeyView], reference: str) -> KeyView:
+    """The key with this id, or else the only active key with this name."""
+    by_id = [key for key in keys if key.id == reference]
+    by_name = [key for key in keys if key.name == reference and key.state == "active"]
+    for candidates in (by_id, by_name):
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            raise Conflict(f"{reference} may mean {', '.join(key.id for key in candidates)}; name one by its id")
     raise NotFound(f"there is no key {reference}; `corral keys list` shows all")
 
 
@@ -156,7 +163,7 @@ def reset_admin(as_json: bool) -> None:
 
 
 def _reset_config(sources: "SettingSources") -> "ControlConfig":
-    """The database's settings. A credentials file of `corral up` is kept right, too."""
+    """The settings of the database, and of the credentials file if there is one."""
     from dataclasses import replace
 
     from corral.frontend.config import CREDENTIALS_FILE, ControlConfig
@@ -174,7 +181,7 @@ def _reset_config(sources: "SettingSources") -> "ControlConfig":
 
 
 def _tell_up(data: Path, key: str) -> None:
-    """A running `corral up` says the key in its file; it must not say the old one, nor one that is refused."""
+    """Write the new key into the file of a running `corral up`, and wait until the fleet accepts it."""
     from corral.processes.up_file import NAME, read_up_file, write_up_file
 
     running = read_up_file(data)
@@ -188,8 +195,7 @@ def _tell_up(data: Path, key: str) -> None:
 
 
 def _is_refused(client: ApiClient) -> bool:
-    """Whether a key that was made in the database is still unknown to the running fleet after some time. Where nothing
-    listens, nobody refuses it."""
+    """Whether the running fleet still refuses the new key after some time. False when nothing listens there."""
     import time
 
     until = time.monotonic() + _ACCEPTED_WITHIN.total_seconds()

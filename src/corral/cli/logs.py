@@ -61,8 +61,8 @@ def logs(name: str, follow: bool, last: int, as_json: bool) -> None:
     following = Following(client, name)
     try:
         lines = following.look()
-        shown = lines[-last:] if last else []
-        _print(shown, as_json=as_json, has_prefix=following.is_several)
+        past = lines[-last:] if last else []
+        _print(past, as_json=as_json, has_prefix=following.is_several)
         if follow:
             for new in following.later():
                 _print(new, as_json=as_json, has_prefix=following.is_several)
@@ -77,23 +77,23 @@ SourcedLine = tuple[LogSource, LogLine]
 
 @dataclass(slots=True)
 class Following:
-    """The lines of a model or a node, each of them once. Workers that cannot be asked are named once."""
+    """Reads the lines of a model or a node, each line once. Warns once about each worker that cannot be asked."""
 
     client: ApiClient
     name: str
     is_several: bool = False
     _seen: dict[LogSource, LogLine] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
 
     def look(self) -> list[SourcedLine]:
-        """What was written since the last look, in the order of time."""
-        found = sources_of(self.client, self.name)
-        self.is_several = len(found) > 1
-        written = [(source, line) for source in found for line in self._new_lines(source)]
-        return sorted(written, key=lambda one: one[1].timestamp)
+        """The lines written since the last call, in order of time."""
+        sources = sources_of(self.client, self.name)
+        self.is_several = len(sources) > 1
+        written = [(source, line) for source in sources for line in self._new_lines(source)]
+        return sorted(written, key=lambda sourced: sourced[1].timestamp)
 
     def later(self) -> Iterator[list[SourcedLine]]:
-        """For ever; a frontend that is away is asked again."""
+        """New lines every second, for ever. A frontend that does not answer is asked again."""
         failures = 0
         while True:
             time.sleep(_RECONNECT.delay(failures).total_seconds() if failures else _PERIOD)
@@ -121,23 +121,22 @@ class Following:
         return new
 
     def _without(self, source: LogSource, why: str) -> Sequence[LogLine]:
-        """No lines of this one, which is told once: those of the others are shown."""
+        """No lines from this source, and a warning on the first time, so that other sources are still shown."""
         self._warn_once(f"{source.node} cannot be asked: {why}")
         return []
 
     def _is_of_worker(self, error: PeerUnavailable) -> bool:
-        """Whether the frontend answers, and only the worker behind it does not."""
-
+        """Whether the frontend answered and only the worker behind it failed."""
         return isinstance(error, FrontendFailed)
 
     def _warn_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._warned:
+            self._warned.add(text)
             warn([text])
 
 
 def _after(lines: Sequence[LogLine], last: LogLine | None) -> Sequence[LogLine]:
-    """The lines that follow the last one that was shown, or all newer ones if the worker no longer keeps that one."""
+    """The lines after `last`; when the worker no longer keeps `last`, all lines that are newer."""
     if last is None:
         return lines
     for number in range(len(lines) - 1, -1, -1):
@@ -147,8 +146,7 @@ def _after(lines: Sequence[LogLine], last: LogLine | None) -> Sequence[LogLine]:
 
 
 def sources_of(client: ApiClient, name: str) -> list[LogSource]:
-    """The processes that a name means: those of a model on all nodes, or those of all models on a node."""
-
+    """The processes that a name stands for: a model's on all nodes, or all processes of a node."""
     nodes = list(all_nodes(client))
     of_model = _of_model(client, name, nodes)
     if of_model is None:
@@ -162,16 +160,19 @@ def sources_of(client: ApiClient, name: str) -> list[LogSource]:
 
 
 def _of_model(client: ApiClient, name: str, nodes: Iterable[NodeDetail]) -> list[LogSource] | None:
-    """None when there is no such model. Replicas that are gone are among them: their last lines say why."""
-
+    """The processes of a model's replicas, also of those that are gone; None when there is no such model."""
     try:
         model = client.get(f"/api/v1/models/{quote(name, safe='')}", ModelView)
     except NotFound:
         return None
     names = {node.id: node.name for node in nodes}
     process = model.alias_of or model.name
-    found = {(one.node_id, f"{process}#{one.index}") for one in model.replicas if one.node_id in names}
-    return [LogSource(id, names[id], key) for id, key in sorted(found, key=lambda one: (names[one[0]], one[1]))]
+    processes = {
+        (replica.node_id, f"{process}#{replica.index}") for replica in model.replicas if replica.node_id in names
+    }
+    return [
+        LogSource(id, names[id], key) for id, key in sorted(processes, key=lambda entry: (names[entry[0]], entry[1]))
+    ]
 
 
 def _of_node(client: ApiClient, node: NodeDetail) -> list[LogSource]:

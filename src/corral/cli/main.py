@@ -13,7 +13,7 @@ import click
 
 from corral import __version__
 from corral.base.errors import CorralError
-from corral.cli.options import lazy_group
+from corral.cli.options import lazy_group, print_error
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; failures are told on standard error in one sentence."""
+    """Run one command and return its exit code. A failure is one sentence on standard error."""
     try:
         outcome = _invoke(arguments)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -68,9 +68,9 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except click.ClickException as error:
-        return _tell(describe_usage_error(error), ExitCode.USAGE)
+        return _fail(describe_usage_error(error), ExitCode.USAGE)
     except CorralError as error:
-        return _tell(error.message, exit_code_of(error))
+        return _fail(error.message, exit_code_of(error))
     except BrokenPipeError:
         return _reader_left()
     except Exception:
@@ -87,20 +87,19 @@ def _invoke(arguments: Sequence[str]) -> object:
 
 
 def _interrupted(error: click.Abort) -> ExitCode:
-    """Whoever pressed Ctrl-C knows. What comes next on the terminal begins a line of its own."""
-    if not isinstance(error.__cause__, KeyboardInterrupt):  # of those click has ended the line
+    """Print nothing about Ctrl-C, but end the line it was typed on."""
+    if not isinstance(error.__cause__, KeyboardInterrupt):  # click has ended the line for those
         click.echo(err=True)
     return ExitCode.INTERRUPTED
 
 
-def _tell(sentence: str, code: ExitCode) -> ExitCode:
-    prefix = click.style("error:", fg="red", bold=True)
-    click.echo(f"{prefix} {sentence}", err=True)
+def _fail(sentence: str, code: ExitCode) -> ExitCode:
+    print_error(sentence)
     return code
 
 
 def _reader_left() -> ExitCode:
-    """Whoever read our output has seen enough. Python would complain once more when it closes the pipe."""
+    """The reader of a pipe closed it. Standard output is replaced, because Python would fail once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ExitCode.OK
 
@@ -149,7 +148,7 @@ _HIDDEN: Final = "control"
 
 
 def describe_usage_error(error: click.ClickException) -> str:
-    """One sentence that says what is wrong and what to do."""
+    """One sentence that says what is wrong with the arguments, and what to do."""
     if isinstance(error, click.NoSuchOption):
         return _unknown_flag(error)
     if isinstance(error, click.NoSuchCommand) and error.ctx is not None:
@@ -162,10 +161,13 @@ def describe_usage_error(error: click.ClickException) -> str:
 
 
 def _unknown_command(name: str, context: click.Context) -> str:
-    """With the nearest commands; whoever types `help` is shown the flag."""
+    """The sentence about a command that does not exist, with similar commands."""
     path, group = context.command_path, context.command
     names = group.list_commands(context) if isinstance(group, click.Group) else []
-    near = [f"{path} {one}" for one in difflib.get_close_matches(name, [one for one in names if one != _HIDDEN], n=3)]
+    near = [
+        f"{path} {command}"
+        for command in difflib.get_close_matches(name, [command for command in names if command != _HIDDEN], n=3)
+    ]
     advice = f"did you mean {' or '.join(near)}? see: {path} --help" if near else f"see: {path} --help"
     return f"{path} has no command {name!r}; {advice}"
 
@@ -183,7 +185,7 @@ def _unknown_flag(error: click.NoSuchOption) -> str:
 
 
 def _secret_variables() -> dict[str, str]:
-    """What people might try as a flag, and the variable that takes it."""
+    """Flags that people may try for a secret, and the variable to set instead."""
     from corral.base.settings import settings_of
     from corral.processes.settings import all_sections
 

@@ -1,4 +1,4 @@
-"""`corral models`: which models there are, where they are loaded, and how to be rid of one."""
+"""`corral models`: which models there are, where they are loaded, and how to remove one."""
 
 from datetime import timedelta
 from urllib.parse import quote
@@ -25,19 +25,18 @@ def models() -> None:
 @connected
 def list_models(as_json: bool) -> None:
     """List the models, and the files that could not be read."""
-
-    found = open_client().get("/api/v1/models", ModelList)
+    listing = open_client().get("/api/v1/models", ModelList)
     if as_json:
-        print_json(found)
+        print_json(listing)
         return
-    if found.items:
-        show(table(_columns(), found.items, width=console().width))
+    if listing.items:
+        show(table(_columns(), listing.items, width=console().width))
     else:
         say("There is no model yet; put a YAML file into the models directory.")
-    for problem in found.problems:
+    for problem in listing.problems:
         about = f"{problem.source} ({problem.name})" if problem.name else problem.source
         say(f"Passed over: {about}: {problem.problem}")
-    for model in found.items:
+    for model in listing.items:
         for warning in model.warnings:
             say(f"Warning: {model.source} ({model.name}): {warning}")
 
@@ -47,7 +46,7 @@ def _columns() -> list[Column[ModelView]]:
         Column(title="NAME", cell=lambda model: plain(model.name)),
         Column(title="STATE", cell=lambda model: styled(model.state)),
         Column(title="BACKEND", cell=lambda model: plain(model.backend or f"→ {model.alias_of}")),
-        Column(title="NODES", cell=lambda model: plain(", ".join(one.node for one in model.replicas) or "-")),
+        Column(title="NODES", cell=lambda model: plain(", ".join(replica.node for replica in model.replicas) or "-")),
         Column(title="FILE", cell=lambda model: plain(model.source), least_width=90),
     ]
 
@@ -58,12 +57,11 @@ def _columns() -> list[Column[ModelView]]:
 @connected
 def show_model(model: str, as_json: bool) -> None:
     """Show everything about one model."""
-
-    found = open_client().get(f"/api/v1/models/{quote(model, safe='')}", ModelView)
+    view = open_client().get(f"/api/v1/models/{quote(model, safe='')}", ModelView)
     if as_json:
-        print_json(found)
+        print_json(view)
     else:
-        show(facts(_facts(found)))
+        show(facts(_facts(view)))
 
 
 @models.command("remove", cls=CorralCommand)
@@ -79,17 +77,16 @@ def remove_model(model: str, yes: bool, no_wait: bool, within: timedelta | None,
     needs stay. Nodes that are away delete theirs when they return. Ends with 0 when all is well (what waits for absent
     nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
-
     client, path = open_client(), f"/api/v1/models/{quote(model, safe='')}"
     if not yes:
-        found = client.get(path, ModelView)
-        confirm(f"Remove {found.name} ({found.source}), and its weights {found.model or '(none)'}?")
-    removed = accepted_once(lambda headers: client.delete_for(path, OperationView, headers=headers))
-    return watched(client, removed, Watching(wait=not no_wait, within=within, as_json=as_json))
+        view = client.get(path, ModelView)
+        confirm(f"Remove {view.name} ({view.source}), and its weights {view.model or '(none)'}?")
+    operation = accepted_once(lambda headers: client.delete_for(path, OperationView, headers=headers))
+    return watched(client, operation, Watching(wait=not no_wait, within=within, as_json=as_json))
 
 
 def _facts(model: ModelView) -> list[tuple[str, str]]:
-    """What there is nothing to say of is left out."""
+    """What is known about a model; empty fields are left out."""
     pairs = [
         ("Name", model.name),
         ("State", model.state),
@@ -102,18 +99,18 @@ def _facts(model: ModelView) -> list[tuple[str, str]]:
     if model.load_job is not None:
         pairs.append(("Load", f"{model.load_job.state}: {model.load_job.message}".rstrip(": ")))
         pairs += [("Engine", line) for line in model.load_job.engine_lines]
-    told = model.load_job.message if model.load_job is not None else ""
-    pairs += [("Replica", _replica(replica, told)) for replica in model.replicas]
+    load_message = model.load_job.message if model.load_job is not None else ""
+    pairs += [("Replica", _replica(replica, load_message)) for replica in model.replicas]
     pairs += [("Warning", warning) for warning in model.warnings]
     pairs += [("Passed over", f"{problem.source}: {problem.problem}") for problem in model.problems]
     return [(name, styled(text) if name == "State" else plain(text)) for name, text in pairs if text]
 
 
-def _replica(replica: ReplicaView, load_told: str) -> str:
-    """What its load told of it already is not told twice: errors of nodes may be long."""
-    told = f"{replica.node} #{replica.index} {replica.state}"
+def _replica(replica: ReplicaView, load_message: str) -> str:
+    """One line about a replica. A reason that the load job already gives is not repeated: it may be long."""
+    text = f"{replica.node} #{replica.index} {replica.state}"
     if replica.state in ("loaded", "unloading"):
         busy = "an unknown number of" if replica.in_flight is None else str(replica.in_flight)
-        told += f", {busy} requests under way"
-    reason = "" if replica.reason in load_told else replica.reason
-    return f"{told} ({reason})" if reason else told
+        text += f", {busy} requests under way"
+    reason = "" if replica.reason in load_message else replica.reason
+    return f"{text} ({reason})" if reason else text

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -14,27 +14,29 @@ from corral.wire.models import ModelList
 from corral.wire.nodes import NodeDetail, NodePage
 from corral.wire.operation_views import FleetBackends, OperationPage, OperationView
 
+F = TypeVar("F", bound=Callable[..., Any])
+OPERATIONS_PATH: Final = "/api/v1/operations"
+BACKENDS_PATH: Final = "/api/v1/backends"
 _NODES_PER_PAGE: Final = 1000
-SHORT_ID: Final = 8
+_OPERATIONS_PER_PAGE: Final = 100
+_WHOLE_ID: Final = 36
 _MOST_CANDIDATES: Final = 10
+_MOST_OFFERED: Final = 50
 _COMPLETION_TIMEOUT: Final = "1s"
 
 
 def _ignore_alarm(_: str) -> None:
-    """Most commands are not about alarms."""
+    """The default for commands that do not show alarms of the fleet."""
 
 
 def all_nodes(
     client: ApiClient, query: Query = (), *, on_alarm: Callable[[str], None] = _ignore_alarm
 ) -> Iterator[NodeDetail]:
-    """Every node that fits, page by page; an alarm of the fleet is told beside them."""
+    """Fetch all nodes that match the query, page by page. An alarm of the fleet is passed to `on_alarm`."""
     cursor: str | None = ""
     while cursor is not None:
-        page = client.get(
-            "/api/v1/nodes",
-            NodePage,
-            [*query, ("limit", str(_NODES_PER_PAGE)), *([("cursor", cursor)] if cursor else [])],
-        )
+        paging = [("limit", str(_NODES_PER_PAGE)), *([("cursor", cursor)] if cursor else [])]
+        page = client.get("/api/v1/nodes", NodePage, [*query, *paging])
         if page.alarm and not cursor:
             on_alarm(page.alarm)
         yield from page.items
@@ -42,71 +44,40 @@ def all_nodes(
 
 
 def find_node(client: ApiClient, reference: str) -> NodeDetail:
-    """The one node that is meant; NotFound with near names, Conflict with the candidates."""
+    """The node that the reference means; NotFound suggests similar names, Conflict lists the candidates."""
     return choose_node(list(all_nodes(client)), reference)
 
 
 def find_nodes(client: ApiClient, references: Sequence[str]) -> list[NodeDetail]:
-    """The same for several, none of them twice."""
-    known = list(all_nodes(client)) if references else []
-    return list({found.id: found for found in (choose_node(known, one) for one in references)}.values())
+    """The nodes that the references mean, each node once; fails as `find_node` does."""
+    nodes = list(all_nodes(client)) if references else []
+    chosen = (choose_node(nodes, reference) for reference in references)
+    return list({node.id: node for node in chosen}.values())
 
 
 def choose_node(nodes: Sequence[NodeDetail], reference: str) -> NodeDetail:
     """An exact id wins, then a unique name, then a unique beginning of an id."""
-    wanted = reference.strip()
-    by_id = [node for node in nodes if node.id == wanted]
-    by_name = [node for node in nodes if node.name == wanted]
-    by_beginning = [node for node in nodes if wanted and node.id.startswith(wanted.lower())]
-    for found in (by_id, by_name, by_beginning):
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise Conflict(f"{reference} may mean {_candidates(found)}; name one by its id")
-    raise NotFound(f"there is no node {reference}{_near(nodes, wanted)}")
+    name = reference.strip()
+    by_id = [node for node in nodes if node.id == name]
+    by_name = [node for node in nodes if node.name == name]
+    by_beginning = [node for node in nodes if name and node.id.startswith(name.lower())]
+    for candidates in (by_id, by_name, by_beginning):
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            described = [f"{node.id} ({node.name}, {node.status})" for node in candidates]
+            raise Conflict(f"{reference} may mean {listed(described, most=_MOST_CANDIDATES)}; name one by its id")
+    raise NotFound(f"there is no node {reference}{_similar_names(nodes, name)}")
 
 
-def _candidates(nodes: Sequence[NodeDetail]) -> str:
-    return listed([f"{node.id} ({node.name}, {node.status})" for node in nodes], most=_MOST_CANDIDATES)
-
-
-def _near(nodes: Sequence[NodeDetail], wanted: str) -> str:
-    close = difflib.get_close_matches(wanted, {node.name for node in nodes}, n=3)
-    if close:
-        return f"; did you mean {' or '.join(close)}?"
+def _similar_names(nodes: Sequence[NodeDetail], name: str) -> str:
+    if similar := difflib.get_close_matches(name, {node.name for node in nodes}, n=3):
+        return f"; did you mean {' or '.join(similar)}?"
     return "; `corral nodes list` shows all" if nodes else "; no node has registered yet"
 
 
-def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names, or ids once an id was begun. Quick, and silent when anything fails: a prompt is no place for messages."""
-    try:
-        nodes = list(all_nodes(quick_client(context)))
-    except (CorralError, OSError, ValueError):
-        return []
-    names = [CompletionItem(node.name, help=node.status) for node in nodes if node.name.startswith(incomplete)]
-    ids = [CompletionItem(node.id, help=node.name) for node in nodes if node.id.startswith(incomplete)]
-    return names or ids
-
-
-def quick_client(context: click.Context) -> ApiClient:
-    """A client that gives up before anybody at a prompt would."""
-    from corral.cli.connection import target_of
-    from corral.cli.options import given_flags
-    from corral.processes.settings import ClientSettings, gather
-    from corral.processes.settings_sources import resolve
-
-    flags = {**given_flags(context), "--timeout": _COMPLETION_TIMEOUT}
-    return ApiClient(target_of(resolve(ClientSettings, gather(flags))))
-
-
-OPERATIONS_PATH: Final = "/api/v1/operations"
-_OPERATIONS_PER_PAGE: Final = 100
-_WHOLE_ID: Final = 36
-_MOST_OFFERED: Final = 50
-
-
 def newest_operations(client: ApiClient, *, limit: int | None = None) -> Iterator[OperationView]:
-    """The newest first, page by page."""
+    """Fetch operations page by page, the newest first."""
     cursor: str | None = ""
     left = limit
     while cursor is not None and (left is None or left > 0):
@@ -118,84 +89,123 @@ def newest_operations(client: ApiClient, *, limit: int | None = None) -> Iterato
         cursor = page.next_cursor
 
 
-def get_operation(client: ApiClient, id: str) -> OperationView:
-    return client.get(operation_path(id), OperationView)
-
-
 def find_operation(client: ApiClient, reference: str) -> OperationView:
-    """The one that is meant, the newest if nothing was said; NotFound or Conflict when that is none, or several."""
-    wanted = reference.strip().lower()
-    if len(wanted) == _WHOLE_ID:
-        return get_operation(client, wanted)
-    if not wanted:
-        found = list(newest_operations(client, limit=1))
-        if not found:
+    """The operation whose id begins with the reference, or the newest when the reference is empty.
+
+    NotFound when there is none, Conflict when there are several.
+    """
+    beginning = reference.strip().lower()
+    if len(beginning) == _WHOLE_ID:
+        return client.get(operation_path(beginning), OperationView)
+    if not beginning:
+        newest = next(newest_operations(client, limit=1), None)
+        if newest is None:
             raise NotFound("there is no operation yet; `corral backends install` starts one")
-        return found[0]
-    fitting = [one for one in newest_operations(client) if one.id.startswith(wanted)]
-    if not fitting:
+        return newest
+    matching = [operation for operation in newest_operations(client) if operation.id.startswith(beginning)]
+    if not matching:
         raise NotFound(f"there is no operation {reference}; `corral ops list` shows all")
-    if len(fitting) > 1:
-        told = ", ".join(f"{one.id} ({one.verb} {one.backend})" for one in fitting[:10])
-        raise Conflict(f"{reference} may mean {told}; give more of the id")
-    return fitting[0]
+    if len(matching) > 1:
+        candidates = ", ".join(f"{operation.id} ({_title(operation)})" for operation in matching[:_MOST_CANDIDATES])
+        raise Conflict(f"{reference} may mean {candidates}; give more of the id")
+    return matching[0]
 
 
-def complete_operation(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Ids of the newest operations. Silent when anything fails: a prompt is no place for messages."""
-    try:
-        found = list(newest_operations(quick_client(context), limit=_MOST_OFFERED))
-    except (CorralError, OSError, ValueError):
-        return []
-    return [
-        CompletionItem(one.id, help=f"{one.verb} {one.backend}: {one.state}")
-        for one in found
-        if one.id.startswith(incomplete)
-    ]
-
-
-def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Silent when anything fails: a prompt is no place for messages."""
-    try:
-        found = quick_client(context).get("/api/v1/models", ModelList)
-    except (CorralError, OSError, ValueError):
-        return []
-    return [CompletionItem(one.name, help=one.state) for one in found.items if one.name.startswith(incomplete)]
-
-
-_BACKENDS_PATH: Final = "/api/v1/backends"
+def _title(operation: OperationView) -> str:
+    return f"{operation.verb} {operation.backend}"
 
 
 def unknown_backend_warnings(client: ApiClient, backend: str) -> list[str]:
-    """A warning when no node has told of a backend with this name: it may be mistyped."""
-    known = [one.name for one in client.get(_BACKENDS_PATH, FleetBackends).items]
+    """A warning when no node has reported a backend with this name: it may be mistyped."""
+    installed = [view.name for view in client.get(BACKENDS_PATH, FleetBackends).items]
     name = backend.rpartition("@")[2]
-    if name in known:
+    if name in installed:
         return []
-    near = difflib.get_close_matches(name, known, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`corral backends list` shows what there is"
+    similar = difflib.get_close_matches(name, installed, n=3)
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "`corral backends list` shows what there is"
     return [f"no node is known to have {backend}; {hint}"]
 
 
-def complete_installed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Silent when anything fails: a prompt is no place for messages."""
-    try:
-        found = quick_client(context).get(_BACKENDS_PATH, FleetBackends)
-    except (CorralError, OSError, ValueError):
-        return []
-    return [
-        CompletionItem(one.name, help=f"on {len(one.nodes)} nodes")
-        for one in found.items
-        if one.name.startswith(incomplete)
-    ]
-
-
 def read_labels(labels: Sequence[str]) -> dict[str, str]:
-    wanted: dict[str, str] = {}
+    """Labels that were given as KEY=VALUE; InvalidInput for anything else, and for one key with two values."""
+    values: dict[str, str] = {}
     for label in labels:
         key, equals, value = label.partition("=")
         if not key or not equals:
             raise InvalidInput("--label", f"{label[:100]!r} is no label; write KEY=VALUE")
-        if wanted.setdefault(key, value) != value:
-            raise InvalidInput("--label", f"{key} cannot be {wanted[key]!r} and {value!r} at once; ask twice")
-    return wanted
+        if values.setdefault(key, value) != value:
+            raise InvalidInput("--label", f"{key} cannot be {values[key]!r} and {value!r} at once; ask twice")
+    return values
+
+
+def quick_client(context: click.Context) -> ApiClient:
+    """A client for shell completion, with a short timeout: somebody waits at a prompt."""
+    from corral.cli.connection import target_of
+    from corral.cli.options import given_flags
+    from corral.processes.settings import ClientSettings, gather
+    from corral.processes.settings_sources import resolve
+
+    flags = {**given_flags(context), "--timeout": _COMPLETION_TIMEOUT}
+    return ApiClient(target_of(resolve(ClientSettings, gather(flags))))
+
+
+Offers = Sequence[tuple[str, str]]
+"""Values that a shell may offer, each with a word about it."""
+
+
+def _completions(context: click.Context, incomplete: str, fetch: Callable[[ApiClient], Offers]) -> list[CompletionItem]:
+    """The fetched values that begin as what was typed; none when fetching fails, because a prompt shows no errors."""
+    try:
+        offers = fetch(quick_client(context))
+    except (CorralError, OSError, ValueError):
+        return []
+    return [CompletionItem(value, help=help) for value, help in offers if value.startswith(incomplete)]
+
+
+def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of nodes; ids only when no name matches."""
+
+    def fetch(client: ApiClient) -> Offers:
+        nodes = list(all_nodes(client))
+        names = [(node.name, node.status) for node in nodes]
+        has_name = any(name.startswith(incomplete) for name, _ in names)
+        return names if has_name else [(node.id, node.name) for node in nodes]
+
+    return _completions(context, incomplete, fetch)
+
+
+def complete_operation(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of the newest operations."""
+    return _completions(
+        context,
+        incomplete,
+        lambda client: [
+            (operation.id, f"{_title(operation)}: {operation.state}")
+            for operation in newest_operations(client, limit=_MOST_OFFERED)
+        ],
+    )
+
+
+def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of models."""
+    return _completions(
+        context,
+        incomplete,
+        lambda client: [(model.name, model.state) for model in client.get("/api/v1/models", ModelList).items],
+    )
+
+
+def complete_installed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of backends that nodes have."""
+    return _completions(
+        context,
+        incomplete,
+        lambda client: [
+            (view.name, f"on {len(view.nodes)} nodes") for view in client.get(BACKENDS_PATH, FleetBackends).items
+        ],
+    )
+
+
+def nodes_option(help: str = "Only on this node; may be given several times.") -> Callable[[F], F]:
+    """Adds --node, which may be given several times and is passed on as `nodes`."""
+    return click.option("--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_node, help=help)

@@ -11,10 +11,11 @@ from msgspec import UNSET
 from corral.base.errors import Conflict, InvalidInput, PeerUnavailable
 from corral.cli.client import ApiClient, node_path
 from corral.cli.connection import connected, open_client
-from corral.cli.names import SHORT_ID, all_nodes, complete_node, find_node, read_labels
+from corral.cli.names import all_nodes, complete_node, find_node, read_labels
 from corral.cli.options import CorralCommand, confirm, warn
 from corral.cli.output import (
     Column,
+    answer,
     console,
     facts,
     json_option,
@@ -22,12 +23,11 @@ from corral.cli.output import (
     print_json,
     print_json_list,
     printable,
-    say,
     show,
     styled,
     table,
 )
-from corral.cli.units import ago, moment, share, size
+from corral.cli.units import SHORT_ID, ago, moment, share, size
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.wire.labels import AUTOMATIC
 from corral.wire.nodes import NodeDetail
@@ -77,11 +77,11 @@ def list_nodes(statuses: Sequence[str], labels: Sequence[str], name: str, watch:
             raise InvalidInput("--watch", "cannot be combined with --json; use `corral events --follow --json`")
         _watch(client, query)
         return
-    found = list(all_nodes(client, query, on_alarm=_warn))
+    nodes = list(all_nodes(client, query, on_alarm=_warn))
     if as_json:
-        print_json_list(found)
+        print_json_list(nodes)
     else:
-        show(_listing(found, filtered=bool(query)))
+        show(_listing(nodes, filtered=bool(query)))
 
 
 def _warn(alarm: str) -> None:
@@ -92,15 +92,15 @@ def _alarm_text(alarm: str) -> str:
     return f"ALARM: {alarm}; nothing is evicted or rescheduled until that is over"
 
 
-def _listing(found: Sequence[NodeDetail], *, filtered: bool) -> "RenderableType":
+def _listing(nodes: Sequence[NodeDetail], *, filtered: bool) -> "RenderableType":
 
-    if found:
-        return node_table(found, width=console().width)
+    if nodes:
+        return node_table(nodes, width=console().width)
     return "No node fits." if filtered else "No node has registered yet; `corral worker` starts one."
 
 
 def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
-    """Ask again and again; a frontend that is away for a moment does not end the view."""
+    """Show the list again every second, also while the frontend does not answer."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -108,11 +108,11 @@ def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
     def look() -> "RenderableType":
         alarms: list[str] = []
         try:
-            found = list(all_nodes(client, query, on_alarm=alarms.append))
+            nodes = list(all_nodes(client, query, on_alarm=alarms.append))
         except PeerUnavailable as error:
             return Text(error.message, style="red")
-        warnings = [Text(printable(_alarm_text(one)), style="bold red") for one in alarms]
-        return Group(*warnings, _listing(found, filtered=bool(query)), Text(node_summary(found), style="dim"))
+        warnings = [Text(printable(_alarm_text(alarm)), style="bold red") for alarm in alarms]
+        return Group(*warnings, _listing(nodes, filtered=bool(query)), Text(node_summary(nodes), style="dim"))
 
     try:
         with Live(look(), console=console(), auto_refresh=False) as live:
@@ -129,24 +129,20 @@ def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
 @connected
 def show_node(node: str, as_json: bool) -> None:
     """Show everything about one node."""
-
-    found = find_node(open_client(), node)
+    detail = find_node(open_client(), node)
     if as_json:
-        print_json(found)
+        print_json(detail)
     else:
-        show(node_facts(found, datetime.now(UTC)))
+        show(node_facts(detail, datetime.now(UTC)))
 
 
-def _steer(node: str, verb: str, done: str, *, as_json: bool) -> None:
-    """Call one of the verbs on a node and tell what became of it."""
-
+def _steer(node: str, verb: str, outcome: str, *, as_json: bool) -> None:
+    """Send one of the verbs for a node, and report the node's status afterwards."""
     client = open_client()
-    found = find_node(client, node)
-    changed = client.post(node_path(found.id, verb), NodeDetail)
-    if as_json:
-        print_json(changed)
-    else:
-        say(f"{changed.name} ({changed.id}) {done}; its status is {changed.status}")
+    before = find_node(client, node)
+    changed = client.post(node_path(before.id, verb), NodeDetail)
+    sentence = f"{changed.name} ({changed.id}) {outcome}; its status is {changed.status}"
+    answer(changed, sentence, as_json=as_json)
 
 
 @nodes.command("approve", cls=CorralCommand)
@@ -183,16 +179,12 @@ def resume_node(node: str, as_json: bool) -> None:
 @connected
 def remove_node(node: str, yes: bool, as_json: bool) -> None:
     """Forget a node, with its approval and its labels. A worker that still runs there may register again."""
-
     client = open_client()
-    found = find_node(client, node)
+    detail = find_node(client, node)
     if not yes:
-        confirm(f"Remove {found.name} ({found.id}, {found.status})?")
-    client.delete(node_path(found.id))
-    if as_json:
-        print_json({"removed": found.id})
-    else:
-        say(f"{found.name} ({found.id}) is removed")
+        confirm(f"Remove {detail.name} ({detail.id}, {detail.status})?")
+    client.delete(node_path(detail.id))
+    answer({"removed": detail.id}, f"{detail.name} ({detail.id}) is removed", as_json=as_json)
 
 
 @nodes.command("label", cls=CorralCommand)
@@ -202,41 +194,37 @@ def remove_node(node: str, yes: bool, as_json: bool) -> None:
 @connected
 def label_node(node: str, changes: Sequence[str], as_json: bool) -> None:
     """Set labels with KEY=VALUE and remove them with KEY-. They stay when the worker registers again."""
-
-    wanted, unwanted = read_label_changes(changes)
+    added, removed = read_label_changes(changes)
     client = open_client()
     changed = find_node(client, node)
-    missing = [key for key in unwanted if key not in changed.labels]
+    missing = [key for key in removed if key not in changed.labels]
     if missing:
         raise Conflict(f"{changed.name} has no label {', '.join(missing)}; nothing was changed")
-    if wanted:
-        changed = client.patch(node_path(changed.id, "labels"), NodeDetail, wanted)
-    for key in unwanted:
+    if added:
+        changed = client.patch(node_path(changed.id, "labels"), NodeDetail, added)
+    for key in removed:
         client.delete(node_path(changed.id, "labels", key))
-    if unwanted:
+    if removed:
         changed = client.get(node_path(changed.id), NodeDetail)
-    if as_json:
-        print_json(changed)
-    else:
-        listed = ", ".join(f"{key}={value}" for key, value in changed.labels.items()) or "none"
-        say(f"Labels of {changed.name} ({changed.id}): {listed}")
+    labels = ", ".join(f"{key}={value}" for key, value in changed.labels.items()) or "none"
+    answer(changed, f"Labels of {changed.name} ({changed.id}): {labels}", as_json=as_json)
 
 
 def read_label_changes(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Which labels to set and which to remove; InvalidInput for anything else."""
-    wanted: dict[str, str] = {}
-    unwanted: list[str] = []
+    added: dict[str, str] = {}
+    removed: list[str] = []
     for change in changes:
         key, equals, value = change.partition("=")
         if equals and key:
-            wanted[key] = value
+            added[key] = value
         elif not equals and len(change) > 1 and change.endswith("-"):
-            unwanted.append(change[:-1])
+            removed.append(change[:-1])
         else:
             raise InvalidInput(change, "is no change of a label; write KEY=VALUE to set one, KEY- to remove one")
-    if both := wanted.keys() & set(unwanted):
+    if both := added.keys() & set(removed):
         raise InvalidInput(", ".join(sorted(both)), "cannot be set and removed at once")
-    return wanted, unwanted
+    return added, removed
 
 
 _COLUMNS: Final[Sequence[Column[NodeDetail]]] = (
@@ -257,7 +245,7 @@ def node_table(nodes: Sequence[NodeDetail], *, width: int) -> "Table":
 
 
 def node_summary(nodes: Sequence[NodeDetail]) -> str:
-    """`3 nodes: 2 healthy, 1 pending`."""
+    """One line such as `3 nodes: 2 healthy, 1 pending`."""
     counts: dict[str, int] = {}
     for node in nodes:
         counts[node.status] = counts.get(node.status, 0) + 1
@@ -266,12 +254,12 @@ def node_summary(nodes: Sequence[NodeDetail]) -> str:
 
 
 def label_text(node: NodeDetail) -> str:
-    """Labels that say more than the table itself."""
+    """The node's labels that were not set automatically."""
     return " ".join(f"{key}={value}" for key, value in node.labels.items() if key not in AUTOMATIC)
 
 
 def node_facts(node: NodeDetail, now: datetime) -> "Table":
-    """Everything about one node."""
+    """All that is known about a node, for `corral nodes show`."""
     return facts([(name, value) for name, value in _fact_pairs(node, now) if value])
 
 
@@ -303,7 +291,7 @@ def _fact_pairs(node: NodeDetail, now: datetime) -> list[tuple[str, str]]:
 
 
 def _marks(node: NodeDetail) -> str:
-    """What the status word hides: an unhealthy node may be draining too, and any node may have problems."""
+    """What the status does not show: a drain of an unhealthy node, and problems."""
     draining = " (draining)" if node.draining and node.status != "draining" else ""
     return draining + (" [yellow]![/]" if node.problems else "")
 

@@ -1,4 +1,4 @@
-"""Watching an operation until it is over, on a terminal, in a log, or without a word."""
+"""Watches an operation until it ends: as bars on a terminal, as lines in a log, or silently."""
 
 import time
 import uuid
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 PAUSES: Final = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=2), factor=1.5)
-"""Before a stream that broke is taken up again."""
+"""Pauses before a broken stream is opened again."""
 PATIENCE: Final = timedelta(minutes=1)
-"""With a frontend that does not answer: it may be about to start again."""
+"""How long a frontend may not answer: it may be restarting."""
 _LEAST_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watching:
-    """What the caller of a command wants to see."""
+    """How the caller of a command wants to watch an operation."""
 
     wait: bool
     within: timedelta | None
@@ -54,6 +54,7 @@ class Watching:
 
 
 def within_option(function: F) -> F:
+    """Adds --within."""
     return click.option(
         "--within",
         type=DurationParameter(),
@@ -69,11 +70,11 @@ def wait_options(function: F) -> F:
 
 
 def watched(client: ApiClient, operation: OperationView, watching: Watching) -> int:
-    """Show it until it is over, tell how it ended, and return the exit code. Ctrl-C ends only the watching."""
-    (last,) = _followed(client, [operation], watching)
+    """Show the operation until it ends, print its outcome, and return the exit code. Ctrl-C only stops watching."""
+    (last,) = _follow(client, [operation], watching)
     if watching.as_json:
         print_json(last)
-    return _told([last], watching)
+    return _print_outcomes([last], watching)
 
 
 def watched_all(
@@ -84,14 +85,14 @@ def watched_all(
 ) -> int:
     """Follow operations until each has ended, and return the exit code. With --json print them as a list, or as what
     `document` makes of them."""
-    last = _followed(client, operations, watching)
+    last = _follow(client, operations, watching)
     if watching.as_json:
         print_json_list(last) if document is None else print_json(document(last))
-    return _told(last, watching)
+    return _print_outcomes(last, watching)
 
 
-def _followed(client: ApiClient, operations: Sequence[OperationView], watching: Watching) -> list[OperationView]:
-    """The last that was seen of each."""
+def _follow(client: ApiClient, operations: Sequence[OperationView], watching: Watching) -> list[OperationView]:
+    """Follow the operations one after the other; returns the last view of each."""
     last = list(operations)
     until = None if watching.within is None else time.monotonic() + watching.within.total_seconds()
     try:
@@ -99,35 +100,36 @@ def _followed(client: ApiClient, operations: Sequence[OperationView], watching: 
             if not watching.as_json:
                 say(accepted(operation))
             if watching.wait:
-                for last[place] in _shown(looks(client, operation, until=until), as_json=watching.as_json):
+                for last[place] in _displayed(views_of(client, operation, until=until), as_json=watching.as_json):
                     pass
     except KeyboardInterrupt:
-        click.echo(err=True)  # so that nothing stands behind ^C
+        click.echo(err=True)  # end the line that shows ^C
     return last
 
 
-def _told(operations: Sequence[OperationView], watching: Watching) -> int:
+def _print_outcomes(operations: Sequence[OperationView], watching: Watching) -> int:
+    """Print the outcome of each operation, and return the exit code of the command."""
     for operation in operations:
         if not watching.as_json and (watching.wait or is_over(operation)):
             if console().is_terminal:
                 for problem in problems(operation):
                     say(problem)
             say(summary(operation))
-        if told := what_next(operation):
-            click.echo(printable(told), err=True)
+        if hint := what_next(operation):
+            click.echo(printable(hint), err=True)
     return overall_code(map(exit_code, operations), wait=watching.wait)
 
 
 def overall_code(codes: Iterable[ExitCode], *, wait: bool) -> ExitCode:
-    """The worst of them. That something goes on is what those want who do not wait."""
-    found = set(codes)
-    if ExitCode.FAILED in found:
+    """The worst of the exit codes. STILL_RUNNING counts only for a command that waits."""
+    distinct = set(codes)
+    if ExitCode.FAILED in distinct:
         return ExitCode.FAILED
-    return ExitCode.STILL_RUNNING if wait and ExitCode.STILL_RUNNING in found else ExitCode.OK
+    return ExitCode.STILL_RUNNING if wait and ExitCode.STILL_RUNNING in distinct else ExitCode.OK
 
 
-def looks(client: ApiClient, operation: OperationView, *, until: float | None) -> Iterator[OperationView]:
-    """The operation as it is known, then as it is after every change, until it is over or the time is.
+def views_of(client: ApiClient, operation: OperationView, *, until: float | None) -> Iterator[OperationView]:
+    """Views of the operation: the given one, then one after each change, until it ends or the time is over.
 
     A frontend that is about to start again is waited for; PeerUnavailable when that takes too long.
     """
@@ -138,7 +140,7 @@ def looks(client: ApiClient, operation: OperationView, *, until: float | None) -
 
 
 class _Stream:
-    """What a frontend tells of one operation, taken up again where it broke."""
+    """The events of one operation. After a broken connection it continues with the next event."""
 
     def __init__(self, client: ApiClient, operation: OperationView) -> None:
         self._client = client
@@ -148,7 +150,7 @@ class _Stream:
         self.operation = operation
 
     def until_it_breaks(self, until: float | None) -> Iterator[OperationView]:
-        """Until it is over, the time is, or there is nobody to listen to; then after a pause."""
+        """Yield views until the operation or the time ends, or the stream breaks; then pause."""
         try:
             for id, data in self._events(until):
                 self._last_event, self._failures, self._gone_since = id or self._last_event, 0, None
@@ -178,44 +180,45 @@ class _Stream:
         self._failures += 1
 
 
-def _after(known: OperationView, update: OperationUpdate) -> OperationView:
-    """What is known after one event more, the targets in their order."""
+def _after(before: OperationView, update: OperationUpdate) -> OperationView:
+    """The view after one more event, with the targets in their old order."""
     if update.is_whole:
         return update.operation
-    changed = {one.node_id: one for one in update.operation.targets}
-    targets = [changed.get(one.node_id, one) for one in known.targets]
+    changed = {target.node_id: target for target in update.operation.targets}
+    targets = [changed.get(target.node_id, target) for target in before.targets]
     return msgspec.structs.replace(update.operation, targets=targets)
 
 
-def _shown(found: Iterator[OperationView], *, as_json: bool) -> Iterator[OperationView]:
+def _displayed(views: Iterator[OperationView], *, as_json: bool) -> Iterator[OperationView]:
+    """Pass the views on, printed as they pass: bars on a terminal, lines elsewhere, nothing with --json."""
     if as_json:
-        return found
-    return _as_bars(found) if console().is_terminal else _as_lines(found)
+        return views
+    return _as_bars(views) if console().is_terminal else _as_lines(views)
 
 
-def _as_bars(found: Iterator[OperationView]) -> Iterator[OperationView]:
+def _as_bars(views: Iterator[OperationView]) -> Iterator[OperationView]:
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False) as live:
-        for operation in found:
+        for operation in views:
             live.update(bars(operation, height=live.console.height), refresh=True)
             yield operation
 
 
-def _as_lines(found: Iterator[OperationView]) -> Iterator[OperationView]:
+def _as_lines(views: Iterator[OperationView]) -> Iterator[OperationView]:
     """A line for each change of a target."""
-    known: dict[str, tuple[object, ...]] = {}
-    for operation in found:
+    printed: dict[str, tuple[object, ...]] = {}
+    for operation in views:
         for target in operation.targets:
-            if known.get(target.node_id) != _standing(target):
-                known[target.node_id] = _standing(target)
+            if printed.get(target.node_id) != _standing(target):
+                printed[target.node_id] = _standing(target)
                 status = shown_status(target, operation.verb)
                 say(f"{target.node_name}: {status}{_with_detail(target, operation.verb)}")
         yield operation
 
 
 def _standing(target: TargetView) -> tuple[object, ...]:
-    """What is worth a line: not every byte."""
+    """The fields whose change is worth a line; progress in bytes is not."""
     return (target.status, target.waits_for_node, target.attempts, target.message, target.phase)
 
 
@@ -231,7 +234,7 @@ _SHOWN_FIRST: Final = ("error", "blocked", "downloading", "running_on_worker", "
 
 
 def bars(operation: OperationView, *, height: int) -> "RenderableType":
-    """As many nodes as fit, those first that are not done, and how many there are of each kind."""
+    """As many targets as fit, unfinished ones first, each with a bar; and the counts of all."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -255,12 +258,12 @@ def bars(operation: OperationView, *, height: int) -> "RenderableType":
     hidden = len(operation.targets) - len(rows)
     more = f"{hidden} more nodes; " if hidden else ""
     moving = speed(operation)
-    told = f"{more}all together {operation.progress:.0f} %{f', {moving}' if moving else ''}: {counts(operation)}"
-    return Group(grid, Text(told, style="dim"))
+    totals = f"{more}all together {operation.progress:.0f} %{f', {moving}' if moving else ''}: {counts(operation)}"
+    return Group(grid, Text(totals, style="dim"))
 
 
 def speed(moving: TargetView | OperationView) -> str:
-    """`3.1 MiB/s, 12s left`; empty where nothing moves."""
+    """Speed and time left as `3.1 MiB/s, 12s left`; empty when nothing is transferred."""
     if not moving.bytes_per_second:
         return ""
     left = moving.seconds_left
@@ -269,25 +272,25 @@ def speed(moving: TargetView | OperationView) -> str:
 
 
 def _detail(target: TargetView, verb: str) -> str:
-    """What moves comes first: the rest is long, and cut where there is little room."""
+    """Details of a target. Progress comes first, because the end is cut off on a narrow terminal."""
     if target.status != "downloading" or not target.total_bytes:
         return situation(target, verb)
     return "  ".join(filter(None, (amount(target), speed(target), step(target))))
 
 
 def targets_to_show(operation: OperationView, room: int) -> list[TargetView]:
-    """All, in their order; where there is no room for all, those that are not done."""
+    """All targets in their order, or the unfinished ones when there is no room for all."""
     if len(operation.targets) <= room:
         return operation.targets
     order = {status: place for place, status in enumerate(_SHOWN_FIRST)}
-    return sorted(operation.targets, key=lambda one: order.get(one.status, len(order)))[:room]
+    return sorted(operation.targets, key=lambda target: order.get(target.status, len(order)))[:room]
 
 
 _PAUSE_SECONDS: Final = 0.5
 
 
 def accepted_once(send: Callable[[Mapping[str, str]], OperationView]) -> OperationView:
-    """`send` gets headers that tell the frontend that a second call is the same one."""
+    """Call `send`, and once more when no answer comes. Its headers make the frontend accept it only once."""
     headers = {"Idempotency-Key": str(uuid.uuid4())}
     try:
         return send(headers)

@@ -1,10 +1,11 @@
-"""What commands say about operations: how each target stands, what to do about it, and how the whole ended."""
+"""Sentences about operations: how each target stands, what to do about it, and how the operation ended."""
 
 from collections.abc import Callable, Iterable, Sequence
 from shlex import quote
 from typing import Final
 
 from corral.base.words import format_size, listed
+from corral.cli.units import SHORT_ID
 from corral.frontend.backends.decide.backend import UNPROVABLE, Rung
 from corral.frontend.operations.decide.intent import ALREADY, TOLD, Verb
 from corral.frontend.operations.decide.intent_steps import CONTRADICTED
@@ -12,19 +13,18 @@ from corral.frontend.operations.decide.operation import FINAL, OperationState, T
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationView, TargetView
 
-SHORT_ID: Final = 8
 _NAMED: Final = 5
 _BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 _DONE: Final = {"install": "installed", "upgrade": "upgraded", "delete": "deleted", "remove": "removed"}
 _UNCHANGED: Final = {"install": "was there already on", "upgrade": "is the newest already on", "delete": "was not on"}
-"""What is said about nodes that already were as the operation wanted them."""
+"""Phrases about nodes that already were as requested."""
 _NOTHING_CHANGED: Final = {
     "install": "was there already on {nodes}; nothing was fetched",
     "upgrade": "is the newest already on {nodes}; nothing was changed",
     "delete": "no node that was meant has it; nothing was deleted",
 }
 _MOVING: Final = {"delete": "deleting", "remove": "removing"}
-"""What a node does that was asked; for all other verbs it is what nodes are said to do by LocalAI's frontends too."""
+"""What to call the status `downloading` for these verbs; other verbs keep it, as LocalAI's frontends do."""
 _CODES: Final = {
     OperationState.RUNNING: ExitCode.STILL_RUNNING,
     OperationState.WAITING: ExitCode.OK,
@@ -49,7 +49,7 @@ _ADVICE: Final = {
     "does not wait: corral ops retry {id}",
     TargetStatus.BLOCKED: "It is not tried again by itself. Mend the cause, then: corral ops retry {id}",
     TargetStatus.SUPERSEDED: "Nothing to do: a newer operation decides what is there; see: corral ops list",
-    TargetStatus.CANCELLED: "If it is still wanted, start it anew: {anew}",
+    TargetStatus.CANCELLED: "If it is still wanted, start it anew: {command}",
 }
 _CONTRADICTED_ADVICE: Final = (
     "The node's own report counts, and shows something else than its answer. Look into the log of its worker for the "
@@ -68,22 +68,23 @@ _WAITS_ADVICE: Final = (
 
 
 def is_over(operation: OperationView) -> bool:
-    """Whether there is nothing to watch: what waits for an absent node may wait for days."""
+    """Whether there is nothing left to watch. Waiting for an absent node may take days and does not count."""
     return operation.state != OperationState.RUNNING
 
 
 def exit_code(operation: OperationView) -> ExitCode:
-    """Of a command that watched it. A state of a newer frontend that we do not know counts as under way."""
-    known = operation.state in list(OperationState)
-    return _CODES[OperationState(operation.state)] if known else ExitCode.STILL_RUNNING
+    """The exit code of a command that watched it. An unknown state, of a newer frontend, counts as running."""
+    is_known = operation.state in list(OperationState)
+    return _CODES[OperationState(operation.state)] if is_known else ExitCode.STILL_RUNNING
 
 
 def waits(target: TargetView) -> bool:
+    """Whether the target waits for its node to come back."""
     return target.waits_for_node and target.status not in FINAL
 
 
 def situation(target: TargetView, verb: str) -> str:
-    """How a target stands, in words that are true of it."""
+    """How a target stands, as a phrase."""
     if waits(target):
         return "waits for the node to come back" + (f"; last: {target.message}" if target.message else "")
     match target.status:
@@ -103,12 +104,12 @@ def situation(target: TargetView, verb: str) -> str:
 
 
 def shown_status(target: TargetView, verb: str) -> str:
-    """The status, but what is being deleted is not called `downloading`."""
+    """The status to show: `deleting` or `removing` instead of `downloading` for these verbs."""
     return _MOVING.get(verb, target.status) if target.status == TargetStatus.DOWNLOADING else target.status
 
 
 def is_unchanged(target: TargetView) -> bool:
-    """Whether the node was as it should be, so that nothing was asked of it."""
+    """Whether the node already was as requested, so that nothing was sent to it."""
     return target.status == TargetStatus.SUCCESS and target.message.startswith(ALREADY)
 
 
@@ -128,21 +129,21 @@ def _moving(target: TargetView) -> str:
 
 
 def amount(target: TargetView) -> str:
-    """`3.0 MiB of 9.0 MiB`, where the node says so."""
+    """Progress as `3.0 MiB of 9.0 MiB`; empty when the node does not report it."""
     if not target.total_bytes:
         return ""
     return f"{format_size(target.current_bytes)} of {format_size(target.total_bytes)}"
 
 
 def step(target: TargetView) -> str:
-    """What the node says that it does."""
+    """The phase and the file that the node reports."""
     # Corral's workers begin the name with the phase, for LocalAI's frontends, which show nothing else.
     begun = target.file_name.lower().startswith(target.phase.lower())
     return " ".join(filter(None, ("" if begun else target.phase, target.file_name)))
 
 
 def advice(operation: OperationView) -> list[tuple[str, str]]:
-    """What to do next, for each kind of target that there is: whose it is, and the sentence."""
+    """What to do next: names of nodes, and one sentence for them."""
     groups: dict[str, list[str]] = {}
     for target in operation.targets:
         if sentence := _advice(target, operation):
@@ -151,22 +152,24 @@ def advice(operation: OperationView) -> list[tuple[str, str]]:
 
 
 def _advice(target: TargetView, operation: OperationView) -> str:
-    known = TargetStatus(target.status) if target.status in list(TargetStatus) else None
-    if known is TargetStatus.CANCELLED and operation.verb == Verb.REMOVE:
+    status = TargetStatus(target.status) if target.status in list(TargetStatus) else None
+    if status is TargetStatus.CANCELLED and operation.verb == Verb.REMOVE:
         return _KEPT_ADVICE
     if waits(target):
         sentence = _WAITS_ADVICE
-    elif known is TargetStatus.ERROR and target.message.startswith(CONTRADICTED):
+    elif status is TargetStatus.ERROR and target.message.startswith(CONTRADICTED):
         sentence = _CONTRADICTED_ADVICE
-    elif known is TargetStatus.BLOCKED and target.message.endswith(UNPROVABLE):
+    elif status is TargetStatus.BLOCKED and target.message.endswith(UNPROVABLE):
         sentence = _UNPROVABLE_ADVICE
     else:
-        sentence = _ADVICE.get(known, "") if known else ""
-    return sentence.format(id=operation.id[:SHORT_ID], backend=quote(operation.backend), anew=_anew(operation))
+        sentence = _ADVICE.get(status, "") if status else ""
+    return sentence.format(
+        id=operation.id[:SHORT_ID], backend=quote(operation.backend), command=_command_again(operation)
+    )
 
 
-def _anew(operation: OperationView) -> str:
-    """The command that asks for the same once more."""
+def _command_again(operation: OperationView) -> str:
+    """The command that starts the operation again."""
     name = quote(operation.backend)
     if operation.verb == Verb.INSTALL and operation.uri:
         return f"corral backends install --uri {quote(operation.uri)} --name {name}"
@@ -174,15 +177,15 @@ def _anew(operation: OperationView) -> str:
 
 
 def summary(operation: OperationView) -> str:
-    """How the whole stands, in one sentence or two."""
+    """How the operation stands, in one or two sentences."""
     targets = operation.targets
-    done = _names(targets, lambda one: one.status == TargetStatus.SUCCESS and not is_unchanged(one))
+    done = _names(targets, lambda target: target.status == TargetStatus.SUCCESS and not is_unchanged(target))
     unchanged = _names(targets, is_unchanged)
     away = _names(targets, waits)
-    failed = _names(targets, lambda one: one.status == TargetStatus.ERROR and not waits(one))
-    blocked = _names(targets, lambda one: one.status == TargetStatus.BLOCKED)
-    busy = _names(targets, lambda one: one.status not in (*FINAL, *_BAD) and not waits(one))
-    gone = _names(targets, lambda one: one.status in ("cancelled", "superseded"))
+    failed = _names(targets, lambda target: target.status == TargetStatus.ERROR and not waits(target))
+    blocked = _names(targets, lambda target: target.status == TargetStatus.BLOCKED)
+    busy = _names(targets, lambda target: target.status not in (*FINAL, *_BAD) and not waits(target))
+    gone = _names(targets, lambda target: target.status in ("cancelled", "superseded"))
     verb = operation.verb
     if not targets:
         return f"{operation.backend}: {_DONE.get(verb, verb)}; no node had to do anything."
@@ -201,14 +204,14 @@ def summary(operation: OperationView) -> str:
 
 
 def problems(operation: OperationView) -> list[str]:
-    """Whole errors of some nodes, since a bar has no room for them."""
-    bad = [one for one in operation.targets if one.status in _BAD and not waits(one)]
-    told = [f"{one.node_name}: {situation(one, operation.verb)}" for one in bad[:_NAMED]]
-    return [*told, f"{len(bad) - _NAMED} more nodes failed"] if len(bad) > _NAMED else told
+    """The full errors of some targets, because a bar has no room for them."""
+    bad = [target for target in operation.targets if target.status in _BAD and not waits(target)]
+    lines = [f"{target.node_name}: {situation(target, operation.verb)}" for target in bad[:_NAMED]]
+    return [*lines, f"{len(bad) - _NAMED} more nodes failed"] if len(bad) > _NAMED else lines
 
 
 def what_next(operation: OperationView) -> str:
-    """Where to look, for those who stop to watch; empty when all is well."""
+    """A hint for somebody who stops watching; empty when all is well."""
     id = operation.id[:SHORT_ID]
     if not is_over(operation):
         return f"It goes on without this command. Watch it again with: corral ops watch {id}"
@@ -216,12 +219,13 @@ def what_next(operation: OperationView) -> str:
 
 
 def accepted(operation: OperationView) -> str:
-    names = [one.node_name for one in operation.targets]
+    """The sentence that an operation was accepted."""
+    names = [target.node_name for target in operation.targets]
     return f"Operation {operation.id[:SHORT_ID]}: {operation.verb} {operation.backend} on {listed(names) or 'no node'}."
 
 
 def _names(targets: Iterable[TargetView], fits: Callable[[TargetView], bool]) -> list[str]:
-    return [one.node_name for one in targets if fits(one)]
+    return [target.node_name for target in targets if fits(target)]
 
 
 def _count(names: Sequence[str]) -> str:
@@ -229,9 +233,9 @@ def _count(names: Sequence[str]) -> str:
 
 
 def counts(operation: OperationView) -> str:
-    """`3 success, 1 error`."""
+    """Targets by status, as `3 success, 1 error`."""
     away = sum(map(waits, operation.targets))
     moving = _MOVING.get(operation.verb, TargetStatus.DOWNLOADING.value)
     words = {TargetStatus.DOWNLOADING.value: moving}
-    told = ", ".join(f"{number} {words.get(status, status)}" for status, number in sorted(operation.counts.items()))
-    return f"{told} ({away} for absent nodes)" if away else told
+    text = ", ".join(f"{number} {words.get(status, status)}" for status, number in sorted(operation.counts.items()))
+    return f"{text} ({away} for absent nodes)" if away else text

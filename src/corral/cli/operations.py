@@ -1,4 +1,4 @@
-"""`corral ops`: what was asked of the fleet, how far it is, and what to do about it."""
+"""`corral ops`: which operations there are, how far they are, and how to retry or cancel them."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,12 +10,13 @@ from corral.base.errors import Conflict, NotFound
 from corral.base.words import listed
 from corral.cli.client import ApiClient, operation_path
 from corral.cli.connection import connected, open_client
-from corral.cli.names import complete_node, complete_operation, find_operation, newest_operations
+from corral.cli.names import complete_operation, find_operation, newest_operations, nodes_option
 from corral.cli.operation_watch import Watching, wait_options, watched, within_option
-from corral.cli.operation_words import SHORT_ID, advice, counts, shown_status, situation, summary
+from corral.cli.operation_words import advice, counts, shown_status, situation, summary
 from corral.cli.options import CorralCommand
 from corral.cli.output import (
     Column,
+    answer,
     console,
     facts,
     json_option,
@@ -27,7 +28,7 @@ from corral.cli.output import (
     styled,
     table,
 )
-from corral.cli.units import age, moment
+from corral.cli.units import SHORT_ID, age, moment
 from corral.frontend.operations.decide.operation import OperationState
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import Changed, NodesAsk, OperationView, TargetView
@@ -37,14 +38,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-_nodes_option = click.option(
-    "--node",
-    "nodes",
-    multiple=True,
-    metavar="NODE",
-    shell_complete=complete_node,
-    help="Only on this node; may be given several times.",
-)
 _operation = click.argument("operation", default="", shell_complete=complete_operation)
 _named_operation = click.argument("operation", shell_complete=complete_operation)
 
@@ -72,12 +65,15 @@ def ops() -> None:
 @connected
 def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
     """List the operations, the newest first."""
-
-    found = [one for one in newest_operations(open_client(), limit=last) if not states or one.state in states]
+    operations = [
+        operation
+        for operation in newest_operations(open_client(), limit=last)
+        if not states or operation.state in states
+    ]
     if as_json:
-        print_json_list(found)
-    elif found:
-        show(operation_table(found, datetime.now(UTC), width=console().width))
+        print_json_list(operations)
+    elif operations:
+        show(operation_table(operations, datetime.now(UTC), width=console().width))
     else:
         say("None is in this state." if states else "There is no operation yet; `corral backends install` starts one.")
 
@@ -88,12 +84,11 @@ def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
 @connected
 def show_operation(operation: str, as_json: bool) -> None:
     """Show one operation, how each node stands, and what to do next."""
-
-    found = find_operation(open_client(), operation)
+    view = find_operation(open_client(), operation)
     if as_json:
-        print_json(found)
+        print_json(view)
     else:
-        show(operation_facts(found, datetime.now(UTC), width=console().width))
+        show(operation_facts(view, datetime.now(UTC), width=console().width))
 
 
 @ops.command(cls=CorralCommand)
@@ -107,13 +102,13 @@ def watch(operation: str, within: timedelta | None, as_json: bool) -> int:
     Ends with 0 when all is well (what waits for absent nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
     client = open_client()
-    found = find_operation(client, operation)
-    return watched(client, found, Watching(wait=True, within=within, as_json=as_json))
+    view = find_operation(client, operation)
+    return watched(client, view, Watching(wait=True, within=within, as_json=as_json))
 
 
 @ops.command(cls=CorralCommand)
 @_named_operation
-@_nodes_option
+@nodes_option()
 @wait_options
 @json_option
 @connected
@@ -128,12 +123,11 @@ def retry(operation: str, nodes: Sequence[str], no_wait: bool, within: timedelta
 
 @ops.command(cls=CorralCommand)
 @_named_operation
-@_nodes_option
+@nodes_option()
 @json_option
 @connected
 def cancel(operation: str, nodes: Sequence[str], as_json: bool) -> int:
     """Take back what is not done yet. What a node was told already, it may still finish: those are named."""
-
     client = open_client()
     changed = _change(client, find_operation(client, operation), "cancel", nodes)
     if not changed.nodes:
@@ -148,48 +142,45 @@ def cancel(operation: str, nodes: Sequence[str], as_json: bool) -> int:
 
 
 def _nothing(changed: Changed, sentence: str, *, as_json: bool) -> int:
-    if as_json:
-        print_json(changed)
-    else:
-        say(sentence)
+    """Report that nothing was changed."""
+    answer(changed, sentence, as_json=as_json)
     return ExitCode.FAILED
 
 
 def _change(client: ApiClient, operation: OperationView, verb: str, nodes: Sequence[str]) -> Changed:
-
-    wanted = NodesAsk(nodes=[_target(operation, one) for one in nodes])
-    return client.post(operation_path(operation.id, verb), Changed, wanted)
+    """Retry or cancel the operation, on all its nodes or on those named."""
+    request = NodesAsk(nodes=[_target(operation, name) for name in nodes])
+    return client.post(operation_path(operation.id, verb), Changed, request)
 
 
 def _target(operation: OperationView, reference: str) -> str:
-    """The id of the node that is meant, among those of the operation; it need not exist any more."""
-
+    """The id of the operation's node with this name or beginning of an id; the node itself may be gone."""
     targets = operation.targets
-    by_name = [one.node_id for one in targets if one.node_name == reference]
-    by_id = [one.node_id for one in targets if one.node_id.startswith(reference.lower())]
-    found = by_name or by_id
-    if not found:
+    by_name = [target.node_id for target in targets if target.node_name == reference]
+    by_id = [target.node_id for target in targets if target.node_id.startswith(reference.lower())]
+    ids = by_name or by_id
+    if not ids:
         raise NotFound(f"{reference} is no node of this operation; `corral ops show {operation.id}` lists them")
-    if len(set(found)) > 1:
-        raise Conflict(f"{reference} may mean {', '.join(found[:10])}; name one by its id")
-    return found[0]
+    if len(set(ids)) > 1:
+        raise Conflict(f"{reference} may mean {', '.join(ids[:10])}; name one by its id")
+    return ids[0]
 
 
 def operation_table(operations: Sequence[OperationView], now: datetime, *, width: int) -> "Table":
     columns: list[Column[OperationView]] = [
-        Column(title="ID", cell=lambda one: plain(one.id[:SHORT_ID])),
-        Column(title="STATE", cell=lambda one: styled(one.state)),
-        Column(title="WHAT", cell=lambda one: plain(f"{one.verb} {one.backend}")),
-        Column(title="STARTED", cell=lambda one: age(one.accepted_at, now), least_width=60),
-        Column(title="TARGETS", cell=lambda one: plain(counts(one)), least_width=80),
-        Column(title="BY", cell=lambda one: plain(one.asked_by), least_width=110),
-        Column(title="URI", cell=lambda one: plain(one.uri), least_width=140),
+        Column(title="ID", cell=lambda operation: plain(operation.id[:SHORT_ID])),
+        Column(title="STATE", cell=lambda operation: styled(operation.state)),
+        Column(title="WHAT", cell=lambda operation: plain(f"{operation.verb} {operation.backend}")),
+        Column(title="STARTED", cell=lambda operation: age(operation.accepted_at, now), least_width=60),
+        Column(title="TARGETS", cell=lambda operation: plain(counts(operation)), least_width=80),
+        Column(title="BY", cell=lambda operation: plain(operation.asked_by), least_width=110),
+        Column(title="URI", cell=lambda operation: plain(operation.uri), least_width=140),
     ]
     return table(columns, operations, width=width)
 
 
 def operation_facts(operation: OperationView, now: datetime, *, width: int) -> "RenderableType":
-    """The whole, its targets, and what to do next."""
+    """One operation, its targets, and what to do next."""
     from rich.console import Group
 
     pairs = [
@@ -210,10 +201,10 @@ def operation_facts(operation: OperationView, now: datetime, *, width: int) -> "
 
 def target_table(operation: OperationView, now: datetime, *, width: int) -> "Table":
     columns: list[Column[TargetView]] = [
-        Column(title="NODE", cell=lambda one: plain(one.node_name)),
-        Column(title="STATUS", cell=lambda one: styled(shown_status(one, operation.verb))),
-        Column(title="CHANGED", cell=lambda one: age(one.changed_at, now), least_width=60),
-        Column(title="BACKEND", cell=lambda one: plain(one.backend), least_width=130),
-        Column(title="DETAIL", cell=lambda one: plain(situation(one, operation.verb)), wraps=True),
+        Column(title="NODE", cell=lambda target: plain(target.node_name)),
+        Column(title="STATUS", cell=lambda target: styled(shown_status(target, operation.verb))),
+        Column(title="CHANGED", cell=lambda target: age(target.changed_at, now), least_width=60),
+        Column(title="BACKEND", cell=lambda target: plain(target.backend), least_width=130),
+        Column(title="DETAIL", cell=lambda target: plain(situation(target, operation.verb)), wraps=True),
     ]
     return table(columns, operation.targets, width=width)

@@ -19,7 +19,7 @@ _SETTINGS = "__corral_settings__"
 
 
 class SettingOption(click.Option):
-    """An option that belongs to a setting; it hands the text on unread, so that every source is read by one rule."""
+    """An option that sets a setting. Its text is not parsed here: all sources are read by one rule."""
 
     def __init__(self, declarations: list[str], *, heading: str, flag: str, help: str, metavar: str | None) -> None:
         super().__init__(
@@ -35,11 +35,11 @@ class SettingOption(click.Option):
 
 
 class _WithSettings(click.Command):
-    """Adds the options of its settings when it is run or shown: only then the sections are imported."""
+    """Adds the options of its settings when it is run or shown, so that their sections are imported only then."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        wanted: Mapping[str, frozenset[str] | None] = getattr(self.callback, _SETTINGS, {})
-        settings = [*_options(wanted), _config_option()] if wanted else []
+        sections: Mapping[str, frozenset[str] | None] = getattr(self.callback, _SETTINGS, {})
+        settings = [*_options(sections), _config_option()] if sections else []
         own = len(self.params)
         given = super().get_params(ctx)
         return [*given[:own], *settings, *given[own:]]
@@ -87,10 +87,10 @@ def settings_options(**sections: frozenset[str] | None) -> Callable[[F], F]:
     return decorate
 
 
-def _options(wanted: Mapping[str, frozenset[str] | None]) -> list[click.Option]:
-    """A flag that two sections share is declared once, as the first of them describes it."""
+def _options(sections: Mapping[str, frozenset[str] | None]) -> list[click.Option]:
+    """The options of these sections. A flag that two sections share is declared once, as in the first."""
     declared: dict[str, click.Option] = {}
-    for name, only in wanted.items():
+    for name, only in sections.items():
         group = section(name)
         for setting in settings_of(group):
             if setting.flag and (only is None or setting.name in only):
@@ -109,7 +109,7 @@ def _option(setting: Setting, heading: str) -> click.Option:
 
 
 def option_help(setting: Setting) -> str:
-    """The meaning, then the default and the variables, in brackets."""
+    """The setting's meaning, then its default and its variables in brackets."""
     default = setting.default_text.replace("`", "")
     return f"{setting.meaning.replace('`', '')}  [default: {default}; env: {', '.join(setting.env)}]"
 
@@ -125,7 +125,7 @@ def _config_option() -> click.Option:
 
 
 def sources() -> SettingSources:
-    """All that the running command may take its settings from."""
+    """The flags, variables and file that the running command takes its settings from."""
     return gather(given_flags(click.get_current_context()))
 
 
@@ -134,7 +134,7 @@ def given_flags(context: click.Context) -> dict[str, str]:
 
 
 def confirm(question: str) -> None:
-    """Ask on the terminal; whoever says no ends the command."""
+    """Ask on the terminal; the command ends when the answer is no."""
     if not sys.stdin.isatty():
         raise InvalidInput("--yes", "is needed here, because there is no terminal to ask on")
     if not click.confirm(question, err=True):
@@ -143,13 +143,18 @@ def confirm(question: str) -> None:
 
 
 def warn(warnings: list[str]) -> None:
-    """Tell what is odd, but not wrong."""
+    """Print warnings on standard error."""
     for warning in warnings:
         click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
 
 
+def print_error(sentence: str) -> None:
+    """One error on standard error, as every command prints it."""
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)
+
+
 def process_sources() -> SettingSources:
-    """The sources of a command that starts a process; only those tell about variables that mean nothing."""
+    """The sources of a command that starts a process, with warnings about variables that mean nothing."""
     given = sources()
     likely = getattr(click.get_current_context().command.callback, _SETTINGS, {})
     warn(variable_warnings(given, tuple(likely)))
@@ -157,7 +162,7 @@ def process_sources() -> SettingSources:
 
 
 def lazy_group(commands: Mapping[str, str]) -> type[click.Group]:
-    """A class of groups with these commands: from their names to where they are, `module:attribute`."""
+    """A class of groups that import a command when it is asked for; `commands` maps names to `module:attribute`."""
 
     class LazyGroup(click.Group):
         def list_commands(self, ctx: click.Context) -> list[str]:

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 WIDTH_OF_A_PIPE: Final = 400
-"""Wide enough that no program which reads a table ever meets a wrapped line."""
+"""Wide enough that programs which read a table never see a wrapped line."""
 STATUS_STYLES: Final = {
     "healthy": "green",
     "pending": "yellow",
@@ -57,7 +57,7 @@ def json_option(function: F) -> F:
 
 
 def console() -> "Console":
-    """Standard output. Whether it takes colours is found out each time, so that tests may redirect it."""
+    """Standard output as rich's console. Colours are decided on each call, so that tests can redirect it."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -67,7 +67,7 @@ def console() -> "Console":
 
 
 def show(content: "RenderableType") -> None:
-    """Print a table or markup. Programs that read it get no blanks at the ends of lines."""
+    """Print a table or markup, without trailing blanks where a program reads it."""
     output = console()
     if output.is_terminal:
         output.print(content)
@@ -78,26 +78,31 @@ def show(content: "RenderableType") -> None:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output, indented: people read it too."""
+    """Print one JSON document, indented because people read it too."""
     import msgspec
 
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
+def answer(value: object, sentence: str, *, as_json: bool) -> None:
+    """Print the value as JSON for machines, or the sentence for people."""
+    print_json(value) if as_json else say(sentence)
+
+
 def print_json_list(items: Sequence[object]) -> None:
-    """A list on standard output. Every list of ours is an object with `items`, so that more can be told beside them."""
+    """Print a list as an object with `items`, so that other fields can be added."""
     print_json({"items": items})
 
 
 def print_json_line(value: object) -> None:
-    """One JSON document on one line, for streams."""
+    """Print one JSON document on one line, for streams."""
     import msgspec
 
     click.echo(msgspec.json.encode(value))
 
 
 def say(sentence: str) -> None:
-    """A sentence for people. Markup of rich is not read: it may hold names that others chose."""
+    """Print a sentence. Rich markup in it has no effect, because it may contain names that others chose."""
     click.echo(printable(sentence))
 
 
@@ -108,14 +113,14 @@ def styled(word: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that others chose, made safe for rich markup and for the terminal."""
+    """Text from others, made safe for rich markup and for the terminal."""
     from rich.markup import escape
 
     return escape(printable(text))
 
 
 def printable(text: str) -> str:
-    """Without characters that would move the cursor or change colours: names may come from strangers."""
+    """The text without characters that move the cursor or change colours: names may come from strangers."""
     return "".join(character if character.isprintable() else "�" for character in text)
 
 
@@ -134,12 +139,12 @@ class Column(Generic[T]):
 
 
 def table(columns: Sequence[Column[T]], rows: Sequence[T], *, width: int) -> "Table":
-    """A plain table that fits the width by dropping what matters least."""
+    """A table without lines that drops its less important columns to fit the width."""
     from rich.table import Table
 
-    shown = [column for column in columns if column.least_width <= width]
+    visible = [column for column in columns if column.least_width <= width]
     result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for position, column in enumerate(shown):
+    for position, column in enumerate(visible):
         result.add_column(
             column.title,
             justify="right" if column.right else "left",
@@ -147,12 +152,12 @@ def table(columns: Sequence[Column[T]], rows: Sequence[T], *, width: int) -> "Ta
             overflow="ellipsis" if position and not column.wraps else "fold",
         )
     for row in rows:
-        result.add_row(*(column.cell(row) for column in shown))
+        result.add_row(*(column.cell(row) for column in visible))
     return result
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> "Table":
-    """Names on the left, values on the right; values may wrap."""
+    """A table of two columns: names, and values that may wrap."""
     from rich.table import Table
 
     result = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -165,7 +170,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> "Table":
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What would be a log line of a process is part of what these commands print."""
+    """Switch logging off: these commands use parts of processes, and print the results themselves."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

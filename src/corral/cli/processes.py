@@ -1,4 +1,4 @@
-"""Commands that run processes: `corral up`, and one for each process that it starts."""
+"""Commands that run processes: `corral up`, `frontend`, `control`, `gateway` and `worker`."""
 
 import shlex
 import shutil
@@ -39,15 +39,15 @@ def up() -> int:
     from corral.processes.settings_sources import resolve
     from corral.processes.up import run_up
 
-    found = process_sources()
-    settings = resolve(UpSettings, found)
-    logs = resolve(LogOutput, found)
-    warn(found.warnings)
-    return run_up(settings, logs, found, TerminalWords(lambda *words: client_command(settings, found, *words)))
+    given = process_sources()
+    settings = resolve(UpSettings, given)
+    logs = resolve(LogOutput, given)
+    warn(given.warnings)
+    return run_up(settings, logs, given, TerminalWords(lambda *words: client_command(settings, given, *words)))
 
 
 def client_command(settings: UpSettings, sources: "SettingSources", *words: str) -> str:
-    """How to call a client of this fleet from the same shell."""
+    """The command line that calls this fleet from the same shell."""
     arguments = [*_program(), *words]
     if settings.data != default_data(sources.environment):
         arguments += ["--data", str(settings.data)]
@@ -55,24 +55,24 @@ def client_command(settings: UpSettings, sources: "SettingSources", *words: str)
 
 
 def _program() -> list[str]:
-    """What was typed to start us, or the plain name where the shell finds us by it."""
+    """How `corral` was started: its name when the shell finds it by that, else its path."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         return [sys.executable, "-m", "corral"]
-    found = shutil.which("corral")
-    is_on_path = found is not None and Path(found).resolve() == program.resolve()
+    on_path = shutil.which("corral")
+    is_on_path = on_path is not None and Path(on_path).resolve() == program.resolve()
     return ["corral" if is_on_path else str(program)]
 
 
 class TerminalWords:
-    """Says it on standard output, with colours where there is a terminal."""
+    """Prints the messages of `corral up` on standard output, with colours on a terminal."""
 
     def __init__(self, command: Callable[..., str]) -> None:
         self._command = command
         self._is_waiting = False
 
     def new_keys(self, keys: "UpKeys", file: Path) -> None:
-        """Keys are printed on a terminal only: any other output may be a journal that others read."""
+        """Print new keys, but only on a terminal: other output may be a journal that others read."""
         if not sys.stdout.isatty():
             click.echo(f"The administrator key and the registration token are in {file}, readable only by you.")
             return
@@ -82,7 +82,7 @@ class TerminalWords:
         click.echo("They are kept in the data directory, readable only by you; this is the only time they are printed.")
 
     def waiting(self, reasons: list[str]) -> None:
-        """On a terminal the next line replaces this one: a slow start is no event."""
+        """Print what the start waits for. On a terminal the next line replaces it."""
         text = f"Still waiting for {'; '.join(reasons)}"
         if sys.stdout.isatty():
             width = shutil.get_terminal_size().columns
@@ -126,13 +126,13 @@ def frontend(report_descriptor: int | None) -> int:
     from corral.processes.launcher import report_nothing, report_to, run_frontend
     from corral.processes.settings_sources import resolve
 
-    found = process_sources()
-    settings = resolve(ControlConfig, found)
-    logs = resolve(LogOutput, found)
+    given = process_sources()
+    settings = resolve(ControlConfig, given)
+    logs = resolve(LogOutput, given)
     control_config(settings)  # says here, once, what would stop control
-    warn(found.warnings)
+    warn(given.warnings)
     report = report_nothing if report_descriptor is None else report_to(report_descriptor)
-    return run_frontend(settings, logs, found, report=report)
+    return run_frontend(settings, logs, given, report=report)
 
 
 @click.command(cls=CorralCommand, hidden=True)
@@ -155,13 +155,13 @@ def control(gateway_key_descriptor: int | None) -> None:
     from corral.processes.control import run_control
     from corral.processes.settings_sources import resolve
 
-    found = sources()
-    logs = resolve(LogOutput, found)
+    given = sources()
+    logs = resolve(LogOutput, given)
     key = secret_from(gateway_key_descriptor)
-    galleries = resolve(GalleriesConfig, found)
-    images = images_config(resolve(ImagesConfig, found), found.environment)
-    stated = control_config(resolve(ControlConfig, found), gateway_key=key)
-    config = replace(stated, galleries=galleries, images=images)
+    galleries = resolve(GalleriesConfig, given)
+    images = images_config(resolve(ImagesConfig, given), given.environment)
+    base = control_config(resolve(ControlConfig, given), gateway_key=key)
+    config = replace(base, galleries=galleries, images=images)
     set_up_logs(logs.name or "control", logs)
 
     announce_keys = print_new_keys if sys.stdout.isatty() else store_new_keys
@@ -176,7 +176,7 @@ def control(gateway_key_descriptor: int | None) -> None:
 
 
 def print_new_keys(credentials: "Credentials", config: "ControlConfig") -> None:
-    """Print the keys that this start made, unless a credentials file has them: for a terminal, which a person reads."""
+    """Print the keys that this start made, unless a credentials file has them. For a terminal."""
     if config.credentials_file is not None:
         return
     if credentials.new_admin_key is not None:
@@ -212,10 +212,10 @@ def gateway(key_descriptor: int | None) -> None:
     from corral.processes.gateway import gateway_config, main
     from corral.processes.settings_sources import resolve
 
-    found = process_sources()
-    logs = resolve(LogOutput, found)
-    config = gateway_config(resolve(GatewayConfig, found), key=secret_from(key_descriptor))
-    warn(found.warnings)
+    given = process_sources()
+    logs = resolve(LogOutput, given)
+    config = gateway_config(resolve(GatewayConfig, given), key=secret_from(key_descriptor))
+    warn(given.warnings)
     set_up_logs(logs.name or "gateway", logs)
     main(config)
 
@@ -243,12 +243,12 @@ def _run_worker() -> int:
     from corral.processes.settings_sources import resolve
     from corral.worker.config import WorkerConfig
 
-    found = process_sources()
-    galleries = resolve(GalleriesConfig, found)
-    config = worker_config(resolve(WorkerConfig, found), found.environment, galleries)
-    images = images_config(resolve(ImagesConfig, found), found.environment)
-    logs = resolve(LogOutput, found)
-    warn(found.warnings)
+    given = process_sources()
+    galleries = resolve(GalleriesConfig, given)
+    config = worker_config(resolve(WorkerConfig, given), given.environment, galleries)
+    images = images_config(resolve(ImagesConfig, given), given.environment)
+    logs = resolve(LogOutput, given)
+    warn(given.warnings)
 
     from corral.processes.worker import main
 

@@ -1,7 +1,7 @@
 """Sizes, ages, times and durations as people read and write them."""
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -9,12 +9,18 @@ from corral.base.words import format_duration, parse_duration
 from corral.base.words import format_size as size
 from corral.wire.go_json import ZERO, parse_time
 
-__all__ = ["age", "ago", "moment", "parse_moment", "share", "size"]
+__all__ = ["age", "ago", "moment", "parse_moment", "share", "short_digest", "size"]
+SHORT_ID: Final = 8
+"""How many characters of an id commands show."""
 
 
 def share(available: int, total: int) -> str:
     """`3.1 GiB of 7.8 GiB`; a dash when the total was not reported."""
     return f"{size(available)} of {size(total)}" if total > 0 else "–"
+
+
+def short_digest(digest: str) -> str:
+    return digest[: len("sha256:") + 12]
 
 
 def ago(seconds: float) -> str:
@@ -33,6 +39,7 @@ def moment(text: str | None, now: datetime) -> str:
 
 
 def age(text: str | None, now: datetime) -> str:
+    """How long ago a time of the API was; a dash for none."""
     at = parse_moment(text)
     return "–" if at is None else ago(max((now - at).total_seconds(), 0))
 
@@ -48,6 +55,8 @@ def parse_moment(text: str | None) -> datetime | None:
 
 
 class DurationParameter(click.ParamType[timedelta]):
+    """Makes click read `1m30s`."""
+
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
@@ -58,7 +67,7 @@ class DurationParameter(click.ParamType[timedelta]):
 
 
 def duration_text(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """For a flag whose text is passed on: what is no duration is refused by the name of the flag."""
+    """Check the text of a flag that is passed on to the API: it must be a duration."""
     if value:
         DurationParameter().convert(value, parameter, context)
     return value

@@ -12,7 +12,7 @@ from rich.console import Console
 from corral.base.clock import Backoff
 from corral.base.errors import PeerUnavailable
 from corral.cli import operation_watch
-from corral.cli.operation_watch import looks
+from corral.cli.operation_watch import views_of
 from corral.cli.units import DurationParameter
 from corral.wire.operation_views import Changed, OperationPage, OperationUpdate, OperationView, TargetView
 
@@ -164,7 +164,7 @@ class TestWatch:
             [PeerUnavailable("gone")],
             [("", ""), ("f:8:0", update(make_operation(*done), only=[done[1]]))],
         )
-        seen = list(looks(client, make_operation(first, second), until=None))
+        seen = list(views_of(client, make_operation(first, second), until=None))
         assert [one.state for one in seen] == ["running", "running", "done"]
         assert [one.node_name for one in seen[-1].targets] == ["w1", "w2"]
         assert client.asked_for == ["", "f:7:0", "f:7:0"]
@@ -176,14 +176,14 @@ class TestWatch:
         client: Any = Streaming([PeerUnavailable("gone")])
         monkeypatch.setattr(operation_watch, "PATIENCE", timedelta(0))
         with pytest.raises(PeerUnavailable):
-            list(looks(client, make_operation(make_target("w")), until=None))
+            list(views_of(client, make_operation(make_target("w")), until=None))
 
     def test_a_silent_stream_is_left_when_the_time_is_over(
         self, make_operation: Any, make_target: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(time, "monotonic", iter([0.0, 1.0, 9.0, 9.0]).__next__)
         client: Any = Streaming([PeerUnavailable("silent")])
-        assert len(list(looks(client, make_operation(make_target("w")), until=5.0))) == 1
+        assert len(list(views_of(client, make_operation(make_target("w")), until=5.0))) == 1
         assert client.waited == [timedelta(seconds=4)]
 
 

@@ -1,4 +1,4 @@
-"""`corral backend`: tools for those who write backends. Needs no frontend."""
+"""`corral backend`: tools for authors of backends, which need no frontend. The only commands that import imaging."""
 
 from typing import Final
 

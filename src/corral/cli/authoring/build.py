@@ -1,4 +1,4 @@
-"""`corral backend build`: an image of a backend's directory."""
+"""`corral backend build`: makes an image of a backend's directory."""
 
 import asyncio
 from functools import partial
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from corral.cli.authoring.publish import images, pushed_sentence, registry_options
-from corral.cli.options import CorralCommand, sources, warn
+from corral.cli.authoring.publish import push_image, pushed_sentence, registry_options
+from corral.cli.options import CorralCommand, sources
 from corral.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
@@ -88,16 +88,16 @@ def build(directory: Path, as_json: bool, **given: Any) -> None:
 
     options = BuildOptions(**given)
     order = options.order(directory, sources().environment)
-    reference = options.reference()  # before anything is made that could not go there
+    reference = options.reference()  # refuse a wrong one before anything is built
     made = asyncio.run(_build(order, options, reference, is_verbose=not as_json))
     if as_json:
-        print_json(_report(made))
+        print_json(_as_json(made))
 
 
 async def _build(
     order: "BuildOrder", options: "BuildOptions", reference: "Reference | None", *, is_verbose: bool
 ) -> "BuiltBackend":
-    """The layout is made in any case; without --output it goes again when all else is made of it."""
+    """Build the layout, then write the archive and push. Without --output the layout is temporary."""
     import tempfile
 
     from corral.base.threads import in_thread
@@ -109,31 +109,23 @@ async def _build(
     path = order.environment.get("PATH", "")
     installer = partial(find_installer, options.installer, shipped_installers(), path)
     if options.installer is not None:
-        installer()  # so that a wrong one is told before anything else
+        installer()  # refuse a wrong one before anything is built
     with tempfile.TemporaryDirectory(prefix="corral-build-") as scratch:
         layout = options.output or Path(scratch) / "layout"
         made = await make(order, layout, installer)
         if is_verbose:
-            _tell(made)
+            _print_built(made)
         archive = options.archive
         if archive is not None:
             await in_thread(lambda: write_archive(layout, archive))
         if reference is not None:
-            await _push(layout, reference, mount_from=options.mount_from, is_verbose=is_verbose)
+            result = await push_image(layout, reference, mount_from=options.mount_from)
+            if is_verbose:
+                say(pushed_sentence(result))
     return made
 
 
-async def _push(layout: Path, reference: "Reference", *, mount_from: str, is_verbose: bool) -> None:
-    from corral.base.clock import SystemClock
-    from corral.imaging.push import push_layout
-
-    result = await push_layout(layout, reference, config=images(), clock=SystemClock(), mount_from=mount_from)
-    warn(list(result.notes))
-    if is_verbose:
-        say(pushed_sentence(result))
-
-
-def _tell(made: "BuiltBackend") -> None:
+def _print_built(made: "BuiltBackend") -> None:
     from corral.base.words import format_size
 
     version = f" {made.description.version}" if made.description.version else ""
@@ -146,7 +138,7 @@ def _tell(made: "BuiltBackend") -> None:
     say(made.digest)
 
 
-def _report(made: "BuiltBackend") -> dict[str, object]:
+def _as_json(made: "BuiltBackend") -> dict[str, object]:
     return {
         "name": made.description.name,
         "version": made.description.version,

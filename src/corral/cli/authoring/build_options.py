@@ -1,4 +1,4 @@
-"""From the words of `corral backend build` to an order."""
+"""Reads the options of `corral backend build` into an order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _PLACES: Final = "--output, --archive or --push"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """What the command was given, unread."""
+    """The options of the command as they were given."""
 
     output: Path | None
     archive: Path | None
@@ -38,11 +38,11 @@ class BuildOptions:
     created: str
 
     def reference(self) -> Reference | None:
-        """Where to push it; None: nowhere."""
+        """The reference to push to; None when there is nothing to push."""
         return parse_reference(self.push) if self.push else None
 
     def order(self, directory: Path, environment: Mapping[str, str]) -> BuildOrder:
-        """InvalidInput names the option that cannot be used."""
+        """The order for these options; InvalidInput names the option that cannot be used."""
         if not (self.output or self.archive or self.push):
             raise InvalidInput("", f"say where the image shall go: {_PLACES}")
         platforms = tuple(dict.fromkeys(map(read_platform, self.platforms))) or (_this_platform(),)
@@ -70,23 +70,23 @@ def _this_platform() -> ImagePlatform:
 
 
 def _interpreters(words: Sequence[str], platforms: Sequence[ImagePlatform]) -> dict[ImagePlatform, Path]:
-    found: dict[ImagePlatform, Path] = {}
+    interpreters: dict[ImagePlatform, Path] = {}
     for platform, path in (_per_platform("--python", word, platforms) for word in words):
-        if platform in found:
+        if platform in interpreters:
             raise InvalidInput("--python", f"there are two for {platform}")
-        found[platform] = _folder("--python", path)
-    return found
+        interpreters[platform] = _folder("--python", path)
+    return interpreters
 
 
 def _libraries(words: Sequence[str], platforms: Sequence[ImagePlatform]) -> dict[ImagePlatform, tuple[Path, ...]]:
-    found: dict[ImagePlatform, tuple[Path, ...]] = {}
+    libraries: dict[ImagePlatform, tuple[Path, ...]] = {}
     for platform, path in (_per_platform("--library", word, platforms) for word in words):
-        found[platform] = (*found.get(platform, ()), path)
-    return found
+        libraries[platform] = (*libraries.get(platform, ()), path)
+    return libraries
 
 
 def _per_platform(option: str, word: str, platforms: Sequence[ImagePlatform]) -> tuple[ImagePlatform, Path]:
-    """OS/ARCH=PATH, or only a path where there is one platform."""
+    """Read OS/ARCH=PATH, or only a path when there is a single platform."""
     stated, equals, rest = word.partition("=")
     if equals and stated in KNOWN:
         platform = read_platform(stated)
@@ -105,12 +105,14 @@ def _folder(option: str, path: Path) -> Path:
 
 
 def _packing(compression: str, level: int | None) -> Packing:
-    chosen = Compression(compression)
-    wanted = USUAL_LEVEL[chosen] if level is None else level
-    allowed = LEVELS[chosen]
-    if wanted not in allowed:
-        raise InvalidInput("--level", f"{wanted} is none of {chosen}'s, which go from {allowed[0]} to {allowed[-1]}")
-    return Packing(compression=chosen, level=wanted)
+    algorithm = Compression(compression)
+    chosen_level = USUAL_LEVEL[algorithm] if level is None else level
+    allowed = LEVELS[algorithm]
+    if chosen_level not in allowed:
+        raise InvalidInput(
+            "--level", f"{chosen_level} is none of {algorithm}'s, which go from {allowed[0]} to {allowed[-1]}"
+        )
+    return Packing(compression=algorithm, level=chosen_level)
 
 
 def _glibc(version: str | None) -> str:

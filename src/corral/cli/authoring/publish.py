@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from corral.imaging.gallery_index import Listed
     from corral.imaging.push import PushResult
     from corral.oci.config import ImagesConfig
+    from corral.oci.references import Reference
 
 
 _SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries", "pull_parallel"})
@@ -22,19 +23,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def registry_options(function: F) -> F:
-    """Adds the settings by which registries are spoken to."""
+    """Adds the settings for registries: logins and plain HTTP."""
     return settings_options(images=_SETTINGS)(function)
 
 
 def images() -> "ImagesConfig":
-    """What the running command was told about registries."""
+    """The running command's settings for registries."""
     from corral.oci.config import ImagesConfig
     from corral.processes.configs import images_config
     from corral.processes.settings_sources import resolve
 
-    found = sources()
-    config = images_config(resolve(ImagesConfig, found), found.environment)
-    warn(found.warnings)
+    given = sources()
+    config = images_config(resolve(ImagesConfig, given), given.environment)
+    warn(given.warnings)
     return config
 
 
@@ -43,6 +44,16 @@ def pushed_sentence(result: "PushResult") -> str:
 
     spared = f", {format_size(result.spared_bytes)} were there" if result.spared_bytes else ""
     return f"Pushed {result.reference}: {format_size(result.sent_bytes)} sent{spared}."
+
+
+async def push_image(layout: Path, reference: "Reference", *, mount_from: str) -> "PushResult":
+    """Push a layout, and print the notes about it as warnings."""
+    from corral.base.clock import SystemClock
+    from corral.imaging.push import push_layout
+
+    result = await push_layout(layout, reference, config=images(), clock=SystemClock(), mount_from=mount_from)
+    warn(list(result.notes))
+    return result
 
 
 @click.command(cls=CorralCommand)
@@ -61,14 +72,9 @@ def push(layout: Path, reference: str, mount_from: str, as_json: bool) -> None:
     """
     import asyncio
 
-    from corral.base.clock import SystemClock
-    from corral.imaging.push import push_layout
     from corral.oci.references import parse_reference
 
-    result = asyncio.run(
-        push_layout(layout, parse_reference(reference), config=images(), clock=SystemClock(), mount_from=mount_from)
-    )
-    warn(list(result.notes))
+    result = asyncio.run(push_image(layout, parse_reference(reference), mount_from=mount_from))
     if as_json:
         print_json(result)
     else:
@@ -92,8 +98,8 @@ def index(listed: tuple[str, ...], output: Path) -> None:
     from corral.base.errors import PathNotUsable
     from corral.imaging.gallery_index import make_index
 
-    found = asyncio.run(_facts(listed))
-    text = make_index(found, folder=output.parent)
+    entries = asyncio.run(_facts(listed))
+    text = make_index(entries, folder=output.parent)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         draft = output.with_name(f".{output.name}.part")
@@ -101,7 +107,7 @@ def index(listed: tuple[str, ...], output: Path) -> None:
         draft.replace(output)
     except OSError as error:
         raise PathNotUsable(f"{output} cannot be written: {error.strerror}; --output names another place") from error
-    say(f"Wrote {output} with {len(found)} images.")
+    say(f"Wrote {output} with {len(entries)} images.")
 
 
 async def _facts(listed: tuple[str, ...]) -> "list[Listed]":
@@ -109,16 +115,16 @@ async def _facts(listed: tuple[str, ...]) -> "list[Listed]":
     from corral.imaging.gallery_index import Listed
     from corral.imaging.image_facts import image_facts
 
-    config, clock, found = images(), SystemClock(), []
-    for one in listed:
-        capability, image = _split(one)
+    config, clock, entries = images(), SystemClock(), []
+    for word in listed:
+        capability, image = _split(word)
         facts = await image_facts(image, config=config, clock=clock)
-        found.append(Listed(facts=facts, capability=capability))
-    return found
+        entries.append(Listed(facts=facts, capability=capability))
+    return entries
 
 
-def _split(one: str) -> tuple[str, str]:
-    """A capability has neither a slash nor a colon, so a path with an = in it is still a path."""
-    capability, equals, image = one.partition("=")
+def _split(word: str) -> tuple[str, str]:
+    """The capability and the image. A capability has neither a slash nor a colon, so a path may contain an `=`."""
+    capability, equals, image = word.partition("=")
     is_stated = equals and capability and not any(sign in capability for sign in "/:.")
-    return (capability, image) if is_stated else ("", one)
+    return (capability, image) if is_stated else ("", word)

@@ -1,4 +1,4 @@
-"""`corral backend run`: one backend on this machine, to try it."""
+"""`corral backend run`: runs one backend on this machine, to try it."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final
@@ -40,12 +40,12 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
     from corral.processes.settings import backend_environment
     from corral.processes.this_machine import machine_config
 
-    found = sources()
-    home = find_backend(backend, machine_config(found))
-    warn(found.warnings)
+    given = sources()
+    home = find_backend(backend, machine_config(given))
+    warn(given.warnings)
     wish = RunWish(
         home=home,
-        environment=backend_environment(found.environment),
+        environment=backend_environment(given.environment),
         port=port,
         model_name=model_name,
         ready_within=timedelta(seconds=ready_within),
@@ -54,7 +54,7 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
 
 
 def _tell(launch: "Launch") -> None:
-    """The token is this process's own and dies with it; callers need it."""
+    """Print the address and the token, which is valid as long as this process runs."""
     say(f"{launch.backend} serves gRPC at {launch.address}, with the token {launch.token}")
     if launch.http_port is not None:
         place = f"http://127.0.0.1:{launch.http_port}"

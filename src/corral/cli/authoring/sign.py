@@ -1,4 +1,4 @@
-"""`corral backend keygen` and `corral backend sign`: keys for signing, and signatures of images with them."""
+"""`corral backend keygen` and `corral backend sign`: makes keys for signing, and signs images with them."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _LARGEST_KEY: Final = 64 * 1024
 
 
 def password_options(function: F) -> F:
-    """Where the password of a private key comes from: never the command line, which all others can read."""
+    """Adds --password-file and --no-password. A password is never a flag, because other users could read it."""
     function = click.option(
         "--password-file",
         type=click.Path(path_type=Path),
@@ -119,18 +119,18 @@ def _signed(reference: "Reference", key: "SigningKey", annotations: dict[str, st
     from corral.processes.configs import images_config
     from corral.processes.settings_sources import resolve
 
-    found = sources()
-    config = images_config(resolve(ImagesConfig, found), found.environment)
+    given = sources()
+    config = images_config(resolve(ImagesConfig, given), given.environment)
     signed = asyncio.run(sign_image(reference, key, config=config, clock=SystemClock(), annotations=annotations))
-    warn(found.warnings)
+    warn(given.warnings)
     return signed
 
 
 def _columns() -> "list[Column[SignedDigest]]":
     return [
-        Column(title="Image", cell=lambda one: plain(one.digest)),
-        Column(title="Signature", cell=lambda one: "was there" if one.was_signed else "pushed"),
-        Column(title="Place", cell=lambda one: plain(one.signature)),
+        Column(title="Image", cell=lambda signed: plain(signed.digest)),
+        Column(title="Signature", cell=lambda signed: "was there" if signed.was_signed else "pushed"),
+        Column(title="Place", cell=lambda signed: plain(signed.signature)),
     ]
 
 
@@ -146,12 +146,12 @@ def _read_key(file: Path, password_file: Path | None, *, is_locked: bool) -> "Si
     from corral.imaging.private_keys import read_signing_key
 
     document = _read(file, "--key")
-    wanted = is_locked and needs_password(document)
-    return read_signing_key(document, _password(password_file, is_wanted=wanted, is_new=False))
+    is_needed = is_locked and needs_password(document)
+    return read_signing_key(document, _password(password_file, is_wanted=is_needed, is_new=False))
 
 
 def _password(file: Path | None, *, is_wanted: bool, is_new: bool) -> bytes:
-    """Of a file, of the environment, or of the person at the terminal, in this order."""
+    """The password from the file, the environment or the terminal, in this order."""
     if not is_wanted:
         return b""
     if file is not None:

@@ -10,20 +10,21 @@ from corral.base.errors import InvalidInput, NotFound, PeerRefused
 from corral.base.words import listed
 from corral.cli.backends.rules import apply, rules
 from corral.cli.backends.tables import backend_table, only_on, plan_table, rows
-from corral.cli.backends.upgrades import look_now, looked_at, tell
+from corral.cli.backends.upgrades import last_check, new_check, print_upgrades
 from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.names import (
+    BACKENDS_PATH,
     OPERATIONS_PATH,
     all_nodes,
     complete_installed,
-    complete_node,
     find_nodes,
+    nodes_option,
     read_labels,
     unknown_backend_warnings,
 )
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched, watched_all
-from corral.cli.options import CorralCommand, warn
+from corral.cli.options import CorralCommand, print_error, warn
 from corral.cli.output import console, json_option, print_json, say, show
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
@@ -35,14 +36,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def target_options(function: F) -> F:
     """Adds --node and --label."""
-    node = click.option(
-        "--node",
-        "nodes",
-        multiple=True,
-        metavar="NODE",
-        shell_complete=complete_node,
-        help="Only on this node; may be given several times.",
-    )
     label = click.option(
         "--label",
         "labels",
@@ -50,7 +43,7 @@ def target_options(function: F) -> F:
         metavar="KEY=VALUE",
         help="Only on nodes with this label; several must all be there.",
     )
-    return node(label(function))
+    return nodes_option()(label(function))
 
 
 def source_options(function: F) -> F:
@@ -73,22 +66,21 @@ def backends() -> None:
 
 
 @backends.command("list", cls=CorralCommand)
-@click.option("--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_node, help="Only of this node.")
+@nodes_option("Only of this node.")
 @click.option("--refresh", is_flag=True, help="Ask every node now, instead of telling what each said last.")
 @json_option
 @connected
 def list_backends(nodes: Sequence[str], refresh: bool, as_json: bool) -> None:
     """List the backends that nodes have. Nodes with the same build share a row."""
-
-    found = _installed(open_client(), nodes, refresh=refresh)
+    listing = _installed(open_client(), nodes, refresh=refresh)
     if as_json:
-        print_json(found)
+        print_json(listing)
         return
-    if found.items:
-        show(backend_table(rows(found), datetime.now(UTC), width=console().width))
-    elif not found.unheard:
+    if listing.items:
+        show(backend_table(rows(listing), datetime.now(UTC), width=console().width))
+    elif not listing.unheard:
         say("No backend is installed; `corral backends install` changes that.")
-    _tell_unheard(found)
+    _say_unheard(listing)
 
 
 @backends.command(cls=CorralCommand)
@@ -101,27 +93,26 @@ def outdated(refresh: bool, as_json: bool) -> int:
     Versions and digests are compared with what galleries and registries had when a frontend last asked them, so that
     a tag which was moved counts as well. Ends with 69 when that is not known, or could not be asked now.
     """
-
     client = open_client()
-    found = look_now(client) if refresh else looked_at(client)
+    upgrades = new_check(client) if refresh else last_check(client)
     if as_json:
-        print_json(found)
+        print_json(upgrades)
     else:
-        tell(found, datetime.now(UTC), width=console().width)
-    return ExitCode.OK if found.checked_at and not found.problem else ExitCode.UNAVAILABLE
+        print_upgrades(upgrades, datetime.now(UTC), width=console().width)
+    return ExitCode.OK if upgrades.checked_at and not upgrades.problem else ExitCode.UNAVAILABLE
 
 
 def _installed(client: ApiClient, nodes: Sequence[str], *, refresh: bool) -> FleetBackends:
 
-    wanted = [node.id for node in find_nodes(client, nodes)]
-    found = client.get("/api/v1/backends", FleetBackends, [("refresh", "1")] if refresh else [])
-    return only_on(found, wanted) if wanted else found
+    ids = [node.id for node in find_nodes(client, nodes)]
+    listing = client.get(BACKENDS_PATH, FleetBackends, [("refresh", "1")] if refresh else [])
+    return only_on(listing, ids) if ids else listing
 
 
-def _tell_unheard(found: FleetBackends) -> None:
+def _say_unheard(listing: FleetBackends) -> None:
 
-    if found.unheard:
-        say(f"Not heard yet what they have: {listed(found.unheard)}. With --refresh they are asked now.")
+    if listing.unheard:
+        say(f"Not heard yet what they have: {listed(listing.unheard)}. With --refresh they are asked now.")
 
 
 @backends.command(cls=CorralCommand)
@@ -178,28 +169,32 @@ def upgrade(
     if bool(names) == every:
         raise click.UsageError("Name the backends to upgrade, or give --all.")
     client = open_client()
-    wanted = list(names) or _upgradeable(client, nodes, labels)
-    asks = [make_ask(client, Verb.UPGRADE, name, nodes=nodes, labels=labels) for name in dict.fromkeys(wanted)]
-    started, refused = _started(client, asks)
+    chosen = list(names) or _upgradeable(client, nodes, labels)
+    asks = [make_ask(client, Verb.UPGRADE, name, nodes=nodes, labels=labels) for name in dict.fromkeys(chosen)]
+    started, refused = _start_each(client, asks)
     if not asks and not as_json:
         say("No backend is installed that could be upgraded.")
     code = watched_all(client, started, Watching(wait=not no_wait, within=within, as_json=as_json))
-    _tell_problems(refused)
+    for problem in refused:
+        print_error(problem)
     return ExitCode.FAILED if refused else code
 
 
 def _upgradeable(client: ApiClient, nodes: Sequence[str], labels: Sequence[str]) -> list[str]:
-    """What came neither with the system nor only points to another backend, on the nodes that are meant."""
-
-    found = _installed(client, nodes, refresh=False)
+    """Names of the backends on these nodes that can be upgraded: neither part of the system nor meta backends."""
+    listing = _installed(client, nodes, refresh=False)
     if labels:
-        fitting = all_nodes(client, [("label", label) for label in labels])
-        found = only_on(found, [node.id for node in fitting])
-    return [one.name for one in found.items if not one.is_meta and not all(node.is_system for node in one.nodes)]
+        labelled = all_nodes(client, [("label", label) for label in labels])
+        listing = only_on(listing, [node.id for node in labelled])
+    return [
+        backend.name
+        for backend in listing.items
+        if not backend.is_meta and not all(node.is_system for node in backend.nodes)
+    ]
 
 
-def _started(client: ApiClient, asks: Sequence[OperationAsk]) -> tuple[list[OperationView], list[str]]:
-    """What was accepted, and why the rest was not: one refusal does not hinder the others."""
+def _start_each(client: ApiClient, asks: Sequence[OperationAsk]) -> tuple[list[OperationView], list[str]]:
+    """Start the operations; returns those that were accepted, and a sentence for each that was refused."""
     accepted, refused = [], []
     for ask in asks:
         try:
@@ -207,11 +202,6 @@ def _started(client: ApiClient, asks: Sequence[OperationAsk]) -> tuple[list[Oper
         except (PeerRefused, NotFound) as error:
             refused.append(f"{ask.backend}: {error.message}")
     return accepted, refused
-
-
-def _tell_problems(problems: Sequence[str]) -> None:
-    for problem in problems:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {problem}", err=True)
 
 
 @backends.command(cls=CorralCommand)
@@ -255,7 +245,6 @@ def plan(
 
     Also where it would be blocked, and why. Nothing is stored or sent.
     """
-
     source = external(backend, uri=uri, name=name, alias=alias)
     client = open_client()
     ask = make_ask(client, verb, nodes=nodes, labels=labels, force=force, **source)
@@ -273,8 +262,7 @@ backends.add_command(rules)
 def make_ask(
     client: ApiClient, verb: str, backend: str, *, nodes: Sequence[str], labels: Sequence[str], **source: Any
 ) -> OperationAsk:
-    """The body of the call; `source` is uri, name, alias and force of an install."""
-
+    """The request for an operation; `source` has uri, name, alias and force of an install."""
     if nodes and labels:
         raise InvalidInput("--label", "cannot be combined with --node: name the nodes, or say which labels they have")
     ids = [node.id for node in find_nodes(client, nodes)]
@@ -282,7 +270,7 @@ def make_ask(
 
 
 def external(backend: str, *, uri: str, name: str, alias: str) -> dict[str, str]:
-    """Where an install comes from; what looks like a uri is one."""
+    """Where to install from. A backend with a slash in its name is taken as a uri."""
     if not uri and "/" in backend:
         backend, uri = "", backend
     if not uri:
@@ -299,5 +287,5 @@ def external(backend: str, *, uri: str, name: str, alias: str) -> dict[str, str]
 
 
 def start(client: ApiClient, ask: OperationAsk) -> OperationView:
-
+    """Start an operation, once even when the first answer is lost."""
     return accepted_once(lambda headers: client.post(OPERATIONS_PATH, OperationView, ask, headers=headers))

@@ -1,4 +1,4 @@
-"""A file that says what the fleet shall have, read strictly: whatever is wrong is told with its line.
+"""Reads a file of fleet rules strictly: every error names the line.
 
 rules:
   - name: llama-on-gpus
@@ -32,7 +32,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_fleet_file(path: str) -> list[RuleAsk]:
-    """The rules of a file, or of standard input; InvalidInput names file, line and field."""
+    """Read the rules in a file or standard input; InvalidInput names file, line and field."""
     return FleetFile(path, _content(path)).rules()
 
 
@@ -52,7 +52,7 @@ def _content(path: str) -> str:
 
 
 class FleetFile:
-    """One document. Every complaint begins with where it is."""
+    """One YAML document. Every error begins with its place."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = "standard input" if name == STANDARD_INPUT else name
@@ -71,22 +71,22 @@ class FleetFile:
         node = fields["rules"]
         if not isinstance(node, SequenceNode):
             self._refuse(node, "rules", f"is {_kind(node)}, not a list")
-        found = [(self._rule(one, f"rules[{place}]"), one) for place, one in enumerate(node.value)]
-        self._check_together(found)
-        return [rule for rule, _ in found]
+        rules = [(self._rule(item, f"rules[{place}]"), item) for place, item in enumerate(node.value)]
+        self._check_together(rules)
+        return [rule for rule, _ in rules]
 
     def _rule(self, node: Node, where: str) -> RuleAsk:
         fields = self._fields(node, where, _FIELDS)
-        texts = {name: self._text(one, f"{where}.{name}") for name, one in fields.items() if name != "labels"}
+        texts = {name: self._text(value, f"{where}.{name}") for name, value in fields.items() if name != "labels"}
         if "backend" not in texts:
             self._refuse(node, f"{where}.backend", "is missing")
         texts.setdefault("name", texts["backend"].rpartition("@")[2])
         rule = RuleAsk(**texts, labels=self._labels(fields.get("labels"), f"{where}.labels"))
         if rule.alias and not rule.uri:
             self._refuse(fields["alias"], f"{where}.alias", "is for uris; a gallery's backend has its own")
-        if (found := rule_problem(_as_rule(rule))) is not None:
-            field, problem = found
-            self._refuse(fields.get(field, node), f"{where}.{field}", problem)
+        if (problem := rule_problem(_as_rule(rule))) is not None:
+            field, text = problem
+            self._refuse(fields.get(field, node), f"{where}.{field}", text)
         return rule
 
     def _labels(self, node: Node | None, where: str) -> dict[str, str]:
@@ -94,21 +94,21 @@ class FleetFile:
             return {}
         return {key: self._text(value, f"{where}.{key}") for key, _, value in self._pairs(node, where)}
 
-    def _check_together(self, found: list[tuple[RuleAsk, Node]]) -> None:
+    def _check_together(self, rules: list[tuple[RuleAsk, Node]]) -> None:
         first: dict[str, Node] = {}
-        for place, (rule, node) in enumerate(found):
+        for place, (rule, node) in enumerate(rules):
             other = first.setdefault(rule.name, node)
             if other is not node:
                 problem = f"{rule.name!r} is the name of the rule in line {_line(other)} already"
                 self._refuse(node, f"rules[{place}].name", problem)
-        if (clash := set_problem([_as_rule(rule) for rule, _ in found])) is not None:
+        if (clash := set_problem([_as_rule(rule) for rule, _ in rules])) is not None:
             raise InvalidInput(self._name, clash)
 
-    def _fields(self, node: Node, where: str, known: tuple[str, ...]) -> dict[str, Node]:
+    def _fields(self, node: Node, where: str, allowed: tuple[str, ...]) -> dict[str, Node]:
         fields = {}
         for key, key_node, value in self._pairs(node, where):
-            if key not in known:
-                self._refuse(key_node, where, f"has no field {key[:SHOWN]!r}; it may have {', '.join(known)}")
+            if key not in allowed:
+                self._refuse(key_node, where, f"has no field {key[:SHOWN]!r}; it may have {', '.join(allowed)}")
             fields[key] = value
         return fields
 

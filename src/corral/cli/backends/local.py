@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from corral.base.errors import CorralError, InvalidInput
-from corral.cli.options import CorralCommand, settings_options, sources, warn
+from corral.cli.options import CorralCommand, print_error, settings_options, sources, warn
 from corral.cli.output import (
     Column,
+    answer,
     console,
     json_option,
     plain,
@@ -22,6 +23,7 @@ from corral.cli.output import (
     show,
     table,
 )
+from corral.cli.units import age, short_digest
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import MACHINE_SETTINGS
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-_SHORT_DIGEST: Final = len("sha256:") + 12
 _WORDS: Final = {
     "installed": "is installed",
     "upgraded": "is upgraded",
@@ -44,7 +45,7 @@ _WORDS: Final = {
 
 
 def _on_this_machine(function: F) -> F:
-    """Adds the settings by which the worker of this machine would find and fetch backends."""
+    """Adds the settings of this machine's worker that say where backends are and come from."""
     return settings_options(worker=MACHINE_SETTINGS, gallery=None, images=None)(function)
 
 
@@ -66,7 +67,7 @@ def list_backends(as_json: bool) -> None:
     from corral.processes.local_backends import listed
 
     config = _config()
-    rows = _run(lambda: _listed(config, listed))
+    rows = _run(lambda: _list_with(config, listed))
     if as_json:
         print_json_list(rows)
     elif rows:
@@ -99,7 +100,7 @@ def install(what: str, name: str, alias: str, force: bool, as_json: bool) -> Non
         with install_bar(what) as report:
             return await local.install(order, report, force=force)
 
-    _tell(_run(lambda: _opened(_config(), act)), as_json=as_json)
+    _print_change(_run(lambda: _with_backends(_config(), act)), as_json=as_json)
 
 
 @backends.command(cls=CorralCommand)
@@ -134,7 +135,6 @@ def outdated(as_json: bool) -> int:
 @_on_this_machine
 def upgrade(names: tuple[str, ...], every: bool, as_json: bool) -> int:
     """Bring backends to the newest version. What is new already is not fetched again."""
-
     if bool(names) == every:
         raise click.UsageError("Name the backends to upgrade, or give --all.")
 
@@ -148,14 +148,14 @@ def upgrade(names: tuple[str, ...], every: bool, as_json: bool) -> int:
                 failed.append(f"{name}: {error.message}")
         return done, failed
 
-    done, failed = _run(lambda: _opened(_config(), act))
+    done, failed = _run(lambda: _with_backends(_config(), act))
     if as_json:
         print_json({"changed": done, "failed": failed})
     else:
         for changed in done:
-            _tell(changed, as_json=False)
+            _print_change(changed, as_json=False)
     for problem in failed:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {problem}", err=True)
+        print_error(problem)
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
@@ -165,7 +165,7 @@ def upgrade(names: tuple[str, ...], every: bool, as_json: bool) -> int:
 @_on_this_machine
 def delete(name: str, as_json: bool) -> None:
     """Remove a backend, with the version before it. One that is not here is no mistake."""
-    _tell(_run(lambda: _opened(_config(), lambda local: local.delete(name))), as_json=as_json)
+    _print_change(_run(lambda: _with_backends(_config(), lambda local: local.delete(name))), as_json=as_json)
 
 
 @backends.command(cls=CorralCommand)
@@ -174,7 +174,7 @@ def delete(name: str, as_json: bool) -> None:
 @_on_this_machine
 def rollback(name: str, as_json: bool) -> None:
     """Go back to the version before the present one, without fetching anything. Once more leads forward again."""
-    _tell(_run(lambda: _opened(_config(), lambda local: local.roll_back(name))), as_json=as_json)
+    _print_change(_run(lambda: _with_backends(_config(), lambda local: local.roll_back(name))), as_json=as_json)
 
 
 @backends.command(cls=CorralCommand)
@@ -186,11 +186,9 @@ def repair(as_json: bool) -> None:
     async def act(local: "LocalBackends") -> list[str]:
         return list(local.repaired)
 
-    repaired = _run(lambda: _opened(_config(), act))
-    if as_json:
-        print_json({"repaired": repaired})
-    else:
-        say(f"Put right: {', '.join(repaired)}" if repaired else "Nothing was left behind.")
+    repaired = _run(lambda: _with_backends(_config(), act))
+    sentence = f"Put right: {', '.join(repaired)}" if repaired else "Nothing was left behind."
+    answer({"repaired": repaired}, sentence, as_json=as_json)
 
 
 def _config() -> "LocalConfig":
@@ -202,15 +200,15 @@ def _config() -> "LocalConfig":
     from corral.processes.settings_sources import resolve
     from corral.processes.this_machine import machine_config
 
-    found = sources()
-    machine = machine_config(found)
+    given = sources()
+    machine = machine_config(given)
     installing = InstallingConfig(
         backends=machine.backends,
-        galleries=resolve(GalleriesConfig, found),
-        images=images_config(resolve(ImagesConfig, found), found.environment),
+        galleries=resolve(GalleriesConfig, given),
+        images=images_config(resolve(ImagesConfig, given), given.environment),
         system=machine.system_backends,
     )
-    warn(found.warnings)
+    warn(given.warnings)
     return LocalConfig(machine=machine, installing=installing)
 
 
@@ -226,14 +224,14 @@ def _run(work: Callable[[], Awaitable[T]]) -> T:
         return asyncio.run(run())
 
 
-async def _opened(config: "LocalConfig", act: "Callable[[LocalBackends], Awaitable[T]]") -> T:
+async def _with_backends(config: "LocalConfig", act: "Callable[[LocalBackends], Awaitable[T]]") -> T:
     from corral.processes.local_backends import open_local
 
     async with open_local(config) as local:
         return await act(local)
 
 
-async def _listed(config: "LocalConfig", listed: "Callable[[LocalConfig, str], list[LocalBackend]]") -> Any:
+async def _list_with(config: "LocalConfig", listed: "Callable[[LocalConfig, str], list[LocalBackend]]") -> Any:
     import asyncio
 
     from corral.processes.this_machine import measure
@@ -242,47 +240,39 @@ async def _listed(config: "LocalConfig", listed: "Callable[[LocalConfig, str], l
     return await asyncio.to_thread(listed, config, capability)
 
 
-def _tell(changed: "LocalChange", *, as_json: bool) -> None:
-    if as_json:
-        print_json(changed)
-        return
-    told = " ".join(filter(None, (changed.version, _short(changed.digest))))
-    say(f"{changed.name} {_WORDS[changed.outcome]}{f' ({told})' if told else ''}.")
-
-
-def _short(digest: str) -> str:
-    return digest[:_SHORT_DIGEST]
+def _print_change(changed: "LocalChange", *, as_json: bool) -> None:
+    build = " ".join(filter(None, (changed.version, short_digest(changed.digest))))
+    sentence = f"{changed.name} {_WORDS[changed.outcome]}{f' ({build})' if build else ''}."
+    answer(changed, sentence, as_json=as_json)
 
 
 def _columns() -> "Sequence[Column[LocalBackend]]":
-    from corral.cli.units import age
-
     now = datetime.now(UTC)
     return [
-        Column(title="NAME", cell=lambda one: plain(one.name)),
-        Column(title="KIND", cell=lambda one: one.kind),
-        Column(title="VERSION", cell=lambda one: plain(one.version or one.build or "–")),
-        Column(title="INSTALLED", cell=lambda one: age(one.installed_at, now)),
-        Column(title="BEFORE", cell=lambda one: age(one.previous_installed_at, now), least_width=90),
-        Column(title="DIGEST", cell=lambda one: plain(_short(one.digest) or "–"), least_width=110),
-        Column(title="FROM", cell=lambda one: plain(one.uri or one.gallery or "–"), least_width=130),
+        Column(title="NAME", cell=lambda backend: plain(backend.name)),
+        Column(title="KIND", cell=lambda backend: backend.kind),
+        Column(title="VERSION", cell=lambda backend: plain(backend.version or backend.build or "–")),
+        Column(title="INSTALLED", cell=lambda backend: age(backend.installed_at, now)),
+        Column(title="BEFORE", cell=lambda backend: age(backend.previous_installed_at, now), least_width=90),
+        Column(title="DIGEST", cell=lambda backend: plain(short_digest(backend.digest) or "–"), least_width=110),
+        Column(title="FROM", cell=lambda backend: plain(backend.uri or backend.gallery or "–"), least_width=130),
     ]
 
 
 def _newer_columns() -> "Sequence[Column[Newer]]":
     colours = {"current": "green", "outdated": "yellow", "unknown": "magenta", "unreachable": "red"}
     return [
-        Column(title="NAME", cell=lambda one: plain(one.name)),
-        Column(title="STATE", cell=lambda one: f"[{colours[one.state]}]{one.state}[/]"),
-        Column(title="INSTALLED", cell=lambda one: plain(_short(one.installed) or "–")),
-        Column(title="AVAILABLE", cell=lambda one: plain(_short(one.available) or "–")),
-        Column(title="REASON", cell=lambda one: plain(one.reason)),
+        Column(title="NAME", cell=lambda backend: plain(backend.name)),
+        Column(title="STATE", cell=lambda backend: f"[{colours[backend.state]}]{backend.state}[/]"),
+        Column(title="INSTALLED", cell=lambda backend: plain(short_digest(backend.installed) or "–")),
+        Column(title="AVAILABLE", cell=lambda backend: plain(short_digest(backend.available) or "–")),
+        Column(title="REASON", cell=lambda backend: plain(backend.reason)),
     ]
 
 
 @contextmanager
 def install_bar(name: str) -> "Iterator[Report]":
-    """A bar for one backend, on standard error; nothing where that is no terminal."""
+    """A progress bar for one install on standard error; nothing when that is not a terminal."""
     if not sys.stderr.isatty():
         yield _report_nothing
         return
@@ -297,11 +287,11 @@ def install_bar(name: str) -> "Iterator[Report]":
         task, onward = bar.add_task(printable(name), phase="resolving", total=None), Onward()
 
         def report(step: "InstallStep") -> None:
-            told = onward.after(step)
-            bar.update(task, completed=told.done, total=told.total or None, phase=told.phase.value)
+            progress = onward.after(step)
+            bar.update(task, completed=progress.done, total=progress.total or None, phase=progress.phase.value)
 
         yield report
 
 
 def _report_nothing(_: "InstallStep") -> None:
-    """Nobody looks."""
+    """Progress is not shown."""

@@ -1,4 +1,4 @@
-"""`corral backends apply` and `corral backends rules`: what the fleet shall have, from now on."""
+"""`corral backends apply` and `corral backends rules`: which backends nodes with certain labels must have."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,9 @@ from corral.cli.backends.tables import plan_table
 from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.operation_watch import Watching, wait_options, watched_all
-from corral.cli.operation_words import SHORT_ID
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, say, show, table
-from corral.cli.units import age
+from corral.cli.units import SHORT_ID, age
 from corral.processes.exit_codes import ExitCode
 from corral.wire.fleet_rule_views import (
     AppliedRules,
@@ -68,7 +67,6 @@ def apply(
     unless --prune is given. Ends with 0 when all is well, 1 when something failed, 2 when it goes on, or when a rule
     names a backend that nobody knows.
     """
-
     from corral.cli.backends.fleet_file import read_fleet_file
 
     rules = read_fleet_file(path)
@@ -78,7 +76,7 @@ def apply(
         return None
     applied, kept = _put(client, rules, prune or "")
     if not as_json:
-        _tell_changes(applied, rules, kept)
+        _say_changes(applied, rules, kept)
 
     def document(last: list[OperationView]) -> object:
         return msgspec.structs.replace(applied, operations=last)
@@ -99,16 +97,15 @@ def rules() -> None:
 @connected
 def list_rules(as_json: bool) -> None:
     """List the rules, and how far their nodes are."""
-
-    found = _known(open_client())
+    rule_set = _fetch_rules(open_client())
     if as_json:
-        print_json(found)
+        print_json(rule_set)
         return
-    if not found.items:
+    if not rule_set.items:
         say("There are no fleet rules; `corral backends apply` makes some.")
         return
-    show(rule_table(found.items, datetime.now(UTC), width=console().width))
-    for problem in problem_lines(found.items):
+    show(rule_table(rule_set.items, datetime.now(UTC), width=console().width))
+    for problem in problem_lines(rule_set.items):
         say(problem)
 
 
@@ -121,66 +118,65 @@ def delete_rule(name: str) -> None:
     say(f"The fleet rule {name} is deleted. What it demanded is left as it is.")
 
 
-def _known(client: ApiClient) -> RuleSetView:
+def _fetch_rules(client: ApiClient) -> RuleSetView:
 
     return client.get(_PATH, RuleSetView)
 
 
 def _put(client: ApiClient, rules: Sequence[RuleAsk], prune: str) -> tuple[AppliedRules, list[str]]:
-    """What came of it, and which rules were kept. Whoever changes the rules at the same time loses nothing."""
-
-    for left in reversed(range(_TRIES)):
-        known = _known(client)
-        body, kept = _whole_set(known, rules, prune)
+    """Replace the rules without losing a concurrent change; returns the answer and the names of kept rules."""
+    for tries_left in reversed(range(_TRIES)):
+        current = _fetch_rules(client)
+        body, kept = _whole_set(current, rules, prune)
         try:
-            return client.put(_PATH, AppliedRules, body, headers={"If-Match": f'"{known.revision}"'}), kept
+            return client.put(_PATH, AppliedRules, body, headers={"If-Match": f'"{current.revision}"'}), kept
         except PeerRefused as error:
-            if error.status != _CHANGED_MEANWHILE or not left:
+            if error.status != _CHANGED_MEANWHILE or not tries_left:
                 raise
         except PeerUnavailable:
-            if not left:
+            if not tries_left:
                 raise
             time.sleep(_PAUSE_SECONDS)  # it may have been stored, and the answer lost: the same again does no harm
     raise AssertionError("unreachable")
 
 
-def _whole_set(known: RuleSetView, rules: Sequence[RuleAsk], prune: str) -> tuple[RulesAsk, list[str]]:
-    """The file's rules, and those that are there beside them."""
-
-    named = {one.name for one in rules}
-    others = [] if prune else [one for one in known.items if one.name not in named]
-    beside = [
-        RuleAsk(name=one.name, backend=one.backend, labels=one.labels, uri=one.uri, alias=one.alias) for one in others
+def _whole_set(current: RuleSetView, rules: Sequence[RuleAsk], prune: str) -> tuple[RulesAsk, list[str]]:
+    """The rules in the file together with the fleet's other rules, unless these are pruned."""
+    named = {rule.name for rule in rules}
+    other_rules = [] if prune else [rule for rule in current.items if rule.name not in named]
+    kept = [
+        RuleAsk(name=rule.name, backend=rule.backend, labels=rule.labels, uri=rule.uri, alias=rule.alias)
+        for rule in other_rules
     ]
-    return RulesAsk(rules=[*rules, *beside], prune=prune), [one.name for one in beside]
+    return RulesAsk(rules=[*rules, *kept], prune=prune), [rule.name for rule in kept]
 
 
 def _show_plan(client: ApiClient, rules: Sequence[RuleAsk], prune: str, *, as_json: bool) -> None:
 
-    body, kept = _whole_set(_known(client), rules, prune)
+    body, kept = _whole_set(_fetch_rules(client), rules, prune)
     plan = client.post(f"{_PATH}/plan", RulesPlan, body)
     if as_json:
         print_json(plan)
         return
     for line in change_lines(plan.changes, rules):
         say(line)
-    _tell_kept(kept)
+    _say_kept(kept)
     for part in plan_parts(plan, width=console().width):
         show(part)
     warn(doubt_lines(plan.doubts))
     say("Nothing was changed." if plan.acts or change_lines(plan.changes, rules) else "Nothing would change.")
 
 
-def _tell_changes(applied: AppliedRules, rules: Sequence[RuleAsk], kept: Sequence[str]) -> None:
+def _say_changes(applied: AppliedRules, rules: Sequence[RuleAsk], kept: Sequence[str]) -> None:
 
     for line in change_lines(applied.changes, rules) or ["The rules are as they were."]:
         say(line)
-    _tell_kept(kept)
+    _say_kept(kept)
     if not applied.operations and not applied.doubts:
         say("Nothing is left to do.")
 
 
-def _tell_kept(kept: Sequence[str]) -> None:
+def _say_kept(kept: Sequence[str]) -> None:
 
     if kept:
         say(f"Not in the file, and kept: {listed(kept)}. --prune removes them.")
@@ -188,12 +184,12 @@ def _tell_kept(kept: Sequence[str]) -> None:
 
 def rule_table(rules: Sequence[RuleView], now: datetime, *, width: int) -> "Table":
     columns: list[Column[RuleView]] = [
-        Column(title="NAME", cell=lambda one: plain(one.name)),
-        Column(title="BACKEND", cell=lambda one: plain(one.backend)),
-        Column(title="ON", cell=lambda one: plain(selector_text(one.labels))),
-        Column(title="NODES", cell=lambda one: plain(_counts(one))),
-        Column(title="MADE", cell=lambda one: f"{age(one.made_at, now)} by {plain(one.made_by)}", least_width=100),
-        Column(title="FROM", cell=lambda one: plain(one.uri or "–"), least_width=120),
+        Column(title="NAME", cell=lambda rule: plain(rule.name)),
+        Column(title="BACKEND", cell=lambda rule: plain(rule.backend)),
+        Column(title="ON", cell=lambda rule: plain(selector_text(rule.labels))),
+        Column(title="NODES", cell=lambda rule: plain(_counts(rule))),
+        Column(title="MADE", cell=lambda rule: f"{age(rule.made_at, now)} by {plain(rule.made_by)}", least_width=100),
+        Column(title="FROM", cell=lambda rule: plain(rule.uri or "–"), least_width=120),
     ]
     return table(columns, rules, width=width)
 
@@ -203,43 +199,44 @@ def _counts(rule: RuleView) -> str:
 
 
 def selector_text(labels: Mapping[str, str]) -> str:
-    """`zone=a, disk=ssd`."""
+    """Labels as `zone=a, disk=ssd`."""
     return ", ".join(f"{key}={value}" for key, value in labels.items()) or "every node"
 
 
 def change_lines(change: RuleChanges, rules: Sequence[RuleAsk]) -> list[str]:
-    """A line for each rule that changes, with what it demands from then on."""
-    wanted = {one.name: f"{one.backend} on {selector_text(one.labels)}" for one in rules}
+    """A line for each rule that changes, with what it requires now."""
+    texts = {rule.name: f"{rule.backend} on {selector_text(rule.labels)}" for rule in rules}
     return [
-        *(f"+ {name}: {wanted.get(name, '')}" for name in change.added),
-        *(f"~ {name}: {wanted.get(name, '')}" for name in change.changed),
+        *(f"+ {name}: {texts.get(name, '')}" for name in change.added),
+        *(f"~ {name}: {texts.get(name, '')}" for name in change.changed),
         *(f"- {name}" for name in change.removed),
     ]
 
 
 def plan_parts(plan: RulesPlan, *, width: int) -> "list[RenderableType]":
-    """Which nodes, and which are blocked and why."""
+    """The plan as tables: which node does what, and which are blocked and why."""
     parts: list[RenderableType] = []
     for act in plan.acts:
         because = f" because of {act.rule}" if act.rule else ""
         parts += [plain(f"{act.verb} {act.backend}{because}:"), plan_table(act.nodes, act.verb, width=width), ""]
     if plan.unmet:
         parts.append("under way already:")
-        parts += [plain(_unmet(one)) for one in plan.unmet]
+        parts += [plain(_unmet_text(unmet)) for unmet in plan.unmet]
         parts.append("")
     return parts
 
 
-def _unmet(one: UnmetView) -> str:
-    why = f": {one.message}" if one.message else ""
-    return f"{one.node_name}: {one.status} because of {one.rule}, operation {one.operation[:SHORT_ID]}{why}"
+def _unmet_text(unmet: UnmetView) -> str:
+    why = f": {unmet.message}" if unmet.message else ""
+    return f"{unmet.node_name}: {unmet.status} because of {unmet.rule}, operation {unmet.operation[:SHORT_ID]}{why}"
 
 
 def problem_lines(rules: Sequence[RuleView]) -> list[str]:
+    """A sentence for each node that does not meet a rule, and for each doubtful rule."""
     unmet = [f"{rule.name}: {node}: {why}" for rule in rules for node, why in sorted(rule.unmet.items())]
     return [*unmet, *doubt_lines({rule.name: rule.doubt for rule in rules if rule.doubt})]
 
 
 def doubt_lines(doubts: Mapping[str, str]) -> list[str]:
-    """A sentence for each rule that perhaps nobody can satisfy."""
+    """A sentence for each rule that names a backend nobody knows."""
     return [f"{rule}: {why}" for rule, why in sorted(doubts.items())]

@@ -9,14 +9,13 @@ import msgspec
 
 from corral.base.words import listed
 from corral.cli.output import Column, plain, table
-from corral.cli.units import age, size
+from corral.cli.units import age, short_digest, size
 from corral.frontend.backends.decide.upgrades import BuildIdentity, is_alike, usual_build
 from corral.wire.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SHORT_DIGEST: Final = len("sha256:") + 12
 _REACHED: Final = {"install": "it is there", "upgrade": "it has the newest", "delete": "it is not there"}
 
 
@@ -32,9 +31,9 @@ class Row:
     """Whether more nodes have another build, or a newer one is on as many. What is not told is no difference."""
 
 
-def rows(found: FleetBackends) -> list[Row]:
-    """By name, with the build first that most nodes have."""
-    return [row for backend in found.items for row in _rows_of(backend)]
+def rows(listing: FleetBackends) -> list[Row]:
+    """Rows by name; the most common build of a backend comes first."""
+    return [row for backend in listing.items for row in _rows_of(backend)]
 
 
 def _rows_of(backend: FleetBackendView) -> list[Row]:
@@ -53,48 +52,51 @@ def build_of(node: NodeBackendView) -> BuildIdentity:
     return node.version, node.digest
 
 
-def only_on(found: FleetBackends, ids: Sequence[str]) -> FleetBackends:
-    """What these nodes have."""
+def only_on(listing: FleetBackends, ids: Sequence[str]) -> FleetBackends:
+    """The listing restricted to these nodes."""
     items = [
-        msgspec.structs.replace(one, nodes=[node for node in one.nodes if node.node_id in ids]) for one in found.items
+        msgspec.structs.replace(backend, nodes=[node for node in backend.nodes if node.node_id in ids])
+        for backend in listing.items
     ]
-    return FleetBackends(items=[one for one in items if one.nodes], unheard=found.unheard)
+    return FleetBackends(items=[backend for backend in items if backend.nodes], unheard=listing.unheard)
 
 
-def backend_table(found: Sequence[Row], now: datetime, *, width: int) -> "Table":
+def backend_table(rows: Sequence[Row], now: datetime, *, width: int) -> "Table":
     columns: list[Column[Row]] = [
         Column(title="NAME", cell=lambda row: plain(row.name)),
         Column(title="VERSION", cell=lambda row: plain(row.build[0] or "–")),
         Column(title="NODES", cell=_nodes),
         Column(title="INSTALLED", cell=lambda row: _installed(row, now), least_width=80),
-        Column(title="TOLD", cell=lambda row: age(min(one.seen_at for one in row.nodes), now), least_width=100),
-        Column(title="DIGEST", cell=lambda row: plain(row.build[1][:_SHORT_DIGEST] or "–"), least_width=110),
+        Column(title="TOLD", cell=lambda row: age(min(node.seen_at for node in row.nodes), now), least_width=100),
+        Column(title="DIGEST", cell=lambda row: plain(short_digest(row.build[1]) or "–"), least_width=110),
         Column(title="FROM", cell=lambda row: plain(row.nodes[0].uri or "–"), least_width=140),
     ]
-    return table(columns, found, width=width)
+    return table(columns, rows, width=width)
 
 
 def _nodes(row: Row) -> str:
-    names = plain(listed([_node(one) for one in row.nodes]))
+    names = plain(listed([_node(node) for node in row.nodes]))
     return f"[yellow]{names} (differs)[/]" if row.differs else names
 
 
 def _node(node: NodeBackendView) -> str:
-    """What is told by a node that cannot be asked now is its last word."""
+    """The node's name, with its status when its report may be old."""
     return node.node_name if node.node_status in ("healthy", "draining") else f"{node.node_name} ({node.node_status})"
 
 
 def _installed(row: Row, now: datetime) -> str:
-    return "with the system" if row.is_system else age(max(one.installed_at for one in row.nodes), now)
+    return "with the system" if row.is_system else age(max(node.installed_at for node in row.nodes), now)
 
 
 def plan_table(planned: Sequence[PlannedView], verb: str, *, width: int) -> "Table":
     columns: list[Column[PlannedView]] = [
-        Column(title="NODE", cell=lambda one: plain(one.node_name)),
-        Column(title="STATUS", cell=lambda one: plain(one.node_status)),
-        Column(title="BACKEND", cell=lambda one: plain(one.backend)),
-        Column(title="BYTES", cell=lambda one: "–" if one.download_bytes is None else size(one.download_bytes)),
-        Column(title="WHAT WOULD HAPPEN", cell=lambda one: plain(_outcome(one, verb)), wraps=True),
+        Column(title="NODE", cell=lambda target: plain(target.node_name)),
+        Column(title="STATUS", cell=lambda target: plain(target.node_status)),
+        Column(title="BACKEND", cell=lambda target: plain(target.backend)),
+        Column(
+            title="BYTES", cell=lambda target: "–" if target.download_bytes is None else size(target.download_bytes)
+        ),
+        Column(title="WHAT WOULD HAPPEN", cell=lambda target: plain(_outcome(target, verb)), wraps=True),
     ]
     return table(columns, planned, width=width)
 

@@ -1,4 +1,4 @@
-"""How `corral backends outdated` asks, waits and tells."""
+"""`corral backends outdated`: asks what is outdated, waits for a new check, and prints the answer."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from corral.base.words import listed
 from corral.cli.client import ApiClient
 from corral.cli.output import Column, plain, say, show, table
-from corral.cli.units import age
+from corral.cli.units import age, short_digest
 from corral.wire.galleries import BackendUpgradeView, NodeUpgradeView, UpgradesView
 
 if TYPE_CHECKING:
@@ -20,58 +20,58 @@ PATH: Final = "/api/v1/backends/upgrades"
 _PAUSE_SECONDS: Final = 0.3
 _PATIENCE_SECONDS: Final = 150.0
 """Longer than a frontend waits for galleries that do not answer."""
-_SHORT_DIGEST: Final = len("sha256:") + 12
 
 
-def looked_at(client: ApiClient) -> UpgradesView:
-    """What is known, however old."""
+def last_check(client: ApiClient) -> UpgradesView:
+    """The result of the last check."""
     return client.get(PATH, UpgradesView)
 
 
-def look_now(client: ApiClient) -> UpgradesView:
-    """What is known once a frontend has looked anew, or as it was when that takes too long."""
+def new_check(client: ApiClient) -> UpgradesView:
+    """The result of a new check, or of the last one when the new one takes too long."""
     before = client.post(f"{PATH}/check", UpgradesView)
     until = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < until:
-        found = looked_at(client)
-        if found.checked_at != before.checked_at:
-            return found
+        latest = last_check(client)
+        if latest.checked_at != before.checked_at:
+            return latest
         time.sleep(_PAUSE_SECONDS)
     return before
 
 
-def tell(found: UpgradesView, now: datetime, *, width: int) -> None:
-    rows = [row for one in found.items if one.needs_upgrade for row in _rows(one)]
+def print_upgrades(upgrades: UpgradesView, now: datetime, *, width: int) -> None:
+    """Print what is outdated, what is unknown, and when that was checked."""
+    rows = [row for backend in upgrades.items if backend.needs_upgrade for row in _rows(backend)]
     if rows:
         show(_upgrade_table(rows, width=width))
-    elif not found.items:
+    elif not upgrades.items:
         say("No backend is installed that could be outdated.")
-    elif all(node.freshness == "current" for one in found.items for node in one.nodes):
+    elif all(node.freshness == "current" for backend in upgrades.items for node in backend.nodes):
         say("Nothing is outdated.")
     else:
         say("Nothing is known to be outdated.")
-    for line in _unknown_lines(found.items):
+    for line in _unknown_lines(upgrades.items):
         say(line)
-    if found.problem:
-        say(f"Not up to date: {found.problem}.")
-    when = "never asked yet" if found.checked_at is None else f"asked {age(found.checked_at, now)}"
+    if upgrades.problem:
+        say(f"Not up to date: {upgrades.problem}.")
+    when = "never asked yet" if upgrades.checked_at is None else f"asked {age(upgrades.checked_at, now)}"
     say(f"Galleries and registries were {when}; --refresh asks again.")
 
 
 def _unknown_lines(backends: Sequence[BackendUpgradeView]) -> list[str]:
-    """One line for each backend and reason, with the nodes where nobody can tell whether it is outdated."""
+    """A line for each backend and reason why nobody knows whether it is outdated, with the nodes."""
     lines = []
     for backend in backends:
         for reason, nodes in _unknown_nodes(backend).items():
             where = listed([node.node_name for node in nodes])
             lines.append(f"Nobody can tell whether {backend.name} on {where} is outdated: {reason}.")
-    if any(one.available_digest and _unknown_nodes(one) for one in backends):
+    if any(backend.available_digest and _unknown_nodes(backend) for backend in backends):
         lines.append("`corral backends upgrade NAME` fetches what is offered now.")
     return lines
 
 
 def _unknown_nodes(backend: BackendUpgradeView) -> dict[str, list[NodeUpgradeView]]:
-    """By the reason why nobody can tell."""
+    """Nodes where nobody knows whether the backend is outdated, by reason."""
     groups: dict[str, list[NodeUpgradeView]] = {}
     for node in backend.nodes:
         if node.freshness == "unknown":
@@ -81,15 +81,15 @@ def _unknown_nodes(backend: BackendUpgradeView) -> dict[str, list[NodeUpgradeVie
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """Nodes of one backend that stand alike."""
+    """Nodes that have the same build of a backend."""
 
     backend: BackendUpgradeView
     nodes: Sequence[NodeUpgradeView]
 
     @property
     def state(self) -> str:
-        one = self.nodes[0]
-        return "outdated" if one.freshness == "outdated" else "differs"
+        node = self.nodes[0]
+        return "outdated" if node.freshness == "outdated" else "differs"
 
 
 def _rows(backend: BackendUpgradeView) -> list[_Row]:
@@ -113,4 +113,4 @@ def _upgrade_table(rows: Sequence[_Row], *, width: int) -> "Table":
 
 
 def _build(version: str, digest: str) -> str:
-    return plain(" ".join(filter(None, (version, digest[:_SHORT_DIGEST]))) or "–")
+    return plain(" ".join(filter(None, (version, short_digest(digest)))) or "–")

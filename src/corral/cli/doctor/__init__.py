@@ -17,17 +17,15 @@ if TYPE_CHECKING:
 PROBLEM: Final = "problem"
 
 
-def local_diagnostics(seen: "Examination") -> "Sequence[Callable[[Examination], Finding | None]]":
-    """In the order in which a person would look. None: the question does not arise.
+def local_diagnostics(examination: "Examination") -> "Sequence[Callable[[Examination], Finding | None]]":
+    """The checks to run, in the order in which a person would look; a check returns None when it does not apply.
 
-    Whoever names a frontend asks about that fleet: what else is on this machine, a fleet of `corral up` for example,
-    is of no interest then.
+    With --url only the frontend is checked: what runs on this machine may be another fleet.
     """
-
     from corral.cli.doctor import frontend, machine
 
     of_frontend = (frontend.check_frontend, frontend.check_key, frontend.check_version, frontend.check_clock)
-    if seen.settings.url:
+    if examination.settings.url:
         return of_frontend
     of_data = (machine.check_data_directory, machine.check_disk_space, machine.check_processes)
     return (*of_data, *of_frontend, machine.check_nats, machine.check_port)
@@ -46,14 +44,14 @@ def doctor(as_json: bool) -> int:
     from corral.processes.settings import ClientSettings
     from corral.processes.settings_sources import resolve
 
-    found = sources()
-    seen = examine(resolve(ClientSettings, found))
-    here = [finding for check in local_diagnostics(seen) if (finding := check(seen)) is not None]
-    there = seen.frontend.report.findings if seen.frontend.report is not None else []
+    given = sources()
+    examination = examine(resolve(ClientSettings, given))
+    here = [finding for check in local_diagnostics(examination) if (finding := check(examination)) is not None]
+    there = examination.frontend.report.findings if examination.frontend.report is not None else []
     if as_json:
         print_json({"here": here, "frontend": there})
     else:
-        warn(found.warnings)
+        warn(given.warnings)
         _show(here, there)
     problems = [finding for finding in [*here, *there] if finding.level == PROBLEM]
     return ExitCode.FAILED if problems else ExitCode.OK

@@ -1,4 +1,4 @@
-"""What all diagnostics look at: found out once, before the first of them asks."""
+"""What all diagnostics look at, gathered once before the first of them runs."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ PROBLEM: Final = "problem"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendWords:
-    """What the frontend answered, as far as it did."""
+    """What the frontend answered, or why it did not."""
 
     target: FrontendTarget | None = None
     trouble: CorralError | None = None
@@ -30,12 +30,14 @@ class FrontendWords:
 
     @property
     def is_there(self) -> bool:
-        """Something answered, be it a refusal."""
+        """Whether something answered, even if it was a refusal."""
         return self.report is not None or isinstance(self.trouble, AccessDenied)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
+    """What is known about this machine and its frontend."""
+
     settings: ClientSettings
     up: UpFile | None
     frontend: FrontendWords

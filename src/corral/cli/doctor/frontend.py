@@ -11,13 +11,14 @@ from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, fin
 from corral.wire.nodes import Finding
 
 
-def check_frontend(seen: Examination) -> Finding:
-    words = seen.frontend
+def check_frontend(examination: Examination) -> Finding:
+    """Does a frontend answer?"""
+    words = examination.frontend
     if words.target is None:
         return finding(
             "frontend",
             PROBLEM,
-            f"no frontend is known: there is no up.json in {seen.settings.data}",
+            f"no frontend is known: there is no up.json in {examination.settings.data}",
             "Start one with `corral up`, or name one with --url or CORRAL_URL.",
         )
     if words.is_there:
@@ -26,7 +27,7 @@ def check_frontend(seen: Examination) -> Finding:
 
 
 def _summary(target: FrontendTarget, trouble: CorralError | None) -> str:
-    """Without the advice to ask doctor."""
+    """What failed, without the error's advice to run doctor."""
     match trouble:
         case FrontendFailed():
             return f"{target.url} answers, but: {trouble.said}"
@@ -46,17 +47,19 @@ _KEY_REMEDY = (
 )
 
 
-def check_key(seen: Examination) -> Finding | None:
-    words = seen.frontend
+def check_key(examination: Examination) -> Finding | None:
+    """Does the frontend accept our key?"""
+    words = examination.frontend
     if isinstance(words.trouble, AccessDenied):
         return finding("key", PROBLEM, words.trouble.message, _KEY_REMEDY)
     return finding("key", OK, "the frontend accepts it") if words.report is not None else None
 
 
-def check_version(seen: Examination) -> Finding | None:
-    if seen.frontend.version is None:
+def check_version(examination: Examination) -> Finding | None:
+    """Do this program and the frontend have the same version?"""
+    if examination.frontend.version is None:
         return None
-    theirs = seen.frontend.version.version
+    theirs = examination.frontend.version.version
     if theirs == __version__:
         return finding("version", OK, f"{theirs} here and there")
     return finding(
@@ -65,15 +68,16 @@ def check_version(seen: Examination) -> Finding | None:
 
 
 TOLERATED_SECONDS: Final = 5.0
-"""The frontend tells its time in whole seconds, and the answer was under way."""
+"""The frontend sends its time in whole seconds, and the answer took some time to arrive."""
 ALARMING_SECONDS: Final = 300.0
-"""Keys and certificates begin to look expired, or not yet valid."""
+"""From here on keys and certificates may look expired, or not yet valid."""
 EARLIEST: Final = datetime(2025, 1, 1, tzinfo=UTC)
 """Corral did not exist before: such a clock was never set."""
 
 
-def check_clock(seen: Examination) -> Finding:
-    return judge_clock(seen.frontend.clock_ahead_seconds, datetime.now(UTC))
+def check_clock(examination: Examination) -> Finding:
+    """Does our clock agree with the frontend's?"""
+    return judge_clock(examination.frontend.clock_ahead_seconds, datetime.now(UTC))
 
 
 def judge_clock(ahead_seconds: float | None, now: datetime) -> Finding:

@@ -14,8 +14,9 @@ from corral.processes.up_file import NAME, UpPids
 from corral.wire.nodes import Finding
 
 
-def check_data_directory(seen: Examination) -> Finding:
-    path = seen.settings.data
+def check_data_directory(examination: Examination) -> Finding:
+    """Can the data directory be used, and is it private?"""
+    path = examination.settings.data
     if not path.exists():
         return finding("data directory", OK, f"{path} is not there yet; `corral up` makes it")
     if not path.is_dir():
@@ -33,13 +34,14 @@ def check_data_directory(seen: Examination) -> Finding:
 
 
 LITTLE: Final = 1024**3
-"""Less than any model is large."""
+"""Smaller than most models."""
 TOO_LITTLE: Final = 100 * 1024**2
-"""The database itself may soon fail to grow."""
+"""The database may soon have no room to grow."""
 
 
-def check_disk_space(seen: Examination) -> Finding:
-    path = _existing_parent(seen.settings.data)
+def check_disk_space(examination: Examination) -> Finding:
+    """Is there space on the disk of the data directory?"""
+    path = _existing_parent(examination.settings.data)
     try:
         free = shutil.disk_usage(path).free
     except OSError as error:
@@ -59,15 +61,16 @@ def _existing_parent(path: Path) -> Path:
     return next((place for place in (path, *path.absolute().parents) if place.exists()), Path("/"))
 
 
-def check_processes(seen: Examination) -> Finding:
-    if seen.up is None:
-        return finding("processes", OK, f"no `corral up` runs in {seen.settings.data}")
-    named = _process_ids(seen.up.pids)
+def check_processes(examination: Examination) -> Finding:
+    """Do the processes run that `up.json` names?"""
+    if examination.up is None:
+        return finding("processes", OK, f"no `corral up` runs in {examination.settings.data}")
+    named = _process_ids(examination.up.pids)
     dead = [name for name, pid in named.items() if not is_alive(pid)]
     if not dead:
         return finding("processes", OK, f"all {len(named)} processes of `corral up` run")
     if len(dead) == len(named):
-        left = seen.settings.data / NAME
+        left = examination.settings.data / NAME
         return finding(
             "processes", WARNING, f"none of the processes in {left} runs", "Start again with `corral up`; it tidies up."
         )
@@ -82,7 +85,7 @@ def _process_ids(pids: UpPids) -> dict[str, int]:
 
 
 def is_alive(pid: int) -> bool:
-    """A process that ended and was not reaped yet is dead, too."""
+    """Whether the process runs; one that ended and was not reaped yet does not."""
     import psutil
 
     try:
@@ -95,11 +98,11 @@ _NATS_TIMEOUT_SECONDS: Final = 3.0
 _NATS_PORT: Final = 4222
 
 
-def check_nats(seen: Examination) -> Finding | None:
-    """Only `up.json` says where NATS is; of other fleets the frontend tells."""
-    if seen.up is None:
+def check_nats(examination: Examination) -> Finding | None:
+    """Can NATS be reached from here? Only `up.json` says where it is; for other fleets the frontend checks it."""
+    if examination.up is None:
         return None
-    parts = urlsplit(seen.up.nats_url)
+    parts = urlsplit(examination.up.nats_url)
     host, port = parts.hostname or "", parts.port or _NATS_PORT
     if greets(host, port):
         return finding("nats", OK, f"{host}:{port} answers")
@@ -107,7 +110,7 @@ def check_nats(seen: Examination) -> Finding | None:
 
 
 def greets(host: str, port: int) -> bool:
-    """A NATS server speaks first."""
+    """Whether a NATS server answers, which sends its INFO first."""
     try:
         with socket.create_connection((host, port), timeout=_NATS_TIMEOUT_SECONDS) as connection:
             connection.settimeout(_NATS_TIMEOUT_SECONDS)
@@ -120,9 +123,9 @@ _UP_HOST: Final = "127.0.0.1"
 _UP_PORT: Final = 8080
 
 
-def check_port(seen: Examination) -> Finding | None:
-    """Of no interest while a fleet runs: then the port is taken, and rightly so."""
-    if seen.up is not None or seen.frontend.is_there:
+def check_port(examination: Examination) -> Finding | None:
+    """Is the port free that `corral up` would take? Not checked while a fleet runs, because it has the port."""
+    if examination.up is not None or examination.frontend.is_there:
         return None
     if is_free(_UP_HOST, _UP_PORT):
         return finding("ports", OK, f"port {_UP_PORT} is free for `corral up`")
