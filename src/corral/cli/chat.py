@@ -9,12 +9,11 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
-from corral.cli.client import ApiClient
+from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model
 from corral.cli.options import CorralCommand
@@ -192,7 +191,7 @@ def _watch_load(client: ApiClient, model: str, line: _StatusLine) -> None:
     try:
         while not line.has_ended_within(pause):
             pause = _PERIOD_SECONDS
-            if text := load_text(client.get(f"/api/v1/models/{quote(model, safe='')}", ModelView)):
+            if text := load_text(client.get(api_path("models", model), ModelView)):
                 line.write(text)
     except CorralError:
         pass  # the request for the answer reports the same error

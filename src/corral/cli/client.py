@@ -246,9 +246,6 @@ def read_events(lines: Iterable[bytes]) -> Iterator[tuple[str, str]]:
                 identity = value
 
 
-def operation_path(operation_id: str, *rest: str) -> str:
-    return "/".join(["/api/v1/operations", *(quote(part, safe="") for part in (operation_id, *rest))])
-
-
-def node_path(node_id: str, *rest: str) -> str:
-    return "/".join(["/api/v1/nodes", *(quote(part, safe="") for part in (node_id, *rest))])
+def api_path(*parts: str) -> str:
+    """A path of the native API, such as `/api/v1/nodes/ID/drain`; each part is quoted."""
+    return "/".join(["/api/v1", *(quote(part, safe="") for part in parts)])

@@ -10,7 +10,19 @@ from corral.base.settings import settings_of
 from corral.cli.client import ApiClient
 from corral.cli.connection import NoFrontendKnown, open_client
 from corral.cli.options import CorralCommand, given_flags, settings_options, sources, warn
-from corral.cli.output import Column, console, facts, json_option, plain, print_json, print_json_list, say, show, table
+from corral.cli.output import (
+    Column,
+    console,
+    facts,
+    json_option,
+    plain,
+    print_json,
+    print_json_list,
+    say,
+    show,
+    show_view,
+    table,
+)
 from corral.cli.units import ago
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import MACHINE_SETTINGS, section
@@ -132,10 +144,7 @@ def show_backend(name: str, local: bool, as_json: bool) -> None:
         fits = fit_facts(client, fleet_view)
     else:
         view, fits = _backend_here(name)
-    if as_json:
-        print_json(view)
-    else:
-        show(facts(_facts(view, fits)))
+    show_view(view, lambda: facts(_facts(view, fits)), as_json=as_json)
 
 
 def _backend_here(name: str) -> tuple[BackendView, list[tuple[str, str]]]:

@@ -1,39 +1,36 @@
 """The part of `corral gallery` that asks a fleet: what its galleries offer, and which nodes can run it."""
 
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from typing import Final
 
 from corral.base.words import listed
+from corral.cli.client import ApiClient, api_path
 from corral.cli.output import Column, plain
 from corral.wire.galleries import FleetGalleryListing, FleetOfferView, NodesFitView
-
-if TYPE_CHECKING:
-    from corral.cli.client import ApiClient
 
 _PATH: Final = "/api/v1/galleries"
 
 
-def offered(client: "ApiClient", *, term: str = "", refresh: bool = False) -> FleetGalleryListing:
+def offered(client: ApiClient, *, term: str = "", refresh: bool = False) -> FleetGalleryListing:
     """What the fleet's galleries offer; with a term, only what mentions all its words."""
     query = [("term", term)] if term else []
     return client.get(_PATH, FleetGalleryListing, [*query, ("refresh", "1")] if refresh else query)
 
 
-def offer(client: "ApiClient", name: str) -> FleetOfferView:
+def offer(client: ApiClient, name: str) -> FleetOfferView:
     """One backend of the galleries; NotFound suggests similar names."""
-    return client.get(f"{_PATH}/backends/{quote(name, safe='')}", FleetOfferView)
+    return client.get(api_path("galleries", "backends", name), FleetOfferView)
 
 
 def fits_somewhere(view: FleetOfferView) -> bool:
     return any(fit.verdict == "fits" for fit in view.fits)
 
 
-def whose(client: "ApiClient") -> str:
+def whose(client: ApiClient) -> str:
     """The sentence below a listing that says it is about the fleet."""
     return f"This is for the nodes of the fleet at {client.target.url}; --local tells it for this machine."
 
 
-def fit_facts(client: "ApiClient", view: FleetOfferView) -> list[tuple[str, str]]:
+def fit_facts(client: ApiClient, view: FleetOfferView) -> list[tuple[str, str]]:
     """Which nodes can run a backend, for `corral gallery show`."""
     fits = [("Fits", f"{_verdict(fit)} on {listed(fit.nodes)}: {fit.build or fit.reason}") for fit in view.fits]
     would = dict.fromkeys(name for fit in view.fits for name in fit.would_fit)

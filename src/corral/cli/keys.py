@@ -4,27 +4,23 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 import click
 import msgspec
 
 from corral.base.errors import AccessDenied, Conflict, NotFound
-from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreachable
+from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreachable, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, settings_options, warn
 from corral.cli.options import sources as given_sources
 from corral.cli.output import (
     Column,
     answer,
-    console,
     json_option,
     plain,
     print_json,
-    print_json_list,
-    show,
+    print_table,
     styled,
-    table,
 )
 from corral.cli.units import age, duration_text, moment
 from corral.wire.keys import Scope
@@ -85,9 +81,6 @@ def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) ->
 def list_keys(with_ended: bool, as_json: bool) -> None:
     """List the keys. The keys themselves are stored nowhere."""
     keys = [key for key in _all_keys(open_client()) if with_ended or key.state == "active"]
-    if as_json:
-        print_json_list(keys)
-        return
     now = datetime.now(UTC)
     columns: Sequence[Column[KeyView]] = (
         Column(title="ID", cell=lambda key: plain(key.id)),
@@ -97,7 +90,7 @@ def list_keys(with_ended: bool, as_json: bool) -> None:
         Column(title="EXPIRES", cell=lambda key: _expiry(key, now), least_width=90),
         Column(title="MADE", cell=lambda key: f"{age(key.created_at, now)} by {plain(key.created_by)}", least_width=70),
     )
-    show(table(columns, keys, width=console().width) if keys else "There is no key.")
+    print_table(keys, columns, nothing="There is no key.", as_json=as_json)
 
 
 def _expiry(key: KeyView, now: datetime) -> str:
@@ -117,7 +110,7 @@ def revoke_key(key: str, as_json: bool) -> None:
     """Revoke a key, named by its id or by its name. It stops working at once, for good."""
     client = open_client()
     revoked = choose_key(_all_keys(client), key)
-    body = client.delete(f"/api/v1/keys/{quote(revoked.id, safe='')}")
+    body = client.delete(api_path("keys", revoked.id))
     unconfirmed = msgspec.json.decode(body, type=RevokedKey).unconfirmed_gateways if body else []
     warn(_unconfirmed(unconfirmed, "may still take this key"))
     document = {"revoked": revoked.id, **({"unconfirmed_gateways": unconfirmed} if unconfirmed else {})}

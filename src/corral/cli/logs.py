@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from corral.base.clock import Backoff
 from corral.base.errors import Conflict, NotFound, PeerRefused, PeerUnavailable
-from corral.cli.client import ApiClient, FrontendFailed
+from corral.cli.client import ApiClient, FrontendFailed, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import all_nodes, choose_node, complete_model, complete_node
 from corral.cli.options import CorralCommand, warn
@@ -162,7 +162,7 @@ def sources_of(client: ApiClient, name: str) -> list[LogSource]:
 def _of_model(client: ApiClient, name: str, nodes: Iterable[NodeDetail]) -> list[LogSource] | None:
     """The processes of a model's replicas, also of those that are gone; None when there is no such model."""
     try:
-        model = client.get(f"/api/v1/models/{quote(name, safe='')}", ModelView)
+        model = client.get(api_path("models", name), ModelView)
     except NotFound:
         return None
     names = {node.id: node.name for node in nodes}

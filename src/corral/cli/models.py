@@ -1,15 +1,25 @@
 """`corral models`: which models there are, where they are loaded, and how to remove one."""
 
-from datetime import timedelta
-from urllib.parse import quote
-
 import click
 
+from corral.cli.client import api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
 from corral.cli.options import CorralCommand, confirm
-from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, styled, table
+from corral.cli.output import (
+    Column,
+    console,
+    facts,
+    json_option,
+    plain,
+    print_json,
+    say,
+    show,
+    show_view,
+    styled,
+    table,
+)
 from corral.wire.models import ModelList, ModelView
 from corral.wire.operation_views import OperationView
 from corral.wire.replicas import ReplicaView
@@ -57,32 +67,28 @@ def _columns() -> list[Column[ModelView]]:
 @connected
 def show_model(model: str, as_json: bool) -> None:
     """Show everything about one model."""
-    view = open_client().get(f"/api/v1/models/{quote(model, safe='')}", ModelView)
-    if as_json:
-        print_json(view)
-    else:
-        show(facts(_facts(view)))
+    view = open_client().get(api_path("models", model), ModelView)
+    show_view(view, lambda: facts(_facts(view)), as_json=as_json)
 
 
 @models.command("remove", cls=CorralCommand)
 @click.argument("model", shell_complete=complete_model)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @wait_options
-@json_option
 @connected
-def remove_model(model: str, yes: bool, no_wait: bool, within: timedelta | None, as_json: bool) -> int:
+def remove_model(model: str, yes: bool, watching: Watching) -> int:
     """Remove a model from the whole fleet.
 
     With it go its file, its replicas, and what frontends and nodes have of its weights. Weights that another model
     needs stay. Nodes that are away delete theirs when they return. Ends with 0 when all is well (what waits for absent
     nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
-    client, path = open_client(), f"/api/v1/models/{quote(model, safe='')}"
+    client, path = open_client(), api_path("models", model)
     if not yes:
         view = client.get(path, ModelView)
         confirm(f"Remove {view.name} ({view.source}), and its weights {view.model or '(none)'}?")
     operation = accepted_once(lambda headers: client.delete_for(path, OperationView, headers=headers))
-    return watched(client, operation, Watching(wait=not no_wait, within=within, as_json=as_json))
+    return watched(client, operation, watching)
 
 
 def _facts(model: ModelView) -> list[tuple[str, str]]:

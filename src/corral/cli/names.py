@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.words import listed
-from corral.cli.client import ApiClient, Query, operation_path
+from corral.cli.client import ApiClient, Query, api_path
 from corral.wire.models import ModelList
 from corral.wire.nodes import NodeDetail, NodePage
 from corral.wire.operation_views import FleetBackends, OperationPage, OperationView
@@ -96,7 +96,7 @@ def find_operation(client: ApiClient, reference: str) -> OperationView:
     """
     beginning = reference.strip().lower()
     if len(beginning) == _WHOLE_ID:
-        return client.get(operation_path(beginning), OperationView)
+        return client.get(api_path("operations", beginning), OperationView)
     if not beginning:
         newest = next(newest_operations(client, limit=1), None)
         if newest is None:

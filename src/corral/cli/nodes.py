@@ -9,7 +9,7 @@ import click
 from msgspec import UNSET
 
 from corral.base.errors import Conflict, InvalidInput, PeerUnavailable
-from corral.cli.client import ApiClient, node_path
+from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import all_nodes, complete_node, find_node, read_labels
 from corral.cli.options import CorralCommand, confirm, warn
@@ -20,10 +20,10 @@ from corral.cli.output import (
     facts,
     json_option,
     plain,
-    print_json,
     print_json_list,
     printable,
     show,
+    show_view,
     styled,
     table,
 )
@@ -130,17 +130,14 @@ def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
 def show_node(node: str, as_json: bool) -> None:
     """Show everything about one node."""
     detail = find_node(open_client(), node)
-    if as_json:
-        print_json(detail)
-    else:
-        show(node_facts(detail, datetime.now(UTC)))
+    show_view(detail, lambda: node_facts(detail, datetime.now(UTC)), as_json=as_json)
 
 
 def _steer(node: str, verb: str, outcome: str, *, as_json: bool) -> None:
     """Send one of the verbs for a node, and report the node's status afterwards."""
     client = open_client()
     before = find_node(client, node)
-    changed = client.post(node_path(before.id, verb), NodeDetail)
+    changed = client.post(api_path("nodes", before.id, verb), NodeDetail)
     sentence = f"{changed.name} ({changed.id}) {outcome}; its status is {changed.status}"
     answer(changed, sentence, as_json=as_json)
 
@@ -183,7 +180,7 @@ def remove_node(node: str, yes: bool, as_json: bool) -> None:
     detail = find_node(client, node)
     if not yes:
         confirm(f"Remove {detail.name} ({detail.id}, {detail.status})?")
-    client.delete(node_path(detail.id))
+    client.delete(api_path("nodes", detail.id))
     answer({"removed": detail.id}, f"{detail.name} ({detail.id}) is removed", as_json=as_json)
 
 
@@ -201,11 +198,11 @@ def label_node(node: str, changes: Sequence[str], as_json: bool) -> None:
     if missing:
         raise Conflict(f"{changed.name} has no label {', '.join(missing)}; nothing was changed")
     if added:
-        changed = client.patch(node_path(changed.id, "labels"), NodeDetail, added)
+        changed = client.patch(api_path("nodes", changed.id, "labels"), NodeDetail, added)
     for key in removed:
-        client.delete(node_path(changed.id, "labels", key))
+        client.delete(api_path("nodes", changed.id, "labels", key))
     if removed:
-        changed = client.get(node_path(changed.id), NodeDetail)
+        changed = client.get(api_path("nodes", changed.id), NodeDetail)
     labels = ", ".join(f"{key}={value}" for key, value in changed.labels.items()) or "none"
     answer(changed, f"Labels of {changed.name} ({changed.id}): {labels}", as_json=as_json)
 

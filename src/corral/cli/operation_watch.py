@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -13,7 +14,7 @@ import msgspec
 from corral.base.clock import Backoff
 from corral.base.errors import PeerUnavailable
 from corral.base.words import format_duration, format_size
-from corral.cli.client import ApiClient, operation_path
+from corral.cli.client import ApiClient, api_path
 from corral.cli.operation_words import (
     accepted,
     amount,
@@ -28,7 +29,7 @@ from corral.cli.operation_words import (
     what_next,
 )
 from corral.cli.options import warn
-from corral.cli.output import console, plain, print_json, print_json_list, printable, say, styled
+from corral.cli.output import console, json_option, plain, print_json, print_json_list, printable, say, styled
 from corral.cli.units import DurationParameter
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
@@ -63,10 +64,15 @@ def within_option(function: F) -> F:
     )(function)
 
 
-def wait_options(function: F) -> F:
-    """Adds --no-wait and --within."""
+def wait_options(function: Callable[..., int | None]) -> Callable[..., object]:
+    """Adds --no-wait, --within and --json, and passes them on as one `watching`."""
+
+    @wraps(function)
+    def command(no_wait: bool, within: timedelta | None, as_json: bool, **given: Any) -> object:
+        return function(watching=Watching(wait=not no_wait, within=within, as_json=as_json), **given)
+
     no_wait = click.option("--no-wait", is_flag=True, help="Do not watch; end as soon as it is accepted.")
-    return no_wait(within_option(function))
+    return no_wait(within_option(json_option(command)))
 
 
 def watched(client: ApiClient, operation: OperationView, watching: Watching) -> int:
@@ -167,7 +173,7 @@ class _Stream:
 
     def _events(self, until: float | None) -> Iterator[tuple[str, str]]:
         left = None if until is None else timedelta(seconds=max(until - time.monotonic(), _LEAST_SECONDS))
-        path = operation_path(self.operation.id, "stream")
+        path = api_path("operations", self.operation.id, "stream")
         return self._client.stream(path, last_event=self._last_event, at_most=left)
 
     def _note_failure(self, error: PeerUnavailable) -> None:

@@ -8,7 +8,7 @@ import click
 
 from corral.base.errors import Conflict, NotFound
 from corral.base.words import listed
-from corral.cli.client import ApiClient, operation_path
+from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_operation, find_operation, newest_operations, nodes_option
 from corral.cli.operation_watch import Watching, wait_options, watched, within_option
@@ -25,6 +25,7 @@ from corral.cli.output import (
     print_json_list,
     say,
     show,
+    show_view,
     styled,
     table,
 )
@@ -85,10 +86,7 @@ def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
 def show_operation(operation: str, as_json: bool) -> None:
     """Show one operation, how each node stands, and what to do next."""
     view = find_operation(open_client(), operation)
-    if as_json:
-        print_json(view)
-    else:
-        show(operation_facts(view, datetime.now(UTC), width=console().width))
+    show_view(view, lambda: operation_facts(view, datetime.now(UTC), width=console().width), as_json=as_json)
 
 
 @ops.command(cls=CorralCommand)
@@ -110,15 +108,16 @@ def watch(operation: str, within: timedelta | None, as_json: bool) -> int:
 @_named_operation
 @nodes_option()
 @wait_options
-@json_option
 @connected
-def retry(operation: str, nodes: Sequence[str], no_wait: bool, within: timedelta | None, as_json: bool) -> int:
+def retry(operation: str, nodes: Sequence[str], watching: Watching) -> int:
     """Try again at once what failed or is blocked, and watch that."""
     client = open_client()
     changed = _change(client, find_operation(client, operation), "retry", nodes)
     if not changed.nodes:
-        return _nothing(changed, "Nothing to retry: only what is `error` or `blocked` can be.", as_json=as_json)
-    return watched(client, changed.operation, Watching(wait=not no_wait, within=within, as_json=as_json))
+        return _nothing(
+            changed, "Nothing to retry: only what is `error` or `blocked` can be.", as_json=watching.as_json
+        )
+    return watched(client, changed.operation, watching)
 
 
 @ops.command(cls=CorralCommand)
@@ -150,7 +149,7 @@ def _nothing(changed: Changed, sentence: str, *, as_json: bool) -> int:
 def _change(client: ApiClient, operation: OperationView, verb: str, nodes: Sequence[str]) -> Changed:
     """Retry or cancel the operation, on all its nodes or on those named."""
     request = NodesAsk(nodes=[_target(operation, name) for name in nodes])
-    return client.post(operation_path(operation.id, verb), Changed, request)
+    return client.post(api_path("operations", operation.id, verb), Changed, request)
 
 
 def _target(operation: OperationView, reference: str) -> str:

@@ -89,6 +89,21 @@ def answer(value: object, sentence: str, *, as_json: bool) -> None:
     print_json(value) if as_json else say(sentence)
 
 
+def show_view(view: object, render: "Callable[[], RenderableType]", *, as_json: bool) -> None:
+    """Print the view as JSON for machines, or as `render` makes it for people."""
+    print_json(view) if as_json else show(render())
+
+
+def print_table(rows: Sequence[T], columns: "Sequence[Column[T]]", *, nothing: str, as_json: bool) -> None:
+    """Print the rows as JSON for machines or as a table for people; `nothing` is the sentence when there are none."""
+    if as_json:
+        print_json_list(rows)
+    elif rows:
+        show(table(columns, rows, width=console().width))
+    else:
+        say(nothing)
+
+
 def print_json_list(items: Sequence[object]) -> None:
     """Print a list as an object with `items`, so that other fields can be added."""
     print_json({"items": items})

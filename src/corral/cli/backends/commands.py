@@ -1,7 +1,7 @@
 """`corral backends`: which backends the fleet has, and how to change that."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
@@ -25,7 +25,7 @@ from corral.cli.names import (
 )
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched, watched_all
 from corral.cli.options import CorralCommand, print_error, warn
-from corral.cli.output import console, json_option, print_json, say, show
+from corral.cli.output import console, json_option, print_json, say, show, show_view
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
@@ -120,7 +120,6 @@ def _say_unheard(listing: FleetBackends) -> None:
 @source_options
 @target_options
 @wait_options
-@json_option
 @connected
 def install(
     backend: str,
@@ -130,9 +129,7 @@ def install(
     force: bool,
     nodes: Sequence[str],
     labels: Sequence[str],
-    no_wait: bool,
-    within: timedelta | None,
-    as_json: bool,
+    watching: Watching,
 ) -> int:
     """Install a backend. Where it is installed already, nothing is fetched.
 
@@ -142,7 +139,7 @@ def install(
     source = external(backend, uri=uri, name=name, alias=alias)
     client = open_client()
     ask = make_ask(client, Verb.INSTALL, nodes=nodes, labels=labels, force=force, **source)
-    return watched(client, start(client, ask), Watching(wait=not no_wait, within=within, as_json=as_json))
+    return watched(client, start(client, ask), watching)
 
 
 @backends.command(cls=CorralCommand)
@@ -150,16 +147,13 @@ def install(
 @click.option("--all", "every", is_flag=True, help="Upgrade everything that is installed.")
 @target_options
 @wait_options
-@json_option
 @connected
 def upgrade(
     names: Sequence[str],
     every: bool,
     nodes: Sequence[str],
     labels: Sequence[str],
-    no_wait: bool,
-    within: timedelta | None,
-    as_json: bool,
+    watching: Watching,
 ) -> int:
     """Bring backends to the newest version.
 
@@ -172,9 +166,9 @@ def upgrade(
     chosen = list(names) or _upgradeable(client, nodes, labels)
     asks = [make_ask(client, Verb.UPGRADE, name, nodes=nodes, labels=labels) for name in dict.fromkeys(chosen)]
     started, refused = _start_each(client, asks)
-    if not asks and not as_json:
+    if not asks and not watching.as_json:
         say("No backend is installed that could be upgraded.")
-    code = watched_all(client, started, Watching(wait=not no_wait, within=within, as_json=as_json))
+    code = watched_all(client, started, watching)
     for problem in refused:
         print_error(problem)
     return ExitCode.FAILED if refused else code
@@ -208,11 +202,8 @@ def _start_each(client: ApiClient, asks: Sequence[OperationAsk]) -> tuple[list[O
 @click.argument("backend", shell_complete=complete_installed)
 @target_options
 @wait_options
-@json_option
 @connected
-def delete(
-    backend: str, nodes: Sequence[str], labels: Sequence[str], no_wait: bool, within: timedelta | None, as_json: bool
-) -> int:
+def delete(backend: str, nodes: Sequence[str], labels: Sequence[str], watching: Watching) -> int:
     """Delete a backend, with its processes.
 
     Where it is not installed, nothing is deleted, and that is said. The code is 0 also when no node has it.
@@ -220,7 +211,7 @@ def delete(
     client = open_client()
     warn(unknown_backend_warnings(client, backend))
     ask = make_ask(client, Verb.DELETE, backend, nodes=nodes, labels=labels)
-    return watched(client, start(client, ask), Watching(wait=not no_wait, within=within, as_json=as_json))
+    return watched(client, start(client, ask), watching)
 
 
 @backends.command(cls=CorralCommand)
@@ -249,10 +240,7 @@ def plan(
     client = open_client()
     ask = make_ask(client, verb, nodes=nodes, labels=labels, force=force, **source)
     planned = client.post(f"{OPERATIONS_PATH}/plan", Plan, ask)
-    if as_json:
-        print_json(planned)
-    else:
-        show(plan_table(planned.items, verb, width=console().width))
+    show_view(planned, lambda: plan_table(planned.items, verb, width=console().width), as_json=as_json)
 
 
 backends.add_command(apply)

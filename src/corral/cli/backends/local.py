@@ -13,15 +13,11 @@ from corral.cli.options import CorralCommand, print_error, settings_options, sou
 from corral.cli.output import (
     Column,
     answer,
-    console,
     json_option,
     plain,
     print_json,
-    print_json_list,
+    print_table,
     printable,
-    say,
-    show,
-    table,
 )
 from corral.cli.units import age, short_digest
 from corral.processes.exit_codes import ExitCode
@@ -68,12 +64,8 @@ def list_backends(as_json: bool) -> None:
 
     config = _config()
     rows = _run(lambda: _list_with(config, listed))
-    if as_json:
-        print_json_list(rows)
-    elif rows:
-        show(table(_columns(), rows, width=console().width))
-    else:
-        say(f"There is no backend in {config.installing.backends}.")
+    nothing = f"There is no backend in {config.installing.backends}."
+    print_table(rows, _columns(), nothing=nothing, as_json=as_json)
 
 
 @backends.command(cls=CorralCommand)
@@ -119,12 +111,7 @@ def outdated(as_json: bool) -> int:
             return await local.compared()
 
     rows = _run(lambda: compared(_config()))
-    if as_json:
-        print_json_list(rows)
-    elif rows:
-        show(table(_newer_columns(), rows, width=console().width))
-    else:
-        say("Nothing is installed.")
+    print_table(rows, _newer_columns(), nothing="Nothing is installed.", as_json=as_json)
     return ExitCode.UNAVAILABLE if any(row.state == "unreachable" for row in rows) else ExitCode.OK
 
 

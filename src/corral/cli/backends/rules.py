@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 import click
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.words import listed
 from corral.cli.backends.tables import plan_table
-from corral.cli.client import ApiClient
+from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.operation_watch import Watching, wait_options, watched_all
 from corral.cli.options import CorralCommand, warn
@@ -54,11 +53,8 @@ _CHANGED_MEANWHILE: Final = 412
     "--prune=all deletes whatever no rule demands, apart from what came with a machine.",
 )
 @wait_options
-@json_option
 @connected
-def apply(
-    path: str, dry_run: bool, prune: str | None, no_wait: bool, within: timedelta | None, as_json: bool
-) -> int | None:
+def apply(path: str, dry_run: bool, prune: str | None, watching: Watching) -> int | None:
     """Make the rules in a file those of the fleet.
 
     Watches until its nodes have what they demand. A rule names a backend that every node with certain labels shall
@@ -72,17 +68,16 @@ def apply(
     rules = read_fleet_file(path)
     client = open_client()
     if dry_run:
-        _show_plan(client, rules, prune or "", as_json=as_json)
+        _show_plan(client, rules, prune or "", as_json=watching.as_json)
         return None
     applied, kept = _put(client, rules, prune or "")
-    if not as_json:
+    if not watching.as_json:
         _say_changes(applied, rules, kept)
 
     def document(last: list[OperationView]) -> object:
         return msgspec.structs.replace(applied, operations=last)
 
     warn(doubt_lines(applied.doubts))
-    watching = Watching(wait=not no_wait, within=within, as_json=as_json)
     code = watched_all(client, applied.operations, watching, document)
     return code or (ExitCode.STILL_RUNNING if applied.doubts and watching.wait else ExitCode.OK)
 
@@ -114,7 +109,7 @@ def list_rules(as_json: bool) -> None:
 @connected
 def delete_rule(name: str) -> None:
     """Delete a rule. Where its backend is installed, it stays; `corral backends delete` deletes it."""
-    open_client().delete(f"{_PATH}/{quote(name, safe='')}")
+    open_client().delete(api_path("fleet-rules", name))
     say(f"The fleet rule {name} is deleted. What it demanded is left as it is.")
 
 
