@@ -29,7 +29,7 @@ from corral.wire.registration import (
     RegisterRequest,
     RegisterResponse,
 )
-from tests.kit.commanded import MOST_IN_A_LINE, InputEnded, ended_with_the_input, open_input, tell
+from tests.kit.stdin_commands import MAX_LINE_BYTES, InputEnded, ending_with_input, open_input, write_line
 
 ANSWER_WITHIN_SECONDS: Final = 15.0
 _JOINING_AT_ONCE: Final = 8
@@ -323,7 +323,7 @@ class Simulation:
 @asynccontextmanager
 async def simulation(frontend: Frontend) -> AsyncIterator[Simulation]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.simulation", stdin=PIPE, stdout=PIPE, limit=MOST_IN_A_LINE, cwd=ROOT
+        sys.executable, "-m", "bench.simulation", stdin=PIPE, stdout=PIPE, limit=MAX_LINE_BYTES, cwd=ROOT
     )
     if process.stdin is None:
         raise RuntimeError("the simulation was started without pipes")
@@ -339,12 +339,12 @@ async def simulate() -> None:
     """The life of the process: until its input ends."""
     reader = await open_input()
     frontend = msgspec.json.decode(await reader.readline(), type=Frontend)
-    with ended_with_the_input():
+    with ending_with_input():
         async with asyncio.TaskGroup() as group:
             crowd = _Crowd(frontend, group)
             while line := await reader.readline():
                 samples = await crowd.obey(msgspec.json.decode(line, type=Command))
-                tell(msgspec.json.encode(samples))
+                write_line(msgspec.json.encode(samples))
             raise InputEnded
 
 

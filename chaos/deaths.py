@@ -12,7 +12,7 @@ from typing import Final
 
 from chaos.round import Workshop
 from corral.base.tasks import end_tasks, start_task
-from tests.kit.asking import PATIENCE_SECONDS, StreamOutcome, counted, under_load
+from tests.kit.load_clients import ANSWER_TIMEOUT_SECONDS, StreamOutcome, counted, under_load
 from tests.kit.processes import WorkerProcess
 from tests.kit.serving import ServingFleet, serving_fleet, until_gone
 
@@ -66,7 +66,7 @@ async def _cut_off(fleet: ServingFleet, victim: WorkerProcess) -> tuple[StreamOu
     begun = asyncio.Event()
     asking = start_task(fleet.question(tokens=_LONG).ask(on_event=begun.set), name="a long stream")
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
             await begun.wait()
         died = time.monotonic()
         await victim.kill()

@@ -5,7 +5,7 @@ from typing import Final
 from chaos.round import Workshop
 from corral.base.tasks import task_group
 from corral.frontend.record.decide import EventKind
-from tests.kit.asking import counted
+from tests.kit.load_clients import counted
 from tests.kit.serving import MODEL, serving_fleet
 
 CLIENTS: Final = 100

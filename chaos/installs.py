@@ -21,8 +21,8 @@ from chaos.round import Workshop
 from corral.base.clock import SystemClock
 from corral.worker.installing.installer import Installer
 from tests.kit.images import a_directory, a_file, a_hard_link, a_layer, a_symlink, gzipped, tar_of
-from tests.kit.patience import PATIENCE
 from tests.kit.registry import FakeRegistry
+from tests.kit.waiting import WAIT_TIMEOUT
 
 _ROOT: Final = Path(__file__).absolute().parents[1]
 _KILLED: Final = -9
@@ -149,7 +149,7 @@ class Matrix:
         assert self._driver.stdin is not None
         assert self._driver.stdout is not None
         self._driver.stdin.write(json.dumps(order).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE.total_seconds()):
+        async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
             return int(await self._driver.stdout.readline())
 
     # Checking.

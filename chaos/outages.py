@@ -23,7 +23,7 @@ from corral.base.tasks import running
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving import replica_health
 from tests.kit.admin_api import AdminAnswer
-from tests.kit.asking import StreamQuestion, counted, under_load
+from tests.kit.load_clients import StreamRequest, counted, under_load
 from tests.kit.postgres import PostgresServer
 from tests.kit.serving import WORKERS, ServingFleet, serving_fleet
 
@@ -89,7 +89,7 @@ def _servers(fleet: ServingFleet, postgres: PostgresServer) -> list[Server]:
     return [*single, Server(name="control, NATS and PostgreSQL together", kill=kill_all, start=start_all)]
 
 
-async def _outage(workshop: Workshop, fleet: ServingFleet, question: StreamQuestion, server: Server) -> None:
+async def _outage(workshop: Workshop, fleet: ServingFleet, question: StreamRequest, server: Server) -> None:
     """The load begins before it and ends when everything is well again."""
     async with under_load(question, clients=CLIENTS) as load:
         await load.until_answered(CLIENTS)

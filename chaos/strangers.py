@@ -18,7 +18,7 @@ import psutil
 
 from chaos.round import Workshop
 from corral.base.tasks import running
-from tests.kit.asking import StreamOutcome, StreamQuestion, counted
+from tests.kit.load_clients import StreamOutcome, StreamRequest, counted
 from tests.kit.serving import ServingFleet, serving_fleet
 
 CLIENTS: Final = 50
@@ -95,23 +95,23 @@ def _raise_descriptor_limit(idle: int) -> None:
 
 
 @asynccontextmanager
-async def _client(fleet: ServingFleet, number: int) -> AsyncIterator[StreamQuestion]:
+async def _client(fleet: ServingFleet, number: int) -> AsyncIterator[StreamRequest]:
     """The even ones from the abusers' address; the first two with a new connection per request."""
     connector = aiohttp.TCPConnector(local_addr=(_ADDRESSES[number % 2], 0), force_close=number < 2, limit=CLIENTS)
     async with aiohttp.ClientSession(connector=connector) as session:
         question = fleet.question()
-        yield StreamQuestion(
+        yield StreamRequest(
             session=session, url=question.url, key=question.key, model=question.model, tokens=question.tokens
         )
 
 
-async def _stream(clients: Sequence[StreamQuestion], seconds: float) -> list[StreamOutcome]:
+async def _stream(clients: Sequence[StreamRequest], seconds: float) -> list[StreamOutcome]:
     """All answers that were begun in this time, each to its end."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     answers: list[StreamOutcome] = []
 
-    async def ask(question: StreamQuestion) -> None:
+    async def ask(question: StreamRequest) -> None:
         while loop.time() < end:
             answers.append(await question.ask())
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -35,7 +35,7 @@ async def test_what_keeps_a_frontend_from_starting_comes_out_of_start(cluster: C
 
 
 async def test_a_wait_that_is_over_tells_the_story(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.kit.patience.PATIENCE", timedelta(milliseconds=50))
+    monkeypatch.setattr("tests.kit.waiting.WAIT_TIMEOUT", timedelta(milliseconds=50))
     with pytest.raises(AssertionError, match=r"key\.created"):
         await cluster.until(RecordedEvent(EventKind.NODE_REMOVED))
 

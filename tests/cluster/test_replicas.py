@@ -20,7 +20,7 @@ from corral.frontend.serving.decide.replica import Replica
 from tests.kit.backends import BACKENDS
 from tests.kit.cluster import Cluster, RecordedEvent
 from tests.kit.databases import DatabaseSource
-from tests.kit.process_lists import running_below
+from tests.kit.processes import running_below
 from tests.kit.waiting import eventually
 
 MODEL = """

@@ -22,8 +22,8 @@ from corral.wire import go_json, subjects
 from corral.wire.backends import InstalledBackend, InstallProgress
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
+from tests.kit.galleries import StaticCatalogue
 from tests.kit.golden import GoldenMessage, differences_between, read_recording
-from tests.kit.shelf import Shelf
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.waiting import eventually
 from tests.kit.world import MODEL, World, open_world
@@ -50,7 +50,7 @@ ELSEWHERE: dict[str, str] = {
 }
 
 
-SHELF = Shelf(
+SHELF = StaticCatalogue(
     GallerySource(name="g", url="http://127.0.0.1:8099/index.yaml"),
     *(GalleryEntry(name=name, gallery="g", uri=f"oci://r/{name}") for name in ("mock", "custom")),
 )

@@ -18,7 +18,7 @@ import pytest
 
 from tests.kit.models import write_model
 from tests.kit.ports import lasting_port
-from tests.kit.process_lists import words_of
+from tests.kit.processes import words_of
 from tests.kit.waiting import wait_until
 
 CORRAL = [sys.executable, "-P", "-m", "corral"]

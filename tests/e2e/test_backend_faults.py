@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.backend_scripts import IGNORES_SIGTERM, write_backend, write_serving_backend
 from tests.kit.models import chat_model, write_model
-from tests.kit.process_lists import words_of
+from tests.kit.processes import words_of
 from tests.kit.waiting import wait_until
 
 FAULTS = {"dies": "echo no such library >&2; exit 3", "hangs": "exec sleep 1000"}

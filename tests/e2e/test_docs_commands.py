@@ -26,7 +26,7 @@ from corral.bus.server import find_nats_server
 from corral.bus.server_config import PERMISSIONS
 from corral.cli.main import cli
 from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, known_variables
-from tests.kit.own_images import own_gallery
+from tests.kit.images import own_gallery
 from tests.kit.ports import lasting_port
 from tests.kit.waiting import wait_until
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.kit.process_lists import running_below
+from tests.kit.processes import running_below
 from tests.kit.waiting import wait_until
 
 NOBODY = "nats://127.0.0.1:9"

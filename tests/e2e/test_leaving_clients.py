@@ -12,9 +12,8 @@ import pytest
 from corral.base.tasks import end_tasks, start_task
 from tests.kit.backend_scripts import GO_ON, OPENAI_PORT, PACED_ENGINE, Pipe, open_pipe, write_serving_backend
 from tests.kit.models import write_model
-from tests.kit.patience import within_patience
 from tests.kit.serving import ServingFleet, serving_fleet
-from tests.kit.waiting import eventually
+from tests.kit.waiting import eventually, within_timeout
 
 HALF = 100
 
@@ -42,7 +41,7 @@ async def knows(fleet: ServingFleet, model: str) -> bool:
 
 async def said(pipe: Pipe, count: int) -> Counter[str]:
     """The next words of the engine, counted."""
-    words = [await within_patience(pipe.line(), lambda: "a word of the engine") for _ in range(count)]
+    words = [await within_timeout(pipe.line(), lambda: "a word of the engine") for _ in range(count)]
     return Counter(words)
 
 

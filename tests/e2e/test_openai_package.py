@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from tests.kit.models import CONTEXT, QUESTION
-from tests.kit.process_lists import running_below, words_of
+from tests.kit.processes import running_below, words_of
 from tests.kit.waiting import wait_until
 
 CLIENTS = 100

@@ -11,8 +11,8 @@ from typing import Any
 import openai
 import pytest
 
+from tests.kit.images import own_gallery
 from tests.kit.models import QUESTION, write_model
-from tests.kit.own_images import own_gallery
 from tests.kit.speech import HEADER_BYTES, SENTENCE, UNDERSTOOD, rate_of, samples_of
 
 NO_FILE = {"parameters": {"model": "none"}}

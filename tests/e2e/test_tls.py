@@ -11,7 +11,7 @@ import pytest
 
 from tests.kit.certificates import Authority
 from tests.kit.ports import lasting_port
-from tests.kit.process_lists import running_below
+from tests.kit.processes import running_below
 from tests.kit.waiting import wait_until
 
 

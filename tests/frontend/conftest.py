@@ -19,7 +19,7 @@ from corral.frontend.store.leases import Leases
 from corral.frontend.store.secrets import SecretsKey
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend, frontend_config, open_frontend
-from tests.kit.shop import Shop, open_shop
+from tests.kit.galleries import PublishedGallery, open_published_gallery
 from tests.kit.world import World, open_world
 
 
@@ -31,9 +31,9 @@ async def frontend(database: Database, clock: ManualClock, bus: Bus, tmp_path: P
 
 
 @pytest.fixture
-async def shop(tmp_path: Path) -> AsyncIterator[Shop]:
-    async with open_shop(tmp_path) as shop:
-        yield shop
+async def gallery(tmp_path: Path) -> AsyncIterator[PublishedGallery]:
+    async with open_published_gallery(tmp_path) as gallery:
+        yield gallery
 
 
 @pytest.fixture

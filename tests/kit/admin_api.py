@@ -10,7 +10,7 @@ import msgspec
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.wire.nodes import EventView, NodeDetail, NodePage
-from tests.kit.patience import within_patience
+from tests.kit.waiting import within_timeout
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -39,7 +39,7 @@ class EventStream:
     async def next(self) -> EventView:
         """The next event, whatever comment or keep-alive is in between."""
         while True:
-            line = await within_patience(self._response.content.readline(), lambda: "an event on the stream")
+            line = await within_timeout(self._response.content.readline(), lambda: "an event on the stream")
             if not line:
                 raise AssertionError("the stream ended")
             if line.startswith(b"data: "):
@@ -62,7 +62,7 @@ class AdminApi:
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> AdminAnswer:
         """The same, in bytes."""
         request = self._session.request(method, self.url + path, data=body, headers=headers)
-        async with await within_patience(request, lambda: f"an answer to {method} {path}") as response:
+        async with await within_timeout(request, lambda: f"an answer to {method} {path}") as response:
             return AdminAnswer(status=response.status, body=await response.read())
 
     async def nodes(self) -> dict[NodeId, NodeDetail]:
@@ -103,7 +103,7 @@ class AdminApi:
         headers = {"Authorization": f"Bearer {self.admin_key}", "Accept": "text/event-stream"}
         headers |= {} if after is None else {"Last-Event-ID": str(after)}
         async with self._session.get(f"{self.url}/api/v1/events", headers=headers) as response:
-            await within_patience(response.content.readline(), lambda: "the stream to begin")
+            await within_timeout(response.content.readline(), lambda: "the stream to begin")
             yield EventStream(response)
 
     async def _good(self, method: str, path: str, body: object = None) -> AdminAnswer:

@@ -10,7 +10,7 @@ import msgspec
 from starlette.types import ASGIApp, Message
 
 from corral.base.tasks import start_task
-from tests.kit.patience import within_patience
+from tests.kit.waiting import within_timeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class AsgiStream:
     async def next(self) -> bytes:
         """The next event of a stream of them, whole."""
         while b"\n\n" not in self._left:
-            self._left += await within_patience(self._chunks.get(), lambda: f"an event after {self._left!r}")
+            self._left += await within_timeout(self._chunks.get(), lambda: f"an event after {self._left!r}")
         event, _, self._left = self._left.partition(b"\n\n")
         return event
 
@@ -114,4 +114,4 @@ async def open_stream(app: ASGIApp, url: str, *, headers: Mapping[str, str]) -> 
         yield stream
     finally:
         left.set()
-        await within_patience(task, lambda: "the stream to end")
+        await within_timeout(task, lambda: "the stream to end")

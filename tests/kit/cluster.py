@@ -9,7 +9,7 @@
 
 Nothing here waits for time to pass. `until` waits for the record of events, `settle` for everybody to be done, and
 `advance` moves policy time second by second, each time until everybody is done: the living keep beating. Only I/O is
-real, so every wait is bounded by `PATIENCE`.
+real, so every wait is bounded by `WAIT_TIMEOUT`.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ from tests.kit.admin_api import open_session
 from tests.kit.clock import ManualClock
 from tests.kit.member_clock import MemberClock
 from tests.kit.members import LOOPBACK, ClusterFrontend, ClusterWorker, Expected, FleetMember
-from tests.kit.patience import within_patience
 from tests.kit.ports import lasting_port
 from tests.kit.relay import Relay
+from tests.kit.waiting import within_timeout
 
 STEP: Final = timedelta(seconds=1)
 """The period of control's loops."""
@@ -173,7 +173,7 @@ class Cluster:
 
     async def settle(self) -> None:
         """Wait until every process has done what there was to do, and waits for the clock."""
-        await within_patience(self._until_all_rest(), self._who_is_busy)
+        await within_timeout(self._until_all_rest(), self._who_is_busy)
 
     def jump(self, by: timedelta) -> None:
         """Somebody sets the wall clocks of all machines; no time has passed."""
@@ -212,7 +212,7 @@ class Cluster:
     async def find(self, expected: Expected, *, after: int) -> StoredEvent:
         """Wait for the first event after a sequence number that is what we expect."""
         seen: list[StoredEvent] = []
-        return await within_patience(self._find(expected, after, seen), lambda: _story(expected, seen))
+        return await within_timeout(self._find(expected, after, seen), lambda: _story(expected, seen))
 
     async def _find(self, expected: Expected, after: int, seen: list[StoredEvent]) -> StoredEvent:
         frontend = self.running_frontend

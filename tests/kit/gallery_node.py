@@ -29,7 +29,7 @@ SLEEPS: Final = b"#!/bin/sh\nexec sleep 1000\n"
 GALLERY: Final = "g"
 
 
-class Mute:
+class HealthyBackend:
     """A backend that is healthy at once."""
 
     async def health(self, *, timeout: timedelta) -> None: ...
@@ -60,7 +60,7 @@ class WrittenPulls(Pulls):
         return Delivered(digest=digest, platform_digest=digest)
 
 
-class _Late:
+class _DeferredGalleries:
     """Galleries that are opened after whoever reads them was made."""
 
     def __init__(self, opened: Callable[[], Galleries | None]) -> None:
@@ -91,7 +91,7 @@ class GalleryNode(SleepingNode):
     )
     gallery_url: str = ""
     """Instead of the file."""
-    link: Callable[[], BackendLink] = Mute
+    link: Callable[[], BackendLink] = HealthyBackend
     """How one talks to the backends from now on."""
     is_pulling: bool = True
     """Else nothing is fetched, and every artefact is a backend at once."""
@@ -104,7 +104,7 @@ class GalleryNode(SleepingNode):
         self._opened: Galleries | None = None
         self.pulls = Pulls(self.images, cache=self.layers) if self.is_pulling else WrittenPulls()
         pulls = self.pulls
-        offered = GalleryBackends(_Late(lambda: self._opened), pulls, capability=self.capability)
+        offered = GalleryBackends(_DeferredGalleries(lambda: self._opened), pulls, capability=self.capability)
         self.sources = [DirectorySource(), UriSource(pulls), offered]
         super().__post_init__()
 

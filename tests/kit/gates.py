@@ -13,9 +13,13 @@ At the end of the block the point is open again, and whoever was held goes on.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from types import ModuleType
 from typing import Any, TypeVar, cast
+
+import pytest
 
 T = TypeVar("T")
 
@@ -108,3 +112,30 @@ class _Gated:
             return enter(result) if isinstance(result, AbstractAsyncContextManager) else wait(result)
 
         return call
+
+
+class HeldCall:
+    """Stops whoever comes by, in a thread, until it may go on."""
+
+    def __init__(self, work: Callable[..., object]) -> None:
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self.begun = asyncio.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, *arguments: object, **named: object) -> object:
+        self._loop.call_soon_threadsafe(self.begun.set)
+        self.go_on.wait()
+        return self._work(*arguments, **named)
+
+
+@contextmanager
+def held_call(module: ModuleType, name: str) -> Iterator[HeldCall]:
+    """Whatever happens, it goes on in the end: nobody could stop the thread."""
+    with pytest.MonkeyPatch.context() as patch:
+        holding = HeldCall(getattr(module, name))
+        patch.setattr(module, name, holding)
+        try:
+            yield holding
+        finally:
+            holding.go_on.set()

@@ -26,7 +26,7 @@ def message(content: bytes) -> bytes:
     return b"\0" + len(content).to_bytes(4) + content
 
 
-class Wire:
+class Http2Transport:
     """Stands in for a transport. `is_stuck` keeps what is written, as a socket does that nobody reads."""
 
     def __init__(self, protocol: Http2Connection, hear: Callable[[bytes], object]) -> None:
@@ -82,7 +82,7 @@ class Http2Peer:
         self.http.local_settings = h2.settings.Settings(client=False, initial_values=codes)
         self.events: list[Any] = []
         self.connection = Http2Connection(keepalive)
-        self.wire = Wire(self.connection, lambda data: self.events.extend(self.http.receive_data(data)))
+        self.wire = Http2Transport(self.connection, lambda data: self.events.extend(self.http.receive_data(data)))
         self.http.initiate_connection()
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
         self.speak()
@@ -123,7 +123,7 @@ class Http2Peer:
         return b"".join(event.data for event in self.heard(h2.events.DataReceived) if event.stream_id == call.number)
 
 
-class DeafPeer(Http2Peer):
+class RawPeer(Http2Peer):
     """Takes anything: what the tests make it send is not h2's."""
 
     def __init__(self, keepalive: Keepalive = NO_KEEPALIVE) -> None:

@@ -24,7 +24,7 @@ class Removed:
     operation: OperationId
 
 
-class ModelShelf:
+class ModelStore:
     """The file of one model, and what each frontend knows of its removals."""
 
     def __init__(self, fleet: FleetModel) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from tests.kit.patience import within_patience
+from tests.kit.waiting import within_timeout
 
 _AT_ONCE: Final = timedelta(seconds=1)
 _ROUNDS: Final = 25
@@ -35,7 +35,7 @@ async def overdue(work: Coroutine[Any, Any, T], *signs: asyncio.Event, by: timed
     async with asyncio.TaskGroup() as group:
         working = group.create_task(work)
         for sign in signs:
-            await within_patience(sign.wait(), lambda: "what must happen before the time is over")
+            await within_timeout(sign.wait(), lambda: "what must happen before the time is over")
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
         let_loop_time_pass(by)

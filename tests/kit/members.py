@@ -19,8 +19,8 @@ from corral.processes.worker import run_worker
 from corral.worker.config import WorkerConfig
 from tests.kit.admin_api import AdminAnswer, AdminApi, EventStream
 from tests.kit.member_clock import MemberClock
-from tests.kit.patience import within_patience
 from tests.kit.relay import Relay
+from tests.kit.waiting import within_timeout
 
 FRONTEND_LOOPS: Final = 23
 """Loops of a frontend that wait for its clock when there is nothing to do: hearing, health, brake, models, removed
@@ -81,7 +81,7 @@ class FleetMember:
             await self.clock.until_changed()
 
     async def until_ended(self) -> None:
-        await within_patience(self._ended.wait(), lambda: f"{self.name} to end")
+        await within_timeout(self._ended.wait(), lambda: f"{self.name} to end")
 
     async def stop(self) -> None:
         """Ask it to end in good order, and wait for that."""
@@ -130,9 +130,9 @@ class ClusterFrontend(FleetMember, AdminApi):
         """Return when it serves and its loops have run once; raises what kept it from that."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._launch(self._live(ready))
-        await within_patience(ready, lambda: f"{self.name} to start")
+        await within_timeout(ready, lambda: f"{self.name} to start")
         await self.call("GET", "/healthz")
-        await within_patience(self.until_at_rest(), lambda: f"the loops of {self.name}")
+        await within_timeout(self.until_at_rest(), lambda: f"the loops of {self.name}")
 
     async def restart(self) -> None:
         """Die and come back on the same port."""
@@ -144,11 +144,11 @@ class ClusterFrontend(FleetMember, AdminApi):
         return await self.control.context.events.after(0, limit=100_000)
 
     async def until_nats_is_back(self) -> None:
-        await within_patience(self.control.context.bus.wait_connected(), lambda: f"NATS to be back at {self.name}")
+        await within_timeout(self.control.context.bus.wait_connected(), lambda: f"NATS to be back at {self.name}")
 
     async def until_nats_is_lost(self) -> None:
         """It has noticed that NATS is gone."""
-        await within_patience(self._until_disconnected(), lambda: f"NATS to be missed at {self.name}")
+        await within_timeout(self._until_disconnected(), lambda: f"NATS to be missed at {self.name}")
 
     async def _until_disconnected(self) -> None:
         bus = self.control.context.bus
@@ -208,7 +208,7 @@ class ClusterWorker(FleetMember):
         if not self.is_running:
             await self.start()
         await self._record.find(_Joined(self.name), after=self._born_after)
-        await within_patience(self.until_at_rest(), lambda: f"{self.name} to take in its registration")
+        await within_timeout(self.until_at_rest(), lambda: f"{self.name} to take in its registration")
         found = [stored.event for stored in await self._record.events_after(self._born_after)]
         ids = [event.node_id for event in found if _Joined(self.name).matches(event) and event.node_id is not None]
         return ids[-1]

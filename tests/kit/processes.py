@@ -1,5 +1,6 @@
 """Real `corral` processes, started, killed and suspended by tests. Each is gone at the end of its context."""
 
+import contextlib
 import json
 import os
 import re
@@ -181,3 +182,15 @@ def said_once(processes: Sequence[HttpProcess], what: Callable[[HttpProcess], li
     if len(found) != 1:
         raise AssertionError(f"expected one line among {len(processes)} processes, found {len(found)}")
     return found[0]
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Its command line; empty once it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def running_below(pid: int, word: str) -> list[psutil.Process]:
+    """Children, and theirs, that have this word on their command line."""
+    return [one for one in psutil.Process(pid).children(recursive=True) if word in words_of(one)]

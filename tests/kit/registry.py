@@ -12,8 +12,10 @@ from typing import Any, Final, Self
 import msgspec
 from aiohttp import web
 
+from corral.imaging.private_keys import SigningKey
 from corral.oci.manifests import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, ImagePlatform, this_platform
 from corral.oci.references import digest_of
+from corral.oci.signatures.candidates import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 
 _LOOPBACK: Final = "127.0.0.1"
 _RANGE: Final = re.compile(r"bytes=(\d+)-")
@@ -25,7 +27,7 @@ Fault = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class ReceivedRequest:
     """One request."""
 
     path: str
@@ -46,7 +48,7 @@ class FakeRegistry:
     uses_tokens: bool = False
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[tuple[str, str], tuple[str, bytes]] = field(default_factory=dict)
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[ReceivedRequest] = field(default_factory=list)
     faults: dict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
     """By a part of the method and the path, as in `PUT /v2/x`."""
     uploads: dict[str, bytes] = field(default_factory=dict)
@@ -98,13 +100,13 @@ class FakeRegistry:
     def reference(self, name: str, tag: str = "latest") -> str:
         return f"{self.address}/{name}:{tag}"
 
-    def asked_for(self, part: str) -> list[Heard]:
+    def asked_for(self, part: str) -> list[ReceivedRequest]:
         return [one for one in self.heard if part in one.path]
 
     # What it answers.
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        self.heard.append(Heard(path=request.path_qs, headers=dict(request.headers), method=request.method))
+        self.heard.append(ReceivedRequest(path=request.path_qs, headers=dict(request.headers), method=request.method))
         good = self._content(request.path)
         for part, waiting in self.faults.items():
             if part in f"{request.method} {request.path}" and waiting:
@@ -266,3 +268,16 @@ def silent(until: asyncio.Event, *, reached: asyncio.Event | None = None) -> Fau
         return web.Response(status=500)
 
     return fault
+
+
+def a_signature(registry: FakeRegistry, name: str, digest: str, key: SigningKey) -> Descriptor:
+    """One that no manifest names yet."""
+    payload = make_payload(reference=name, digest=digest, annotations={})
+    stated = {SIGNATURE_ANNOTATION: base64.b64encode(key.sign(payload)).decode()}
+    return msgspec.structs.replace(registry.add_blob(payload, MEDIA_TYPE), annotations=stated)
+
+
+def add_signatures(registry: FakeRegistry, name: str, digest: str, *keys: SigningKey, of: str = "") -> None:
+    """`of` is the image whose signatures they pretend to be."""
+    layers = [a_signature(registry, name, digest, key) for key in keys]
+    registry.add_manifest(name, {"layers": layers}, OCI_MANIFEST, tag=signature_tag(of or digest))

@@ -17,11 +17,10 @@ from corral.frontend.serving.decide.replica import ReplicaState
 from corral.wire.models import ModelView
 from corral.wire.replicas import ReplicaView
 from tests.kit.admin_api import open_session
-from tests.kit.asking import StreamQuestion
+from tests.kit.load_clients import StreamRequest
 from tests.kit.models import write_model
 from tests.kit.ports import lasting_port
-from tests.kit.process_lists import words_of
-from tests.kit.processes import ControlProcess, GatewayProcess, WorkerProcess, said_once
+from tests.kit.processes import ControlProcess, GatewayProcess, WorkerProcess, said_once, words_of
 from tests.kit.waiting import eventually
 
 MODEL: Final = "chat"
@@ -46,9 +45,9 @@ class ServingFleet:
     backends: Path
     """The directory of backends that all workers share, beside those that ship with Corral."""
 
-    def question(self, *, model: str = MODEL, tokens: int = 4) -> StreamQuestion:
+    def question(self, *, model: str = MODEL, tokens: int = 4) -> StreamRequest:
         """For the gateway."""
-        return StreamQuestion(
+        return StreamRequest(
             session=self.session, url=self.gateway.url, key=self.gateway.admin_key, model=model, tokens=tokens
         )
 

@@ -22,9 +22,9 @@ import uvloop
 from corral.base.clock import SystemClock
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from tests.kit.commanded import MOST_IN_A_LINE, InputEnded, ended_with_the_input, open_input, tell
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.simulated_node import SimulatedIdentity, SimulatedNode
+from tests.kit.stdin_commands import MAX_LINE_BYTES, InputEnded, ending_with_input, open_input, write_line
 
 _JOINING_AT_ONCE: Final = 8
 _CLOCK: Final = SystemClock()
@@ -179,7 +179,7 @@ class SimulatedFleet:
     async def __aenter__(self) -> Self:
         environment = {"PATH": os.environ.get("PATH", os.defpath)}
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE, limit=MOST_IN_A_LINE, env=environment
+            sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE, limit=MAX_LINE_BYTES, env=environment
         )
         self._write(self._surroundings)
         return self
@@ -225,7 +225,7 @@ async def simulate() -> None:
     """The life of the process: until its input ends."""
     reader = await open_input()
     surroundings = msgspec.json.decode(await reader.readline(), type=FleetTarget)
-    with ended_with_the_input():
+    with ending_with_input():
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(aiohttp.ClientSession())
             bus = await stack.enter_async_context(NatsBus(BusConfig(url=surroundings.nats_url)))
@@ -233,7 +233,7 @@ async def simulate() -> None:
             async with asyncio.TaskGroup() as beating:
                 while line := await reader.readline():
                     states = await crowd.obey(msgspec.json.decode(line, type=FleetCommand), beating)
-                    tell(msgspec.json.encode(states))
+                    write_line(msgspec.json.encode(states))
                 raise InputEnded
 
 

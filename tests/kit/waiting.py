@@ -1,8 +1,9 @@
-"""Waiting across the border of a process, where no event and no gate reaches. Inside one process use those."""
+"""Waiting with a timeout: by polling across processes, and for events and gates inside one."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -40,3 +41,16 @@ async def eventually(condition: Callable[[], Awaitable[T]], what: str, *, second
             break
         await asyncio.sleep(pause)
     raise AssertionError(f"waited {seconds:g} s for {what}")
+
+
+WAIT_TIMEOUT: Final = timedelta(seconds=60)
+"""How long any single wait may take on a busy machine before the test fails."""
+
+
+async def within_timeout(waiting: Awaitable[T], what: Callable[[], str]) -> T:
+    """Await, and fail with a sentence instead of hanging."""
+    try:
+        async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
+            return await waiting
+    except TimeoutError:
+        raise AssertionError(f"waited {WAIT_TIMEOUT.total_seconds():g} s for {what()}") from None

@@ -115,7 +115,7 @@ class InlineTasks(Tasks):
         raise AssertionError(f"{name} waits for something")
 
 
-class _Nobody:
+class _NoLoader:
     async def ensure(self, model: str) -> Loading:
         raise NotImplementedError
 
@@ -136,7 +136,7 @@ class WireGateway:
             control=CONTROL,
             pool=self.pool,
             directory=directory,
-            dispatcher=RequestDispatcher(config, directory, _Nobody(), tasks),
+            dispatcher=RequestDispatcher(config, directory, _NoLoader(), tasks),
             ledger=Ledger("g"),
             tasks=tasks,
         )

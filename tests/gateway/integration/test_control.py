@@ -13,7 +13,7 @@ from corral.processes.gateway import open_gateway
 from corral.wire.view import Loading, ModelEntry, ViewChange, keys_digest
 from tests.kit.engine import GuidedStream
 from tests.kit.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, GatewayWorld, chat, replicas, request, world
-from tests.kit.patience import PATIENCE
+from tests.kit.waiting import WAIT_TIMEOUT
 
 
 async def test_everything_else_is_passed_to_control_with_its_own_key(gateway: GatewayWorld) -> None:
@@ -293,7 +293,7 @@ async def test_a_drain_has_an_end() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", stuck.port)
         writer.write(request(chat()))
         await pace.begun.acquire()
-    async with asyncio.timeout(PATIENCE.total_seconds()):
+    async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
         answer = await reader.read()
     writer.close()
     assert not answer.endswith(b"0\r\n\r\n"), "the engine never finished it"

@@ -19,8 +19,8 @@ from corral.oci.pull import Pull
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions, PredictOptions
 from tests.kit.backends import SOON, TOKEN, until_healthy
+from tests.kit.images import own_gallery
 from tests.kit.models import chat_model
-from tests.kit.own_images import own_gallery
 from tests.kit.ports import lasting_port
 
 PYTHON = Path(sys.base_prefix) / "bin"

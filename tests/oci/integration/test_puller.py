@@ -31,9 +31,8 @@ from corral.oci.orders import PullOrder, PullProgress
 from corral.oci.puller import MODULE, Puller
 from tests.kit.certificates import Authority
 from tests.kit.images import a_layer, a_symlink, gzipped, tar_of
-from tests.kit.patience import within_patience
 from tests.kit.registry import FakeRegistry, answering, cutting, stalling
-from tests.kit.waiting import wait_until
+from tests.kit.waiting import wait_until, within_timeout
 
 NAME = "backends/echo"
 BIG = a_layer({"weights": os.urandom(900_000)})
@@ -116,7 +115,7 @@ async def test_no_secret_is_in_the_process_list(registry: FakeRegistry, orders: 
     registry.faults["/blobs/"].append(stalling(1000, never, reached=reached))
 
     async with Puller(orders.order(), environment=ENVIRONMENT) as puller:
-        await within_patience(reached.wait(), lambda: "the layer")
+        await within_timeout(reached.wait(), lambda: "the layer")
         process = psutil.Process(puller.pid)
         assert "secret-word" not in json.dumps([process.cmdline(), process.environ()])
         assert "SECRET_OF_OTHERS" not in process.environ()
@@ -129,7 +128,7 @@ async def test_it_stands_back_behind_what_serves(registry: FakeRegistry, orders:
     registry.faults["/blobs/"].append(stalling(1000, never, reached=reached))
 
     async with Puller(orders.order(), environment=ENVIRONMENT) as puller:
-        await within_patience(reached.wait(), lambda: "the layer")
+        await within_timeout(reached.wait(), lambda: "the layer")
         assert puller.pid is not None
         process = psutil.Process(puller.pid)
         assert process.nice() == min(os.nice(0) + 10, 19)
@@ -154,7 +153,7 @@ async def test_cancelling_leaves_only_what_can_be_gone_on_with(registry: FakeReg
     registry.faults[big].append(stalling(500_000, never, reached=reached))
     puller = Puller(orders.order(), environment=ENVIRONMENT)
     async with puller:
-        await within_patience(reached.wait(), lambda: "the layer")
+        await within_timeout(reached.wait(), lambda: "the layer")
         async for progress in puller.progress():
             if progress.current_bytes > 400_000:
                 break
@@ -182,7 +181,7 @@ async def test_leaving_the_block_ends_the_pull(registry: FakeRegistry, orders: O
     registry.faults["/blobs/"].append(stalling(1000, never, reached=reached))
 
     async with Puller(orders.order(), environment=ENVIRONMENT) as puller:
-        await within_patience(reached.wait(), lambda: "the layer")
+        await within_timeout(reached.wait(), lambda: "the layer")
         pid = puller.pid
 
     never.set()
@@ -197,7 +196,7 @@ async def test_a_puller_that_is_killed_is_worth_another_try(registry: FakeRegist
     registry.faults["/blobs/"].append(stalling(1000, never, reached=reached))
 
     async with Puller(orders.order(), environment=ENVIRONMENT) as puller:
-        await within_patience(reached.wait(), lambda: "the layer")
+        await within_timeout(reached.wait(), lambda: "the layer")
         assert puller.pid is not None
         os.kill(puller.pid, signal.SIGKILL)
 
@@ -216,7 +215,7 @@ async def test_a_target_that_was_there_is_given_back(registry: FakeRegistry, ord
     orders.target.mkdir()
 
     async with Puller(orders.order(), environment=ENVIRONMENT) as puller:
-        await within_patience(reached.wait(), lambda: "the layer")
+        await within_timeout(reached.wait(), lambda: "the layer")
         assert puller.pid is not None
         os.kill(puller.pid, signal.SIGKILL)
         with pytest.raises(PullerDied):
@@ -277,8 +276,8 @@ async def test_it_dies_with_its_parent(registry: FakeRegistry, orders: Orders) -
     assert parent.stdout is not None
     parent.stdin.write(msgspec.json.encode(orders.order()))
     parent.stdin.close()
-    pid = int(await within_patience(parent.stdout.readline(), lambda: "the puller's process id"))
-    await within_patience(reached.wait(), lambda: "the layer")
+    pid = int(await within_timeout(parent.stdout.readline(), lambda: "the puller's process id"))
+    await within_timeout(reached.wait(), lambda: "the layer")
 
     parent.kill()
     await parent.wait()
@@ -295,7 +294,7 @@ async def test_its_output_is_lines_that_anybody_can_read(registry: FakeRegistry,
     )
     os.close(descriptor)
 
-    output, _ = await within_patience(process.communicate(), lambda: "the puller")
+    output, _ = await within_timeout(process.communicate(), lambda: "the puller")
 
     lines = [json.loads(line) for line in output.splitlines()]
     assert process.returncode == 0

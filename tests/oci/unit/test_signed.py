@@ -26,8 +26,7 @@ from corral.oci.signatures.keyless import KeylessChecker
 from corral.oci.signatures.policy import Verification
 from tests.kit.clock import HurriedClock
 from tests.kit.images import a_layer
-from tests.kit.registry import FakeRegistry, answering, lying
-from tests.kit.signatures import a_signature, add_signatures
+from tests.kit.registry import FakeRegistry, a_signature, add_signatures, answering, lying
 from tests.kit.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance, a_statement, key_bundle
 
 NAME = "backends/echo"

@@ -21,8 +21,8 @@ from corral.processes.worker import run_worker
 from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig
 from corral.worker.membership.addresses import AddressConfig
 from tests.kit.clock import ManualClock
-from tests.kit.node_asker import Asker
 from tests.kit.ports import lasting_port, lasting_range
+from tests.kit.worker_client import WorkerClient
 
 EVERY_SECOND = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=1), spread=0)
 """So that each passing second is one attempt."""
@@ -249,8 +249,8 @@ async def joined(worker: type[RunningWorker], on_nats: WorkerConfig) -> AsyncIte
 
 
 @pytest.fixture
-async def asker(control: NatsBus) -> Asker:
-    return Asker(control)
+async def bus_client(control: NatsBus) -> WorkerClient:
+    return WorkerClient(control)
 
 
 @pytest.fixture

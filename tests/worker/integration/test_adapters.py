@@ -32,7 +32,7 @@ from tests.kit.backend_scripts import write_serving_backend
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import let_loop_time_pass
 from tests.kit.ports import lasting_port
-from tests.kit.process_lists import running_below
+from tests.kit.processes import running_below
 from tests.kit.waiting import eventually
 
 TOKEN = "secret-of-the-node"

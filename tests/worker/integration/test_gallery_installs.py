@@ -18,8 +18,7 @@ from corral.worker.installing.orders import KeepPrevious
 from tests.kit.backend_node import Published
 from tests.kit.gallery_node import GALLERY, GalleryNode, WrittenPulls, backend_layers
 from tests.kit.images import a_layer
-from tests.kit.registry import FakeRegistry, cutting
-from tests.kit.signatures import add_signatures
+from tests.kit.registry import FakeRegistry, add_signatures, cutting
 
 AT = "2030-01-01T00:00:00Z"
 

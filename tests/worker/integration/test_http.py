@@ -15,8 +15,8 @@ from corral.base.tasks import start_task
 from corral.worker.http import HttpServer, WorkerReadiness
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.registration import AcceptedRegistration, Presence
-from tests.kit.patience import PATIENCE
 from tests.kit.ports import lasting_port
+from tests.kit.waiting import WAIT_TIMEOUT
 
 LOOPBACK = HostPort("127.0.0.1", 0)
 
@@ -133,7 +133,7 @@ async def test_a_body_without_a_token_is_refused_before_it_is_read(worker: Worke
     sent, piece = 0, bytes(64 * 1024)
     answer = start_task(reader.readline(), name="answer")
     with contextlib.suppress(ConnectionError):
-        async with asyncio.timeout(PATIENCE.total_seconds()):
+        async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
             while sent < 100_000_000:
                 writer.write(piece)
                 await writer.drain()
@@ -214,7 +214,7 @@ async def test_an_idle_connection_does_not_delay_the_end(monkeypatch: pytest.Mon
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.server.port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b"ok")
-        async with asyncio.timeout(PATIENCE.total_seconds()):
+        async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
             await worker.server.close()
             assert await reader.read() == b""
     writer.close()

@@ -22,10 +22,10 @@ from corral.wire import subjects
 from corral.worker.config import WorkerConfig
 from corral.worker.files import disk, model_files
 from tests.kit.backends import BACKENDS
-from tests.kit.held_calls import held
-from tests.kit.node_asker import NODE, Asker
+from tests.kit.gates import held_call
 from tests.kit.s3 import S3Server
 from tests.kit.waiting import eventually
+from tests.kit.worker_client import NODE, WorkerClient
 
 KEY = "models/mymodel/m.bin"
 LOST_AFTER = timedelta(seconds=3)
@@ -57,10 +57,10 @@ def on_nats(config: WorkerConfig, nats: NatsServer, s3_server: S3Server) -> Work
 class Outage:
     """The server dies and comes back, and everybody finds it."""
 
-    def __init__(self, nats: NatsServer, joined: Any, asker: Asker) -> None:
+    def __init__(self, nats: NatsServer, joined: Any, bus_client: WorkerClient) -> None:
         self._nats = nats
         self._joined = joined
-        self._asker = asker
+        self._asker = bus_client
 
     async def pass_by(self) -> None:
         await self._nats.kill()
@@ -71,12 +71,12 @@ class Outage:
 
 
 @pytest.fixture
-async def outage(nats: NatsServer, joined: Any, asker: Asker) -> AsyncIterator[Outage]:
+async def outage(nats: NatsServer, joined: Any, bus_client: WorkerClient) -> AsyncIterator[Outage]:
     """Whatever happened, the worker hears every subject afterwards."""
-    yield Outage(nats, joined, asker)
+    yield Outage(nats, joined, bus_client)
     for subject, data in ANSWERED.items():
-        assert await asker.ask(subject, data)
-    await asker.stop(b'{"backend":"nobody"}')
+        assert await bus_client.ask(subject, data)
+    await bus_client.stop(b'{"backend":"nobody"}')
 
 
 class HeldFree:
@@ -100,24 +100,24 @@ async def freeing(monkeypatch: pytest.MonkeyPatch) -> HeldFree:
     return HeldFree(monkeypatch)
 
 
-async def test_in_the_middle_of_an_unload(asker: Asker, outage: Outage, freeing: HeldFree) -> None:
+async def test_in_the_middle_of_an_unload(bus_client: WorkerClient, outage: Outage, freeing: HeldFree) -> None:
     """Whoever asked is answered after the reconnect; the process goes on."""
-    await asker.install("echo", "m1")
-    unload = asyncio.create_task(asker.ask(subjects.model_unload, b'{"model_name":"m1"}'))
+    await bus_client.install("echo", "m1")
+    unload = asyncio.create_task(bus_client.ask(subjects.model_unload, b'{"model_name":"m1"}'))
     await freeing.begun.wait()
 
     await outage.pass_by()
     freeing.go_on.set()
 
     assert await unload == {"success": True}
-    assert await asker.ask(subjects.model_unload, b'{"model_name":"m1"}') == {"success": True}
-    assert await asker.running() == ["m1#0"]
+    assert await bus_client.ask(subjects.model_unload, b'{"model_name":"m1"}') == {"success": True}
+    assert await bus_client.running() == ["m1#0"]
 
 
-async def test_in_the_middle_of_a_model_stop(asker: Asker, outage: Outage, freeing: HeldFree) -> None:
-    address = (await asker.install("echo", "m1")).address
+async def test_in_the_middle_of_a_model_stop(bus_client: WorkerClient, outage: Outage, freeing: HeldFree) -> None:
+    address = (await bus_client.install("echo", "m1")).address
     request = json.dumps({"process_key": "m1#0", "expected_address": address}).encode()
-    stop = asyncio.create_task(asker.ask(subjects.model_stop, request))
+    stop = asyncio.create_task(bus_client.ask(subjects.model_stop, request))
     await freeing.begun.wait()
 
     await outage.pass_by()
@@ -125,38 +125,42 @@ async def test_in_the_middle_of_a_model_stop(asker: Asker, outage: Outage, freei
 
     told = await stop
     assert (told["matched"], told["terminated"]) == (True, True)
-    again = await asker.ask(subjects.model_stop, request)
+    again = await bus_client.ask(subjects.model_stop, request)
     assert (again["matched"], again["terminated"]) == (False, True)
-    assert await asker.running() == []
+    assert await bus_client.running() == []
 
 
 @pytest.mark.parametrize("payload", [b'{"backend":"m1"}', b"null"])
-async def test_in_the_middle_of_a_backend_stop(asker: Asker, outage: Outage, freeing: HeldFree, payload: bytes) -> None:
+async def test_in_the_middle_of_a_backend_stop(
+    bus_client: WorkerClient, outage: Outage, freeing: HeldFree, payload: bytes
+) -> None:
     """Nobody is answered: the process goes all the same, and asking again does no harm."""
-    await asker.install("echo", "m1")
-    await asker.bus.publish(subjects.backend_stop(NODE), payload)
+    await bus_client.install("echo", "m1")
+    await bus_client.bus.publish(subjects.backend_stop(NODE), payload)
     await freeing.begun.wait()
 
     await outage.pass_by()
-    await asker.bus.publish(subjects.backend_stop(NODE), payload)
+    await bus_client.bus.publish(subjects.backend_stop(NODE), payload)
     freeing.go_on.set()
 
     async def is_gone() -> bool:
-        return await asker.running() == []
+        return await bus_client.running() == []
 
     await eventually(is_gone, "the end of the process")
-    assert (await asker.install("echo", "m1")).success
+    assert (await bus_client.install("echo", "m1")).success
 
 
-async def test_in_the_middle_of_deleting_a_model(asker: Asker, outage: Outage, on_nats: WorkerConfig) -> None:
+async def test_in_the_middle_of_deleting_a_model(
+    bus_client: WorkerClient, outage: Outage, on_nats: WorkerConfig
+) -> None:
     folder = on_nats.models_path / "mymodel"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "m.bin").write_bytes(WEIGHTS)
-    with held(model_files, "_remove") as holding:
-        delete = asyncio.create_task(asker.ask(subjects.model_delete, b'{"model_name":"mymodel"}'))
+    with held_call(model_files, "_remove") as holding:
+        delete = asyncio.create_task(bus_client.ask(subjects.model_delete, b'{"model_name":"mymodel"}'))
         await holding.begun.wait()
         await outage.pass_by()
-        again = asyncio.create_task(asker.ask(subjects.model_delete, b'{"model_name":"mymodel"}'))
+        again = asyncio.create_task(bus_client.ask(subjects.model_delete, b'{"model_name":"mymodel"}'))
         holding.go_on.set()
         assert await delete == {"success": True}
         assert await again == {"success": True}
@@ -173,16 +177,16 @@ def files_below(folder: Path) -> list[str]:
 
 
 async def test_in_the_middle_of_fetching_an_object(
-    asker: Asker, outage: Outage, on_nats: WorkerConfig, s3_server: S3Server
+    bus_client: WorkerClient, outage: Outage, on_nats: WorkerConfig, s3_server: S3Server
 ) -> None:
     """Nothing of it is at its place before it is whole; whoever asks meanwhile waits for the same fetch."""
     await S3Objects(s3_server.config()).upload(io.BytesIO(WEIGHTS), KEY, created_at="2026-01-02T03:04:05Z")
     cache, request = on_nats.models_path.parent / "cache", json.dumps({"key": KEY}).encode()
-    with held(disk, "rename") as holding:
-        first = asyncio.create_task(asker.ask(subjects.files_ensure, request))
+    with held_call(disk, "rename") as holding:
+        first = asyncio.create_task(bus_client.ask(subjects.files_ensure, request))
         await holding.begun.wait()
         await outage.pass_by()
-        second = asyncio.create_task(asker.ask(subjects.files_ensure, request))
+        second = asyncio.create_task(bus_client.ask(subjects.files_ensure, request))
         assert "m.bin" not in files_below(cache)
         holding.go_on.set()
         path = Path((await first)["local_path"])
@@ -201,12 +205,12 @@ BURST: Final = {
 }
 
 
-async def test_in_the_middle_of_a_burst(asker: Asker, outage: Outage) -> None:
+async def test_in_the_middle_of_a_burst(bus_client: WorkerClient, outage: Outage) -> None:
     """What was under way is answered or given up, by either side; the next burst is answered to its last message."""
 
     async def ask(subject: Callable[[NodeId], str], data: bytes) -> bytes | None:
         try:
-            return await asker.bus.request(subject(NODE), data, timeout=LOST_AFTER)
+            return await bus_client.bus.request(subject(NODE), data, timeout=LOST_AFTER)
         except BusUnavailable:
             return None
 
@@ -214,7 +218,7 @@ async def test_in_the_middle_of_a_burst(asker: Asker, outage: Outage) -> None:
         asked = [group.create_task(ask(*one)) for one in BURST.items() for _ in range(250)]
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         await outage.pass_by()
-        asked_later = [group.create_task(asker.ask(*one)) for one in BURST.items() for _ in range(50)]
+        asked_later = [group.create_task(bus_client.ask(*one)) for one in BURST.items() for _ in range(50)]
 
     assert all(task.result() for task in asked_later)
-    assert await asker.running() == ["m1#0"]
+    assert await bus_client.running() == ["m1#0"]

@@ -34,8 +34,8 @@ from tests.kit.backend_scripts import (
 )
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import let_loop_time_pass, without_waiting
-from tests.kit.patience import PATIENCE
 from tests.kit.ports import lasting_port
+from tests.kit.waiting import WAIT_TIMEOUT
 
 TOKEN = "node-secret"
 LONG = timedelta(seconds=20)
@@ -257,7 +257,7 @@ async def test_what_a_backend_started_ends_with_it(running: Rig, pipe: Pipe) -> 
 
     await running.backends.stop("forks", force=False)
 
-    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=PATIENCE.total_seconds())
+    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=WAIT_TIMEOUT.total_seconds())
     assert not grandchild.is_running()
 
 
@@ -273,7 +273,7 @@ async def test_what_a_backend_started_in_a_session_of_its_own_ends_with_it(runni
         await running.exits.heard.get()
     await running.backends.stop("forks", force=how == "force")
 
-    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=PATIENCE.total_seconds())
+    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=WAIT_TIMEOUT.total_seconds())
     assert not grandchild.is_running()
 
 
@@ -287,7 +287,7 @@ async def test_one_that_hides_in_a_session_without_an_environment_ends_with_a_st
 
     await running.backends.stop("hides", force=False)
 
-    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=PATIENCE.total_seconds())
+    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=WAIT_TIMEOUT.total_seconds())
     assert not grandchild.is_running()
 
 

@@ -22,7 +22,7 @@ from corral.worker.hardware.machine import (
     usable_cpus,
 )
 from corral.worker.hardware.readings import BoundedReading, Space
-from tests.kit.patience import PATIENCE
+from tests.kit.waiting import WAIT_TIMEOUT
 
 GIB = 1024**3
 
@@ -208,7 +208,7 @@ async def test_a_reading_that_hangs_is_left_out_and_takes_only_one_thread(caplog
     reading = BoundedReading(stuck.take, timeout=timedelta(milliseconds=1), name="disk")
 
     assert await reading.read() is None
-    assert await asyncio.to_thread(stuck.begun.wait, PATIENCE.total_seconds())
+    assert await asyncio.to_thread(stuck.begun.wait, WAIT_TIMEOUT.total_seconds())
     assert [await reading.read() for _ in range(5)] == [None] * 5
     assert stuck.started == 1
     assert [record.message for record in caplog.records] == ["disk does not answer; leaving it out"]

@@ -19,8 +19,8 @@ from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.wire.backends import InstalledBackend
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
+from tests.kit.galleries import StaticCatalogue
 from tests.kit.loop_time import overdue
-from tests.kit.shelf import Shelf
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import World, open_world
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 HASTE = timedelta(seconds=3)
 """Shorter than any time-out of the database, which must not be over as well."""
-SHELF = Shelf(
+SHELF = StaticCatalogue(
     GallerySource(name="g", url="https://g.example/index.yaml"),
     GalleryEntry(name="llama", gallery="g", capabilities={"default": "cpu-llama", "nvidia": "cuda12-llama"}),
     GalleryEntry(name="cpu-llama", gallery="g", uri="oci://r/cpu"),

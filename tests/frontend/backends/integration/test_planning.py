@@ -20,8 +20,8 @@ from corral.oci.manifests import Descriptor
 from corral.wire.backends import InstallRequest
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import HurriedClock, ManualClock
+from tests.kit.galleries import AMD64, LAYER, PublishedGallery
 from tests.kit.registry import answering
-from tests.kit.shop import AMD64, LAYER, Shop
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import World, open_world
 
@@ -32,9 +32,11 @@ MUCH = 2**30
 
 
 @pytest.fixture
-async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shop: Shop) -> AsyncIterator[World]:
-    shop.offer("cpu-mock")
-    async with open_world(database, clock, bus, tmp_path, lookups=shop.lookups) as world:
+async def world(
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, gallery: PublishedGallery
+) -> AsyncIterator[World]:
+    gallery.offer("cpu-mock")
+    async with open_world(database, clock, bus, tmp_path, lookups=gallery.lookups) as world:
         yield world
 
 
@@ -58,8 +60,8 @@ async def done(world: World, verb: str = "install", **fields: object) -> dict[st
     return {one["node_name"]: (one["status"], one["message"]) for one in shown["targets"]}
 
 
-async def test_an_operation_touches_only_what_its_plan_said(world: World, shop: Shop) -> None:
-    index = shop.publish("cpu-mock", platforms=[AMD64, "linux/riscv64"])
+async def test_an_operation_touches_only_what_its_plan_said(world: World, gallery: PublishedGallery) -> None:
+    index = gallery.publish("cpu-mock", platforms=[AMD64, "linux/riscv64"])
     good = await world.backends("good", platform=AMD64, free_disk=MUCH)
     arm = await world.backends("arm", platform="linux/arm64", free_disk=MUCH)
     full = await world.backends("full", platform=AMD64, free_disk=1)
@@ -86,16 +88,16 @@ async def test_an_operation_touches_only_what_its_plan_said(world: World, shop: 
 
 
 async def test_what_is_there_is_not_fetched_for_an_install_and_only_if_it_is_old_for_an_upgrade(
-    world: World, shop: Shop
+    world: World, gallery: PublishedGallery
 ) -> None:
-    first = shop.publish("cpu-mock")
+    first = gallery.publish("cpu-mock")
     nodes = [await world.backends(name, platform=AMD64, free_disk=MUCH) for name in ("a", "b")]
     await has(world, nodes, first)
     full = await world.backends("full", platform=AMD64, free_disk=1)
     await has(world, [full], first)
     assert all(one["reached"] and one["download_bytes"] == 0 for one in (await planned(world)).values())
     assert all(one["reached"] for one in (await planned(world, "upgrade")).values())
-    second = shop.publish("cpu-mock", LAYER, LAYER)
+    second = gallery.publish("cpu-mock", LAYER, LAYER)
     nodes[0].digest = second.digest
     await has(world, nodes[:1], second)
     assert all(one["reached"] for one in (await planned(world)).values())
@@ -120,8 +122,10 @@ async def has(world: World, nodes: Sequence[SimulatedBackends], index: Descripto
     await world.control.context.inventory.refresh([node.node_id for node in nodes])
 
 
-async def test_the_plan_for_a_localai_worker_knows_the_disk_that_its_node_shows(world: World, shop: Shop) -> None:
-    shop.registry.add_image("backends/cpu-mock", [LAYER])
+async def test_the_plan_for_a_localai_worker_knows_the_disk_that_its_node_shows(
+    world: World, gallery: PublishedGallery
+) -> None:
+    gallery.registry.add_image("backends/cpu-mock", [LAYER])
     await world.backends("roomy", is_corral=False, free_disk=MUCH)
     await world.backends("tight", is_corral=False, free_disk=1)
     await world.backends("silent", is_corral=False)
@@ -137,11 +141,13 @@ async def test_the_plan_for_a_localai_worker_knows_the_disk_that_its_node_shows(
     }
 
 
-async def test_a_gallery_that_names_an_image_without_a_scheme_blocks_localai_workers(world: World, shop: Shop) -> None:
+async def test_a_gallery_that_names_an_image_without_a_scheme_blocks_localai_workers(
+    world: World, gallery: PublishedGallery
+) -> None:
     """They would take the reference for a download, and fail each time."""
-    bare = shop.uri("cpu-mock").removeprefix("oci://")
-    shop.index.write_text(f"- name: cpu-mock\n  uri: {bare}\n", encoding="utf-8")
-    shop.publish("cpu-mock")
+    bare = gallery.uri("cpu-mock").removeprefix("oci://")
+    gallery.index.write_text(f"- name: cpu-mock\n  uri: {bare}\n", encoding="utf-8")
+    gallery.publish("cpu-mock")
     corral = await world.backends("c", platform=AMD64, free_disk=MUCH)
     localai = await world.backends("l", is_corral=False, free_disk=MUCH)
     plan = await planned(world)
@@ -151,26 +157,30 @@ async def test_a_gallery_that_names_an_image_without_a_scheme_blocks_localai_wor
     assert (stands["l"][0], len(corral.requests), len(localai.requests)) == ("blocked", 1, 0)
 
 
-async def test_an_install_by_a_bare_reference_is_sent_with_its_scheme(world: World, shop: Shop) -> None:
-    shop.publish("cpu-mock")
+async def test_an_install_by_a_bare_reference_is_sent_with_its_scheme(world: World, gallery: PublishedGallery) -> None:
+    gallery.publish("cpu-mock")
     await world.backends("c", platform=AMD64, free_disk=MUCH)
     await world.backends("l", is_corral=False)
-    bare = shop.uri("cpu-mock").removeprefix("oci://")
+    bare = gallery.uri("cpu-mock").removeprefix("oci://")
     stands = await done(world, backend="", uri=bare, name="mine")
     assert stands["l"] == ("success", "present")
 
 
-async def test_a_registry_that_is_away_makes_it_unknown_and_delays_nothing(world: World, shop: Shop) -> None:
+async def test_a_registry_that_is_away_makes_it_unknown_and_delays_nothing(
+    world: World, gallery: PublishedGallery
+) -> None:
     node = await world.backends("n", platform=AMD64, free_disk=1)
-    shop.registry.faults["manifests"] += [answering(503)] * 10
+    gallery.registry.faults["manifests"] += [answering(503)] * 10
     plan = (await planned(world))["n"]
     assert (plan["blocked"], plan["unknown"], plan["digests"]) == ("", "its image could not be looked at", [])
     assert await done(world) == {"n": ("success", "present")}
     assert len(node.requests) == 1
 
 
-async def test_a_worker_that_fetched_something_else_than_the_tag_names_is_found_out(world: World, shop: Shop) -> None:
-    shop.publish("cpu-mock")
+async def test_a_worker_that_fetched_something_else_than_the_tag_names_is_found_out(
+    world: World, gallery: PublishedGallery
+) -> None:
+    gallery.publish("cpu-mock")
     node = await world.backends("n", platform=AMD64, free_disk=MUCH)
     node.digest = "sha256:another"
     (told,) = (await done(world)).values()
@@ -178,35 +188,39 @@ async def test_a_worker_that_fetched_something_else_than_the_tag_names_is_found_
     assert "cpu-mock has the digest sha256:another, not sha256:" in told[1]
 
 
-async def test_a_tag_that_moves_after_the_operation_was_accepted_is_followed(world: World, shop: Shop) -> None:
-    shop.publish("cpu-mock")
+async def test_a_tag_that_moves_after_the_operation_was_accepted_is_followed(
+    world: World, gallery: PublishedGallery
+) -> None:
+    gallery.publish("cpu-mock")
     node = await world.backends("n", platform=AMD64, free_disk=MUCH)
     ask = {"verb": "install", "backend": "cpu-mock"}
     id = body(await world.frontend.call("POST", "/api/v1/operations", ask), 202)["id"]
-    node.digest = shop.publish("cpu-mock", LAYER, LAYER).digest
+    node.digest = gallery.publish("cpu-mock", LAYER, LAYER).digest
     await world.control.dispatcher.tick()
     (told,) = body(await world.frontend.call("GET", f"/api/v1/operations/{id}"))["targets"]
     assert (told["status"], told["message"]) == ("success", "digest")
 
 
-async def test_a_backend_from_a_uri_is_judged_and_proven_in_the_same_way(world: World, shop: Shop) -> None:
-    index = shop.publish("cpu-mock")
+async def test_a_backend_from_a_uri_is_judged_and_proven_in_the_same_way(
+    world: World, gallery: PublishedGallery
+) -> None:
+    index = gallery.publish("cpu-mock")
     good = await world.backends("good", platform=AMD64, free_disk=MUCH)
     arm = await world.backends("arm", platform="linux/arm64", free_disk=MUCH)
     good.digest = index.digest
-    source = {"backend": "", "uri": shop.uri("cpu-mock"), "name": "mine"}
+    source = {"backend": "", "uri": gallery.uri("cpu-mock"), "name": "mine"}
     stands = await done(world, **source)
     assert (stands["good"], stands["arm"][0]) == (("success", "digest"), "blocked")
     assert arm.requests == []
 
 
-async def test_what_came_from_a_uri_is_upgraded_from_there(world: World, shop: Shop) -> None:
-    index = shop.publish("cpu-mock")
+async def test_what_came_from_a_uri_is_upgraded_from_there(world: World, gallery: PublishedGallery) -> None:
+    index = gallery.publish("cpu-mock")
     node = await world.backends("n", platform=AMD64, free_disk=MUCH)
     node.digest = index.digest
-    uri = shop.uri("cpu-mock")
+    uri = gallery.uri("cpu-mock")
     await done(world, backend="", uri=uri, name="mine")
-    node.digest = shop.publish("cpu-mock", LAYER, LAYER).digest
+    node.digest = gallery.publish("cpu-mock", LAYER, LAYER).digest
     await world.clock.advance(timedelta(minutes=2))
     await world.frontend.settle()
     assert await done(world, "upgrade", backend="mine") == {"n": ("success", "digest")}
@@ -215,11 +229,11 @@ async def test_what_came_from_a_uri_is_upgraded_from_there(world: World, shop: S
 
 
 async def test_what_comes_from_a_gallery_that_all_can_read_is_looked_for_there_by_the_nodes_too(
-    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shop: Shop
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, gallery: PublishedGallery
 ) -> None:
-    shop.offer("cpu-mock", version="3")
-    shop.registry.blobs["/files/index.yaml"] = shop.index.read_bytes()
-    source = GallerySource(name="far", url=f"http://{shop.registry.address}/files/index.yaml")
+    gallery.offer("cpu-mock", version="3")
+    gallery.registry.blobs["/files/index.yaml"] = gallery.index.read_bytes()
+    source = GallerySource(name="far", url=f"http://{gallery.registry.address}/files/index.yaml")
     config = GalleriesConfig(sources=(source,), cache=tmp_path / "cache")
     async with open_galleries(config, registry=NoRegistry(), clock=HurriedClock()) as galleries:
         found = Lookups(galleries=GalleryCatalogue(galleries))

@@ -16,7 +16,7 @@ from corral.wire import subjects
 from corral.wire.backends import InstalledBackend
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN
-from tests.kit.shelf import Shelf
+from tests.kit.galleries import StaticCatalogue
 from tests.kit.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -30,8 +30,8 @@ def entry(name: str, **fields: object) -> GalleryEntry:
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf(
+def catalogue() -> StaticCatalogue:
+    return StaticCatalogue(
         SOURCE,
         entry("llama", capabilities={"default": "cpu-llama", "nvidia": "cuda12-llama"}, tags=("LLM",), version="2"),
         entry("cpu-llama", uri="oci://r/cpu", alias="llama", license="mit"),
@@ -42,9 +42,13 @@ def shelf() -> Shelf:
 
 
 @pytest.fixture
-async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shelf: Shelf) -> AsyncIterator[World]:
+async def world(
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, catalogue: StaticCatalogue
+) -> AsyncIterator[World]:
     config = GalleriesConfig(sources=(SOURCE,), cache=tmp_path / "cache")
-    async with open_world(database, clock, bus, tmp_path, lookups=Lookups(galleries=shelf), galleries=config) as world:
+    async with open_world(
+        database, clock, bus, tmp_path, lookups=Lookups(galleries=catalogue), galleries=config
+    ) as world:
         yield world
 
 
@@ -289,8 +293,8 @@ async def test_galleries_are_shown_without_their_logins(world: World) -> None:
     assert shown == {"url": "https://g.example/index.yaml", "name": "g", "mirrors": ["https://m.example/i"]}
 
 
-async def test_galleries_that_cannot_be_read_are_no_empty_ones(world: World, shelf: Shelf) -> None:
-    shelf.closed = True
+async def test_galleries_that_cannot_be_read_are_no_empty_ones(world: World, catalogue: StaticCatalogue) -> None:
+    catalogue.closed = True
     assert "galleries" in (await get(world, "/api/backends", 503))["error"]
     told = (await get(world, "/backends/available", 503))["error"]
     assert (told["code"], told["type"]) == (503, "")
@@ -334,7 +338,9 @@ async def test_one_backend_of_the_fleets_galleries(world: World) -> None:
     assert "did you mean lonely?" in missing["error"]["message"]
 
 
-async def test_galleries_that_cannot_be_read_are_not_shown_as_empty_ones(world: World, shelf: Shelf) -> None:
-    shelf.closed = True
+async def test_galleries_that_cannot_be_read_are_not_shown_as_empty_ones(
+    world: World, catalogue: StaticCatalogue
+) -> None:
+    catalogue.closed = True
     for path in ("/api/v1/galleries", "/api/v1/galleries?refresh=1", "/api/v1/galleries/backends/llama"):
         assert (await get(world, path, status=503))["error"]["code"] == "galleries_unread"

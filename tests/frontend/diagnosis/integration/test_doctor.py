@@ -12,13 +12,13 @@ from corral.frontend.backends.planning import Lookups
 from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource
 from tests.kit.clock import ManualClock
-from tests.kit.shelf import Shelf
+from tests.kit.galleries import StaticCatalogue
 from tests.kit.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""
 
-SHELF = Shelf(
+SHELF = StaticCatalogue(
     GallerySource(name="g", url="https://g.example/index.yaml"),
     GalleryEntry(name="lonely", gallery="g", uri="oci://r/lonely"),
 )

@@ -15,7 +15,7 @@ from corral.frontend.operations.decide.intent import Verb
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_checks import check_enforcement, check_operations, check_rest, settle
 from tests.kit.intent_model_parts import WorkerConduct
-from tests.kit.intent_model_removals import NAME, ModelShelf
+from tests.kit.intent_model_removals import NAME, ModelStore
 from tests.kit.intent_model_rules import demand, enforce, look_at_rules, start_decided
 
 CASES = int(os.environ.get("CORRAL_MODEL_CASES", "100"))
@@ -33,7 +33,7 @@ class Story(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = FleetModel()
-        self.shelf = ModelShelf(self.model)
+        self.store = ModelStore(self.model)
 
     @rule(
         verb=VERBS,
@@ -62,19 +62,19 @@ class Story(RuleBasedStateMachine):
 
     @rule()
     def somebody_writes_the_model(self) -> None:
-        self.shelf.write()
+        self.store.write()
 
     @rule(number=FRONTENDS)
     def somebody_removes_the_model(self, number: int) -> None:
-        self.shelf.remove(number)
+        self.store.remove(number)
 
     @rule(number=FRONTENDS, node=NODES)
     def the_model_is_loaded(self, number: int, node: str) -> None:
-        self.shelf.load(number, node)
+        self.store.load(number, node)
 
     @rule(number=FRONTENDS, crash=st.booleans())
     def a_frontend_looks_for_removed_models(self, number: int, crash: bool) -> None:
-        self.shelf.sweep(number, crash_before_forgetting=crash)
+        self.store.sweep(number, crash_before_forgetting=crash)
 
     @rule(number=FRONTENDS, node=NODES, deed=st.sampled_from(WorkerConduct))
     def a_model_is_removed_and_loaded_where_that_is_not_known_yet(
@@ -85,7 +85,7 @@ class Story(RuleBasedStateMachine):
         self.model.work(node, len(self.model.workers[node].door) - 1, deed)
         if self.model.answers:
             self.model.hear(len(self.model.answers) - 1)
-        self.shelf.load(1 - number, node)
+        self.store.load(1 - number, node)
 
     @rule(number=FRONTENDS, node=NODES, seconds=st.sampled_from([0, 70]))
     def a_frontend_dies_during_a_removal_and_the_model_is_added_again(
@@ -93,17 +93,17 @@ class Story(RuleBasedStateMachine):
     ) -> None:
         self._remove_what_was_loaded(number, node)
         self.model.crash(number)
-        self.shelf.write()
-        self.shelf.sweep(1 - number)
+        self.store.write()
+        self.store.sweep(1 - number)
         self.model.pass_time(timedelta(seconds=seconds))
-        self.shelf.load(1 - number, node)
+        self.store.load(1 - number, node)
 
     def _remove_what_was_loaded(self, number: int, node: str) -> None:
         self.model.come_back(node)
-        self.shelf.write()
-        self.shelf.sweep(number)
-        self.shelf.load(number, node)
-        self.shelf.remove(number)
+        self.store.write()
+        self.store.sweep(number)
+        self.store.load(number, node)
+        self.store.remove(number)
         self.model.step(number, (node, NAME))
 
     @rule(key=KEYS, selector=SELECTORS, uri=st.sampled_from(["", "oci://a", "oci://b"]))
@@ -219,10 +219,10 @@ class Story(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever happened: once it stops happening, every disk is as it was last wished, and stays so."""
         for frontend in self.model.frontends:
-            self.shelf.sweep(frontend.number)
+            self.store.sweep(frontend.number)
         settle(self.model)
         check_rest(self.model)
-        self.shelf.check_rest()
+        self.store.check_rest()
         check_operations(self.model)
         check_enforcement(self.model)
 

@@ -22,7 +22,7 @@ from corral.wire.keys import Scope
 from corral.wire.models import REASON_SENTENCES, LoadReason
 from corral.wire.replicas import ProcessKey, ReplicaAccess
 from corral.wire.view import MODEL_GONE, Beat, GatewayReport, ReplicaFailure, View, ViewChange
-from tests.kit.patience import PATIENCE, within_patience
+from tests.kit.waiting import WAIT_TIMEOUT, within_timeout
 from tests.kit.world import MODEL, SECRET, World, view_of
 
 
@@ -138,7 +138,7 @@ async def test_a_load_tells_what_is_being_done_and_how_far_it_is(world: World) -
     node.held = asyncio.Event()
     await world.loads.ensure("small")
     loading = asyncio.create_task(world.loads.tick())
-    await within_patience(node.asked.wait(), lambda: "the node to be asked for an install")
+    await within_timeout(node.asked.wait(), lambda: "the node to be asked for an install")
     assert (await world.loads.ensure("small")).progress == LoadProgress(phase="installing")
 
     (request,) = node.installs
@@ -152,7 +152,7 @@ async def test_a_load_tells_what_is_being_done_and_how_far_it_is(world: World) -
     heard = Poke()
     with world.control.context.progress.rings(heard, OperationId(request.op_id)):
         await world.bus.publish(subjects.install_progress(node.id, request.op_id), go_json.encode(told))
-        await within_patience(heard.wait(SystemClock(), PATIENCE), lambda: "the progress to be heard")
+        await within_timeout(heard.wait(SystemClock(), WAIT_TIMEOUT), lambda: "the progress to be heard")
     shown = (await world.loads.ensure("small")).progress
     assert shown == LoadProgress(phase="downloading", current_bytes=25, total_bytes=100)
     node.held.set()

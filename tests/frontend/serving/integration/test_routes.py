@@ -19,7 +19,7 @@ from corral.wire.view import GatewayReport
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
 from tests.kit.golden import read_recording
-from tests.kit.patience import within_patience
+from tests.kit.waiting import within_timeout
 
 SILENCE = SILENT_AFTER + timedelta(milliseconds=1)
 
@@ -172,7 +172,7 @@ async def test_frontends_tell_each_other_what_their_gateways_have_under_way(
         await context.shares.tell(GatewayReport(gateway="ours", sequence=2, in_flight={"replica-loaded-0": 7}))
         await bus.publish(GATEWAY_SHARES, b"{")
         for _ in range(3):
-            await within_patience(heard.acquire(), lambda: "a share to be heard")
+            await within_timeout(heard.acquire(), lambda: "a share to be heard")
     finally:
         await subscription.close()
 

@@ -13,8 +13,8 @@ from corral.base.errors import DatabaseUnavailable
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
 from corral.frontend.store.schema import leases, marks
-from tests.kit.patience import PATIENCE
 from tests.kit.samples import after
+from tests.kit.waiting import WAIT_TIMEOUT
 
 
 def mark(name: str) -> Insert:
@@ -175,6 +175,6 @@ async def test_a_transaction_cancelled_in_the_middle_is_undone_and_holds_no_lock
     task.cancel()
     await asyncio.wait([task])
 
-    async with asyncio.timeout(PATIENCE.total_seconds()):
+    async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
         await write(database, mark("two"))
     assert await marks_in(database) == 1

@@ -31,8 +31,8 @@ from corral.frontend.store.db import Database
 from corral.frontend.store.schema import nodes as nodes_table
 from corral.frontend.store.secrets import Secrets, SecretsKey, node_secret_name
 from corral.wire.labels import NodeLabels
-from tests.kit.patience import PATIENCE
 from tests.kit.samples import a_key, a_node, after, an_event
+from tests.kit.waiting import WAIT_TIMEOUT
 
 Statements = Callable[[], AbstractContextManager[list[str]]]
 Change = Callable[[Nodes, Node], Awaitable[None]]
@@ -397,7 +397,7 @@ async def test_a_batch_waits_for_its_first_row_before_it_takes_its_last(database
 
 async def until_somebody_waits(database: Database) -> None:
     waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    async with asyncio.timeout(PATIENCE.total_seconds()):
+    async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
         while True:
             async with database.read() as connection:
                 if (await connection.execute(waiting)).scalar_one():

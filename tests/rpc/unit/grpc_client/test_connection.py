@@ -13,7 +13,7 @@ from corral.rpc.grpc_client import MAX_MESSAGE_BYTES, NO_KEEPALIVE, Call, Code, 
 from corral.rpc.grpc_client.connection import Http2Connection
 from corral.rpc.grpc_client.frames import FrameReader, ProtocolViolated, frame
 from corral.rpc.grpc_client.open_calls import CALL_WINDOW
-from tests.kit.http2_peer import OPENING, SUCCESS, DeafPeer, Http2Peer, Wire, message
+from tests.kit.http2_peer import OPENING, SUCCESS, Http2Peer, Http2Transport, RawPeer, message
 from tests.kit.loop_time import let_loop_time_pass
 
 
@@ -279,7 +279,7 @@ async def test_a_long_text_of_an_error_harms_no_other_call(peer: Http2Peer) -> N
 
 
 async def test_a_window_as_large_as_can_be_is_kept_account_of() -> None:
-    peer = DeafPeer()
+    peer = RawPeer()
     peer.connection.data_received(frames.settings({frames.INITIAL_WINDOW_SIZE: frames.MAX_NUMBER}))
     stream = peer.call(b"x" * 100)
     peer.connection.data_received(frames.window_update(stream.number, 105))
@@ -444,7 +444,7 @@ async def test_a_lost_connection_ends_all_calls(peer: Http2Peer) -> None:
 @pytest.mark.parametrize("pieces_of", [1, 5, 100])
 async def test_a_peer_that_does_not_begin_with_settings_is_none(said: bytes, told: str, pieces_of: int) -> None:
     connection = Http2Connection(NO_KEEPALIVE)
-    wire = Wire(connection, lambda _: None)
+    wire = Http2Transport(connection, lambda _: None)
     connection.connection_made(wire)  # type: ignore[arg-type]
     for begin in range(0, len(said), pieces_of):
         connection.data_received(said[begin : begin + pieces_of])
@@ -456,7 +456,7 @@ async def test_a_peer_that_does_not_begin_with_settings_is_none(said: bytes, tol
 
 async def test_a_peer_that_hangs_up_at_once_has_not_spoken_http2() -> None:
     connection = Http2Connection(NO_KEEPALIVE)
-    connection.connection_made(Wire(connection, lambda _: None))  # type: ignore[arg-type]
+    connection.connection_made(Http2Transport(connection, lambda _: None))  # type: ignore[arg-type]
     connection.eof_received()
     assert connection.why_closed == "it closed the connection before any HTTP/2"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from corral.rpc.grpc_client import Call, Code, frames
 from corral.rpc.grpc_client.frames import FrameReader, frame
-from tests.kit.http2_peer import OPENING, SUCCESS, DeafPeer, Http2Peer, message
+from tests.kit.http2_peer import OPENING, SUCCESS, Http2Peer, RawPeer, message
 
 NUMBERS = (1, 3, 5)
 MAX_DETAILS = 8192
@@ -104,7 +104,7 @@ def tell(peer: Http2Peer, data: bytes, pieces_of: int) -> None:
         peer.connection.data_received(data[begin : begin + pieces_of])
 
 
-async def check_ends(peer: DeafPeer, calls: list[Call]) -> None:
+async def check_ends(peer: RawPeer, calls: list[Call]) -> None:
     """Every call ends, and what our side has sent is a conversation that HTTP/2 allows."""
     peer.connection.connection_lost(None)
     for call in calls:
@@ -137,7 +137,7 @@ def check_sent(sent: bytes) -> None:
 
 @given(said=st.lists(st.one_of(FRAMES, st.binary(max_size=30)), max_size=12), pieces_of=st.integers(1, 50))
 async def test_no_peer_can_do_worse_than_end_its_calls(said: list[bytes], pieces_of: int) -> None:
-    peer = DeafPeer()
+    peer = RawPeer()
     calls = begin_calls(peer)
     tell(peer, b"".join(said), pieces_of)
     await check_ends(peer, calls)
@@ -148,7 +148,7 @@ async def test_no_peer_can_do_worse_than_end_its_calls(said: list[bytes], pieces
 async def test_a_server_that_goes_wrong_somewhere_ends_its_calls_and_no_more(
     mutations: list[Mutation], pieces_of: int
 ) -> None:
-    peer = DeafPeer()
+    peer = RawPeer()
     calls = begin_calls(peer)
     sequence = CONVERSATION
     for mutation in mutations:
@@ -164,7 +164,7 @@ async def test_a_server_that_goes_wrong_somewhere_ends_its_calls_and_no_more(
 
 @given(block=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200), max_size=3), is_end=st.booleans())
 async def test_any_bytes_as_a_header_block(block: bytes, cuts: list[int], is_end: bool) -> None:
-    peer = DeafPeer()
+    peer = RawPeer()
     calls = begin_calls(peer)
     edges = [0, *sorted(min(cut, len(block)) for cut in cuts), len(block)]
     pieces = [block[begin:end] for begin, end in itertools.pairwise(edges)]
@@ -190,7 +190,7 @@ VALUES = st.one_of(
 async def test_any_trailers_end_the_call_with_a_status_of_bounded_length(
     fields: list[tuple[str, str]], has_head: bool
 ) -> None:
-    peer = DeafPeer()
+    peer = RawPeer()
     calls = begin_calls(peer)
     if has_head:
         peer.connection.data_received(headers(1, OPENING))

@@ -9,7 +9,7 @@ import pytest
 
 from corral.rpc.grpc_client import MAX_MESSAGE_BYTES, Call, CallFailed, Code, Status, frames, sending
 from corral.rpc.grpc_client.frames import FrameReader, frame
-from tests.kit.http2_peer import OPENING, DeafPeer, Http2Peer, message
+from tests.kit.http2_peer import OPENING, Http2Peer, RawPeer, message
 from tests.kit.loop_time import let_loop_time_pass
 
 FIRST_WINDOW = 65_535
@@ -97,7 +97,7 @@ async def test_a_socket_that_takes_no_more_blocks_the_sender(peer: Http2Peer) ->
 
 
 async def test_frames_stay_small_for_a_peer_that_allows_huge_ones() -> None:
-    peer = DeafPeer()
+    peer = RawPeer()
     settings = {frames.MAX_FRAME_SIZE: frames.MAX_FRAME_LIMIT, frames.INITIAL_WINDOW_SIZE: 2**30}
     peer.connection.data_received(frames.settings(settings) + frames.window_update(0, 2**30))
     call = peer.call(bytes(10_000_000))
@@ -111,7 +111,7 @@ async def test_a_peer_that_asks_and_never_reads_is_given_up(monkeypatch: pytest.
     """Answers to its pings would pile up without end."""
     monkeypatch.setattr(sending, "_BUFFER_BYTES", 10_000)
     monkeypatch.setattr(sending, "_MAX_BACKLOG_BYTES", 40_000)
-    peer = DeafPeer()
+    peer = RawPeer()
     call = peer.call()
     peer.wire.is_stuck = True
     for _ in range(3000):

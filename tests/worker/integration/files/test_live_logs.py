@@ -14,7 +14,7 @@ from corral.worker.processes.backend_logs import MOST_WAITING, LiveTimes, Output
 from tests.kit.clock import ManualClock
 from tests.kit.file_worker import FileWorker, open_file_worker
 from tests.kit.loop_time import let_loop_time_pass
-from tests.kit.patience import PATIENCE
+from tests.kit.waiting import WAIT_TIMEOUT
 
 SILENCE = timedelta(seconds=30)
 AUTHORIZED = {"Authorization": "Bearer tok"}
@@ -191,7 +191,7 @@ async def test_what_is_no_web_socket_is_refused(worker: FileWorker) -> None:
 
 async def test_followers_do_not_delay_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("corral.worker.http.CLOSE_SECONDS", 1000)
-    async with asyncio.timeout(PATIENCE.total_seconds()):
+    async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
         async with open_file_worker(tmp_path) as worker:
             socket = await follow(worker, "m")
             await socket.receive_json()

@@ -15,7 +15,7 @@ from corral.base.tasks import task_group
 
 _DONE: Final = b"data: [DONE]"
 _EVENT: Final = b"data: "
-PATIENCE_SECONDS: Final = 60.0
+ANSWER_TIMEOUT_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.1
 """After an answer that was none: a client that asks again at once would only count its own speed."""
 
@@ -48,7 +48,7 @@ class StreamOutcome:
         return self.status == 200 and not self.is_done and bool(self.problem)
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """In one word, for counting."""
         if self.is_served:
             return "served"
@@ -56,7 +56,7 @@ class StreamOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamQuestion:
+class StreamRequest:
     """Whom to ask what."""
 
     session: aiohttp.ClientSession
@@ -73,7 +73,7 @@ class StreamQuestion:
         is_done = False
         problem = ""
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS), self._post() as response:
+            async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS), self._post() as response:
                 status = response.status
                 if status != 200:
                     problem = (await response.read()).decode(errors="replace")
@@ -109,7 +109,7 @@ class Load:
     _answered: asyncio.Condition = field(default_factory=asyncio.Condition)
     _ending: bool = False
 
-    async def client(self, question: StreamQuestion) -> None:
+    async def client(self, question: StreamRequest) -> None:
         while not self._ending:
             self.answers.append(await question.ask())
             async with self._answered:
@@ -123,12 +123,12 @@ class Load:
 
     async def until_answered(self, count: int) -> None:
         """So many answers have come, whatever they are."""
-        async with asyncio.timeout(PATIENCE_SECONDS), self._answered:
+        async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS), self._answered:
             await self._answered.wait_for(lambda: len(self.answers) >= count)
 
     async def until_served(self, *, since: float) -> StreamOutcome:
         """The first whole answer that ended after this moment."""
-        async with asyncio.timeout(PATIENCE_SECONDS), self._answered:
+        async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS), self._answered:
             await self._answered.wait_for(lambda: bool(self._served_after(since)))
         return min(self._served_after(since), key=lambda answer: answer.ended)
 
@@ -137,7 +137,7 @@ class Load:
 
 
 @asynccontextmanager
-async def under_load(question: StreamQuestion, *, clients: int) -> AsyncIterator[Load]:
+async def under_load(question: StreamRequest, *, clients: int) -> AsyncIterator[Load]:
     """So many clients ask while the block runs; afterwards all answers are there."""
     load = Load()
     async with task_group() as group:
@@ -151,4 +151,4 @@ async def under_load(question: StreamQuestion, *, clients: int) -> AsyncIterator
 
 def counted(answers: Sequence[StreamOutcome]) -> str:
     """How many ended how, in words."""
-    return ", ".join(f"{count} {how}" for how, count in Counter(one.shown for one in answers).most_common()) or "none"
+    return ", ".join(f"{count} {how}" for how, count in Counter(one.label for one in answers).most_common()) or "none"

@@ -1,4 +1,4 @@
-"""A gallery and a registry where backends can be had: one index in a file, images whose tags can be moved."""
+"""Galleries for frontends under test: a fixed catalogue, and an index file with images in a fake registry."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,10 +8,12 @@ from typing import Final
 
 from corral.frontend.backends.catalogue import GalleryCatalogue, RegistryImages
 from corral.frontend.backends.planning import Lookups
+from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
-from corral.galleries.gallery import GallerySource
+from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
+from corral.galleries.readings import GalleryReading, Readings
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import Descriptor, ImagePlatform
 from tests.kit.clock import HurriedClock
@@ -23,7 +25,7 @@ LAYER: Final = a_layer({"run.sh": b"#!/bin/sh\n"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shop:
+class PublishedGallery:
     registry: FakeRegistry
     index: Path
     lookups: Lookups
@@ -49,7 +51,7 @@ class Shop:
 
 
 @asynccontextmanager
-async def open_shop(folder: Path) -> AsyncIterator[Shop]:
+async def open_published_gallery(folder: Path) -> AsyncIterator[PublishedGallery]:
     index = folder / "index.yaml"
     index.write_text("[]", encoding="utf-8")
     source = GallerySource(name="g", url=f"file://{index}")
@@ -59,4 +61,24 @@ async def open_shop(folder: Path) -> AsyncIterator[Shop]:
         open_galleries(config, registry=NoRegistry(), clock=HurriedClock()) as galleries,
     ):
         lookups = Lookups(galleries=GalleryCatalogue(galleries), images=RegistryImages(ImagesConfig(), HurriedClock()))
-        yield Shop(registry=registry, index=index, lookups=lookups)
+        yield PublishedGallery(registry=registry, index=index, lookups=lookups)
+
+
+class StaticCatalogue:
+    """Gives the same entries to whoever looks."""
+
+    def __init__(self, source: GallerySource, *entries: GalleryEntry) -> None:
+        self._gallery = GalleryContent(source=source, entries=entries)
+        self.closed = False
+        """Whether nothing can be read."""
+
+    async def catalogue(self) -> BackendCatalogue | None:
+        return None if self.closed else BackendCatalogue([self._gallery])
+
+    async def newest(self) -> BackendCatalogue | None:
+        return await self.catalogue()
+
+    async def readings(self, *, newest: bool = False) -> Readings | None:
+        if self.closed:
+            return None
+        return Readings(readings=(GalleryReading(gallery=self._gallery, url=self._gallery.source.url),))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-MOST_IN_A_LINE: Final = 16 * 1024 * 1024
+MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 
 
 class InputEnded(Exception):
@@ -14,7 +14,7 @@ class InputEnded(Exception):
 
 
 @contextmanager
-def ended_with_the_input() -> Iterator[None]:
+def ending_with_input() -> Iterator[None]:
     try:
         yield
     except* InputEnded:
@@ -22,12 +22,12 @@ def ended_with_the_input() -> Iterator[None]:
 
 
 async def open_input() -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(limit=MOST_IN_A_LINE)
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     return reader
 
 
-def tell(line: bytes) -> None:
+def write_line(line: bytes) -> None:
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()

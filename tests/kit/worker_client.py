@@ -19,7 +19,7 @@ SOON: Final = timedelta(seconds=30)
 _UNANSWERED: Final = timedelta(seconds=0.5)
 
 
-class Asker:
+class WorkerClient:
     """Of one node, always the same."""
 
     def __init__(self, bus: NatsBus) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import psutil
 
-from tests.kit.process_lists import running_below, words_of
+from tests.kit.processes import running_below, words_of
 
 WORD = "a-word-of-its-own"
 
