@@ -122,7 +122,12 @@ def test_a_control_behind_https_is_followed(start: Any, call: Any, corral: Any, 
     [
         ([], {}, 64, "control: a value is needed"),
         (["--control", "http://127.0.0.1:9"], {}, 64, "key: a key with the scope gateway is needed"),
-        (["--control", "nonsense"], {"CORRAL_GATEWAY_KEY": "k"}, 64, "control: 'nonsense' cannot be used; allowed is"),
+        (
+            ["--control", "nonsense"],
+            {"CORRAL_GATEWAY_KEY": "k"},
+            64,
+            'control: "nonsense" from the flag --control cannot be used; allowed is',
+        ),
         (["--control", "http://127.0.0.1:9", "--key", "k"], {}, 64, "--key"),
     ],
 )
