@@ -17,7 +17,7 @@ from corral.worker.processes.ports import Ports
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAdapter:
-    """Ready, and told of nothing yet."""
+    """A ready adapter process without replicas."""
 
     process: ChildProcess
     link: AdapterLink
@@ -34,7 +34,7 @@ def adapter_command(descriptor: int, place: HostPort, **variables: str) -> Child
 
 
 def adapters_on(ports: Ports, clock: Clock, config: AdapterConfig | None = None) -> Adapters:
-    """Starts nothing before it is entered and somebody is to be served."""
+    """Return an adapter keeper. It starts no process before it is entered and a replica needs one."""
     return Adapters(
         bind_host="127.0.0.1", command=adapter_command, ports=ports, clock=clock, config=config or AdapterConfig()
     )

@@ -60,7 +60,7 @@ class AdminApi:
         return await self.send(method, path, b"" if body is None else msgspec.json.encode(body), headers)
 
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> AdminAnswer:
-        """The same, in bytes."""
+        """Send a request with a body of bytes."""
         request = self._session.request(method, self.url + path, data=body, headers=headers)
         async with await within_timeout(request, lambda: f"an answer to {method} {path}") as response:
             return AdminAnswer(status=response.status, body=await response.read())

@@ -165,7 +165,7 @@ class BackendNode:
 
 
 def _unheard(_: InstallStep) -> None:
-    """Nobody asked."""
+    """Ignore progress: the default callback."""
 
 
 async def _listens(_: str) -> bool:

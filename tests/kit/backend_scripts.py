@@ -109,7 +109,7 @@ class Pipe:
         self._rest = b""
 
     async def line(self) -> str:
-        """The next line, as soon as somebody has written it."""
+        """Return the next line; blocks until it is written."""
         loop = asyncio.get_running_loop()
         while b"\n" not in self._rest:
             readable = asyncio.Event()

@@ -26,7 +26,7 @@ class MemoryServer:
     def __init__(self) -> None:
         self.subscriptions: list[MemorySubscription] = []
         self.denied: set[str] = set()
-        """Subjects that nobody may subscribe to."""
+        """Subjects that refuse subscriptions."""
         self.buses: set[MemoryBus] = set()
         self.up = True
 
@@ -44,7 +44,7 @@ class MemoryServer:
             bus.on_server_change(up)
 
     def route(self, message: Message) -> bool:
-        """Hand a message to all who listen, and to one of each queue group. False: nobody does."""
+        """Deliver a message to all subscribers, and to one of each queue group. Return False when there are none."""
         hearers = [subscription for subscription in self.subscriptions if covers(subscription.subject, message.subject)]
         groups: dict[str, list[MemorySubscription]] = {}
         for hearer in hearers:
@@ -144,7 +144,7 @@ class MemoryBus:
         return lambda: self._watchers.remove(callback)
 
     def on_server_change(self, up: bool) -> None:
-        """The server tells."""
+        """Called by the server when it goes down or comes back."""
         if up:
             self._up.set()
         else:
@@ -203,7 +203,7 @@ class MemoryBus:
         return self._server.route(Message(subject=subject, data=bytes(data), reply_to=reply_to, reply=asker))
 
     async def _answer_to(self, reply_to: str, data: bytes) -> None:
-        """Runs in the handler of whoever answers; the answer comes to the bus that asked, when that is connected."""
+        """Deliver a reply to the requesting bus, if it is connected. Runs in the replying handler."""
         if len(data) > MAX_PAYLOAD:
             raise MessageTooLarge(subject=reply_to, bytes=len(data), most=MAX_PAYLOAD)
         try:

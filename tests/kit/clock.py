@@ -11,7 +11,7 @@ START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 _ROUNDS: Final = 25
 """How often tasks get a turn after a wake-up: enough for a chain of awaits without I/O."""
 _IDLE_ROUNDS: Final = 3
-"""After so many turns in which nobody else had something to do, more of them would change nothing."""
+"""After this many rounds of the event loop without other work, no task is left to run."""
 
 
 class ManualClock:
@@ -69,7 +69,7 @@ class ManualClock:
         await self._let_tasks_run()
 
     def jump(self, by: timedelta) -> None:
-        """Somebody set the wall clock; no time has passed."""
+        """Set the wall clock without passing time."""
         self._start += by
 
     async def _let_tasks_run(self) -> None:
@@ -83,7 +83,7 @@ class ManualClock:
 
 
 class HurriedClock(ManualClock):
-    """Waits for nobody: time passes as soon as somebody sleeps. `slept` tells how long each wanted to."""
+    """Every sleep returns at once and advances the time. `slept` records the requested durations."""
 
     def __init__(self, start: datetime = START) -> None:
         super().__init__(start)

@@ -93,7 +93,7 @@ class Cluster:
         settings: Mapping[str, object] | None = None,
     ) -> None:
         self.interval = interval
-        """Of the workers' heartbeats."""
+        """Interval of the workers' heartbeats."""
         self.clock = clock or ManualClock()
         self.nats = NatsServer(directory / "nats", port=lasting_port())
         self.frontends: list[ClusterFrontend] = []
@@ -176,7 +176,7 @@ class Cluster:
         await within_timeout(self._until_all_rest(), self._who_is_busy)
 
     def jump(self, by: timedelta) -> None:
-        """Somebody sets the wall clocks of all machines; no time has passed."""
+        """Set the wall clocks of all machines without passing time."""
         self._manual.jump(by)
 
     @property

@@ -33,10 +33,10 @@ _PASSWORD_FILE: Final = f"{USERNAME}:$2b$04$abcdefghijklmnopqrstuuG4bRUcIyHNBmxA
 
 def find_program() -> str:
     """The system's own, or the one that `make setup` fetched."""
-    found = shutil.which("docker-registry") or (str(_FETCHED) if _FETCHED.exists() else "")
-    if not found:
+    program = shutil.which("docker-registry") or (str(_FETCHED) if _FETCHED.exists() else "")
+    if not program:
         raise ChildFailed("there is no docker-registry: install Debian's package, or run `make setup` with a network")
-    return found
+    return program
 
 
 class DockerRegistry:

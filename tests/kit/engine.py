@@ -58,7 +58,7 @@ class EngineConnection:
                 pass
 
     def cut(self) -> None:
-        """Hang up at once."""
+        """Close the connection at once."""
         self._writer.transport.abort()
 
 

@@ -43,7 +43,7 @@ def frontend_config(data: Path, **changes: object) -> ControlConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontend:
-    """What a test talks to."""
+    """The frontend under test."""
 
     control: Control
     secrets: Secrets

@@ -35,7 +35,7 @@ class PublishedGallery:
         return f"oci://{self.registry.reference(f'backends/{backend}')}"
 
     def offer(self, *backends: str, version: str = "") -> None:
-        """Write the index anew, with these."""
+        """Write the index with these backends."""
         entries = (f"- name: {name}\n  uri: {self.uri(name)}\n  version: '{version}'\n" for name in backends)
         self.index.write_text("".join(entries), encoding="utf-8")
 
@@ -65,7 +65,7 @@ async def open_published_gallery(folder: Path) -> AsyncIterator[PublishedGallery
 
 
 class StaticCatalogue:
-    """Gives the same entries to whoever looks."""
+    """A gallery with fixed entries, which needs no index."""
 
     def __init__(self, source: GallerySource, *entries: GalleryEntry) -> None:
         self._gallery = GalleryContent(source=source, entries=entries)

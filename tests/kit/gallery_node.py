@@ -61,7 +61,7 @@ class WrittenPulls(Pulls):
 
 
 class _DeferredGalleries:
-    """Galleries that are opened after whoever reads them was made."""
+    """Galleries that are opened after their reader is made."""
 
     def __init__(self, opened: Callable[[], Galleries | None]) -> None:
         self._opened = opened
@@ -90,7 +90,7 @@ class GalleryNode(SleepingNode):
         default_factory=lambda: ImagesConfig(environment={"PATH": os.defpath}, network=Network(attempts=1), niceness=0)
     )
     gallery_url: str = ""
-    """Instead of the file."""
+    """Used instead of the file."""
     link: Callable[[], BackendLink] = HealthyBackend
     """How one talks to the backends from now on."""
     is_pulling: bool = True
@@ -122,8 +122,8 @@ class GalleryNode(SleepingNode):
     async def reply(self, subject: str, **request: object) -> dict[str, Any]:
         answer = await self.ask(subject, msgspec.json.encode(request))
         assert answer is not None
-        found: dict[str, Any] = msgspec.json.decode(answer)
-        return found
+        decoded: dict[str, Any] = msgspec.json.decode(answer)
+        return decoded
 
     async def listed(self) -> dict[str, dict[str, Any]]:
         backends = (await self.reply("backend.list"))["backends"] or []

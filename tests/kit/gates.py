@@ -62,7 +62,7 @@ class Gates:
 
     @asynccontextmanager
     async def held_inside(self, point: str) -> AsyncIterator[ClosedGate]:
-        """Close the point; whoever comes meanwhile waits there, at most until the end of the block."""
+        """Close the point. Callers that reach it wait until the end of the block at the latest."""
         if point in self._held:
             raise RuntimeError(f"the point {point!r} is held already")
         held = self._held[point] = ClosedGate()
@@ -79,9 +79,9 @@ class Gates:
 
 
 def gated(thing: T, gates: Gates, *methods: str) -> T:
-    """The same thing, except that each of these asynchronous methods first passes the point of its name.
+    """Return a proxy whose listed asynchronous methods first pass the gate of their name.
 
-    Methods that give an asynchronous context are held before the context is entered.
+    A method that returns an asynchronous context is held before the context is entered.
     """
     return cast(T, _Gated(thing, gates, methods))
 
@@ -115,7 +115,7 @@ class _Gated:
 
 
 class HeldCall:
-    """Stops whoever comes by, in a thread, until it may go on."""
+    """Blocks the calling thread until the test releases it."""
 
     def __init__(self, work: Callable[..., object]) -> None:
         self._work = work
@@ -131,7 +131,8 @@ class HeldCall:
 
 @contextmanager
 def held_call(module: ModuleType, name: str) -> Iterator[HeldCall]:
-    """Whatever happens, it goes on in the end: nobody could stop the thread."""
+    """Replace a function by one that blocks its thread. It is released at the end in any case: a thread cannot be
+    stopped."""
     with pytest.MonkeyPatch.context() as patch:
         holding = HeldCall(getattr(module, name))
         patch.setattr(module, name, holding)

@@ -54,12 +54,12 @@ class Player:
         differences = []
         if answer.status != message["status"]:
             differences.append(f"status {answer.status} instead of {message['status']}: {answer.body!r}")
-        wanted = message.get("response", "")
+        response = message.get("response", "")
         got = answer.json() if answer.body else ""
-        self._learn(message, wanted, got)
+        self._learn(message, response, got)
         if message.get("response_headers", {}).get("WWW-Authenticate") != answer.headers.get("www-authenticate"):
             differences.append("WWW-Authenticate differs")
-        return differences + list(differences_between(wanted, got, "$"))
+        return differences + list(differences_between(response, got, "$"))
 
     async def _send(self, message: Mapping[str, Any]) -> Any:
         auto = message.get("response", {})
@@ -80,9 +80,9 @@ class Player:
     def _path(self, path: str) -> str:
         return "/".join(self.ours.get(part, part) for part in path.split("/"))
 
-    def _learn(self, message: Mapping[str, Any], wanted: object, got: object) -> None:
-        if isinstance(wanted, dict) and isinstance(got, dict) and "id" in wanted and "id" in got:
-            self.ours[wanted["id"]] = got["id"]
+    def _learn(self, message: Mapping[str, Any], recorded: object, got: object) -> None:
+        if isinstance(recorded, dict) and isinstance(got, dict) and "id" in recorded and "id" in got:
+            self.ours[recorded["id"]] = got["id"]
 
 
 def _body(request: object) -> bytes | None:
@@ -94,39 +94,39 @@ def _body(request: object) -> bytes | None:
     return _LONG.sub(lambda match: "n" * int(match[1]), text).encode()
 
 
-def differences_between(wanted: object, got: object, path: str) -> list[str]:
+def differences_between(recorded: object, got: object, path: str) -> list[str]:
     """Where two documents are not alike; see the top of this module."""
-    if isinstance(wanted, dict) and isinstance(got, dict):
-        return _object_differences(wanted, got, path)
-    if isinstance(wanted, list) and isinstance(got, list):
-        if len(wanted) != len(got):
-            return [f"{path}: {len(got)} entries instead of {len(wanted)}"]
-        pairs = zip(wanted, got, strict=True)
+    if isinstance(recorded, dict) and isinstance(got, dict):
+        return _object_differences(recorded, got, path)
+    if isinstance(recorded, list) and isinstance(got, list):
+        if len(recorded) != len(got):
+            return [f"{path}: {len(got)} entries instead of {len(recorded)}"]
+        pairs = zip(recorded, got, strict=True)
         return [
             line
             for number, (one, other) in enumerate(pairs)
             for line in differences_between(one, other, f"{path}[{number}]")
         ]
     name = path.rpartition(".")[2]
-    if type(wanted) is not type(got):
-        return [f"{path}: {type(got).__name__} instead of {type(wanted).__name__}"]
+    if type(recorded) is not type(got):
+        return [f"{path}: {type(got).__name__} instead of {type(recorded).__name__}"]
     if name in _TIMES:
         return _time_differences(str(got), path)
-    if name in _FREE or isinstance(wanted, int):
+    if name in _FREE or isinstance(recorded, int):
         return []
-    if name == "message" and isinstance(wanted, str) and isinstance(got, str):
-        return [] if got.startswith(wanted) else [f"{path}: {got!r} instead of {wanted!r}"]
-    return [] if wanted == got else [f"{path}: {got!r} instead of {wanted!r}"]
+    if name == "message" and isinstance(recorded, str) and isinstance(got, str):
+        return [] if got.startswith(recorded) else [f"{path}: {got!r} instead of {recorded!r}"]
+    return [] if recorded == got else [f"{path}: {got!r} instead of {recorded!r}"]
 
 
-def _object_differences(wanted: Mapping[str, object], got: Mapping[str, object], path: str) -> list[str]:
-    missing = [f"{path}.{name}: missing" for name in wanted if name not in got]
-    extra = [f"{path}.{name}: not in the recording" for name in got if name not in wanted and name != "corral"]
+def _object_differences(recorded: Mapping[str, object], got: Mapping[str, object], path: str) -> list[str]:
+    missing = [f"{path}.{name}: missing" for name in recorded if name not in got]
+    extra = [f"{path}.{name}: not in the recording" for name in got if name not in recorded and name != "corral"]
     shared = [
         line
-        for name in wanted
+        for name in recorded
         if name in got
-        for line in differences_between(wanted[name], got[name], f"{path}.{name}")
+        for line in differences_between(recorded[name], got[name], f"{path}.{name}")
     ]
     return missing + extra + shared
 

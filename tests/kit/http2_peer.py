@@ -27,7 +27,7 @@ def message(content: bytes) -> bytes:
 
 
 class Http2Transport:
-    """Stands in for a transport. `is_stuck` keeps what is written, as a socket does that nobody reads."""
+    """A transport double. `is_stuck` keeps written data, like a socket whose peer does not read."""
 
     def __init__(self, protocol: Http2Connection, hear: Callable[[bytes], object]) -> None:
         self.hear = hear
@@ -52,7 +52,7 @@ class Http2Transport:
             self._protocol.pause_writing()
 
     def unstick(self) -> None:
-        """The peer reads again."""
+        """Let the peer read again."""
         self.is_stuck = False
         data = bytes(self.buffer)
         self.buffer.clear()
@@ -115,7 +115,7 @@ class Http2Peer:
         self.speak()
 
     def heard(self, kind: type[Any]) -> list[Any]:
-        """Events of a kind."""
+        """Return the received events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     def body_of(self, call: Call) -> bytes:
@@ -129,5 +129,5 @@ class RawPeer(Http2Peer):
     def __init__(self, keepalive: Keepalive = NO_KEEPALIVE) -> None:
         super().__init__(keepalive)
         self.sent = bytearray()
-        """What our side sent."""
+        """Bytes that our side sent."""
         self.wire.hear = self.sent.extend

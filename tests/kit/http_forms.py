@@ -68,7 +68,7 @@ class Route(NamedTuple):
     """A regular expression for the whole of it."""
     request: Struct | None
     answer: Struct
-    """Of one that succeeds; others are refusals."""
+    """Struct of a successful response; others are errors."""
     is_list: bool = False
 
 
@@ -95,7 +95,7 @@ ROUTES = (
     Route("GET", "/api/operations/history", None, History),
     Route("POST", f"/api/operations/{_ID}/(cancel|pause|dismiss)", None, Acknowledgement),
 )
-"""The first that fits."""
+"""The first matching route is used."""
 
 TYPED_ELSEWHERE: Mapping[str, str] = {
     f"(GET|PUT|PATCH|DELETE) /api/nodes/{_ID}/(labels|max-replicas-per-model|vram-budget)(/.*)?": "bare values, "
@@ -276,7 +276,7 @@ def _without(headers: Mapping[str, str], *names: str) -> dict[str, str]:
     return {name: value for name, value in _folded(headers).items() if name not in names}
 
 
-def _same_headers(wanted: Mapping[str, str], got: Mapping[str, str], tally: MessageTally) -> None:
-    if found := list(differing(dict(wanted), _folded(got))):
-        raise Differs("; ".join(found))
+def _same_headers(recorded: Mapping[str, str], got: Mapping[str, str], tally: MessageTally) -> None:
+    if differences := list(differing(dict(recorded), _folded(got))):
+        raise Differs("; ".join(differences))
     tally.written += 1

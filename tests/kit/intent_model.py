@@ -267,7 +267,7 @@ class FleetModel:
             self._put(place, replace(settled, **free))  # type: ignore[arg-type]
 
     def crash(self, number: int) -> None:
-        """Whatever it knew is gone, and what it was told later nobody hears."""
+        """Lose the frontend's memory, and the replies to its requests."""
         frontend = self.frontends[number]
         frontend.working.clear()
         frontend.decided = []
@@ -299,7 +299,7 @@ class FleetModel:
         self.workers[node].door.clear()
 
     def come_back(self, node: str) -> None:
-        """It registers: the dispatcher is poked, and whoever waited for an answer of its earlier life gives up."""
+        """Register the node: the dispatcher is poked, and requests to its earlier run are given up."""
         worker = self.workers[node]
         if not worker.up:
             worker.lives += 1
@@ -325,7 +325,7 @@ class FleetModel:
         self.digest = f"sha256:{int(self.digest.split(':')[1]) + 1}"
 
     def pass_time(self, duration: timedelta) -> None:
-        """Frontends that live renew their leases; requests that nobody took in time are gone."""
+        """Advance time: living frontends renew their leases, and requests that expired are dropped."""
         self.now += duration
         for frontend in self.frontends:
             for place in frontend.working:

@@ -45,7 +45,7 @@ class Worker:
     lives: int = 1
     labels: dict[str, str] = field(default_factory=dict)
     told: Inventory | None = None
-    """Its last report that was stored."""
+    """The last stored report."""
     disk: dict[str, BackendEntry] = field(default_factory=dict)
     serials: dict[str, int] = field(default_factory=dict)
     """How often each backend was written, which no report tells."""
@@ -55,7 +55,7 @@ class Worker:
 
     @property
     def life(self) -> str:
-        """Another one after each start: Corral's workers tell it, those of LocalAI register anew."""
+        """Id of the current run: Corral's workers report it, LocalAI's register again instead."""
         return str(self.lives)
 
     def report(self, now: datetime) -> Inventory:

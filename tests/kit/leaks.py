@@ -26,7 +26,7 @@ _STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.pos
 _ROUNDS: Final = 50
 """Turns that ending tasks and closing transports get: enough for a chain of callbacks without I/O."""
 _THREAD_SECONDS: Final = 30.0
-"""How long a thread that nobody can await, such as a look at the disk, may still take on a busy machine."""
+"""How long a thread that cannot be awaited, such as a disk check, may take on a busy machine."""
 _SHOWN: Final = 200
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
@@ -90,7 +90,7 @@ class Snapshot:
         return [*self._children(), *self._threads(), *self._descriptors()]
 
     async def leaks_beside_tasks(self) -> list[str]:
-        """The same from inside a loop, whose transports get some turns to close."""
+        """Return leaks other than tasks from inside a loop, after giving its transports time to close."""
         for _ in range(_ROUNDS):
             if not self._new_descriptors():
                 break
@@ -125,12 +125,12 @@ class Snapshot:
 
 def open_descriptors() -> dict[int, str]:
     """Numbers and what they lead to; empty where the system does not tell."""
-    found: dict[int, str] = {}
+    descriptors: dict[int, str] = {}
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(_DESCRIPTORS):
             with contextlib.suppress(FileNotFoundError):  # the one that this very look used
-                found[int(name)] = os.readlink(_DESCRIPTORS / name)
-    return found
+                descriptors[int(name)] = os.readlink(_DESCRIPTORS / name)
+    return descriptors
 
 
 def _lasts(pid: int) -> bool:
@@ -142,7 +142,7 @@ def _lasts(pid: int) -> bool:
 
 
 def _describe_child(pid: int) -> str:
-    """Empty when it is gone by now; a zombie is still there: nobody reaped it."""
+    """Describe a child; empty when it has ended. A zombie counts, because it was not reaped."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         status = process.status()
@@ -153,14 +153,14 @@ def _describe_child(pid: int) -> str:
 
 def _pipes_of(children: frozenset[int]) -> frozenset[str]:
     """Pipes to servers that last, last as long as these."""
-    found = set()
+    links = set()
     for pid in filter(_lasts, children):
         folder = Path("/proc") / str(pid) / "fd"
         with contextlib.suppress(OSError):
             for name in os.listdir(folder):
                 with contextlib.suppress(OSError):
-                    found.add(os.readlink(folder / name))
-    return frozenset(what for what in found if what.startswith("pipe:"))
+                    links.add(os.readlink(folder / name))
+    return frozenset(what for what in links if what.startswith("pipe:"))
 
 
 def _describe(number: int, what: str) -> str:
@@ -180,5 +180,5 @@ def _peer(ours: socket.socket) -> object:
 
 
 def report(leaks: list[str]) -> str:
-    """A message for whoever has to find them."""
+    """Format leaks as a message."""
     return "this test left something behind:\n" + "\n".join(f"  - {leak}" for leak in leaks)

@@ -57,7 +57,7 @@ class StreamOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRequest:
-    """Whom to ask what."""
+    """A streamed chat request to a frontend."""
 
     session: aiohttp.ClientSession
     url: str
@@ -151,4 +151,7 @@ async def under_load(question: StreamRequest, *, clients: int) -> AsyncIterator[
 
 def counted(answers: Sequence[StreamOutcome]) -> str:
     """How many ended how, in words."""
-    return ", ".join(f"{count} {how}" for how, count in Counter(one.label for one in answers).most_common()) or "none"
+    return (
+        ", ".join(f"{count} {how}" for how, count in Counter(answer.label for answer in answers).most_common())
+        or "none"
+    )

@@ -33,7 +33,7 @@ class MemberClock:
             self._sleeping -= 1
 
     def jump(self, by: timedelta) -> None:
-        """Somebody set this machine's wall clock; no time has passed."""
+        """Set this machine's wall clock without passing time."""
         self._off += by
 
     def freeze(self) -> None:

@@ -1,4 +1,4 @@
-"""A real chat model for tests, and for whoever wants to see Corral answer: SmolLM2-135M-Instruct.
+"""A real chat model for tests and demonstrations: SmolLM2-135M-Instruct.
 
 `make setup`, and with it `make test`, keeps it in `.build`: see tools/environment/.
 """
@@ -18,10 +18,10 @@ _BUILD: Final = Path(__file__).parents[2] / ".build"
 
 def chat_model() -> Path:
     """The model's file. AssertionError when set-up could not fetch it."""
-    found = sorted(_BUILD.glob("models-*/SmolLM2-135M-Instruct.gguf"))
-    if not found:
+    weights = sorted(_BUILD.glob("models-*/SmolLM2-135M-Instruct.gguf"))
+    if not weights:
         raise AssertionError("the chat model is not in .build: `make setup` fetches it, or says why it cannot")
-    return found[-1]
+    return weights[-1]
 
 
 def write_model(folder: Path, name: str, *, backend: str = "llama-cpp", **more: object) -> None:

@@ -1,4 +1,4 @@
-"""A NATS server in operator mode, which lets in nobody without a user JWT, and whoever makes such users."""
+"""A NATS server in operator mode, which requires a user JWT, and the issuer of such users."""
 
 import base64
 import json
@@ -68,7 +68,7 @@ class Realm:
         return Realm(self.server, NatsKey.new(nkeys.PREFIX_BYTE_ACCOUNT))
 
     def user(self, *, lives: float = 3600) -> UserJwt:
-        """Who may do everything."""
+        """Return a user with all permissions."""
         return self._user({}, {}, lives)
 
     def worker(self, node_id: str, *, lives: float = 3600) -> UserJwt:

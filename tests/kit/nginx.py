@@ -37,10 +37,10 @@ http {{
 
 def find_nginx() -> str:
     """The system's own, or the one that `make setup` fetched."""
-    found = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin") or (_FETCHED.exists() and str(_FETCHED))
-    if not found:
+    program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin") or (_FETCHED.exists() and str(_FETCHED))
+    if not program:
         raise ChildFailed("there is no nginx: install Debian's package, or run `make setup` with a network")
-    return found
+    return program
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ _numbers: Final = itertools.cycle(_from_anywhere(_PART))
 
 
 def lasting_port() -> int:
-    """A port on loopback that nobody uses and that this process hands out only once; the one below it is free too."""
+    """Return a free loopback port that this process hands out only once; the one below it is free too."""
     for _ in _PART:
         port = next(_numbers)
         if is_free(port) and is_free(port - 1):

@@ -117,7 +117,7 @@ class PostgresServer:
         return self._console
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
-        """Copy a template, which nobody may be using; returns the URL of the copy."""
+        """Copy a template, which must have no connections; return the URL of the copy."""
         self.run(_create(name, template))
         return self.url(name)
 

@@ -22,7 +22,7 @@ from tests.kit.waiting import eventually
 _LOOPBACK: Final = "127.0.0.1"
 _START_SECONDS: Final = 60.0
 _BACKEND_PORTS: Final = 20
-"""Of a worker: its backends must not take the port of another one that is started again."""
+"""Ports per worker: its backends must not take the port of another one that is restarted."""
 _STOP_GRACE: Final = timedelta(seconds=15)
 _NEW_KEYS: Final = re.compile(r"The new keys are in (.+), readable only by you")
 
@@ -117,7 +117,7 @@ class HttpProcess(CorralProcess, AdminApi):
         await eventually(is_there, f"200 from {self.name} for {path}", seconds=_START_SECONDS)
 
     async def answers(self, path: str) -> int:
-        """The status of an answer; 0 when there is none."""
+        """Return the status of the response; 0 when there is none."""
         try:
             return (await self.call("GET", path)).status
         except (aiohttp.ClientError, OSError):
@@ -146,7 +146,7 @@ class FrontendProcess(HttpProcess):
 
 
 class ControlProcess(HttpProcess):
-    """`corral control` alone: nobody starts it again."""
+    """`corral control` alone, without restarts."""
 
     def __init__(
         self, session: aiohttp.ClientSession, environment: Mapping[str, str], *, name: str = "control"
@@ -177,7 +177,7 @@ class WorkerProcess(CorralProcess):
 
 
 def said_once(processes: Sequence[HttpProcess], what: Callable[[HttpProcess], list[str]]) -> str:
-    """What exactly one of them told, exactly once."""
+    """Return the line that exactly one of the processes logged exactly once."""
     found = [text for process in processes for text in what(process)]
     if len(found) != 1:
         raise AssertionError(f"expected one line among {len(processes)} processes, found {len(found)}")

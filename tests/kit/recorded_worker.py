@@ -54,10 +54,10 @@ _BACKENDS: Final = ("mock", "custom", "ext", "dirb", "img2", "ext0", "ext1", "cp
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
     subject: str
-    """Without the node."""
+    """Subject without the node id."""
     data: bytes
     reply: Any
-    """None when nobody listened."""
+    """None when there was no subscriber."""
     note: str
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ Fault = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedRequest:
-    """One request."""
+    """A request that the registry received."""
 
     path: str
     headers: Mapping[str, str]
@@ -225,7 +225,7 @@ def cutting(at: int) -> Fault:
 
 
 def lying(content: bytes) -> Fault:
-    """Gives something else."""
+    """Return a fault that serves other content."""
     return answering(200, body=content)
 
 

@@ -48,7 +48,7 @@ class Relay:
             await self._listen()
 
     def freeze(self) -> None:
-        """Nothing passes any more, and nobody is told: what a network does that loses packets."""
+        """Drop all data without closing connections, like a network that loses packets."""
         self._flowing.clear()
 
     def thaw(self) -> None:
@@ -84,7 +84,7 @@ class Relay:
             there_writer.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction. However it ends, the other side is told, which ends the other direction too."""
+        """Copy one direction. At its end close the other side, which ends the other direction too."""
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await self._flowing.wait()

@@ -54,7 +54,7 @@ def a_key(**fields: Any) -> ApiKey:
 
 
 def a_replica(**fields: Any) -> Replica:
-    """A loaded one."""
+    """Return a loaded replica."""
     number = next(_numbers)
     return Replica(
         **{

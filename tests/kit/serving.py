@@ -1,4 +1,4 @@
-"""A fleet that answers, of processes started singly: what is killed stays dead until somebody starts it again."""
+"""A serving fleet of separately started processes. A killed process stays dead until a test restarts it."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,7 +28,7 @@ WORKERS: Final = ("w1", "w2")
 _ADDRESS: Final = "--addr"
 """What a worker tells every backend, and nobody else."""
 INTERVAL_SECONDS: Final = 0.5
-"""Of heartbeats: silent workers are offline after six of them."""
+"""Interval of heartbeats: silent workers are offline after six of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ServingFleet:
     """The directory of backends that all workers share, beside those that ship with Corral."""
 
     def question(self, *, model: str = MODEL, tokens: int = 4) -> StreamRequest:
-        """For the gateway."""
+        """Return a chat request to the gateway."""
         return StreamRequest(
             session=self.session, url=self.gateway.url, key=self.gateway.admin_key, model=model, tokens=tokens
         )
@@ -93,7 +93,7 @@ class ServingFleet:
 async def serving_fleet(
     folder: Path, *, database: str | None = None, beat_seconds: float = INTERVAL_SECONDS
 ) -> AsyncIterator[ServingFleet]:
-    """Two healthy nodes and a model that nobody has asked for yet; on SQLite unless another database is named."""
+    """Start two healthy nodes and a model that is not loaded; on SQLite unless another database is given."""
     models, backends = folder / "models", folder / "backends"
     write_model(models, MODEL)
     backends.mkdir()

@@ -91,11 +91,11 @@ class SimulatedBackends:
     """How often each backend was downloaded."""
     journal: list[DiskWrite] = field(default_factory=list)
     digest: str = "sha256:1"
-    """Of what it downloads next."""
+    """Digest of the next download."""
     version: str = ""
-    """The same."""
+    """Version of the next download."""
     work_seconds: float = 0.0
-    """Of real time, for each install."""
+    """Real time that each install takes."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """Installs wait until it is set, as it is at first."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,7 +103,7 @@ class SimulatedBackends:
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when one has been carried out, whatever was answered."""
     looked_at: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when somebody has asked what it has."""
+    """Set after a request for the inventory."""
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -127,11 +127,11 @@ class SimulatedBackends:
             self._subscriptions.push_async_callback(subscription.close)
 
     async def stop(self) -> None:
-        """Nobody answers any more."""
+        """Stop replying."""
         await self._subscriptions.aclose()
 
     def put(self, name: str) -> None:
-        """Have it, as if somebody had installed it long ago."""
+        """Add a backend as if it had been installed long ago."""
         self._write(name, _gallery_uri(name))
         self.written[name] -= 1
 
@@ -141,7 +141,7 @@ class SimulatedBackends:
             task.cancel()
 
     async def say(self, operation: str, percentage: float) -> None:
-        """A word of progress."""
+        """Publish progress."""
         told = InstallProgress(
             op_id=operation, node_id=self.node_id, backend="", percentage=percentage, phase="downloading"
         )

@@ -55,7 +55,7 @@ class Behave(msgspec.Struct, kw_only=True, tag="behave"):
     hangs: bool = False
     """Does nothing and answers nothing, not even what it has."""
     listens: bool = True
-    """Otherwise NATS says that nobody is there."""
+    """False: NATS reports no responders."""
 
 
 class LookAtNodes(msgspec.Struct, kw_only=True, tag="look"):
@@ -170,7 +170,7 @@ def _state(member: _Member) -> NodeState:
 
 
 class SimulatedFleet:
-    """The process, as whoever started it sees it. Use it as a context."""
+    """The parent's side of the process. Use it as a context manager."""
 
     def __init__(self, surroundings: FleetTarget) -> None:
         self._surroundings = surroundings

@@ -24,9 +24,9 @@ class SimulatedWorker(SimulatedBackends):
     """Its processes have keys and ports of their own. One of LocalAI's gives them no URL."""
 
     processes: dict[str, _Process] = field(default_factory=dict)
-    """By process key."""
+    """Processes by key."""
     models: set[str] = field(default_factory=set)
-    """Of which it has files."""
+    """Models whose files it has."""
     tells_stopped: bool = True
     """Names the processes that ended for a change; old workers do not."""
     _started: int = 0

@@ -32,7 +32,7 @@ async def say(backend: RunningBackend, target: Path, text: str = SENTENCE, *, vo
 
 
 def samples_of(wave: bytes) -> list[float]:
-    """Of a file as espeak's backend writes it: mono, 16 bits."""
+    """Return the samples of a file as espeak's backend writes it: mono, 16 bits."""
     sound = wave[HEADER_BYTES:]
     return [sample / 32768 for sample in struct.unpack(f"<{len(sound) // 2}h", sound)]
 

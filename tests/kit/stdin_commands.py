@@ -1,4 +1,4 @@
-"""A process that does what lines of its input say, and ends with it, so that it never outlives who started it."""
+"""For a process that reads commands from its standard input and ends with it, so it never outlives its parent."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 
 
 class InputEnded(Exception):
-    """Whoever gave the commands is gone. Raised in a task group, so that its tasks end as well."""
+    """The parent closed the input. Raised in a task group, so that its tasks end as well."""
 
 
 @contextmanager

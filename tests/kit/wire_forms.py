@@ -50,11 +50,11 @@ class MessageTally:
     refused: int = 0
     """Requests that must not be understood, and were not."""
     unread: int = 0
-    """Payloads that nobody looks at."""
+    """Payloads that are not checked."""
     plain: int = 0
     """Texts and bodies without a structure."""
     unanswered: int = 0
-    """Requests to which nobody listens."""
+    """Requests without a subscriber."""
     notes: int = 0
 
     def __str__(self) -> str:

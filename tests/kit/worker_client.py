@@ -20,15 +20,15 @@ _UNANSWERED: Final = timedelta(seconds=0.5)
 
 
 class WorkerClient:
-    """Of one node, always the same."""
+    """Sends requests to one node, always the same."""
 
     def __init__(self, bus: NatsBus) -> None:
         self.bus = bus
 
     async def ask(self, subject: Any, data: bytes = b"{}") -> dict[str, Any]:
         answer = await self.bus.request(subject(NODE), data, timeout=SOON)
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        decoded: dict[str, Any] = json.loads(answer)
+        return decoded
 
     async def install(self, backend: str, model: str = "") -> InstallReply:
         request = msgspec.json.encode(InstallRequest(backend=backend, model_id=model))
@@ -49,7 +49,7 @@ class WorkerClient:
         await eventually(is_idle, "the end of all processes")
 
     async def stop(self, payload: bytes) -> None:
-        """Sent as a request: the lack of an answer is the only sign that there is none."""
+        """Send a stop as a request: a timeout shows that there is no reply."""
         try:
             await self.bus.request(subjects.backend_stop(NODE), payload, timeout=_UNANSWERED)
         except BusTimeout:

@@ -60,7 +60,7 @@ class FakeNode:
     running: list[RunningModel] = field(default_factory=list)
     error: str = ""
     deaf: bool = False
-    """Stops nothing, whatever it is told."""
+    """Ignores stop requests."""
     adapts: bool = False
     """Its processes are reached through an adapter."""
     routes: list[str] | None = None
@@ -124,7 +124,7 @@ class FakeNode:
 
     @property
     def stopped(self) -> list[str]:
-        """The names that it was told to stop."""
+        """Names that it was asked to stop."""
         return [msgspec.json.decode(data, type=StopRequest).backend for data in self.stops]
 
 
@@ -221,7 +221,7 @@ class World:
         self.stack.push_async_callback(node.stop)
 
     async def again(self) -> Control:
-        """A control that starts anew on the same database."""
+        """Start another control on the same database."""
         control = await wire(
             self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader, lookups=self.lookups
         )
