@@ -115,8 +115,8 @@ class FleetModel:
             changed_at=self.now,
             next_try=self.now,
         )
-        if old is not None and (known := self.targets[old.operation_id][node]).status not in FINAL:
-            self.targets[old.operation_id][node] = replace(known, status=TargetStatus.SUPERSEDED)
+        if old is not None and (target := self.targets[old.operation_id][node]).status not in FINAL:
+            self.targets[old.operation_id][node] = replace(target, status=TargetStatus.SUPERSEDED)
         self.targets[operation][node] = Target(
             operation_id=operation, node_id=NodeId(node), node_name=node, subject=wish.key, changed_at=self.now
         )
@@ -124,23 +124,23 @@ class FleetModel:
         self.serial_at_acceptance[place, self.stored[place].generation] = self.workers[node].serials.get(wish.key, 0)
 
     def cancel(self, place: IntentKey) -> None:
-        known = self.stored.get(place)
-        if known is None or not intents.may_cancel(known):
+        intent = self.stored.get(place)
+        if intent is None or not intents.may_cancel(intent):
             return
-        is_install = known.verb is Verb.INSTALL
-        if is_install and self._contradicts(replace(wish_of(known), verb=Verb.DELETE), place[0]):
+        is_install = intent.verb is Verb.INSTALL
+        if is_install and self._contradicts(replace(wish_of(intent), verb=Verb.DELETE), place[0]):
             return
         self.take_back(place)
 
     def take_back(self, place: IntentKey) -> None:
-        known = self.stored[place]
-        if intents.may_cancel(known):
-            self._put(place, intents.cancel(known, "cancelled", self.now))
+        intent = self.stored[place]
+        if intents.may_cancel(intent):
+            self._put(place, intents.cancel(intent, "cancelled", self.now))
 
     def retry(self, place: IntentKey) -> None:
-        known = self.stored.get(place)
-        if known is not None and intents.may_retry(known):
-            self._put(place, intents.retry(known, self.now))
+        intent = self.stored.get(place)
+        if intent is not None and intents.may_retry(intent):
+            self._put(place, intents.retry(intent, self.now))
 
     def cold_load(self, node: str, key: str) -> None:
         """A model wants its backend there, without anybody's operation."""
@@ -159,10 +159,10 @@ class FleetModel:
 
     def step(self, number: int, place: IntentKey, *, crash_before_sending: bool = False) -> None:
         """Claim, look, and send or not."""
-        frontend, known = self.frontends[number], self.stored.get(place)
-        if known is None or not intents.is_due(known, self.now, POLICY) or place in frontend.working:
+        frontend, intent = self.frontends[number], self.stored.get(place)
+        if intent is None or not intents.is_due(intent, self.now, POLICY) or place in frontend.working:
             return
-        claimed = replace(known, lease_token=frontend.token, lease_until=self.now + POLICY.lease)
+        claimed = replace(intent, lease_token=frontend.token, lease_until=self.now + POLICY.lease)
         self._put(place, claimed)
         worker = self.workers[place[0]]
         if not worker.up and claimed.kind is IntentKind.BACKEND:
@@ -256,13 +256,13 @@ class FleetModel:
 
     def _release(self, place: IntentKey, frontend: ModelledFrontend, settled: Intent) -> None:
         """As the database does it: only the holder of the lease, and only on the generation that it worked on."""
-        known = self.stored[place]
-        if known.lease_token != frontend.token:
+        intent = self.stored[place]
+        if intent.lease_token != frontend.token:
             return
         free = {"lease_token": None, "lease_until": None}
-        if known.generation != settled.generation or known.state is not IntentState.OPEN:
+        if intent.generation != settled.generation or intent.state is not IntentState.OPEN:
             is_corral = self.workers[place[0]].is_corral
-            self._put(place, replace(intents.overtaken(known, settled, is_corral=is_corral), **free))  # type: ignore[arg-type]
+            self._put(place, replace(intents.overtaken(intent, settled, is_corral=is_corral), **free))  # type: ignore[arg-type]
         else:
             self._put(place, replace(settled, **free))  # type: ignore[arg-type]
 
@@ -305,9 +305,9 @@ class FleetModel:
             worker.lives += 1
             self._give_up_on_earlier_lives(node)
         worker.up = True
-        for place, known in self.stored.items():
-            if place[0] == node and (known.waits_for_node or (known.outstanding and not known.lease_token)):
-                self._put(place, replace(known, next_try=self.now))
+        for place, intent in self.stored.items():
+            if place[0] == node and (intent.waits_for_node or (intent.outstanding and not intent.lease_token)):
+                self._put(place, replace(intent, next_try=self.now))
 
     def _give_up_on_earlier_lives(self, node: str) -> None:
         for frontend in self.frontends:
@@ -329,9 +329,9 @@ class FleetModel:
         self.now += duration
         for frontend in self.frontends:
             for place in frontend.working:
-                known = self.stored[place]
-                if known.lease_token == frontend.token:
-                    self._put(place, replace(known, lease_until=self.now + POLICY.lease))
+                intent = self.stored[place]
+                if intent.lease_token == frontend.token:
+                    self._put(place, replace(intent, lease_until=self.now + POLICY.lease))
             self.give_up(frontend.number)
         for worker in self.workers.values():
             worker.door = [one for one in worker.door if one.until > self.now]
@@ -349,10 +349,10 @@ class FleetModel:
             assert self.is_true(place, intent), "success was told without proof"
         self.stored[place] = intent
         targets = self.targets[intent.operation_id]
-        known = targets[place[0]]
-        if known.status not in FINAL:
+        target = targets[place[0]]
+        if target.status not in FINAL:
             targets[place[0]] = replace(
-                known, status=status_of(intent), waits_for_node=intent.waits_for_node, message=intent.message
+                target, status=status_of(intent), waits_for_node=intent.waits_for_node, message=intent.message
             )
 
     def is_true(self, place: IntentKey, intent: Intent) -> bool:

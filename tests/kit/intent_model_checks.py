@@ -48,9 +48,9 @@ def _is_open(intent: Intent) -> bool:
 
 def check_rest(model: FleetModel) -> None:
     """After everything came to rest: the disks are as last wished, and stay so for a day without a request."""
-    for place, known in model.stored.items():
-        if known.state is IntentState.SATISFIED and place not in model.touched:
-            assert model.is_true(place, known), f"{place} is not as it was last wished: {known}"
+    for place, intent in model.stored.items():
+        if intent.state is IntentState.SATISFIED and place not in model.touched:
+            assert model.is_true(place, intent), f"{place} is not as it was last wished: {intent}"
     _check_rules(model)
     started, sent = model.started_by_rules, dict(model.sent)
     disks = {name: dict(worker.disk) for name, worker in model.workers.items()}

@@ -51,7 +51,7 @@ class Worker:
     """How often each backend was written, which no report tells."""
     door: list[Request] = field(default_factory=list)
     files: dict[str, datetime] = field(default_factory=dict)
-    """Of models, by their key: when the model came to be that they were loaded for. No report tells them."""
+    """Model files by key, with the creation time of the model that they were loaded for. Not reported."""
 
     @property
     def life(self) -> str:

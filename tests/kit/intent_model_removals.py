@@ -35,8 +35,8 @@ class ModelStore:
         """What each frontend found at its last sweep."""
 
     def is_seen_by(self, number: int) -> bool:
-        known = self._known[number]
-        return self.written_at is not None and (known is None or known.at < self.written_at)
+        removal = self._known[number]
+        return self.written_at is not None and (removal is None or removal.at < self.written_at)
 
     def write(self) -> None:
         """Somebody adds the model, or adds it again. Clocks of disks tick between two things that people do."""
@@ -60,8 +60,8 @@ class ModelStore:
         if not self.is_seen_by(number):
             self.written_at = None
             return
-        for place, known in list(self.fleet.stored.items()):
-            if known.operation_id == removed.operation:
+        for place, intent in list(self.fleet.stored.items()):
+            if intent.operation_id == removed.operation:
                 self.fleet.take_back(place)
         if crash_before_forgetting:
             self.fleet.crash(number)
@@ -83,7 +83,7 @@ class ModelStore:
         if self.removed is None:
             return
         for node, worker in self.fleet.workers.items():
-            known = self.fleet.stored[node, NAME]
-            assert known.operation_id == self.removed.operation, "a removal was lost"
-            excused = known.state is IntentState.CANCELLED or (node, NAME) in self.fleet.deceived
-            assert excused or NAME not in worker.files, f"{node} has files of a model that was removed: {known}"
+            intent = self.fleet.stored[node, NAME]
+            assert intent.operation_id == self.removed.operation, "a removal was lost"
+            excused = intent.state is IntentState.CANCELLED or (node, NAME) in self.fleet.deceived
+            assert excused or NAME not in worker.files, f"{node} has files of a model that was removed: {intent}"

@@ -46,12 +46,12 @@ def enforce(model: FleetModel, number: int) -> None:
 
 def _is_awaited(model: FleetModel, rule: FleetRule, node: str) -> bool:
     """Whether the same is under way there, or failed for good and waits for people."""
-    known = model.stored.get((node, rule.backend))
-    if known is None or known.verb is not Verb.INSTALL or artefact_of(known.payload).uri != rule.artefact.uri:
+    intent = model.stored.get((node, rule.backend))
+    if intent is None or intent.verb is not Verb.INSTALL or artefact_of(intent.payload).uri != rule.artefact.uri:
         return False
-    return known.state in (IntentState.OPEN, IntentState.BLOCKED)
+    return intent.state in (IntentState.OPEN, IntentState.BLOCKED)
 
 
 def _generation(model: FleetModel, place: IntentKey) -> int:
-    known = model.stored.get(place)
-    return 0 if known is None else known.generation
+    intent = model.stored.get(place)
+    return 0 if intent is None else intent.generation

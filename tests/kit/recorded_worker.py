@@ -33,7 +33,7 @@ SUBJECTS: Final = frozenset(
     }.items()
     for verb in verbs
 )
-"""Of the answered ones; `files.*` have a test of their own."""
+"""Subjects that are answered; `files.*` have a separate test."""
 
 _SLEEPS: Final = "exec sleep 1000"
 _IMAGE: Final = "oci://"

@@ -51,7 +51,7 @@ class Behave(msgspec.Struct, kw_only=True, tag="behave"):
 
     names: list[str] = []
     work_seconds: tuple[float, float] = (0.0, 0.0)
-    """Of each request: the first node of these takes the first time, the last one the last, the others between."""
+    """Durations of requests on the first and the last of these nodes; the others are between."""
     hangs: bool = False
     """Does nothing and answers nothing, not even what it has."""
     listens: bool = True

@@ -42,7 +42,7 @@ class Platform:
 
 
 ASSUMED_PLATFORM: Final = Platform(os="linux", architecture="amd64")
-"""Of a member of an image index that names none."""
+"""Platform of a member of an image index that states none."""
 
 
 def platform_of(system: str, machine: str) -> Platform | None:
