@@ -1,1 +1,1 @@
-"""The command line: one file per group of commands. Commands are clients of the admin API, or start a process."""
+"""The command line: one file or folder per group of commands. Commands are clients of the API, or start a process."""

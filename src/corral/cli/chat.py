@@ -61,11 +61,11 @@ def _typed() -> str | None:
     """The next question from the terminal; None when the conversation ends."""
     while True:
         try:
-            said = str(click.prompt(click.style("you", bold=True), prompt_suffix="> ", default="", show_default=False))
+            text = str(click.prompt(click.style("you", bold=True), prompt_suffix="> ", default="", show_default=False))
         except click.Abort:
             click.echo()
             return None
-        match said.strip().lower():
+        match text.strip().lower():
             case "/bye" | "/exit" | "/quit":
                 return None
             case "/help" | "/?":
@@ -73,7 +73,7 @@ def _typed() -> str | None:
             case word if word.startswith("/") and word.removeprefix("/").isalpha():
                 click.echo(f"There is no command {word}; /help lists them.")
             case _:
-                return said
+                return text
 
 
 def _piped() -> str | None:

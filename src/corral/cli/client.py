@@ -55,9 +55,9 @@ class Unreachable(PeerUnavailable):
 class FrontendFailed(PeerUnavailable):
     """The frontend answered that it cannot do it now (a status of 500 or more)."""
 
-    def __init__(self, target: FrontendTarget, status: int, said: str) -> None:
-        self.said = said
-        super().__init__(f"{target.url} failed to answer ({status}): {said}; try again, or see `corral doctor`")
+    def __init__(self, target: FrontendTarget, status: int, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{target.url} failed to answer ({status}): {reason}; try again, or see `corral doctor`")
 
 
 class ApiClient:
@@ -202,20 +202,20 @@ class ApiClient:
         return Unreachable(self.target, getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
     def _refusal(self, status: int, content: bytes) -> CorralError:
-        said = said_by(content) or http.client.responses.get(status, "an unknown status")
+        message = message_in(content) or http.client.responses.get(status, "an unknown status")
         if status == 401:
             hint = "its key is wrong, expired or revoked" if self.target.key else "no key was given"
             return AccessDenied(f"{self.target.url} refused the call: {hint}; set CORRAL_KEY or --key-file")
         if status == 403:
-            return AccessDenied(f"{self.target.url} refused the call: {said}")
+            return AccessDenied(f"{self.target.url} refused the call: {message}")
         if status == 404:
-            return NotFound(said)
+            return NotFound(message)
         if status >= 500:
-            return FrontendFailed(self.target, status, said)
-        return PeerRefused(said, status=status)
+            return FrontendFailed(self.target, status, message)
+        return PeerRefused(message, status=status)
 
 
-def said_by(content: bytes) -> str:
+def message_in(content: bytes) -> str:
     """The message in the body of an error, in any of the formats that errors have; empty when there is none."""
     try:
         body = json.loads(content)

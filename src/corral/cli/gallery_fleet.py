@@ -58,13 +58,13 @@ def offer_columns() -> list[Column[FleetOfferView]]:
 
 
 def _where(view: FleetOfferView) -> str:
-    fitting = [name for fit in view.fits if fit.verdict == "fits" for name in fit.nodes]
+    nodes_that_fit = [name for fit in view.fits if fit.verdict == "fits" for name in fit.nodes]
     if not view.fits:
         return "–"
-    if not fitting:
+    if not nodes_that_fit:
         return "[red]no node[/]"
     is_everywhere = all(fit.verdict == "fits" for fit in view.fits)
-    return "[green]all nodes[/]" if is_everywhere else f"[green]{plain(listed(fitting))}[/]"
+    return "[green]all nodes[/]" if is_everywhere else f"[green]{plain(listed(nodes_that_fit))}[/]"
 
 
 def _builds(view: FleetOfferView) -> str:

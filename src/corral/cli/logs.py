@@ -21,7 +21,7 @@ from corral.wire.models import ModelView
 from corral.wire.nodes import LogLine, NodeDetail
 
 _PERIOD: Final = 1.0
-"""Seconds between two looks while following."""
+"""Seconds between two requests while following."""
 _RECONNECT: Final = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=5))
 
 

@@ -10,6 +10,8 @@ from click.shell_completion import CompletionItem
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.words import listed
 from corral.cli.client import ApiClient, Query, api_path
+from corral.cli.connection import target_of
+from corral.cli.options import given_flags
 from corral.wire.models import ModelList
 from corral.wire.nodes import NodeDetail, NodePage
 from corral.wire.operation_views import FleetBackends, OperationPage, OperationView
@@ -140,8 +142,6 @@ def read_labels(labels: Sequence[str]) -> dict[str, str]:
 
 def quick_client(context: click.Context) -> ApiClient:
     """A client for shell completion, with a short timeout: somebody waits at a prompt."""
-    from corral.cli.connection import target_of
-    from corral.cli.options import given_flags
     from corral.processes.settings import ClientSettings, gather
     from corral.processes.settings_sources import resolve
 
@@ -163,7 +163,7 @@ def _completions(context: click.Context, incomplete: str, fetch: Callable[[ApiCl
 
 
 def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of nodes; ids only when no name matches."""
+    """Complete the name of a node, or its id when no name matches."""
 
     def fetch(client: ApiClient) -> Offers:
         nodes = list(all_nodes(client))
@@ -175,7 +175,7 @@ def complete_node(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_operation(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Ids of the newest operations."""
+    """Complete the id of one of the newest operations."""
     return _completions(
         context,
         incomplete,
@@ -187,7 +187,7 @@ def complete_operation(context: click.Context, parameter: click.Parameter, incom
 
 
 def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of models."""
+    """Complete the name of a model."""
     return _completions(
         context,
         incomplete,
@@ -196,7 +196,7 @@ def complete_model(context: click.Context, parameter: click.Parameter, incomplet
 
 
 def complete_installed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of backends that nodes have."""
+    """Complete the name of a backend that some node has."""
     return _completions(
         context,
         incomplete,

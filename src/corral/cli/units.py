@@ -55,7 +55,7 @@ def parse_moment(text: str | None) -> datetime | None:
 
 
 class DurationParameter(click.ParamType[timedelta]):
-    """Makes click read `1m30s`."""
+    """The type of flags such as `--within 1m30s`."""
 
     name = "duration"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral import __version__
-from corral.cli.client import read_events, said_by
+from corral.cli.client import message_in, read_events
 from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
 
 DATA = Path(".local/share/corral")
@@ -193,7 +193,7 @@ def test_an_unknown_flag_names_the_near_one(corral: Any) -> None:
     ],
 )
 def test_the_sentence_of_an_error_is_found_in_any_shape(content: bytes, sentence: str) -> None:
-    assert said_by(content) == sentence
+    assert message_in(content) == sentence
 
 
 def test_server_sent_events_are_parsed() -> None:

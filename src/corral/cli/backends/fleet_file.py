@@ -115,12 +115,12 @@ class FleetFile:
     def _pairs(self, node: Node, where: str) -> Iterator[tuple[str, Node, Node]]:
         if not isinstance(node, MappingNode):
             self._refuse(node, where, f"is {_kind(node)}, not a mapping")
-        seen = set()
+        keys = set()
         for key_node, value in node.value:
             key = self._text(key_node, f"a key of {where}")
-            if key in seen:
+            if key in keys:
                 self._refuse(key_node, where, f"has {key[:SHOWN]!r} twice")
-            seen.add(key)
+            keys.add(key)
             yield key, key_node, value
 
     def _text(self, node: Node, where: str) -> str:

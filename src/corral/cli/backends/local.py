@@ -281,4 +281,4 @@ def install_bar(name: str) -> "Iterator[Report]":
 
 
 def _report_nothing(_: "InstallStep") -> None:
-    """Progress is not shown."""
+    """The progress report of an install that nobody watches."""

@@ -194,7 +194,7 @@ def _counts(rule: RuleView) -> str:
 
 
 def selector_text(labels: Mapping[str, str]) -> str:
-    """Labels as `zone=a, disk=ssd`."""
+    """The labels of a rule as `zone=a, disk=ssd`."""
     return ", ".join(f"{key}={value}" for key, value in labels.items()) or "every node"
 
 

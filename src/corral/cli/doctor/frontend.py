@@ -30,7 +30,7 @@ def _summary(target: FrontendTarget, trouble: CorralError | None) -> str:
     """What failed, without the error's advice to run doctor."""
     match trouble:
         case FrontendFailed():
-            return f"{target.url} answers, but: {trouble.said}"
+            return f"{target.url} answers, but: {trouble.reason}"
         case Unreachable():
             return f"no answer from {target.url} (from {target.origin}): {trouble.reason}"
     return trouble.message if trouble is not None else "it does not answer"
