@@ -22,8 +22,9 @@ from typing import Final, Self
 
 import aiohttp
 
-from corral.base.clock import Backoff, Clock, SystemClock
+from corral.base.clock import Clock, SystemClock
 from corral.base.ids import NodeId
+from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.frontend.config import ControlConfig

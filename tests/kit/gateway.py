@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Self
 import msgspec
 from aiohttp import WSMsgType, web
 
-from corral.base.clock import Backoff
+from corral.base.retry import Backoff
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.processes.gateway import Gateway, open_gateway
 from corral.wire.keys import hash_secret

@@ -1,8 +1,6 @@
 """The tree of errors: what went wrong as a class with fields, and what can be done about it."""
 
-from typing import ClassVar, Final
-
-import msgspec
+from typing import ClassVar
 
 
 class CorralError(Exception):
@@ -159,6 +157,3 @@ class ChildFailed(CorralError):
     """A process that we started did not become ready."""
 
     code = "child_failed"
-
-
-UNREADABLE_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from corral.base.clock import Backoff, Clock
+from corral.base.clock import Clock
 from corral.base.errors import CorralError
+from corral.base.retry import Backoff
 
 log = logging.getLogger(__name__)
 

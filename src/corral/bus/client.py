@@ -16,8 +16,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Self
 
-from corral.base.clock import Backoff
 from corral.base.errors import BusPermissionDenied, BusUnavailable, CorralError
+from corral.base.retry import Backoff
 from corral.base.tasks import end_tasks, first_done, start_task, task_group
 from corral.bus.config import BusConfig
 from corral.bus.credentials import CredentialsProvider, TlsFiles, credentials_of, tls_context

@@ -14,8 +14,9 @@ import msgspec
 import nkeys
 from cryptography.hazmat.primitives import hashes
 
-from corral.base.errors import UNREADABLE_JSON, InvalidInput
+from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.bus.config import BusConfig
 from corral.bus.endpoints import parse_endpoints
 from corral.bus.replies import FRONTEND_INBOX

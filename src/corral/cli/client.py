@@ -17,7 +17,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON, AccessDenied, CorralError, NotFound, PeerRefused, PeerUnavailable
+from corral.base.errors import AccessDenied, CorralError, NotFound, PeerRefused, PeerUnavailable
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -8,8 +8,8 @@ from datetime import timedelta
 import click
 import msgspec
 
-from corral.base.clock import Backoff
 from corral.base.errors import PeerUnavailable
+from corral.base.retry import Backoff
 from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, warn

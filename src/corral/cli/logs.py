@@ -10,8 +10,8 @@ from urllib.parse import quote
 import click
 from click.shell_completion import CompletionItem
 
-from corral.base.clock import Backoff
 from corral.base.errors import Conflict, NotFound, PeerRefused, PeerUnavailable
+from corral.base.retry import Backoff
 from corral.cli.client import ApiClient, FrontendFailed, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import all_nodes, choose_node, complete_model, complete_node

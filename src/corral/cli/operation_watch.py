@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
-from corral.base.clock import Backoff
 from corral.base.errors import PeerUnavailable
+from corral.base.retry import Backoff
 from corral.base.words import format_duration, format_size
 from corral.cli.client import ApiClient, api_path
 from corral.cli.operation_words import (

@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import UNREADABLE_JSON, CorralError, InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.galleries.fetching import ArtefactFile
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryRefused

@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON, PathNotUsable
+from corral.base.errors import PathNotUsable
 from corral.base.private_files import make_private_directory, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.forms import model_in_form
 from corral.gateway.head import RequestHead

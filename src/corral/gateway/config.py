@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
-from corral.base.clock import Backoff
+from corral.base.retry import Backoff
 from corral.base.setting_kinds import (
     EXISTING_FILE,
     HTTP_URL,

@@ -16,8 +16,8 @@ from typing import Final
 import httptools
 import msgspec
 
-from corral.base.clock import Backoff
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
+from corral.base.retry import Backoff
 from corral.gateway.config import GatewayConfig
 from corral.gateway.tally import Ledger
 from corral.gateway.upstream import Origin

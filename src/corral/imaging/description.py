@@ -7,8 +7,9 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON, InvalidInput
+from corral.base.errors import InvalidInput
 from corral.base.private_files import read_bounded
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.galleries.gallery import name_problem
 from corral.imaging.errors import BuildFailed
 

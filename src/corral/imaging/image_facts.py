@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import UNREADABLE_JSON
 from corral.base.threads import in_thread
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.imaging.description import BackendDescription, described_by
 from corral.imaging.layout_contents import read_contents
 from corral.oci.config import ImagesConfig

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import ContentMismatch, ManifestUnusable
 from corral.oci.layout import (
     INDEX_FILE,

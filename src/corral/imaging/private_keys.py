@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from nacl.exceptions import CryptoError
 from nacl.secret import SecretBox
 
-from corral.base.errors import UNREADABLE_JSON, InvalidInput
+from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.signatures.keyed import PublicKey, checked_key
 
 _TITLE: Final = "ENCRYPTED SIGSTORE PRIVATE KEY"

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.imaging.private_keys import SigningKey
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ContentMismatch, ImageNotFound, ManifestUnusable

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import RegistryRefused
 from corral.oci.references import DOCKER_HUB, Reference
 

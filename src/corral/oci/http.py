@@ -14,8 +14,8 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
 from corral.base.http_client import HttpFailed, HttpFault, failures_of, host_of, is_passing, open_session, read_body
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import (
     ContentMismatch,
     ImageError,

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.contents import Image, LocalLayer
 from corral.oci.errors import ContentMismatch, ImageError, ImageNotFound, LimitExceeded, ManifestUnusable
 from corral.oci.limits import ENTRIES_KNOB, MANIFEST_BYTES, UnpackLimits

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import ManifestUnusable, PlatformMissing, SourceInvalid
 from corral.oci.limits import MAX_LAYERS
 from corral.oci.references import check_digest

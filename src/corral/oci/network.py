@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
-from corral.base.clock import Backoff, Clock
+from corral.base.clock import Clock
+from corral.base.retry import Backoff
 from corral.base.setting_kinds import SettingKind, items
 from corral.base.settings import setting
 from corral.oci.errors import RegistryUnavailable, SourceInvalid

@@ -12,10 +12,10 @@ from typing import Final, Self
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
 from corral.base.processes import ChildCommand, ChildProcess, OutputTail, Streams, secret_descriptor, start_process
 from corral.base.readiness import describe_exit
 from corral.base.tasks import start_task
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import ImageError, PullCancelled, PullerDied, error_with
 from corral.oci.orders import PullFailure, PullLine, PullOrder, PullProgress, PullResult
 from corral.oci.tree import empty, is_directory

@@ -10,9 +10,9 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import UNREADABLE_JSON
 from corral.base.http_client import host_of
 from corral.base.threads import in_thread
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.auth import Challenge, Credential, StoredCredentials, credential_for, read_challenge, read_stored
 from corral.oci.blobs import Body, body_of
 from corral.oci.config import ImagesConfig

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import UNREADABLE_JSON
 from corral.base.threads import in_thread
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.auth import credential_for
 from corral.oci.blobs import BlobCache, WantedBlob
 from corral.oci.contents import FetchedLayer, Image, archive_behind, local_archive

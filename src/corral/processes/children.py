@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Self
 
-from corral.base.clock import Backoff, Clock
+from corral.base.clock import Clock
 from corral.base.errors import ChildFailed, CorralError
 from corral.base.processes import ChildProcess, start_process
 from corral.base.readiness import Child, describe_exit, first_of_group, until_ready
+from corral.base.retry import Backoff
 from corral.base.tasks import start_task, task_group
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART
 

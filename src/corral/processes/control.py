@@ -8,9 +8,10 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
-from corral.base.clock import Backoff, Clock, SystemClock
+from corral.base.clock import Clock, SystemClock
 from corral.base.errors import DatabaseUnavailable, SecretsKeyMismatch
 from corral.base.private_files import make_private_directory
+from corral.base.retry import Backoff
 from corral.bus.client import NatsBus
 from corral.bus.replies import FRONTEND_INBOX
 from corral.frontend.access.credentials import Credentials, FirstKeys

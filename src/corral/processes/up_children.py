@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON, AddressInUse, PathNotUsable
+from corral.base.errors import AddressInUse, PathNotUsable
 from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.processes import ChildCommand
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.config import CREDENTIALS_FILE
 from corral.processes.children import Child, own_command
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
 from corral.base.private_files import read_private, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 NAME: Final = "up.json"
 

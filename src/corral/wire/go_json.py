@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import inspect
 
-from corral.base.errors import UNREADABLE_JSON, InvalidInput
+from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar, Final
 
-from corral.base.clock import Backoff
 from corral.base.logs import LogOutput
+from corral.base.retry import Backoff
 from corral.base.setting_kinds import ANY_WHOLE, HTTP_URLS, PATH, SECRET, SWITCH, TEXT, SettingKind, duration
 from corral.base.settings import Derived, default_data, in_data, setting
 from corral.bus.config import BusConfig

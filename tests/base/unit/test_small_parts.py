@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base import logs
-from corral.base.clock import Backoff
 from corral.base.errors import CorralError, InvalidInput, NotFound, PathNotUsable
 from corral.base.logs import JsonFormatter, LogFile, LogOutput, TextFormatter, log_context, set_up_logs
 from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.retry import Backoff
 from corral.base.words import format_duration, parse_duration
 
 

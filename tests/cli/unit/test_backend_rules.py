@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from corral.base.clock import Backoff
 from corral.base.errors import InvalidInput
+from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.cli.backends import rules as rule_commands
 from corral.cli.backends.fleet_file import FleetFile

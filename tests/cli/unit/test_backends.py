@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.base.clock import Backoff
 from corral.base.errors import InvalidInput, PeerUnavailable
+from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.cli.backends import upgrades
 from corral.cli.backends.commands import external, start

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.base.clock import Backoff
+from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.wire.models import LoadJobView, ModelList, ModelProblemView, ModelView
 from corral.wire.replicas import ReplicaView

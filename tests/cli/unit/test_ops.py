@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from corral.base.clock import Backoff
 from corral.base.errors import PeerUnavailable
+from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.cli.operation_watch import views_of
 from corral.cli.units import DurationParameter

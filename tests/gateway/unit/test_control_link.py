@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from corral.base.clock import Backoff
 from corral.base.errors import PeerUnavailable
+from corral.base.retry import Backoff
 from corral.base.tasks import end_tasks, start_task
 from corral.gateway.control_link import STARTING_SECONDS, ControlLink, GatewayReporter, ViewFollower
 from corral.gateway.tally import Ledger

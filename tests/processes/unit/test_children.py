@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from corral.base.clock import Backoff, SystemClock
+from corral.base.clock import SystemClock
 from corral.base.errors import ChildFailed, PathNotUsable
 from corral.base.processes import ChildCommand, Output
+from corral.base.retry import Backoff
 from corral.processes.children import Child, Children, RestartPolicy
 
 POLICY = RestartPolicy(

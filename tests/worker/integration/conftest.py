@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from corral.base.clock import Backoff
+from corral.base.retry import Backoff
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer

@@ -5,8 +5,8 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from corral.base.clock import Backoff
 from corral.base.logs import LogOutput, set_up_logs
+from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.processes.worker import main
 from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig

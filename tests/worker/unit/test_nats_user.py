@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from corral.base.clock import Backoff
 from corral.base.ids import NodeId
+from corral.base.retry import Backoff
 from corral.bus.credentials import UserJwt
 from corral.bus.problems import Problem, ProblemKind, Problems
 from corral.worker.membership.identity import NatsUser

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.base.clock import Backoff
 from corral.base.errors import AccessDenied, PeerRefused, PeerUnavailable
+from corral.base.retry import Backoff
 from corral.wire.registration import CorralWelcome, RegisterRequest, RegisterResponse
 from corral.worker.hardware.gpus.gpu import Gpus
 from corral.worker.hardware.machine import Measurement

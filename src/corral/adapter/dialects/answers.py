@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON, InvalidInput
+from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.rpc.messages import ChatDelta, EmbeddingLayout, EmbeddingResult, Reply, ToolCallDelta
 
 DONE: Final = b"data: [DONE]\n\n"

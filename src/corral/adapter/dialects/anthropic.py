@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.wire.inference import COUNT_TOKENS, MESSAGES
 
 ANTHROPIC_ROUTES: Final = frozenset({MESSAGES, COUNT_TOKENS})

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 _encode: Final = msgspec.json.encode
 

@@ -5,7 +5,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON, InvalidInput
+from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 _WHERE: Final = re.compile(r" - at `\$\.?(.*)`$")
 

@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
 from corral.base.ids import new_secret
 from corral.base.private_files import read_private, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.access.key_ring import NewKey, created_event, mint, revoked_event
 from corral.frontend.access.store import Keys
 from corral.frontend.store.secrets import Secrets

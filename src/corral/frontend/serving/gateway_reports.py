@@ -12,9 +12,10 @@ from typing import Final
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import UNREADABLE_JSON, CorralError
+from corral.base.errors import CorralError
 from corral.base.ids import FrontendId, NodeId
 from corral.base.tasks import Listeners
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.bus.port import Bus, Message
 from corral.frontend.nodes.decide.node import NodeLoad
 from corral.frontend.serving.decide.replica import SERVING, ReplicaState

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 _TYPE_START: Final = "application/vnd.dev.sigstore.bundle."
 _TYPE_END: Final = "+json"

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

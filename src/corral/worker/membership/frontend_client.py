@@ -14,8 +14,9 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from corral.base.errors import UNREADABLE_JSON, InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.errors import InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.http_client import HttpFailed, HttpFault, asked, host_of, is_passing, read_body
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.wire import go_json
 from corral.wire.registration import (
     HeartbeatRequest,

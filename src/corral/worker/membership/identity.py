@@ -10,11 +10,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from corral.base.clock import Backoff, Clock
-from corral.base.errors import UNREADABLE_JSON, PathNotUsable
+from corral.base.clock import Clock
+from corral.base.errors import PathNotUsable
 from corral.base.ids import NodeId, new_secret
 from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.retry import Backoff
 from corral.base.tasks import first_done
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.bus.credentials import CredentialsProvider, UserJwt, lifetime_of
 from corral.bus.problems import Problem, ProblemKind, Problems
 from corral.worker.membership.registration import AcceptedRegistration

@@ -9,9 +9,10 @@ from typing import Final, Protocol
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from corral.base.clock import Backoff, Clock
+from corral.base.clock import Clock
 from corral.base.errors import AccessDenied, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
+from corral.base.retry import Backoff
 from corral.bus.credentials import UserJwt
 from corral.wire.labels import REPLICA_SLOTS
 from corral.wire.registration import CorralHello, CorralWelcome, Feature, RegisterRequest, RegisterResponse

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import JSON, ColumnElement, RowMapping, Text, cast
 
-from corral.base.errors import UNREADABLE_JSON
 from corral.base.ids import NodeId
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
 from corral.frontend.store.columns import from_microseconds, microseconds
 from corral.frontend.store.schema import nodes

@@ -28,8 +28,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from corral.base.clock import Backoff
 from corral.base.ids import LeaseToken, NodeId, OperationId
+from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
 

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from corral.base.clock import Backoff
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
+from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb, together

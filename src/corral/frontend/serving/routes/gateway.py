@@ -9,7 +9,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from corral.base.errors import UNREADABLE_JSON, CorralError, InvalidInput
+from corral.base.errors import CorralError, InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.access.principals import principal_of
 from corral.frontend.api.answers import answer, no_content
 from corral.frontend.api.context import AdminContext, Caller
