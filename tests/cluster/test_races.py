@@ -152,7 +152,7 @@ async def test_a_status_that_changed_meanwhile_is_not_announced(rivals: Rivals) 
     await rivals.act(rivals.quick, node, "approve")
 
     async with asyncio.TaskGroup() as group, rivals.gates.held_inside("begin") as held:
-        group.create_task(rivals.slow.control.health.sweep())
+        group.create_task(rivals.slow.control.context.nodes.health.sweep())
         await held.until_inside()
         await rivals.own(rivals.quick, node, "deregister")
         await rivals.quick.settle()

@@ -53,12 +53,12 @@ class Fleet:
 
     async def load(self) -> Replica:
         """As a gateway has it loaded."""
-        await self.control.context.loads.ensure("parrot")
+        await self.control.context.serving.loads.ensure("parrot")
         await self.cluster.until(RecordedEvent(EventKind.MODEL_LOADED))
         return await self.replica()
 
     async def replica(self) -> Replica:
-        (found,) = await self.control.context.replicas.living()
+        (found,) = await self.control.context.serving.replicas.living()
         assert isinstance(found, Replica)
         return found
 
@@ -97,8 +97,8 @@ async def test_a_model_of_a_grpc_backend_is_answered_under_the_url_that_control_
 
     assert replica.url.startswith("http://127.0.0.1:")
     assert await fleet.ask(replica) == "hello brave new world"
-    await fleet.control.context.view.refresh()
-    assert [one.url for one in fleet.control.context.view.current.replicas.values()] == [replica.url]
+    await fleet.control.context.serving.view.refresh()
+    assert [one.url for one in fleet.control.context.serving.view.current.replicas.values()] == [replica.url]
 
 
 async def test_the_death_of_a_backend_is_in_the_record_before_any_time_has_passed(fleet: Fleet) -> None:
@@ -142,7 +142,7 @@ async def test_a_changed_file_is_loaded_anew_and_a_deleted_one_is_stopped(fleet:
     await fleet.cluster.until(RecordedEvent(EventKind.REPLICA_UNLOADED))
 
     assert first.revision != second.revision
-    assert await fleet.control.context.replicas.living() == []
+    assert await fleet.control.context.serving.replicas.living() == []
 
 
 async def test_a_worker_that_leaves_leaves_no_process(fleet: Fleet) -> None:

@@ -83,7 +83,7 @@ class Stage:
         return (await self.world.frontend.call("POST", path, sent)).json()
 
     async def work(self) -> None:
-        await self.world.control.dispatcher.tick()
+        await self.world.control.context.operations.dispatcher.tick()
 
     @property
     def node_in_path(self) -> str:
@@ -157,7 +157,7 @@ async def downloading(stage: Stage) -> None:
     await stage.world.bus.publish(subjects.install_progress(node.node_id, job), go_json.encode(word))
 
     async def heard() -> bool:
-        return node.node_id in stage.world.control.context.progress.of(job)
+        return node.node_id in stage.world.control.context.operations.progress.of(job)
 
     await eventually(heard, "a word of progress")
 
@@ -174,7 +174,7 @@ async def two_with_mock(stage: Stage) -> None:
     shown = stage.message["response"][0]["nodes"] if isinstance(stage.message["response"], list) else []
     for name, recorded in zip(("w1", "w2"), [one["node_id"] for one in shown] or ["", ""], strict=True):
         (await stage.node(name, recorded)).disk["mock"] = installed()
-    await stage.world.control.context.inventory.sweep()
+    await stage.world.control.context.backends.inventory.sweep()
 
 
 async def custom_on_one(stage: Stage) -> None:
@@ -244,7 +244,7 @@ async def dead_worker(stage: Stage) -> None:
 async def holder_that_died(stage: Stage) -> None:
     node = await stage.node("pyw")
     node.disk["mock"] = installed()
-    await stage.world.control.context.inventory.sweep()
+    await stage.world.control.context.backends.inventory.sweep()
     await node.stop()
     await stage.post(f"/api/nodes/{node.node_id}/backends/upgrade", {"backend": "mock"})
     await stage.work()

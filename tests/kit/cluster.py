@@ -217,7 +217,7 @@ class Cluster:
 
     async def _find(self, expected: Expected, after: int, seen: list[StoredEvent]) -> StoredEvent:
         frontend = self.running_frontend
-        with frontend.control.context.feed.listener() as doorbell:
+        with frontend.control.context.record.feed.listener() as doorbell:
             while True:
                 for stored in await self.events_after(seen[-1].sequence if seen else after):
                     seen.append(stored)
@@ -226,10 +226,10 @@ class Cluster:
                 await doorbell.wait(_REAL, _LOOK_AGAIN)
 
     async def events_after(self, sequence: int) -> list[StoredEvent]:
-        return await self.running_frontend.control.context.events.after(sequence, limit=10_000)
+        return await self.running_frontend.control.context.record.events.after(sequence, limit=10_000)
 
     async def newest_event(self) -> int:
-        return await self.running_frontend.control.context.events.last_sequence()
+        return await self.running_frontend.control.context.record.events.last_sequence()
 
     # Wires.
 

@@ -18,8 +18,7 @@ from corral.frontend.config import ControlConfig
 from corral.frontend.serving.loading import BackendLoader
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
-from corral.processes.control_loops import Control
-from corral.processes.control_wiring import Stores, wire
+from corral.processes.control_rooms import Control, Stores, build_control
 from corral.wire.keys import Scope
 from tests.kit.asgi import AsgiAnswer, call
 
@@ -69,8 +68,8 @@ class Frontend:
 
     async def settle(self) -> None:
         """Confirm that control hears, and announce what changed, as the loops would within a second."""
-        await self.control.context.hearing.tick()
-        await self.control.health.sweep()
+        await self.control.context.nodes.hearing.tick()
+        await self.control.context.nodes.health.sweep()
 
 
 @asynccontextmanager
@@ -87,11 +86,11 @@ async def open_frontend(
     """Heartbeats run; the other loops are stepped by the test through `settle()`, so that time is the test's."""
     async with AsyncExitStack() as stack:
         stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
-        control = await wire(config, clock, stores, bus, loader=loader, lookups=lookups or Lookups())
-        await stack.enter_async_context(running(control.context.heartbeats.run(), name="heartbeats"))
-        await control.context.hearing.tick()
+        control = await build_control(config, clock, stores, bus, loader=loader, lookups=lookups or Lookups())
+        await stack.enter_async_context(running(control.context.nodes.heartbeats.run(), name="heartbeats"))
+        await control.context.nodes.hearing.tick()
         admin_key = control.credentials.new_admin_key
         if admin_key is None:
-            new = await control.context.key_ring.create("test", [Scope.ADMIN], by="test", lifetime=None)
+            new = await control.context.access.key_ring.create("test", [Scope.ADMIN], by="test", lifetime=None)
             admin_key = new.key
         yield Frontend(control=control, secrets=stores.secrets, app=build_app(control.context), admin_key=admin_key)

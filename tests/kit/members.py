@@ -13,7 +13,7 @@ from corral.base.tasks import running
 from corral.frontend.config import ControlConfig
 from corral.frontend.record.decide import Event, EventKind, StoredEvent
 from corral.processes.control import open_control
-from corral.processes.control_loops import Control
+from corral.processes.control_rooms import Control
 from corral.processes.exit_codes import ExitCode
 from corral.processes.worker import run_worker
 from corral.worker.config import WorkerConfig
@@ -141,17 +141,19 @@ class ClusterFrontend(FleetMember, AdminApi):
 
     async def events(self) -> list[StoredEvent]:
         """The whole record, oldest first."""
-        return await self.control.context.events.after(0, limit=100_000)
+        return await self.control.context.record.events.after(0, limit=100_000)
 
     async def until_nats_is_back(self) -> None:
-        await within_timeout(self.control.context.bus.wait_connected(), lambda: f"NATS to be back at {self.name}")
+        await within_timeout(
+            self.control.context.foundation.bus.wait_connected(), lambda: f"NATS to be back at {self.name}"
+        )
 
     async def until_nats_is_lost(self) -> None:
         """It has noticed that NATS is gone."""
         await within_timeout(self._until_disconnected(), lambda: f"NATS to be missed at {self.name}")
 
     async def _until_disconnected(self) -> None:
-        bus = self.control.context.bus
+        bus = self.control.context.foundation.bus
         changed = asyncio.Event()
         forget = bus.on_connection(lambda _: changed.set())
         try:

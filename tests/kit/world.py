@@ -17,8 +17,7 @@ from corral.frontend.serving.decide.replica import Replica
 from corral.frontend.serving.load_jobs import Loads
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
-from corral.processes.control_loops import Control
-from corral.processes.control_wiring import Stores, wire
+from corral.processes.control_rooms import Control, Stores, build_control
 from corral.rpc.errors import LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.wire import subjects
@@ -142,26 +141,26 @@ class World:
 
     @property
     def loads(self) -> Loads:
-        return self.control.context.loads
+        return self.control.context.serving.loads
 
     async def loaded(self, model: str = "small") -> Replica:
         """A replica that serves, after a load on a node that has joined."""
         await self.loads.ensure(model)
         await self.loads.tick()
-        (replica,) = [one for one in await self.control.context.replicas.living() if one.model == model]
+        (replica,) = [one for one in await self.control.context.serving.replicas.living() if one.model == model]
         return replica
 
     def write(self, text: str, name: str = "small.yaml") -> None:
         """Put a model file there, and have it read."""
         (self.models / name).write_text(text, encoding="utf-8")
-        self.control.context.models.scan()
+        self.control.context.models.catalogue.scan()
 
     def delete(self, name: str = "small.yaml") -> None:
         (self.models / name).unlink()
-        self.control.context.models.scan()
+        self.control.context.models.catalogue.scan()
 
     async def events(self, kind: EventKind) -> list[Event]:
-        stored = await self.control.context.events.after(0, limit=1000)
+        stored = await self.control.context.record.events.after(0, limit=1000)
         return [one.event for one in stored if one.event.kind is kind]
 
     async def node(
@@ -222,10 +221,10 @@ class World:
 
     async def again(self) -> Control:
         """Start another control on the same database."""
-        control = await wire(
+        control = await build_control(
             self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader, lookups=self.lookups
         )
-        await control.context.hearing.tick()
+        await control.context.nodes.hearing.tick()
         return control
 
 
@@ -264,6 +263,6 @@ async def open_world(
 
 
 async def view_of(control: Control) -> View:
-    await control.context.view.refresh()
-    assert control.context.view.current is not None
-    return control.context.view.current
+    await control.context.serving.view.refresh()
+    assert control.context.serving.view.current is not None
+    return control.context.serving.view.current

@@ -1,4 +1,4 @@
-"""The control process: everything wired by hand, started, and ended in reverse order."""
+"""The control process: what it opens, its rooms, and their end in reverse order."""
 
 import asyncio
 import itertools
@@ -27,8 +27,7 @@ from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.secrets import Secrets, SecretsKey, was_sealed
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
-from corral.processes.control_loops import Control
-from corral.processes.control_wiring import Stores, wire
+from corral.processes.control_rooms import Control, Stores, build_control
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ async def open_control(
         stores = Stores(database, await Secrets.open(database, key, at=the_clock.now()))
         bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control", inbox_prefix=FRONTEND_INBOX))
         lookups = await stack.enter_async_context(_open_lookups(config, the_clock))
-        control = await wire(config, the_clock, stores, bus, lookups=lookups)
+        control = await build_control(config, the_clock, stores, bus, lookups=lookups)
         yield control, AdminServer(build_app(control.context), listener)
 
 

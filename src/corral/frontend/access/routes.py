@@ -21,12 +21,12 @@ _LONGEST_LIFE = timedelta(days=3650)
 
 async def list_keys(context: AdminContext, request: Request, caller: Caller) -> Response:
     now = context.clock.now()
-    return answer([key_view(record, now) for record in await context.key_ring.list()])
+    return answer([key_view(record, now) for record in await context.access.key_ring.list()])
 
 
 async def create_key(context: AdminContext, request: Request, caller: Caller) -> Response:
     wanted = decode(await read_body(request, context.max_body), CreateKey)
-    new = await context.key_ring.create(
+    new = await context.access.key_ring.create(
         _name(wanted.name), _scopes(wanted.scopes), by=caller.name, lifetime=_lifetime(wanted.expires_in)
     )
     view = key_view(new.record, context.clock.now())
@@ -36,7 +36,7 @@ async def create_key(context: AdminContext, request: Request, caller: Caller) ->
 
 async def revoke_key(context: AdminContext, request: Request, caller: Caller) -> Response:
     key_id = KeyId(request.path_params["id"])
-    unconfirmed = await context.key_ring.revoke(key_id, by=caller.name)
+    unconfirmed = await context.access.key_ring.revoke(key_id, by=caller.name)
     if unconfirmed:
         return answer(RevokedKey(id=key_id, unconfirmed_gateways=list(unconfirmed)), 202)
     return no_content()

@@ -116,9 +116,9 @@ async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Re
         presented = bearer(request.headers.get("authorization"))
         if presented is None:
             return bearer_required()
-        claim = NodeClaim(presented=presented, authenticator=context.authenticator)
+        claim = NodeClaim(presented=presented, authenticator=context.access.authenticator)
         return await spec.handler(context, request, Caller(claim=claim))
-    principal = await principal_of(request.headers, context.authenticator)
+    principal = await principal_of(request.headers, context.access.authenticator)
     if principal is None:
         return key_required()
     needed = Scope.GATEWAY if spec.access is Access.GATEWAY else Scope.ADMIN

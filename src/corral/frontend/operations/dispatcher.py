@@ -114,17 +114,11 @@ class DispatchStores:
     events: Events
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchTools:
-    kinds: Mapping[IntentKind, KindActions]
-    progress: ProgressBoard
-
-
 class Dispatcher:
     def __init__(
         self,
         stores: DispatchStores,
-        tools: DispatchTools,
+        progress: ProgressBoard,
         fleet: Fleet,
         clock: Clock,
         policy: IntentPolicy,
@@ -133,7 +127,8 @@ class Dispatcher:
     ) -> None:
         """`poke` is rung by whoever makes an intent due before its time."""
         self._stores = stores
-        self._tools = tools
+        self._progress = progress
+        self._kinds: dict[IntentKind, KindActions] = {}
         self._fleet = fleet
         self._clock = clock
         self._policy = policy
@@ -145,6 +140,10 @@ class Dispatcher:
         self._requests = OpenRequests()
         self._heard_of: int | None = None
         self.poke = poke
+
+    def handle(self, kind: IntentKind, actions: KindActions) -> None:
+        """Have intents of this kind worked on by `actions`. Called once for each kind, before anything runs."""
+        self._kinds[kind] = actions
 
     @property
     def slow(self) -> Mapping[Verb, int]:
@@ -223,7 +222,7 @@ class Dispatcher:
                     await self._rest(settled, is_corral=is_corral, report=report)
 
     def _kind(self, intent: Intent) -> KindActions:
-        return self._tools.kinds[intent.kind]
+        return self._kinds[intent.kind]
 
     async def _look(self, intent: Intent) -> Sighting | Intent:
         """What the node shows of the subject, or what becomes of the intent when it does not say."""
@@ -238,9 +237,9 @@ class Dispatcher:
     async def _send(self, intent: Intent, *, replaces: bool, is_corral: bool) -> tuple[Intent, Report | None]:
         """Ask the node, and see what came of it."""
         error: str | None = None
-        self._tools.progress.begin_anew(intent.operation_id, intent.node_id)
+        self._progress.begin_anew(intent.operation_id, intent.node_id)
         try:
-            async with self._tools.progress.followed(intent.operation_id), self._sends[intent.verb].slot():
+            async with self._progress.followed(intent.operation_id), self._sends[intent.verb].slot():
                 async with self._requests.waiting(intent):
                     stopped = await self._kind(intent).send(intent, replaces=replaces)
                 await self._kind(intent).after(intent, stopped, is_corral=is_corral)
@@ -269,7 +268,7 @@ class Dispatcher:
             IntentChange(intent=intent, keeps_lease=False, is_corral=is_corral, report=report)
         ):
             _tell(intent)
-            self._tools.progress.changed(intent.operation_id)
+            self._progress.changed(intent.operation_id)
         else:
             self.poke.ring()  # something newer is wanted there
 

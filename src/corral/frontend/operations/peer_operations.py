@@ -6,8 +6,8 @@ Nothing that is heard here is broadcast again.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -34,18 +34,6 @@ _ANOTHER: Final = "another frontend"
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caches:
-    """What we keep of things that LocalAI's frontends change as well, each by how it is made anew."""
-
-    models: Callable[[], None]
-    """Files of a directory that we may share."""
-    inventory: Callable[[], None]
-    """Backends on nodes that we may share."""
-    upgrades: Callable[[], None]
-    """What galleries and registries offer for them."""
-
-
 class PeerOperations:
     def __init__(
         self,
@@ -54,13 +42,15 @@ class PeerOperations:
         clock: Clock,
         *,
         frontend: FrontendId,
-        caches: Caches,
     ) -> None:
         self._operations = operations
         self._progress = progress
         self._clock = clock
         self._frontend = frontend
-        self._caches = caches
+        self.on_changed_models: list[Callable[[], None]] = []
+        """Called when a frontend of LocalAI changed models: the files of a directory that we may share."""
+        self.on_changed_backends: list[Callable[[], None]] = []
+        """Called when a frontend of LocalAI changed backends, on nodes that we may share or in galleries."""
         self._known: OrderedDict[str, PeerOperation] = OrderedDict()
 
     def handlers(self) -> dict[str, Handler]:
@@ -114,12 +104,11 @@ class PeerOperations:
     async def _on_changed_models(self, told: Invalidation) -> None:
         """Corral's frontends tell each other by their feed."""
         if told.corral is UNSET:
-            self._caches.models()
+            _call(self.on_changed_models)
 
     async def _on_changed_backends(self, told: Invalidation) -> None:
         if told.corral is UNSET:
-            self._caches.inventory()
-            self._caches.upgrades()
+            _call(self.on_changed_backends)
 
     def _of(self, job_id: str) -> PeerOperation:
         now = self._clock.monotonic()
@@ -131,6 +120,11 @@ class PeerOperations:
         self._known.move_to_end(operation.job_id)
         while len(self._known) > _MOST_KEPT:
             self._known.popitem(last=False)
+
+
+def _call(listeners: Sequence[Callable[[], None]]) -> None:
+    for listener in listeners:
+        listener()
 
 
 def _is_shown(status: OperationStatus | None) -> bool:

@@ -286,7 +286,7 @@ def started_event(operation: Operation) -> Event:
 
 log = logging.getLogger(__name__)
 
-PERIOD: Final = timedelta(hours=1)
+HOUSEKEEPING_PERIOD: Final = timedelta(hours=1)
 _LEASE_TIME: Final = timedelta(minutes=5)
 _KEPT_EVENTS: Final = 10_000
 

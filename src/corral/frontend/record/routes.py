@@ -29,26 +29,26 @@ async def events(context: AdminContext, request: Request, caller: Caller) -> Res
     """A stream for those who accept `text/event-stream`, otherwise a list."""
     after = _after(request)
     if "text/event-stream" in request.headers.get("accept", ""):
-        start = await context.events.last_sequence() if after is None else after
+        start = await context.record.events.last_sequence() if after is None else after
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(_stream(context, request, start), media_type="text/event-stream", headers=headers)
     limit = read_limit(request.query_params)
     if after is None:
-        newest = await context.events.search(limit=limit)
+        newest = await context.record.events.search(limit=limit)
         return answer([event_view(stored) for stored in reversed(newest)])
-    return answer([event_view(stored) for stored in await context.events.after(after, limit=limit)])
+    return answer([event_view(stored) for stored in await context.record.events.after(after, limit=limit)])
 
 
 async def _stream(context: AdminContext, request: Request, sequence: int) -> AsyncIterator[bytes]:
     """Until the client leaves, the process stops, the key is revoked or the database is gone."""
-    with context.feed.listener() as poke:
+    with context.record.feed.listener() as poke:
         yield b"retry: 2000\n\n"
         while not context.stopping.is_set():
             try:
-                principal = await principal_of(request.headers, context.authenticator)
+                principal = await principal_of(request.headers, context.access.authenticator)
                 if principal is None or not principal.may(Scope.ADMIN):
                     return
-                batch = await context.events.after(sequence, limit=_BATCH)
+                batch = await context.record.events.after(sequence, limit=_BATCH)
             except CorralError as error:
                 log.warning("event stream ended", extra={"event": "events.stream_ended", "reason": str(error)})
                 return

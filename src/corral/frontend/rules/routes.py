@@ -33,7 +33,7 @@ _BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 
 
 async def list_rules(context: AdminContext, request: Request, caller: Caller) -> Response:
-    found = await context.fleet_rules.show()
+    found = await context.rules.service.show()
     shown = RuleSetView(revision=found.revision, items=[_rule_view(one) for one in found.standings])
     return answer(shown, headers={"ETag": f'"{found.revision}"'})
 
@@ -43,10 +43,11 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
     if not revision:
         raise InvalidInput("If-Match", "is missing: name the revision that you have seen, or * for whatever is there")
     rules, prune = await _asked(context, request, caller)
-    applied = await context.fleet_rules.put(rules, revision=revision, prune=prune, by=caller.name)
+    applied = await context.rules.service.put(rules, revision=revision, prune=prune, by=caller.name)
     revision = revision_of(applied.change.rules)
     operations = [
-        operation_view(one, context.progress.look(one), context.clock.monotonic()) for one in applied.operations
+        operation_view(one, context.operations.progress.look(one), context.clock.monotonic())
+        for one in applied.operations
     ]
     shown = AppliedRules(
         revision=revision, changes=_changes(applied.change), operations=operations, doubts=dict(applied.doubts)
@@ -56,7 +57,7 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
     rules, prune = await _asked(context, request, caller)
-    diff = await context.fleet_rules.plan(rules, prune=prune)
+    diff = await context.rules.service.plan(rules, prune=prune)
     acts = [
         PlannedActView(
             verb=act.verb.value,
@@ -71,7 +72,7 @@ async def plan(context: AdminContext, request: Request, caller: Caller) -> Respo
 
 
 async def delete_rule(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.fleet_rules.delete(request.path_params["name"], by=caller.name)
+    await context.rules.service.delete(request.path_params["name"], by=caller.name)
     return no_content()
 
 

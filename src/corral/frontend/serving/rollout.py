@@ -39,7 +39,7 @@ from corral.frontend.serving.store.restorations import Restorations
 
 log = logging.getLogger(__name__)
 
-PERIOD: Final = timedelta(seconds=1)
+RESTORING_PERIOD: Final = timedelta(seconds=1)
 
 
 class Restoring:

@@ -80,7 +80,7 @@ async def test_lines_of_the_log_name_the_request(frontend: Frontend, monkeypatch
     monkeypatch.setattr(handler, "handle", noted)
     logger = logging.getLogger("corral.frontend.app")
     logger.addHandler(handler)
-    monkeypatch.setattr(type(frontend.control.context.key_ring), "list", failing)
+    monkeypatch.setattr(type(frontend.control.context.access.key_ring), "list", failing)
     try:
         with pytest.raises(RuntimeError):  # which the server would log as well
             await frontend.call("GET", "/api/v1/keys", x_request_id="mine")
@@ -122,7 +122,7 @@ async def test_a_heartbeat_is_not_read_before_its_sender_is_known(frontend: Fron
         raise AssertionError("the heartbeat is read")
 
     with pytest.raises(AccessDenied):
-        await frontend.control.context.heartbeats.beat(NodeId("x"), Nobody(), read)
+        await frontend.control.context.nodes.heartbeats.beat(NodeId("x"), Nobody(), read)
 
 
 @pytest.mark.parametrize("scope", ["inference", "node", "gateway"])

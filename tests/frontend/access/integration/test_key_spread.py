@@ -15,14 +15,16 @@ from tests.kit.frontend import Frontend
 
 def report(frontend: Frontend, gateway: str, *, sequence: int = 1) -> None:
     """A gateway says that it has the view that control has now."""
-    current = frontend.control.context.view.current
+    current = frontend.control.context.serving.view.current
     digest = "" if current is None else keys_digest(current.keys)
-    frontend.control.context.gateways.take(GatewayReport(gateway=gateway, sequence=sequence, keys_digest=digest))
+    frontend.control.context.serving.gateways.take(
+        GatewayReport(gateway=gateway, sequence=sequence, keys_digest=digest)
+    )
 
 
 async def follow(frontend: Frontend, gateway: str, *, heard: asyncio.Event) -> None:
     """A gateway that reports whatever it hears, as real ones do."""
-    async with aclosing(frontend.control.context.view.follow()) as messages:
+    async with aclosing(frontend.control.context.serving.view.follow()) as messages:
         async for _ in messages:
             report(frontend, gateway)
             heard.set()
@@ -30,15 +32,15 @@ async def follow(frontend: Frontend, gateway: str, *, heard: asyncio.Event) -> N
 
 async def refresh_when_rung(frontend: Frontend) -> None:
     """The loop of control that makes the view."""
-    with frontend.control.context.feed.listener() as poke:
+    with frontend.control.context.record.feed.listener() as poke:
         while True:
             await poke.wait(frontend.control.context.clock, key_spread._LOOK * 1000)
-            await frontend.control.context.view.refresh()
+            await frontend.control.context.serving.view.refresh()
 
 
 async def test_creating_and_revoking_answer_when_every_gateway_has_it(frontend: Frontend) -> None:
     context = frontend.control.context
-    await context.view.refresh()
+    await context.serving.view.refresh()
     heard = asyncio.Event()
     async with (
         running(refresh_when_rung(frontend), name="view"),
@@ -48,23 +50,23 @@ async def test_creating_and_revoking_answer_when_every_gateway_has_it(frontend: 
         made = await frontend.call("POST", "/api/v1/keys", {"name": "k", "scopes": ["inference"]})
         document: Any = made.json()
         assert (made.status, document["unconfirmed_gateways"]) == (201, [])
-        assert context.gateways.connected(other_than=keys_digest(view_keys(frontend))) == []
+        assert context.serving.gateways.connected(other_than=keys_digest(view_keys(frontend))) == []
         assert str(document["id"]) in {entry.id for entry in view_keys(frontend).values()}
         revoked = await frontend.call("DELETE", f"/api/v1/keys/{document['id']}")
         assert revoked.status == 204
         assert str(document["id"]) not in {entry.id for entry in view_keys(frontend).values()}
-        assert context.gateways.connected(other_than=keys_digest(view_keys(frontend))) == []
+        assert context.serving.gateways.connected(other_than=keys_digest(view_keys(frontend))) == []
 
 
 def view_keys(frontend: Frontend) -> Mapping[str, KeyEntry]:
-    current = frontend.control.context.view.current
+    current = frontend.control.context.serving.view.current
     assert current is not None
     return current.keys
 
 
 async def test_a_gateway_that_does_not_confirm_is_named(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_spread, "_BOUND_SECONDS", 0.05)
-    await frontend.control.context.view.refresh()
+    await frontend.control.context.serving.view.refresh()
     report(frontend, "slow")
     async with running(refresh_when_rung(frontend), name="view"):
         made = await frontend.call("POST", "/api/v1/keys", {"name": "k", "scopes": ["inference"]})

@@ -128,5 +128,5 @@ async def test_files_and_archives_have_a_name_themselves(world: World) -> None:
     node = await world.backends("w1")
     for uri in named.values():
         assert (await world.frontend.call("POST", EXTERNAL, {"uri": uri})).status == 200
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert {name: entry.uri for name, entry in node.disk.items()} == named

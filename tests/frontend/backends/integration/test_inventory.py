@@ -29,8 +29,8 @@ async def report(world: World, node: SimulatedBackends) -> None:
     """The node says by itself what it has."""
     data = msgspec.json.encode(InventoryReport(backends=list(node.disk.values())))
     message = Message(subject=subjects.inventory(node.node_id), data=data, reply=_nowhere)
-    await world.control.context.inventory.on_message(message)
-    await world.control.context.inventory.settle()
+    await world.control.context.backends.inventory.on_message(message)
+    await world.control.context.backends.inventory.settle()
 
 
 async def _nowhere(_: str, __: bytes) -> None:
@@ -38,13 +38,13 @@ async def _nowhere(_: str, __: bytes) -> None:
 
 
 async def names(world: World, node_id: NodeId) -> list[str]:
-    known = await world.control.context.inventory.known([node_id])
+    known = await world.control.context.backends.inventory.known([node_id])
     return [entry.name for one in known.values() for entry in one.entries]
 
 
 async def test_what_a_node_says_is_stored_and_it_is_not_asked(world: World) -> None:
     node = await world.backends("w")
-    keeper = world.control.context.inventory
+    keeper = world.control.context.backends.inventory
     node.disk["echo"] = ECHO
     await report(world, node)
     assert await names(world, node.node_id) == ["echo"]
@@ -60,7 +60,7 @@ async def test_what_a_node_says_is_stored_and_it_is_not_asked(world: World) -> N
 
 async def test_another_fingerprint_is_a_reason_to_ask_and_the_same_is_none(world: World) -> None:
     node = await world.backends("w")
-    keeper = world.control.context.inventory
+    keeper = world.control.context.backends.inventory
     await beat(world, node)
     await keeper.settle()
     assert node.lists == 1  # nothing was known
@@ -76,7 +76,7 @@ async def test_a_frontend_that_starts_anew_asks_nobody_whose_report_is_stored(wo
     node = await world.backends("w")
     node.disk["echo"] = ECHO
     await report(world, node)
-    other = (await world.again()).context.inventory
+    other = (await world.again()).context.backends.inventory
     other.hear(node.node_id, fingerprint([ECHO]))
     await other.settle()
     assert node.lists == 0
@@ -84,7 +84,7 @@ async def test_a_frontend_that_starts_anew_asks_nobody_whose_report_is_stored(wo
 
 async def test_those_who_tell_no_fingerprint_are_polled(world: World) -> None:
     localai, old = await world.backends("l", is_corral=False), await world.backends("w")
-    keeper = world.control.context.inventory
+    keeper = world.control.context.backends.inventory
     for _ in range(2):
         await keeper.sweep()
     assert (localai.lists, old.lists) == (2, 2)
@@ -98,20 +98,20 @@ async def test_those_who_tell_no_fingerprint_are_polled(world: World) -> None:
 
 async def test_of_two_frontends_the_one_that_hears_the_node_keeps_its_report(world: World) -> None:
     node = await world.backends("w")
-    other = (await world.again()).context.inventory
+    other = (await world.again()).context.backends.inventory
     await other.sweep()
     assert node.lists == 1
     await world.clock.advance(timedelta(seconds=5))
     await beat(world, node)
-    await world.control.context.inventory.settle()
-    await world.control.context.inventory.sweep()
+    await world.control.context.backends.inventory.settle()
+    await world.control.context.backends.inventory.sweep()
     await world.clock.advance(timedelta(seconds=5))
     await other.sweep()
     assert node.lists == 1
 
 
 async def test_a_pending_node_is_not_asked_and_a_stranger_is_not_believed(world: World) -> None:
-    keeper = world.control.context.inventory
+    keeper = world.control.context.backends.inventory
     answer = await world.frontend.register({"name": "p", "address": "127.0.0.1:1"})
     pending = SimulatedBackends(NodeId(msgspec.json.decode(answer.body)["id"]), world.clock)
     await pending.listen(world.bus)
@@ -129,7 +129,7 @@ async def test_a_pending_node_is_not_asked_and_a_stranger_is_not_believed(world:
 @pytest.mark.parametrize("nonsense", [b"", b"[]", b'{"backends": 7}', b"{"])
 async def test_what_nobody_understands_changes_nothing(world: World, nonsense: bytes) -> None:
     node = await world.backends("w")
-    keeper = world.control.context.inventory
+    keeper = world.control.context.backends.inventory
     await keeper.on_message(Message(subject=subjects.inventory(node.node_id), data=nonsense, reply=_nowhere))
     await keeper.settle()
     assert await keeper.known([node.node_id]) == {}
@@ -140,6 +140,6 @@ async def test_a_silent_node_delays_nobody(world: World) -> None:
     mute.faults.mute = True
     node.disk["echo"] = ECHO
     within = timedelta(seconds=3)
-    asking = world.control.context.inventory.refresh([mute.node_id, node.node_id], within=within)
+    asking = world.control.context.backends.inventory.refresh([mute.node_id, node.node_id], within=within)
     found = await overdue(asking, mute.looked_at, node.looked_at, by=within)
     assert list(found) == [node.node_id]

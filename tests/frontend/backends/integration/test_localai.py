@@ -64,7 +64,7 @@ async def get(world: World, path: str, status: int = 200) -> Any:
 
 
 async def work(world: World) -> None:
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
 
 
 async def waited(world: World, path: str, sent: object = None) -> AsgiAnswer:

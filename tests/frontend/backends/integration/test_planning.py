@@ -55,7 +55,7 @@ async def done(world: World, verb: str = "install", **fields: object) -> dict[st
     """Start it, let the dispatcher do what it can, and tell how each node stands."""
     ask = {"verb": verb, "backend": "cpu-mock", **fields}
     id = body(await world.frontend.call("POST", "/api/v1/operations", ask), 202)["id"]
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     shown = body(await world.frontend.call("GET", f"/api/v1/operations/{id}"))
     return {one["node_name"]: (one["status"], one["message"]) for one in shown["targets"]}
 
@@ -119,7 +119,7 @@ async def has(world: World, nodes: Sequence[SimulatedBackends], index: Descripto
     for node in nodes:
         node.digest = index.digest
         node.put("cpu-mock")
-    await world.control.context.inventory.refresh([node.node_id for node in nodes])
+    await world.control.context.backends.inventory.refresh([node.node_id for node in nodes])
 
 
 async def test_the_plan_for_a_localai_worker_knows_the_disk_that_its_node_shows(
@@ -196,7 +196,7 @@ async def test_a_tag_that_moves_after_the_operation_was_accepted_is_followed(
     ask = {"verb": "install", "backend": "cpu-mock"}
     id = body(await world.frontend.call("POST", "/api/v1/operations", ask), 202)["id"]
     node.digest = gallery.publish("cpu-mock", LAYER, LAYER).digest
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     (told,) = body(await world.frontend.call("GET", f"/api/v1/operations/{id}"))["targets"]
     assert (told["status"], told["message"]) == ("success", "digest")
 

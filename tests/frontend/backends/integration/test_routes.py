@@ -151,18 +151,18 @@ async def test_a_listing_ends_an_install_that_it_shows_and_no_upgrade(world: Wor
     node = await world.backends("w1")
     node.faults.refusal = "no"
     jobs = [(await _job(world, f"/api/backends/install/{name}")) for name in ("lonely", "cpu-llama")]
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     node.disk["lonely"] = installed("lonely")
     node.disk["cpu-llama"] = installed("cpu-llama")
     sent = len(node.requests)
     await get(world, "/backends?refresh=1")
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert [(await get(world, f"/api/backends/job/{job}")).get("completed") for job in jobs] == [True, True]
     assert len(node.requests) == sent
     upgrade = await _job(world, "/api/backends/upgrade/lonely")
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     await get(world, "/backends?refresh=1")
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert "completed" not in await get(world, f"/api/backends/job/{upgrade}")
 
 

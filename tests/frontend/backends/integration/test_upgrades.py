@@ -62,7 +62,7 @@ async def a_node(world: World, name: str, **backends: Descriptor) -> SimulatedBa
 
 
 async def look(world: World) -> None:
-    assert await world.control.context.upgrades.look()
+    assert await world.control.context.backends.upgrades.look()
 
 
 async def upgrades(world: World) -> Any:
@@ -111,7 +111,7 @@ async def test_a_moved_tag_is_found_and_after_upgrading_everything_nothing_is_le
         for node in nodes:
             node.digest = second[name].digest
         body(await world.frontend.call("POST", f"/api/backends/upgrade/{name}"))
-        await world.control.dispatcher.tick()
+        await world.control.context.operations.dispatcher.tick()
     await look(world)
     assert await upgrades(world) == {}
     assert not any(one["needs_upgrade"] for one in (await native(world))["items"])
@@ -134,7 +134,7 @@ async def test_a_version_of_the_gallery_that_nodes_do_not_have(world: World, gal
     node.version = "2"
     await pass_time(world, timedelta(minutes=2))
     body(await world.frontend.call("POST", "/api/backends/upgrade/one"))
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     await look(world)
     assert await upgrades(world) == {}
 
@@ -178,7 +178,7 @@ async def test_a_look_is_asked_for_and_answers_at_once_with_what_is_known(
         assert body(await world.frontend.call("POST", path)) == {}
     accepted = body(await world.frontend.call("POST", "/api/v1/backends/upgrades/check"), 202)
     assert (accepted["checked_at"], gallery.registry.heard) == (None, [])
-    await world.control.context.upgrades.tick()
+    await world.control.context.backends.upgrades.tick()
     assert list(await upgrades(world)) == ["one"]
     assert list(body(await world.frontend.call("GET", "/backends/upgrades"))) == ["one"]
     assert (await native(world))["checked_at"]
@@ -187,8 +187,8 @@ async def test_a_look_is_asked_for_and_answers_at_once_with_what_is_known(
 async def test_it_is_looked_once_per_period_whoever_does_it(world: World, gallery: PublishedGallery) -> None:
     gallery.offer("one")
     await a_node(world, "w", one=gallery.publish("one"))
-    other = (await world.again()).context.upgrades
-    mine = world.control.context.upgrades
+    other = (await world.again()).context.backends.upgrades
+    mine = world.control.context.backends.upgrades
     for _ in range(2):
         await mine.tick()
         await other.tick()
@@ -204,10 +204,10 @@ async def test_while_another_frontend_looks_this_one_waits_and_does_not_forget(
 ) -> None:
     gallery.offer("one")
     await a_node(world, "w", one=gallery.publish("one"))
-    leases, now = Leases(world.control.context.database), world.clock.now()
+    leases, now = Leases(world.control.context.foundation.database), world.clock.now()
     token = LeaseToken("of another")
     assert await leases.claim("upgrade-check", token, holder="another", now=now, until=now + HOUR)
-    service = world.control.context.upgrades
+    service = world.control.context.backends.upgrades
     service.ask()
     await service.tick()
     assert gallery.registry.heard == []
@@ -220,7 +220,7 @@ async def test_a_look_that_is_asked_for_during_another_one_comes_after_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it is asked for may have happened after nodes and registries said what they have."""
-    service, put, looks = world.control.context.upgrades, UpgradeChecks.put, 0
+    service, put, looks = world.control.context.backends.upgrades, UpgradeChecks.put, 0
 
     async def asked_meanwhile(self: UpgradeChecks, check: Check) -> bool:
         nonlocal looks
@@ -267,14 +267,14 @@ async def test_what_came_from_a_uri_is_looked_for_there(world: World, gallery: P
     node.digest = first.digest
     ask = {"verb": "install", "uri": gallery.uri("mine"), "name": "mine"}
     body(await world.frontend.call("POST", "/api/v1/operations", ask), 202)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     second = gallery.publish("mine", LAYER, LAYER)
     await look(world)
     assert (await upgrades(world))["mine"]["available_digest"] == second.digest
     node.digest = second.digest
     await pass_time(world, timedelta(minutes=2))
     body(await world.frontend.call("POST", "/api/backends/upgrade/mine"))
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert await upgrades(world) == {}
 
 
@@ -296,7 +296,7 @@ async def test_by_setting_what_is_outdated_is_upgraded_once(eager: World, galler
     old.faults.refusal = "not now"
     for _ in range(2):
         await look(eager)
-        await eager.control.dispatcher.tick()
+        await eager.control.context.operations.dispatcher.tick()
     assert [verb for verb, _ in old.requests] == ["upgrade"]
     assert current.requests == []
     (operation,) = body(await eager.frontend.call("GET", "/api/v1/operations"))["items"]

@@ -105,7 +105,7 @@ async def test_operations_that_failed_are_warned_of_until_somebody_takes_them_ba
         await world.frontend.call("POST", "/api/v1/operations", {"verb": "install", "backend": "lonely"})
     ).json()
     assert (await found(world, "operations"))[:2] == ("ok", "none has failed")
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     id = started["id"]
     assert await found(world, "operations") == (
         "warning",

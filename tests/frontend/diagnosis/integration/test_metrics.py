@@ -42,7 +42,7 @@ async def page_of(frontend: Frontend) -> str:
 
 async def test_one_page_shows_control_its_fleet_and_its_gateways(frontend: Frontend, clock: ManualClock) -> None:
     await frontend.register({"name": "w1", "address": "127.0.0.1:50051"}, token=TRUSTED_TOKEN)
-    await frontend.control.context.loads.ensure("small")
+    await frontend.control.context.serving.loads.ensure("small")
     lines = [RequestCount(code=200, outcome="ok", requests=3)]
     counts = GatewayCounts(connections=4, models={"small": ModelCounts(requests=lines, in_flight=2)})
     report = msgspec.to_builtins(GatewayReport(gateway="g", sequence=1, counts=counts), str_keys=True)
@@ -74,7 +74,7 @@ async def test_every_sample_has_the_labels_that_the_reference_names(frontend: Fr
     counts = GatewayCounts(
         models={"small": model}, refusals={"x": 1}, passed={200: 1}, time_outs={"idle": 1}, view_age_seconds=1
     )
-    frontend.control.context.gateways.take(GatewayReport(gateway="g", sequence=1, counts=counts))
+    frontend.control.context.serving.gateways.take(GatewayReport(gateway="g", sequence=1, counts=counts))
     known = {one.name: set(one.labels) for one in (*OF_CONTROL, UP, REPORT_AGE, *PER_GATEWAY)}
     shown = {
         sample.name: set(sample.labels)
@@ -87,7 +87,7 @@ async def test_every_sample_has_the_labels_that_the_reference_names(frontend: Fr
 
 async def test_events_are_counted_once_however_often_somebody_looks(frontend: Frontend, clock: ManualClock) -> None:
     event = Event(kind=EventKind.MODEL_LOADED, at=clock.now(), actor="test")
-    await frontend.control.context.events.record([event] * 1500)
+    await frontend.control.context.record.events.record([event] * 1500)
     for _ in range(2):
         assert 'corral_events_total{kind="model.loaded"} 1500' in await page_of(frontend)
 
@@ -103,7 +103,7 @@ async def test_metrics_tell_that_the_database_is_away(frontend: Frontend, databa
 
 
 async def test_gateways_are_told_what_control_lacks_and_keep_the_rest(frontend: Frontend, database: Database) -> None:
-    view = frontend.control.context.view
+    view = frontend.control.context.serving.view
     await view.refresh()
     before = view.current
     assert before is not None
@@ -129,7 +129,7 @@ async def test_gateways_are_told_whether_metrics_are_public(
 ) -> None:
     config = frontend_config(tmp_path, metrics_public=True)
     async with open_frontend(database, clock, bus, config, key=SecretsKey.generate()) as opened:
-        await opened.control.context.view.refresh()
-        assert opened.control.context.view.current is not None
-        assert opened.control.context.view.current.control.metrics_public
+        await opened.control.context.serving.view.refresh()
+        assert opened.control.context.serving.view.current is not None
+        assert opened.control.context.serving.view.current.control.metrics_public
         assert (await opened.call("GET", "/metrics", key="")).status == 200

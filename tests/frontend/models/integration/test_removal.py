@@ -13,7 +13,7 @@ from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.unloading import HEARD_AFTER
 from corral.frontend.store.db import Database
-from corral.processes.control_loops import Control
+from corral.processes.control_rooms import Control
 from tests.kit.clock import ManualClock
 from tests.kit.simulated_worker import SimulatedWorker
 from tests.kit.world import MODEL, World, open_world, view_of
@@ -29,20 +29,20 @@ async def present(database: Database, bus: Bus, tmp_path: Path) -> AsyncIterator
 
 
 async def remove(world: World, name: str = "small") -> Operation:
-    return await world.control.context.model_removal.remove(name, by="me")
+    return await world.control.context.models.removal.remove(name, by="me")
 
 
 async def stored(world: World, operation: Operation) -> Operation:
-    return await world.control.context.operations.get(operation.id)
+    return await world.control.context.operations.service.get(operation.id)
 
 
 async def step(world: World, control: Control | None = None, *, after: timedelta = HEARD_AFTER) -> None:
     control = control or world.control
     await world.clock.advance(after)
-    await control.context.hearing.tick()
-    await control.unloading.sweep()
-    await control.dispatcher.tick()
-    await control.context.model_removal.sweep()
+    await control.context.nodes.hearing.tick()
+    await control.context.serving.unloading.sweep()
+    await control.context.operations.dispatcher.tick()
+    await control.context.models.removal.sweep()
 
 
 def write_later(world: World, *, than: int) -> None:
@@ -71,7 +71,7 @@ async def test_a_model_leaves_the_view_its_replica_and_every_disk(world: World, 
         await world.loads.ensure("small")
     for _ in range(3):
         await step(world)
-    gone = await world.control.context.replicas.get(replica.id)
+    gone = await world.control.context.serving.replicas.get(replica.id)
     assert gone is not None
     assert gone.state is ReplicaState.IDLE
     assert (first.processes, second.processes, files(world)) == ({}, {}, [])
@@ -102,12 +102,12 @@ async def test_another_frontend_with_a_directory_of_its_own_hides_it_and_deletes
     copy.mkdir()
     (copy / "small.yaml").write_text(MODEL)
     another = await world.again()
-    another.context.models.directory = copy
-    another.context.models.scan()
+    another.context.models.catalogue.directory = copy
+    another.context.models.catalogue.scan()
     await remove(world)
-    assert "small" in another.context.models.catalogue.models
-    await another.context.model_removal.sweep()
-    assert (another.context.models.catalogue.models, list(copy.iterdir())) == ({}, [])
+    assert "small" in another.context.models.catalogue.catalogue.models
+    await another.context.models.removal.sweep()
+    assert (another.context.models.catalogue.catalogue.models, list(copy.iterdir())) == ({}, [])
 
 
 async def test_a_frontend_that_was_down_meanwhile_never_shows_it(world: World) -> None:
@@ -123,7 +123,7 @@ async def test_an_absent_node_gets_it_when_it_returns_and_a_refusal_is_tried_aga
     refuses.faults.refusal = "read-only file system"
     await away.stop()
     operation = await remove(world)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     waits, failed = (await stored(world, operation)).targets
     assert (waits.status, waits.waits_for_node) == (TargetStatus.QUEUED, True)
     assert (failed.status, failed.message) == (TargetStatus.ERROR, "read-only file system")
@@ -146,7 +146,7 @@ async def test_a_frontend_that_dies_right_after_it_said_yes_loses_nothing(
     async def dies() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(world.control.context.model_removal, "sweep", dies)
+    monkeypatch.setattr(world.control.context.models.removal, "sweep", dies)
     with pytest.raises(KeyboardInterrupt):
         await remove(world)
     assert files(world) == ["small.gguf", "small.yaml"]
@@ -161,7 +161,7 @@ async def test_a_death_between_weights_and_file_is_made_good(world: World) -> No
     (world.models / "small.gguf").mkdir()
     await remove(world)
     (world.models / "small.yaml").write_text(MODEL)
-    await (await world.again()).context.model_removal.sweep()
+    await (await world.again()).context.models.removal.sweep()
     assert files(world) == []
 
 
@@ -169,7 +169,7 @@ async def test_a_database_that_is_away_leaves_everything_as_it_was(world: World)
     await world.stores.database.close()
     with pytest.raises(Exception, match="database"):
         await remove(world)
-    assert ("small" in world.control.context.models.catalogue.models, files(world)) == (True, ["small.yaml"])
+    assert ("small" in world.control.context.models.catalogue.catalogue.models, files(world)) == (True, ["small.yaml"])
 
 
 async def test_what_other_models_need_stays(world: World) -> None:
@@ -219,11 +219,11 @@ async def test_a_model_that_is_added_again_comes_back_and_nodes_keep_its_files(p
     away = await world.worker("a", "echo")
     await away.stop()
     operation = await remove(world)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert files(world) == []
     write_later(world, than=first_time)
     away.models = {"small"}
-    await world.control.context.model_removal.sweep()
+    await world.control.context.models.removal.sweep()
     assert "small" in (await view_of(world.control)).models
     assert (await stored(world, operation)).targets[0].status is TargetStatus.CANCELLED
 

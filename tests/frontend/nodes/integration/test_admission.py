@@ -52,7 +52,7 @@ async def register(frontend: Frontend, body: dict[str, Any], source: str = "10.0
 
 
 async def alarms(frontend: Frontend) -> list[Any]:
-    stored = await frontend.control.context.events.search(kind_prefix=EventKind.NODE_SUSPECTED, limit=100)
+    stored = await frontend.control.context.record.events.search(kind_prefix=EventKind.NODE_SUSPECTED, limit=100)
     return [one.event for one in stored]
 
 
@@ -93,7 +93,7 @@ async def test_an_agent_that_comes_from_elsewhere_gets_no_key_and_the_old_one_en
         back = (await register(frontend, AGENT, source="192.0.2.7")).json()
 
         assert (back["status"], CREDENTIALS & set(back)) == ("pending", set())
-        keys = [one for one in await frontend.control.context.key_ring.list() if one.node_id == back["id"]]
+        keys = [one for one in await frontend.control.context.access.key_ring.list() if one.node_id == back["id"]]
         assert key
         assert [one.revoked_at is not None for one in keys] == [True]
 
@@ -152,13 +152,13 @@ async def test_pending_nodes_that_never_beat_make_room_for_others(opened: Open, 
         beating = (await register(frontend, newcomer(2))).json()["id"]
         for _ in range(31):
             await clock.advance(timedelta(seconds=1))
-            await frontend.control.context.hearing.tick()
+            await frontend.control.context.nodes.hearing.tick()
         await frontend.call("POST", f"/api/node/{beating}/heartbeat", {}, key=REGISTRATION_TOKEN)
 
         assert (await register(frontend, newcomer(3))).status == 201
         assert (await frontend.call("GET", f"/api/nodes/{silent}")).status == 404
         assert (await frontend.call("GET", f"/api/nodes/{beating}")).status == 200
-        expired = await frontend.control.context.events.search(kind_prefix=EventKind.NODE_EXPIRED, limit=10)
+        expired = await frontend.control.context.record.events.search(kind_prefix=EventKind.NODE_EXPIRED, limit=10)
         assert [one.event.node_id for one in expired] == [silent]
 
 
@@ -166,9 +166,9 @@ async def test_time_in_which_nobody_could_be_heard_expires_nothing(opened: Open,
     async with opened(pending_retention=timedelta(minutes=10)) as frontend:
         await register(frontend, newcomer(1))
         await clock.advance(timedelta(hours=5))  # control was away
-        await frontend.control.context.hearing.tick()
+        await frontend.control.context.nodes.hearing.tick()
 
-        assert await frontend.control.context.registry.expire_pending() == 0
+        assert await frontend.control.context.nodes.registry.expire_pending() == 0
 
 
 async def test_a_suspect_that_was_approved_once_does_not_expire(opened: Open, clock: ManualClock) -> None:
@@ -177,6 +177,6 @@ async def test_a_suspect_that_was_approved_once_does_not_expire(opened: Open, cl
         await register(frontend, ELSEWHERE)
         for _ in range(31):
             await clock.advance(timedelta(seconds=1))
-            await frontend.control.context.hearing.tick()
+            await frontend.control.context.nodes.hearing.tick()
 
-        assert await frontend.control.context.registry.expire_pending() == 0
+        assert await frontend.control.context.nodes.registry.expire_pending() == 0

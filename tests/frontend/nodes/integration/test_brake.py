@@ -24,7 +24,7 @@ async def passes(world: World, duration: timedelta, *beating: tuple[FakeNode, st
         for node, name in beating if number % 5 == 0 else ():
             await world.frontend.call("POST", f"/api/node/{node.id}/heartbeat", {}, key=SECRET + name)
         await world.frontend.settle()
-        await world.control.context.brake.look()
+        await world.control.context.nodes.brake.look()
 
 
 async def told(world: World) -> str:
@@ -38,8 +38,8 @@ async def test_when_all_go_silent_nothing_is_lost_until_they_must_be_gone(world:
         await world.node(name)
     replica = await world.loaded()
     await passes(world, OFFLINE)
-    assert world.control.context.brake.reason == await told(world) == "3 of 3 nodes went silent together"
-    await world.control.replica_health.sweep()
+    assert world.control.context.nodes.brake.reason == await told(world) == "3 of 3 nodes went silent together"
+    await world.control.context.serving.health.sweep()
     view = await view_of(world.control)
     assert view.replicas[replica.id].rank == 200  # the last choice, but it may well be there
     assert len(await world.events(EventKind.BRAKE_HELD)) == 1
@@ -47,11 +47,11 @@ async def test_when_all_go_silent_nothing_is_lost_until_they_must_be_gone(world:
     assert b"corral_brake_held 1" in metrics.body
     for _ in range(15 * 20):
         await world.clock.advance(3 * SECOND)
-        await world.control.context.hearing.tick()
+        await world.control.context.nodes.hearing.tick()
     await passes(world, SECOND)
     assert await told(world) == ""
-    await world.control.replica_health.sweep()
-    assert [one.state for one in await world.control.context.replicas.living()] == []
+    await world.control.context.serving.health.sweep()
+    assert [one.state for one in await world.control.context.serving.replicas.living()] == []
     assert len(await world.events(EventKind.BRAKE_RELEASED)) == 1
 
 
@@ -59,11 +59,11 @@ async def test_it_lifts_when_they_are_heard_again(world: World) -> None:
     nodes = [(await world.node(name), name) for name in ("a", "b", "c")]
     await world.loaded()
     await passes(world, OFFLINE)
-    assert world.control.context.brake.holds
+    assert world.control.context.nodes.brake.holds
     await passes(world, timedelta(seconds=6), *nodes)
-    assert not world.control.context.brake.holds
-    await world.control.replica_health.sweep()
-    (replica,) = await world.control.context.replicas.living()
+    assert not world.control.context.nodes.brake.holds
+    await world.control.context.serving.health.sweep()
+    (replica,) = await world.control.context.serving.replicas.living()
     assert replica.state is ReplicaState.LOADED
 
 
@@ -72,9 +72,9 @@ async def test_one_of_three_is_a_machine_that_failed(world: World) -> None:
     await world.loaded()
     others = [(await world.node(name), name) for name in ("b", "c")]
     await passes(world, OFFLINE, *others)
-    assert not world.control.context.brake.holds
-    await world.control.replica_health.sweep()
-    assert await world.control.context.replicas.living() == []
+    assert not world.control.context.nodes.brake.holds
+    await world.control.context.serving.health.sweep()
+    assert await world.control.context.serving.replicas.living() == []
     assert first.stops == []
 
 
@@ -86,13 +86,13 @@ async def test_no_process_is_stopped_while_it_holds(world: World) -> None:
     await passes(world, OFFLINE)
     node.running.append(msgspec.structs.replace(node.running[0], model_id="nobody", address="127.0.0.1:9"))
     for _ in range(3):
-        await world.control.orphans.sweep()
+        await world.control.context.serving.orphans.sweep()
     assert node.stops == []
 
 
 async def test_a_frontend_that_was_deaf_holds_back_for_some_heartbeats(world: World, bus: Bus) -> None:
     node = await world.node("a")
-    brake, hearing = world.control.context.brake, world.control.context.hearing
+    brake, hearing = world.control.context.nodes.brake, world.control.context.nodes.hearing
     assert isinstance(bus, MemoryBus)
     await passes(world, timedelta(seconds=5), (node, "a"))
     assert not brake.holds

@@ -52,12 +52,12 @@ async def test_a_report_that_names_another_host_counts_as_none(
     setattr(node, field, ELSEWHERE)
     node.start("small", 0)
     for _ in range(3):
-        await world.control.replica_health.sweep()
+        await world.control.context.serving.health.sweep()
 
-    now = await world.control.context.replicas.get(replica.id)
+    now = await world.control.context.serving.replicas.get(replica.id)
     assert now == replica
     with pytest.raises(NodeRefused, match=ELSEWHERE):
-        await world.control.replica_health._client.running(node.id)
+        await world.control.context.serving.health._client.running(node.id)
     assert "node.foreign_address" in {getattr(record, "event", "") for record in caplog.records}
 
 
@@ -66,7 +66,7 @@ async def test_workers_report_their_processes_by_loopback_addresses(world: World
     node.has_urls = False
     node.start("small", 0)
 
-    (process,) = await world.control.replica_health._client.running(node.id)
+    (process,) = await world.control.context.serving.health._client.running(node.id)
     assert process.process_key == "small#0"
 
 
@@ -79,7 +79,7 @@ async def test_a_pending_node_is_asked_nothing(world: World) -> None:
     answer = await world.frontend.register({"name": "p", "address": REGISTERED_AT})
     node_id = NodeId(msgspec.json.decode(answer.body)["id"])
     subscription = await world.bus.subscribe(f"nodes.{node_id}.>", hear)
-    client = world.control.replica_health._client
+    client = world.control.context.serving.health._client
     with pytest.raises(NodePending):
         await client.running(node_id)
     with pytest.raises(NodePending):
@@ -102,8 +102,8 @@ def inventory_of(name: str) -> bytes:
 
 
 async def names(world: World, node_id: NodeId) -> list[str]:
-    await world.control.context.inventory.settle()
-    known = await world.control.context.inventory.known([node_id])
+    await world.control.context.backends.inventory.settle()
+    known = await world.control.context.backends.inventory.known([node_id])
     return [entry.name for one in known.values() for entry in one.entries]
 
 
@@ -121,7 +121,7 @@ async def test_a_large_inventory_is_dropped_before_it_is_parsed(
     node = await world.backends("w")
     monkeypatch.setattr("corral.frontend.backends.inventory.go_json.decode", _not_to_be_called)
     for _ in range(5):
-        await world.control.context.inventory.on_message(reported(node.node_id, data))
+        await world.control.context.backends.inventory.on_message(reported(node.node_id, data))
 
     assert await names(world, node.node_id) == []
     assert len([one for one in caplog.records if getattr(one, "event", "") == "inventory.dropped"]) == 1
@@ -135,7 +135,7 @@ async def test_a_node_that_reports_too_often_is_heard_again_in_the_next_window(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     node, other = await world.backends("w"), await world.backends("v")
-    keeper, limits = world.control.context.inventory, INVENTORY_LIMITS
+    keeper, limits = world.control.context.backends.inventory, INVENTORY_LIMITS
     for number in range(limits.reports_per_node + 20):
         await keeper.on_message(reported(node.node_id, inventory_of(f"b{number}")))
     await keeper.on_message(reported(other.node_id, inventory_of("echo")))
@@ -149,7 +149,7 @@ async def test_a_node_that_reports_too_often_is_heard_again_in_the_next_window(
 
 
 async def test_many_made_up_nodes_together_have_a_limit_too(world: World) -> None:
-    keeper, limits = world.control.context.inventory, INVENTORY_LIMITS
+    keeper, limits = world.control.context.backends.inventory, INVENTORY_LIMITS
     large = inventory_of("x" * (MOST_BYTES // 2))
     for number in range(100):
         await keeper.on_message(reported(NodeId(f"nobody-{number}"), large))

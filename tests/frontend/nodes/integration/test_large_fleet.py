@@ -54,7 +54,7 @@ async def fleet(frontend: Frontend, clock: ManualClock, monkeypatch: pytest.Monk
     await frontend.call("POST", f"/api/node/{ids['n4']}/deregister", key=REGISTRATION_TOKEN)
     for _ in range(16):
         await clock.advance(timedelta(seconds=2))
-        await frontend.control.context.hearing.tick()
+        await frontend.control.context.nodes.hearing.tick()
     await asyncio.gather(*(beat(frontend, id) for name, id in ids.items() if name != "n8"))
     await frontend.settle()
     return {

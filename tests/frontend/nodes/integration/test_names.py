@@ -45,7 +45,7 @@ async def test_every_name_of_a_backend_leads_to_its_build(world: World, tmp_path
 async def test_what_has_no_build_for_a_node_is_blocked_there_and_not_sent(world: World, tmp_path: Path) -> None:
     node = await world.backends("w")
     operation = await started(world, tmp_path, "cuda12-mock")
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     (target,) = operation.targets
     assert target.status is TargetStatus.BLOCKED
     assert "cuda12-mock is for" in target.message
@@ -66,10 +66,10 @@ async def started(world: World, folder: Path, name: str) -> Operation:
     context = world.control.context
     async with open_galleries(config, registry=NoRegistry(), clock=world.clock) as galleries:
         operations = BackendOperations(
-            context.operations,
-            context.fleet,
-            context.inventory,
+            context.operations.service,
+            context.nodes.fleet,
+            context.backends.inventory,
             Planner(Lookups(galleries=GalleryCatalogue(galleries))),
-            RuleGuard(FleetRuleStore(context.database), GalleryCatalogue(galleries)),
+            RuleGuard(FleetRuleStore(context.foundation.database), GalleryCatalogue(galleries)),
         )
         return await operations.start(Ask(verb=Verb.INSTALL, ref=BackendRef(backend=name), by="me"))

@@ -127,7 +127,7 @@ async def test_a_heartbeat_that_is_not_json_is_still_a_sign_of_life(frontend: Fr
     await clock.advance(timedelta(seconds=29))
     await beat(frontend, node_id, b"\xff{")
     await clock.advance(timedelta(seconds=29))
-    await frontend.control.context.hearing.tick()
+    await frontend.control.context.nodes.hearing.tick()
     assert await status(frontend, node_id) == "healthy"
     assert "not valid JSON" in (await get(frontend, f"/api/v1/nodes/{node_id}"))["problems"][0]
 

@@ -14,7 +14,7 @@ from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState
 from corral.frontend.record.decide import EventKind
 from corral.galleries.build_uris import BackendRef
-from corral.processes.control_loops import Control
+from corral.processes.control_rooms import Control
 from tests.kit.waiting import eventually
 from tests.kit.world import World
 
@@ -63,13 +63,15 @@ async def tap(world: World) -> Tap:
 
 async def listening(world: World, control: Control) -> Control:
     """With the subscriptions that it has when it runs."""
-    for subject, handler in {**control.context.peers.handlers(), **control.context.staging.handlers()}.items():
+    for subject, handler in control.context.operations.subscriptions().items():
         world.stack.push_async_callback((await world.bus.subscribe(subject, handler)).close)
     return control
 
 
 async def start(world: World, verb: Verb = Verb.INSTALL) -> Operation:
-    return await world.control.context.backend_operations.start(Ask(verb=verb, ref=BackendRef(backend="echo"), by="me"))
+    return await world.control.context.backends.operations.start(
+        Ask(verb=verb, ref=BackendRef(backend="echo"), by="me")
+    )
 
 
 async def say(world: World, subject: str, payload: object) -> None:
@@ -85,9 +87,9 @@ async def until(condition: Any, what: str) -> Any:
 
 async def test_the_removal_of_a_model_is_not_told_as_one_of_a_backend(world: World, tap: Tap) -> None:
     await world.worker("w1")
-    operation = await world.control.context.model_removal.remove("small", by="me")
-    await world.control.dispatcher.tick()
-    await world.control.broadcasts.tell()
+    operation = await world.control.context.models.removal.remove("small", by="me")
+    await world.control.context.operations.dispatcher.tick()
+    await world.control.context.operations.broadcasts.tell()
     await until(lambda: tap.of("gallery.opcache.end"), "the end")
     assert tap.of("gallery.opcache.start") == [{"job_id": operation.id, "cache_key": "small", "is_backend": False}]
     queued, *_, done = tap.of(f"gallery.{operation.id}.progress")
@@ -103,14 +105,14 @@ async def test_an_install_is_told_as_localais_frontends_tell_theirs(world: World
     operation = await start(world)
     progress = f"gallery.{operation.id}.progress"
     async with asyncio.TaskGroup() as group:
-        group.create_task(world.control.dispatcher.tick())
+        group.create_task(world.control.context.operations.dispatcher.tick())
         await node.begun.wait()
         await node.say(operation.id, 12.5)
-        await until(lambda: world.control.context.progress.of(operation.id), "progress")
-        await world.control.broadcasts.tell()
+        await until(lambda: world.control.context.operations.progress.of(operation.id), "progress")
+        await world.control.context.operations.broadcasts.tell()
         node.gate.set()
-    await world.control.broadcasts.tell()
-    await world.control.broadcasts.tell()
+    await world.control.context.operations.broadcasts.tell()
+    await world.control.context.operations.broadcasts.tell()
     await until(lambda: tap.of("gallery.opcache.end"), "the end")
     assert tap.of("gallery.opcache.start") == [{"job_id": operation.id, "cache_key": "echo", "is_backend": True}]
     queued, moving, done = tap.of(progress)
@@ -137,7 +139,7 @@ async def test_an_install_is_told_as_localais_frontends_tell_theirs(world: World
 
 async def test_an_operation_of_a_localai_frontend_is_listed_until_it_is_over(world: World) -> None:
     await listening(world, world.control)
-    peers = world.control.context.peers
+    peers = world.control.context.operations.peers
     await say(world, "gallery.opcache.start", {"job_id": JOB, "cache_key": "g@mock", "is_backend": True})
     await until(peers.listed, "the operation")
     (item,) = await listed(world)
@@ -168,7 +170,7 @@ async def test_an_operation_of_a_localai_frontend_is_listed_until_it_is_over(wor
 
 async def test_files_that_a_localai_frontend_stages_are_listed_until_they_are_there(world: World) -> None:
     await listening(world, world.control)
-    staging = world.control.context.staging
+    staging = world.control.context.operations.staging
     told = {
         "model_id": "a.b",
         "node_name": "w2",
@@ -203,13 +205,13 @@ async def listed(world: World) -> list[dict[str, Any]]:
 
 
 def status_of(world: World) -> dict[str, Any]:
-    known = world.control.context.peers.find(JOB)
+    known = world.control.context.operations.peers.find(JOB)
     return {} if known is None else msgspec.to_builtins(known.status) or {"progress": -1, "message": ""}
 
 
 async def test_what_is_broken_off_without_a_word_is_not_shown_for_ever(world: World) -> None:
     await listening(world, world.control)
-    peers = world.control.context.peers
+    peers = world.control.context.operations.peers
     await say(world, "gallery.opcache.start", {"job_id": JOB, "cache_key": "mock", "is_backend": True})
     await until(peers.listed, "the operation")
     await world.clock.advance(timedelta(minutes=31))
@@ -223,14 +225,14 @@ async def test_ours_are_taken_back_when_a_localai_frontend_says_so_and_only_once
     operation = await start(world)
     await say(world, f"gallery.{operation.id}.cancel", {"id": operation.id, "corral": {"frontend": "one of ours"}})
     await say(world, f"gallery.{operation.id}.cancel", {"id": operation.id, "corral": {"frontend": "one of ours"}})
-    assert (await other.context.operations.get(operation.id)).state is OperationState.RUNNING
+    assert (await other.context.operations.service.get(operation.id)).state is OperationState.RUNNING
     tap.heard.clear()
     for bus_message in ({"id": operation.id}, {"id": operation.id, "pause": True}):
         payload = msgspec.json.encode(bus_message)
         for control in (world.control, other):
-            handler = control.context.peers.handlers()["gallery.*.cancel"]
+            handler = control.context.operations.peers.handlers()["gallery.*.cancel"]
             await handler(Message(subject="gallery.x.cancel", data=payload, reply=_nowhere))
-    assert (await other.context.operations.get(operation.id)).state is OperationState.CANCELLED
+    assert (await other.context.operations.service.get(operation.id)).state is OperationState.CANCELLED
     assert len(await world.events(EventKind.OPERATION_CANCELLED)) == 1
     assert [subject for subject, _ in tap.heard] == []  # what is heard is never told again
     assert node.requests == []
@@ -243,7 +245,7 @@ async def _nowhere(_: str, __: bytes) -> None:
 async def test_a_cancel_of_ours_and_of_theirs_is_told(world: World, tap: Tap) -> None:
     await world.backends("w1")
     operation = await start(world)
-    await world.control.context.operations.cancel(operation.id, by="me")
+    await world.control.context.operations.service.cancel(operation.id, by="me")
     await world.frontend.call("POST", f"/api/operations/{JOB}/cancel")
     await until(lambda: tap.of(f"gallery.{JOB}.cancel"), "both")
     assert tap.of(f"gallery.{operation.id}.cancel") == [{"id": operation.id}]
@@ -253,14 +255,14 @@ async def test_a_cancel_of_ours_and_of_theirs_is_told(world: World, tap: Tap) ->
 async def test_a_frontend_that_does_not_listen_knows_the_progress_from_another_one(world: World) -> None:
     node = await world.backends("w1", is_corral=False)
     node.gate.clear()
-    other = (await listening(world, await world.again())).context.progress
+    other = (await listening(world, await world.again())).context.operations.progress
     operation = await start(world)
     async with asyncio.TaskGroup() as group:
-        group.create_task(world.control.dispatcher.tick())
+        group.create_task(world.control.context.operations.dispatcher.tick())
         await node.begun.wait()
         await node.say(operation.id, 60)
-        await until(lambda: world.control.context.progress.of(operation.id), "progress")
-        await world.control.broadcasts.tell()
+        await until(lambda: world.control.context.operations.progress.of(operation.id), "progress")
+        await world.control.context.operations.broadcasts.tell()
         known = await until(lambda: other.of(operation.id), "the other frontend to know")
         assert known[node.node_id].percentage == 60
         node.gate.set()
@@ -268,27 +270,27 @@ async def test_a_frontend_that_does_not_listen_knows_the_progress_from_another_o
 
 async def test_what_nobody_understands_is_ignored(world: World) -> None:
     context = world.control.context
-    for handler in {**context.peers.handlers(), **context.staging.handlers()}.values():
+    for handler in {**context.operations.peers.handlers(), **context.operations.staging.handlers()}.values():
         for nonsense in (b"", b"[]", b"null", b'{"job_id": 7, "id": 7, "element": 7}', b'{"status": null}'):
             await handler(Message(subject="gallery.x.progress", data=nonsense, reply=_nowhere))
-    assert world.control.context.peers.listed() == []
-    assert world.control.context.progress.of(OperationId("")) == {}
+    assert world.control.context.operations.peers.listed() == []
+    assert world.control.context.operations.progress.of(OperationId("")) == {}
 
 
 async def test_what_a_localai_frontend_changed_is_looked_at_anew(world: World) -> None:
     context = (await listening(world, world.control)).context
-    await context.upgrades.look()
+    await context.backends.upgrades.look()
     looked_at = world.clock.now()
     await world.clock.advance(timedelta(seconds=5))
-    await context.upgrades.tick()  # hours too early
-    assert (await context.upgrades.found()).check.at == looked_at  # type: ignore[union-attr]
+    await context.backends.upgrades.tick()  # hours too early
+    assert (await context.backends.upgrades.found()).check.at == looked_at  # type: ignore[union-attr]
     async with asyncio.timeout(60):
         await say(world, "cache.invalidate.models", {"element": "small", "op": "install"})
-        await context.models.poke.wait(world.clock, NEVER)
+        await context.models.catalogue.poke.wait(world.clock, NEVER)
         await say(world, "cache.invalidate.backends", {"element": "echo", "op": "upgrade"})
-        await context.inventory.poke.wait(world.clock, NEVER)
-    await context.upgrades.tick()
-    assert (await context.upgrades.found()).check.at == world.clock.now()  # type: ignore[union-attr]
+        await context.backends.inventory.poke.wait(world.clock, NEVER)
+    await context.backends.upgrades.tick()
+    assert (await context.backends.upgrades.found()).check.at == world.clock.now()  # type: ignore[union-attr]
 
 
 async def test_what_corrals_own_frontends_tell_of_it_is_known_from_elsewhere(world: World) -> None:
@@ -298,9 +300,9 @@ async def test_what_corrals_own_frontends_tell_of_it_is_known_from_elsewhere(wor
     await say(world, "cache.invalidate.backends", ours)
     await say(world, "cache.invalidate.models", theirs)
     async with asyncio.timeout(60):
-        await context.models.poke.wait(world.clock, NEVER)
-    await context.upgrades.look()
+        await context.models.catalogue.poke.wait(world.clock, NEVER)
+    await context.backends.upgrades.look()
     looked_at = world.clock.now()
     await world.clock.advance(timedelta(seconds=5))
-    await context.upgrades.tick()
-    assert (await context.upgrades.found()).check.at == looked_at  # type: ignore[union-attr]
+    await context.backends.upgrades.tick()
+    assert (await context.backends.upgrades.found()).check.at == looked_at  # type: ignore[union-attr]

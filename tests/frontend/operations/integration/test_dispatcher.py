@@ -45,21 +45,21 @@ async def hasty(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
 async def ask(world: World, verb: Verb = Verb.INSTALL, backend: str = "echo", **fields: object) -> Operation:
     names = {name: fields.pop(name) for name in ("uri", "name", "alias", "galleries") if name in fields}
     ref = BackendRef(backend=backend, **names)  # type: ignore[arg-type]
-    return await world.control.context.backend_operations.start(Ask(verb=verb, ref=ref, by="me", **fields))  # type: ignore[arg-type]
+    return await world.control.context.backends.operations.start(Ask(verb=verb, ref=ref, by="me", **fields))  # type: ignore[arg-type]
 
 
 async def done(world: World, verb: Verb = Verb.INSTALL, backend: str = "echo", **fields: object) -> Operation:
     """Ask, and let the dispatcher do what it can now."""
     operation = await ask(world, verb, backend, **fields)
-    await world.control.dispatcher.tick()
-    return await world.control.context.operations.get(operation.id)
+    await world.control.context.operations.dispatcher.tick()
+    return await world.control.context.operations.service.get(operation.id)
 
 
 async def later(world: World, operation: Operation, duration: timedelta) -> Operation:
     await world.clock.advance(duration)
     await beat_of_everybody(world)
-    await world.control.dispatcher.tick()
-    return await world.control.context.operations.get(operation.id)
+    await world.control.context.operations.dispatcher.tick()
+    return await world.control.context.operations.service.get(operation.id)
 
 
 async def beat_of_everybody(world: World) -> None:
@@ -177,10 +177,10 @@ async def test_a_frontend_that_started_anew_upgrades_an_install_by_uri_as_well(w
     await world.frontend.settle()
 
     restarted = await world.again()
-    await restarted.context.backend_operations.start(
+    await restarted.context.backends.operations.start(
         Ask(verb=Verb.UPGRADE, ref=BackendRef(backend="custom"), by="test")
     )
-    await restarted.dispatcher.tick()
+    await restarted.context.operations.dispatcher.tick()
 
     assert (node.written["custom"], node.aliases) == (2, {"custom": "mine"})
 
@@ -194,7 +194,7 @@ async def test_what_another_frontend_installed_by_uri_is_upgraded_from_where_the
     await world.frontend.settle()
     ask = Ask(verb=Verb.UPGRADE, ref=BackendRef(backend="custom"), by="test")
 
-    (planned,) = await world.control.context.backend_operations.plan(ask)
+    (planned,) = await world.control.context.backends.operations.plan(ask)
     assert "an alias that another frontend gave it is lost" in planned.unknown
     upgraded = await done(world, Verb.UPGRADE, "custom")
 
@@ -278,9 +278,9 @@ async def test_an_error_is_told_in_the_workers_words_and_the_tenth_blocks(world:
     operation = await later(world, operation, timedelta(days=1))
     assert len(node.requests) == 10
     node.faults.refusal = ""
-    await world.control.context.operations.retry(operation.id, by="me")
-    await world.control.dispatcher.tick()
-    assert (await world.control.context.operations.get(operation.id)).state is OperationState.DONE
+    await world.control.context.operations.service.retry(operation.id, by="me")
+    await world.control.context.operations.dispatcher.tick()
+    assert (await world.control.context.operations.service.get(operation.id)).state is OperationState.DONE
     assert [event.actor for event in await world.events(EventKind.OPERATION_RETRIED)] == ["me"]
 
 
@@ -347,9 +347,9 @@ async def test_a_time_out_is_shown_as_running_counts_nothing_and_turns_green_by_
     assert "may still be working" in target.message
     node.gate.set()
     await node.finished.wait()
-    await hasty.control.context.inventory.sweep()
-    await hasty.control.dispatcher.tick()
-    operation = await hasty.control.context.operations.get(operation.id)
+    await hasty.control.context.backends.inventory.sweep()
+    await hasty.control.context.operations.dispatcher.tick()
+    operation = await hasty.control.context.operations.service.get(operation.id)
     assert (operation.state, node.written["echo"], verbs(node)) == (OperationState.DONE, 1, ["install"])
 
 
@@ -360,9 +360,9 @@ async def test_a_lost_answer_costs_no_second_download(hasty: World) -> None:
     node.finished.clear()
     operation = await overdue(done(hasty, Verb.UPGRADE), node.finished, by=HASTE)
     assert only(operation).status is TargetStatus.RUNNING_ON_WORKER
-    await hasty.control.context.inventory.sweep()
-    await hasty.control.dispatcher.tick()
-    assert (await hasty.control.context.operations.get(operation.id)).state is OperationState.DONE
+    await hasty.control.context.backends.inventory.sweep()
+    await hasty.control.context.operations.dispatcher.tick()
+    assert (await hasty.control.context.operations.service.get(operation.id)).state is OperationState.DONE
     assert node.written["echo"] == 2
 
 
@@ -372,10 +372,10 @@ async def test_a_report_that_may_prove_what_is_waited_for_wakes_the_dispatcher(h
     node.faults.silent = True
     node.finished.clear()
     await overdue(done(hasty, Verb.UPGRADE), node.finished, by=HASTE)
-    await hasty.control.dispatcher.poke.wait(hasty.clock, timedelta(0))
-    await hasty.control.context.inventory.sweep()
+    await hasty.control.context.operations.dispatcher.poke.wait(hasty.clock, timedelta(0))
+    await hasty.control.context.backends.inventory.sweep()
     async with asyncio.timeout(5):
-        await hasty.control.dispatcher.poke.wait(hasty.clock, timedelta(hours=1))
+        await hasty.control.context.operations.dispatcher.poke.wait(hasty.clock, timedelta(hours=1))
 
 
 async def test_nobody_listening_makes_the_node_unhealthy_and_keeps_the_intent(world: World) -> None:
@@ -386,14 +386,14 @@ async def test_nobody_listening_makes_the_node_unhealthy_and_keeps_the_intent(wo
     target = only(operation)
     assert (target.status, target.waits_for_node, target.attempts) == (TargetStatus.QUEUED, True, 0)
     assert operation.state is OperationState.WAITING
-    seen = await world.control.context.fleet.get(node.node_id)
+    seen = await world.control.context.nodes.fleet.get(node.node_id)
     assert seen.status == "unhealthy"
 
 
 async def waited_for_until_it_came_back(world: World) -> Operation:
     """Of a node that was away and is heard again; nobody has noticed that yet."""
     node = await world.backends("w")
-    await world.control.dispatcher.notice_returns()
+    await world.control.context.operations.dispatcher.notice_returns()
     for _ in range(40):  # silence counts only while control can hear
         await world.clock.advance(timedelta(seconds=2))
         await world.frontend.settle()
@@ -407,9 +407,9 @@ async def waited_for_until_it_came_back(world: World) -> Operation:
 
 async def test_a_node_that_was_away_gets_it_with_its_first_heartbeat(world: World) -> None:
     operation = await waited_for_until_it_came_back(world)
-    await world.control.dispatcher.notice_returns()
-    await world.control.dispatcher.tick()
-    assert (await world.control.context.operations.get(operation.id)).state is OperationState.DONE
+    await world.control.context.operations.dispatcher.notice_returns()
+    await world.control.context.operations.dispatcher.tick()
+    assert (await world.control.context.operations.service.get(operation.id)).state is OperationState.DONE
 
 
 async def test_a_return_is_noticed_though_the_database_was_away_at_first(
@@ -423,10 +423,10 @@ async def test_a_return_is_noticed_though_the_database_was_away_at_first(
     with monkeypatch.context() as patch:
         patch.setattr(Intents, "wake", fail)
         with pytest.raises(DatabaseUnavailable):
-            await world.control.dispatcher.notice_returns()
-    await world.control.dispatcher.notice_returns()
-    await world.control.dispatcher.tick()
-    assert (await world.control.context.operations.get(operation.id)).state is OperationState.DONE
+            await world.control.context.operations.dispatcher.notice_returns()
+    await world.control.context.operations.dispatcher.notice_returns()
+    await world.control.context.operations.dispatcher.tick()
+    assert (await world.control.context.operations.service.get(operation.id)).state is OperationState.DONE
 
 
 async def test_a_node_that_came_back_while_it_was_found_away_is_looked_for_again_soon(world: World) -> None:
@@ -448,17 +448,17 @@ async def test_a_later_wish_wins_and_waits_until_the_earlier_request_has_ended(w
     node.gate.clear()
     first = await ask(world)
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(world.control.dispatcher.tick())
+        work = group.create_task(world.control.context.operations.dispatcher.tick())
         await node.begun.wait()
         second = await ask(world, Verb.DELETE)
-        await world.control.dispatcher.tick()
+        await world.control.context.operations.dispatcher.tick()
         assert verbs(node) == ["install"]
         node.gate.set()
         await work
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert node.disk == {}
-    assert only(await world.control.context.operations.get(first.id)).status is TargetStatus.SUPERSEDED
-    assert (await world.control.context.operations.get(second.id)).state is OperationState.DONE
+    assert only(await world.control.context.operations.service.get(first.id)).status is TargetStatus.SUPERSEDED
+    assert (await world.control.context.operations.service.get(second.id)).state is OperationState.DONE
 
 
 async def test_what_could_not_be_stored_is_done_however_long_others_take(
@@ -478,14 +478,14 @@ async def test_what_could_not_be_stored_is_done_however_long_others_take(
 
     monkeypatch.setattr(Intents, "store", fail_once)
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(world.control.dispatcher.tick())
+        work = group.create_task(world.control.context.operations.dispatcher.tick())
         await hanging.begun.wait()
         await failed.wait()
         for _ in range(5):
             await world.clock.advance(timedelta(seconds=2))
-            await world.control.dispatcher.renew()
-        await world.control.dispatcher.tick()
-        targets = (await world.control.context.operations.get(operation.id)).targets
+            await world.control.context.operations.dispatcher.renew()
+        await world.control.context.operations.dispatcher.tick()
+        targets = (await world.control.context.operations.service.get(operation.id)).targets
         states = {one.node_id: one.status for one in targets}
         hanging.gate.set()
         await work
@@ -498,7 +498,7 @@ async def test_a_frontend_that_dies_with_requests_open_leaves_them_to_the_next_o
     for node in nodes:
         node.gate.clear()
     operation = await ask(world)
-    dying = asyncio.ensure_future(world.control.dispatcher.tick())
+    dying = asyncio.ensure_future(world.control.context.operations.dispatcher.tick())
     for node in nodes:
         await node.begun.wait()
     dying.cancel()
@@ -509,8 +509,8 @@ async def test_a_frontend_that_dies_with_requests_open_leaves_them_to_the_next_o
         await node.finished.wait()
     successor = await world.again()
     await world.clock.advance(timedelta(seconds=7))
-    await successor.dispatcher.tick()
-    assert (await world.control.context.operations.get(operation.id)).state is OperationState.DONE
+    await successor.context.operations.dispatcher.tick()
+    assert (await world.control.context.operations.service.get(operation.id)).state is OperationState.DONE
     assert [node.written["echo"] for node in nodes] == [1, 1, 1, 1]
 
 
@@ -518,8 +518,8 @@ async def test_two_frontends_that_work_at_once_send_everything_once(world: World
     nodes = [await world.backends(f"w{number:02}") for number in range(20)]
     other = await world.again()
     operation = await ask(world)
-    await asyncio.gather(world.control.dispatcher.tick(), other.dispatcher.tick())
-    assert (await world.control.context.operations.get(operation.id)).state is OperationState.DONE
+    await asyncio.gather(world.control.context.operations.dispatcher.tick(), other.context.operations.dispatcher.tick())
+    assert (await world.control.context.operations.service.get(operation.id)).state is OperationState.DONE
     assert [verbs(node) for node in nodes] == [["install"]] * 20
 
 
@@ -530,24 +530,24 @@ async def test_nodes_that_hang_hold_up_nobody(world: World) -> None:
         node.gate.clear()
     operation = await ask(world)
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(world.control.dispatcher.tick())
+        work = group.create_task(world.control.context.operations.dispatcher.tick())
         for node in quick:
             await node.finished.wait()
         assert not work.done()
-        state = (await world.control.context.operations.get(operation.id)).state
+        state = (await world.control.context.operations.service.get(operation.id)).state
         for node in hanging:
             node.gate.set()
     assert state is OperationState.RUNNING
-    assert (await world.control.context.operations.get(operation.id)).state is OperationState.DONE
+    assert (await world.control.context.operations.service.get(operation.id)).state is OperationState.DONE
 
 
 async def test_progress_is_heard_while_a_request_is_open_and_never_goes_back(world: World) -> None:
     node = await world.backends("w", is_corral=False)
     node.gate.clear()
     operation = await ask(world)
-    board = world.control.context.progress
+    board = world.control.context.operations.progress
     async with asyncio.TaskGroup() as group:
-        group.create_task(world.control.dispatcher.tick())
+        group.create_task(world.control.context.operations.dispatcher.tick())
         await node.begun.wait()
         for share in (10, 88, 0):
             await node.say(operation.id, share)
@@ -571,11 +571,11 @@ async def test_a_cancel_takes_back_what_was_not_sent_and_says_what_was(world: Wo
     await world.clock.advance(timedelta(seconds=1))
     operation = await ask(world, nodes=(sent.node_id, away.node_id))
     async with asyncio.TaskGroup() as group:
-        group.create_task(world.control.dispatcher.tick())
+        group.create_task(world.control.context.operations.dispatcher.tick())
         await sent.begun.wait()
-        await world.control.context.operations.cancel(operation.id, by="me", nodes=[sent.node_id])
+        await world.control.context.operations.service.cancel(operation.id, by="me", nodes=[sent.node_id])
         sent.gate.set()
-    operation = await world.control.context.operations.get(operation.id)
+    operation = await world.control.context.operations.service.get(operation.id)
     assert [one.status for one in operation.targets] == [TargetStatus.CANCELLED, TargetStatus.SUCCESS]
     assert operation.targets[0].message == "cancelled by me; it had been sent, and the node may still finish it"
 
@@ -594,16 +594,16 @@ async def test_what_cannot_be_asked_for_is_refused_before_anything_is_stored(wor
         await ask(world, backend="")
     with pytest.raises(InvalidInput, match="cannot be the name"):
         await ask(world, backend="", uri="oci://x", name="../x")
-    assert await world.control.context.operations.newest(limit=10) == []
+    assert await world.control.context.operations.service.newest(limit=10) == []
 
 
 async def test_a_node_that_does_not_tell_what_it_has_is_asked_again_and_not_believed(hasty: World) -> None:
     node = await hasty.backends("w")
     node.faults.mute = True
     operation = await ask(hasty)
-    asking = hasty.control.context.inventory.refresh([node.node_id], within=HASTE)
+    asking = hasty.control.context.backends.inventory.refresh([node.node_id], within=HASTE)
     await overdue(asking, node.looked_at, by=HASTE)
-    assert (await hasty.control.context.operations.get(operation.id)).state is OperationState.RUNNING
+    assert (await hasty.control.context.operations.service.get(operation.id)).state is OperationState.RUNNING
     node.faults.mute = False
-    await hasty.control.dispatcher.tick()
-    assert (await hasty.control.context.operations.get(operation.id)).state is OperationState.DONE
+    await hasty.control.context.operations.dispatcher.tick()
+    assert (await hasty.control.context.operations.service.get(operation.id)).state is OperationState.DONE

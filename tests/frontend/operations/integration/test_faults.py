@@ -13,7 +13,7 @@ from corral.bus.port import Bus
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.operations.decide.operation import Operation, OperationState, Target, TargetStatus
 from corral.frontend.store.db import Database
-from corral.processes.control_loops import Control
+from corral.processes.control_rooms import Control
 from corral.wire.operation_views import JobStatus, OperationView
 from corral.wire.registration import FEATURES, CorralHello
 from tests.kit.bus import MemoryBus, MemoryServer
@@ -46,7 +46,7 @@ async def ask(world: World, asked: object = None, **headers: str) -> OperationId
 
 
 async def get(world: World, id: OperationId) -> Operation:
-    return await world.control.context.operations.get(id)
+    return await world.control.context.operations.service.get(id)
 
 
 async def target(world: World, id: OperationId) -> Target:
@@ -67,7 +67,7 @@ async def pass_time(world: World, duration: timedelta) -> None:
 async def dies_with_its_request_open(world: World, node: SimulatedBackends, control: Control) -> None:
     """A frontend that has sent its request is killed before any answer."""
     node.begun.clear()
-    dying = asyncio.ensure_future(control.dispatcher.tick())
+    dying = asyncio.ensure_future(control.context.operations.dispatcher.tick())
     async with asyncio.timeout(60):
         await node.begun.wait()
     dying.cancel()
@@ -81,19 +81,19 @@ async def test_an_install_four_times_as_long_as_its_time_out_is_yellow_then_gree
     node = await hasty.backends("w", is_corral=False)
     node.gate.clear()
     id = await ask(hasty)
-    await overdue(hasty.control.dispatcher.tick(), node.begun, by=TIMEOUT)
+    await overdue(hasty.control.context.operations.dispatcher.tick(), node.begun, by=TIMEOUT)
     for _ in range(3):
         seen, shown = await target(hasty, id), await job(hasty, id)
         assert (seen.status, seen.attempts) == (TargetStatus.RUNNING_ON_WORKER, 0)
         assert (shown.processed, shown.error) == (True, msgspec.UNSET)
         assert shown.message == "still installing in background on w; the nodes' own reports will confirm it"
         await pass_time(hasty, TIMEOUT)
-        await hasty.control.dispatcher.tick()
+        await hasty.control.context.operations.dispatcher.tick()
     node.gate.set()
     async with asyncio.timeout(60):
         await node.finished.wait()
-    await hasty.control.context.inventory.sweep()
-    await hasty.control.dispatcher.tick()
+    await hasty.control.context.backends.inventory.sweep()
+    await hasty.control.context.operations.dispatcher.tick()
     seen, shown = await target(hasty, id), await job(hasty, id)
     assert (seen.status, seen.attempts, seen.message) == (TargetStatus.SUCCESS, 0, "present")
     assert (shown.completed, shown.progress) == (True, 100)
@@ -114,7 +114,7 @@ async def test_an_install_by_uri_is_asked_for_in_the_same_words_after_a_kill(wor
     node.die()  # what the first request had begun is lost as well
     node.gate.set()
     await pass_time(world, A_LEASE)
-    await (await world.again()).dispatcher.tick()
+    await (await world.again()).context.operations.dispatcher.tick()
     (_, first), (_, second) = node.requests
     assert first == second
     assert (second.uri, second.name, second.alias) == ("oci://r/custom:v1", "custom", "mine")  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ async def test_what_a_dead_frontend_asked_for_is_proven_and_not_asked_for_again(
     node = await world.backends("w", is_corral=is_corral)
     if verb != "install":
         await ask(world)
-        await world.control.dispatcher.tick()
+        await world.control.context.operations.dispatcher.tick()
         await pass_time(world, timedelta(minutes=2))
     node.gate.clear()
     id = await ask(world, {"verb": verb, "backend": "echo"})
@@ -140,7 +140,7 @@ async def test_what_a_dead_frontend_asked_for_is_proven_and_not_asked_for_again(
     async with asyncio.timeout(60):
         await node.finished.wait()
     await pass_time(world, A_LEASE)
-    await (await world.again()).dispatcher.tick()
+    await (await world.again()).context.operations.dispatcher.tick()
     assert (await get(world, id)).state is OperationState.DONE
     assert len(node.requests) == asked
 
@@ -148,11 +148,11 @@ async def test_what_a_dead_frontend_asked_for_is_proven_and_not_asked_for_again(
 async def test_a_repeated_call_finds_its_operation_whatever_has_happened_since(world: World) -> None:
     await world.backends("w")
     await ask(world)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     upgrade = {"verb": "upgrade", "backend": "echo"}
     id = await ask(world, upgrade, idempotency_key="k")
     await ask(world, {"verb": "delete", "backend": "echo"})
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert await ask(world, upgrade, idempotency_key="k") == id  # although no node has it any more
     assert (await target(world, id)).status is TargetStatus.SUPERSEDED
 
@@ -165,9 +165,9 @@ async def test_answers_that_come_twice_change_nothing(world: World, verb: str) -
     node = await world.backends("w")
     node.faults.twice = True
     await ask(world)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     id = await ask(world, {"verb": verb, "backend": "echo"})
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert (await get(world, id)).state is OperationState.DONE
     assert [asked for asked, _ in node.requests] == (["install"] if verb == "install" else ["install", verb])
 
@@ -180,12 +180,12 @@ async def test_an_operation_that_meets_no_bus_goes_on_when_there_is_one(
         node = await world.backends("w")
         server.go_down()
         id = await ask(world)
-        await world.control.dispatcher.tick()
+        await world.control.context.operations.dispatcher.tick()
         seen = await target(world, id)
         assert (seen.status, seen.attempts, node.requests) == (TargetStatus.QUEUED, 0, [])
         server.come_up()
         await pass_time(world, IntentPolicy().look_again)
-        await world.control.dispatcher.tick()
+        await world.control.context.operations.dispatcher.tick()
         assert (await get(world, id)).state is OperationState.DONE
 
 
@@ -218,16 +218,18 @@ async def test_a_worker_that_died_in_the_middle_of_an_install_is_asked_again_soo
     world: World, is_corral: bool, address: str
 ) -> None:
     node = await world.backends("w", is_corral=is_corral)
-    await world.control.dispatcher.notice_returns()
+    await world.control.context.operations.dispatcher.notice_returns()
     node.gate.clear()
     id = await ask(world)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        group.create_task(world.control.dispatcher.tick())
+        group.create_task(world.control.context.operations.dispatcher.tick())
         await node.begun.wait()
         await starts_anew(world, node, life="2", address=address)
-        await world.control.dispatcher.notice_returns()  # ends the wait for an answer that cannot come
+        await (
+            world.control.context.operations.dispatcher.notice_returns()
+        )  # ends the wait for an answer that cannot come
     await pass_time(world, IntentPolicy().look_again)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     seen = await target(world, id)
     assert (seen.status, seen.attempts, len(node.requests)) == (TargetStatus.SUCCESS, 0, 2)
     assert node.written["echo"] == 1
@@ -236,14 +238,14 @@ async def test_a_worker_that_died_in_the_middle_of_an_install_is_asked_again_soo
 @pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
 async def test_a_worker_that_died_after_its_time_was_over_is_asked_again_at_once(hasty: World, is_corral: bool) -> None:
     node = await hasty.backends("w", is_corral=is_corral)
-    await hasty.control.dispatcher.notice_returns()
+    await hasty.control.context.operations.dispatcher.notice_returns()
     node.gate.clear()
     id = await ask(hasty)
-    await overdue(hasty.control.dispatcher.tick(), node.begun, by=TIMEOUT)
+    await overdue(hasty.control.context.operations.dispatcher.tick(), node.begun, by=TIMEOUT)
     assert (await target(hasty, id)).status is TargetStatus.RUNNING_ON_WORKER
     await starts_anew(hasty, node, life="2")
-    await hasty.control.dispatcher.notice_returns()
-    await hasty.control.dispatcher.tick()
+    await hasty.control.context.operations.dispatcher.notice_returns()
+    await hasty.control.context.operations.dispatcher.tick()
     assert ((await get(hasty, id)).state, node.written["echo"]) == (OperationState.DONE, 1)
 
 
@@ -256,7 +258,7 @@ async def test_a_delete_does_not_wait_for_an_install_that_died_with_its_worker(w
     id = await ask(world, {"verb": "delete", "backend": "echo"})
     await starts_anew(world, node, life="2")
     await pass_time(world, A_LEASE)
-    await (await world.again()).dispatcher.tick()
+    await (await world.again()).context.operations.dispatcher.tick()
     assert ((await get(world, id)).state, node.written["echo"]) == (OperationState.DONE, 0)
 
 
@@ -266,28 +268,28 @@ async def test_what_a_dead_frontend_asked_of_a_dead_worker_is_asked_of_the_next_
 ) -> None:
     node = await world.backends("w", is_corral=is_corral)
     await ask(world)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     await pass_time(world, timedelta(minutes=2))
     node.gate.clear()
     id = await ask(world, {"verb": "upgrade", "backend": "echo"})
     await dies_with_its_request_open(world, node, world.control)
     await starts_anew(world, node, life="2")
     await pass_time(world, A_LEASE)
-    await (await world.again()).dispatcher.tick()
+    await (await world.again()).context.operations.dispatcher.tick()
     assert ((await get(world, id)).state, node.written["echo"]) == (OperationState.DONE, 2)
 
 
 async def test_a_worker_that_registers_again_in_the_same_life_is_still_waited_for(world: World) -> None:
     node = await world.backends("w")
-    await world.control.dispatcher.notice_returns()
+    await world.control.context.operations.dispatcher.notice_returns()
     node.gate.clear()
     id = await ask(world)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        work = group.create_task(world.control.dispatcher.tick())
+        work = group.create_task(world.control.context.operations.dispatcher.tick())
         await node.begun.wait()
         await registers(world, "1")
         await world.frontend.settle()
-        await world.control.dispatcher.notice_returns()
+        await world.control.context.operations.dispatcher.notice_returns()
         assert not work.done()
         node.gate.set()
     assert ((await get(world, id)).state, len(node.requests)) == (OperationState.DONE, 1)
@@ -298,11 +300,11 @@ async def test_a_worker_that_registers_again_in_the_same_life_is_still_waited_fo
 
 async def test_a_node_that_was_away_for_a_day_gets_the_last_wish_and_only_that(world: World) -> None:
     node = await world.backends("w")
-    await world.control.dispatcher.notice_returns()
+    await world.control.context.operations.dispatcher.notice_returns()
     await node.stop()
     first = await ask(world)
     for hour in range(24):
-        await world.control.dispatcher.tick()
+        await world.control.context.operations.dispatcher.tick()
         await pass_time(world, timedelta(hours=1))
         if hour == 12:
             last = await ask(world, {**INSTALL, "force": True})
@@ -310,8 +312,8 @@ async def test_a_node_that_was_away_for_a_day_gets_the_last_wish_and_only_that(w
     assert (await job(world, last)).message == "waiting for w to come back"
     await node.listen(world.bus)
     await starts_anew(world, node, life="2")
-    await world.control.dispatcher.notice_returns()
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.notice_returns()
+    await world.control.context.operations.dispatcher.tick()
     assert (await target(world, first)).status is TargetStatus.SUPERSEDED
     assert ((await get(world, last)).state, len(node.requests)) == (OperationState.DONE, 1)
 
@@ -328,7 +330,7 @@ async def test_a_clock_that_was_set_does_not_keep_what_is_due_waiting(world: Wor
     world.clock.jump(jump)
     await world.frontend.settle()
     await pass_time(world, timedelta(seconds=1))
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert ((await get(world, id)).state, node.written["echo"]) == (OperationState.DONE, 1)
 
 
@@ -348,7 +350,7 @@ async def test_a_clock_that_was_set_while_a_frontend_died_hides_nothing(
     world.clock.jump(jump)
     await world.frontend.settle()
     await pass_time(world, A_LEASE)
-    await (await world.again()).dispatcher.tick()
+    await (await world.again()).context.operations.dispatcher.tick()
     assert ((await get(world, id)).state, len(node.requests)) == (OperationState.DONE, 1)
 
 
@@ -357,12 +359,12 @@ async def test_a_failed_attempt_is_repeated_in_time_although_the_clock_was_set(w
     node = await world.backends("w")
     node.faults.refusal = "no space left on device"
     id = await ask(world)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     node.faults.refusal = ""
     world.clock.jump(jump)
     await world.frontend.settle()
     await pass_time(world, timedelta(seconds=31))
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert (await get(world, id)).state is OperationState.DONE
 
 
@@ -382,5 +384,5 @@ async def test_a_wish_that_waits_for_a_lost_request_is_not_kept_for_hours_by_a_c
     successor = await hasty.again()
     for _ in range(4):
         await pass_time(hasty, A_LEASE)
-        await successor.dispatcher.tick()
+        await successor.context.operations.dispatcher.tick()
     assert ((await get(hasty, id)).state, node.written["echo"]) == (OperationState.DONE, 1)

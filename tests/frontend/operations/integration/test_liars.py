@@ -92,7 +92,7 @@ async def test_what_an_operator_sees_of_a_liar(world: World, case: Case) -> None
         await _has_echo(world)
     node.faults, node.digest = case.faults, "sha256:2"
     id = await _ask(world, case.asked)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
 
     native = await _native(world, id)
     (target,) = native.targets
@@ -108,7 +108,7 @@ async def test_what_an_operator_sees_of_a_liar(world: World, case: Case) -> None
 
 async def _has_echo(world: World) -> None:
     await _ask(world, INSTALL)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     await world.clock.advance(timedelta(minutes=2))
     await world.frontend.settle()
 
@@ -140,7 +140,7 @@ async def _localais_error(world: World, id: str) -> str:
 
 async def _is_not_tried_again_at_once(world: World, node: SimulatedBackends) -> None:
     asked = len(node.requests)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert len(node.requests) == asked
 
 
@@ -149,11 +149,11 @@ async def test_a_liar_that_comes_to_its_senses_is_believed_at_the_next_attempt(w
     await _has_echo(world)
     node.faults.backdates = True
     id = await _ask(world, REINSTALL)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     node.faults.backdates = False
     await world.clock.advance(timedelta(seconds=31))
     await world.frontend.settle()
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     assert ((await _native(world, id)).state, node.written["echo"]) == ("done", 3)
 
 
@@ -162,7 +162,7 @@ async def test_ten_lies_block_and_a_retry_begins_anew(world: World) -> None:
     node.faults.boasts = True
     id = await _ask(world, INSTALL)
     for _ in range(10):
-        await world.control.dispatcher.tick()
+        await world.control.context.operations.dispatcher.tick()
         await world.clock.advance(timedelta(minutes=16))
         await world.frontend.settle()
     native = await _native(world, id)
@@ -170,6 +170,6 @@ async def test_ten_lies_block_and_a_retry_begins_anew(world: World) -> None:
     node.faults.boasts = False
     retried = await world.frontend.call("POST", f"/api/v1/operations/{id}/retry")
     assert retried.status == 200
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     native = await _native(world, id)
     assert [(one.status, one.message) for one in native.targets] == [("success", "present")]

@@ -22,8 +22,7 @@ from corral.frontend.operations.decide.operation import Operation, OperationStat
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.galleries.build_uris import BackendRef
-from corral.processes.control_loops import Control
-from corral.processes.control_wiring import Stores, wire
+from corral.processes.control_rooms import Control, Stores, build_control
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 from tests.kit.ports import lasting_port
 from tests.kit.simulated_backends import SimulatedBackends
@@ -53,11 +52,11 @@ class Fleet:
 
     async def start(self, verb: Verb, control: Control | None = None) -> Operation:
         chosen = control or self.frontend.control
-        return await chosen.context.backend_operations.start(Ask(verb=verb, ref=BackendRef(backend="echo"), by="me"))
+        return await chosen.context.backends.operations.start(Ask(verb=verb, ref=BackendRef(backend="echo"), by="me"))
 
     async def until(self, operation: Operation, state: OperationState) -> Operation:
         async def reached() -> Operation | None:
-            found = await self.other.context.operations.get(operation.id)
+            found = await self.other.context.operations.service.get(operation.id)
             return found if found.state is state else None
 
         found = await eventually(reached, f"{operation.verb} to be {state}", seconds=60)
@@ -74,9 +73,11 @@ async def fleet(database: Database, tmp_path: Path) -> AsyncIterator[Fleet]:
         worker_bus = await stack.enter_async_context(NatsBus(BusConfig(url=server.frontend_url)))
         config, key = frontend_config(tmp_path, intents=POLICY), SecretsKey.generate()
         frontend = await stack.enter_async_context(open_frontend(database, CLOCK, bus, config, key=key))
-        other = await wire(config, CLOCK, Stores(database, await Secrets.open(database, key, at=CLOCK.now())), bus)
+        other = await build_control(
+            config, CLOCK, Stores(database, await Secrets.open(database, key, at=CLOCK.now())), bus
+        )
         for control in (frontend.control, other):
-            await control.context.hearing.tick()
+            await control.context.nodes.hearing.tick()
             loops = control.loops()
             for name in [name for name in loops if name not in ("dispatcher", "intents", "returns")]:
                 loops.pop(name).close()

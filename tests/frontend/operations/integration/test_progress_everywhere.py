@@ -21,7 +21,7 @@ from corral.frontend.app import build_app
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
-from corral.processes.control_wiring import Stores, wire
+from corral.processes.control_rooms import Stores, build_control
 from corral.wire.operation_views import OperationUpdate, OperationView
 from tests.kit.asgi import AsgiStream, open_stream
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
@@ -67,9 +67,9 @@ async def fleet(database: Database, tmp_path: Path) -> AsyncIterator[Fleet]:
         ]
         frontend = await stack.enter_async_context(open_frontend(database, CLOCK, first, config, key=key))
         stores = Stores(database, await Secrets.open(database, key, at=CLOCK.now()))
-        other = await wire(config, CLOCK, stores, second)
+        other = await build_control(config, CLOCK, stores, second)
         for control in (frontend.control, other):
-            await control.context.hearing.tick()
+            await control.context.nodes.hearing.tick()
             for name, loop in control.loops().items():
                 if name in LOOPS:
                     await stack.enter_async_context(running(loop, name=name))

@@ -25,7 +25,7 @@ async def call(world: World, method: str, path: str, sent: object = None, **head
 
 
 async def work(world: World) -> None:
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
 
 
 async def test_an_install_by_localais_route_is_followed_by_its_job(world: World) -> None:

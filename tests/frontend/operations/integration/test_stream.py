@@ -15,7 +15,7 @@ from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.watch import OperationWatch, WatchCursor
 from corral.galleries.build_uris import BackendRef
-from corral.processes.control_loops import Control
+from corral.processes.control_rooms import Control
 from corral.wire.operation_views import OperationUpdate
 from tests.kit.asgi import AsgiStream, open_stream
 from tests.kit.bus import MemoryBus
@@ -29,7 +29,7 @@ SOON = timedelta(seconds=1)
 
 
 async def install(world: World) -> Operation:
-    return await world.control.context.backend_operations.start(
+    return await world.control.context.backends.operations.start(
         Ask(verb=Verb.INSTALL, ref=BackendRef(backend="echo"), by="me")
     )
 
@@ -41,7 +41,7 @@ async def installing(world: World, *nodes: SimulatedBackends) -> AsyncIterator[O
         node.gate.clear()
     operation = await install(world)
     async with asyncio.TaskGroup() as group:
-        group.create_task(world.control.dispatcher.tick())
+        group.create_task(world.control.context.operations.dispatcher.tick())
         for node in nodes:
             await node.begun.wait()
         try:
@@ -59,8 +59,8 @@ def listens(world: World, operation: Operation) -> int:
 
 async def look(world: World, control: Control, id: OperationId, place: WatchCursor) -> list[OperationUpdate]:
     await world.clock.advance(SOON)
-    await control.context.progress.tend()
-    return await control.context.watch.one(id, place)
+    await control.context.operations.progress.tend()
+    return await control.context.operations.watch.one(id, place)
 
 
 async def test_a_frontend_that_has_nothing_to_do_with_it_shows_the_same_progress(world: World) -> None:
@@ -74,11 +74,11 @@ async def test_a_frontend_that_has_nothing_to_do_with_it_shows_the_same_progress
         await node.say(operation.id, 40)
 
         async def both_know() -> bool:
-            boards = [control.context.progress.of(operation.id) for control in (world.control, other)]
+            boards = [control.context.operations.progress.of(operation.id) for control in (world.control, other)]
             return [board[node.node_id].percentage for board in boards if node.node_id in board] == [40, 40]
 
         await eventually(both_know, "both frontends to hear of it")
-        (update,) = await look(world, other, operation.id, other.context.watch.here)
+        (update,) = await look(world, other, operation.id, other.context.operations.watch.here)
         assert (update.operation.progress, update.operation.targets[0].phase) == (40, "downloading")
 
 
@@ -90,14 +90,14 @@ async def test_nobody_listens_when_nobody_looks(world: World) -> None:
         await look(world, other, operation.id, WatchCursor())
         assert listens(world, operation) == 2
         await world.clock.advance(timedelta(seconds=11))
-        await other.context.progress.tend()
+        await other.context.operations.progress.tend()
         assert listens(world, operation) == 1
     assert listens(world, operation) == 0
 
 
 async def test_what_a_reader_has_is_not_told_again_and_only_changed_targets_are(world: World) -> None:
     first, second = await world.backends("a"), await world.backends("b")
-    watch = world.control.context.watch
+    watch = world.control.context.operations.watch
     async with installing(world, first, second) as operation:
         (whole,) = await watch.one(operation.id, WatchCursor())
         assert whole.is_whole
@@ -116,7 +116,7 @@ async def test_what_a_reader_has_is_not_told_again_and_only_changed_targets_are(
 
 async def test_all_operations_are_told_and_their_ends_also_to_somebody_from_another_frontend(world: World) -> None:
     node = await world.backends("w")
-    watch, other = world.control.context.watch, (await world.again()).context.watch
+    watch, other = world.control.context.operations.watch, (await world.again()).context.operations.watch
     async with installing(world, node) as operation:
         (begun,) = await watch.all(WatchCursor())
         assert begun.operation.state == "running"
@@ -133,7 +133,7 @@ async def test_all_operations_are_told_and_their_ends_also_to_somebody_from_anot
 
 @pytest.mark.parametrize("name", ["", "7", "f:x:1", "f:1:²", "f:1:-3", "f:1:" + "9" * 30, ":::"])
 async def test_a_place_that_makes_no_sense_is_the_beginning(world: World, name: str) -> None:
-    watch: OperationWatch = world.control.context.watch
+    watch: OperationWatch = world.control.context.operations.watch
     assert watch.place_of(name) == WatchCursor()
 
 
@@ -149,18 +149,18 @@ async def test_the_stream_tells_what_changes_and_ends_with_the_process(world: Wo
             await node.say(operation.id, 25)
 
             async def heard() -> bool:
-                return node.node_id in world.control.context.progress.of(operation.id)
+                return node.node_id in world.control.context.operations.progress.of(operation.id)
 
             await eventually(heard, "the progress to be heard")
             assert (await next_update(world, stream)).operation.progress == 25
-    last_place = world.control.context.watch
+    last_place = world.control.context.operations.watch
     async with open_stream(
         build_app(world.control.context), path, headers=headers | {"last-event-id": last_place.name_of(last_place.here)}
     ) as stream:
         await stream.next()
         assert (await next_update(world, stream)).operation.state == "done"
         world.control.context.stopping.set()
-        world.control.context.progress.ring()
+        world.control.context.operations.progress.ring()
 
 
 async def next_update(world: World, stream: AsgiStream) -> OperationUpdate:

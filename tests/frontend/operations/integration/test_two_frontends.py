@@ -14,7 +14,7 @@ from corral.bus.port import Bus
 from corral.frontend.app import build_app
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.store.db import Database
-from corral.processes.control_loops import Control
+from corral.processes.control_rooms import Control
 from corral.wire.operation_views import JobStatus, OperationView
 from corral.wire.registration import FEATURES, CorralHello
 from tests.kit.asgi import call
@@ -43,7 +43,7 @@ class Pair:
 
     async def work(self) -> None:
         """Both look for returned nodes, and race for what is due."""
-        dispatchers = [self.world.control.dispatcher, self.other.dispatcher]
+        dispatchers = [self.world.control.context.operations.dispatcher, self.other.context.operations.dispatcher]
         for dispatcher in dispatchers:
             await dispatcher.notice_returns()
         async with asyncio.TaskGroup() as group:
@@ -65,7 +65,7 @@ class Pair:
     async def minutes_later(self) -> None:
         await self.world.clock.advance(timedelta(minutes=2))
         await self.world.frontend.settle()
-        await self.other.context.hearing.tick()
+        await self.other.context.nodes.hearing.tick()
 
     async def _call(self, app: Starlette, method: str, path: str, body: object = None) -> bytes:
         headers = {"authorization": f"Bearer {self.world.frontend.admin_key}", "content-type": "application/json"}
@@ -124,7 +124,7 @@ async def test_an_upgrade_whose_answer_is_lost_is_proven_once_and_shown_alike(pa
     native, compat = await pair.shown(id)
     assert native.counts == {"success": 3, "running_on_worker": 2}
     assert compat.message.startswith("still installing in background on c1, l1")
-    await pair.other.context.inventory.sweep()
+    await pair.other.context.backends.inventory.sweep()
     await pair.work()
     native, compat = await pair.shown(id)
     assert (native.state, [one.attempts for one in native.targets]) == ("done", [0] * 5)

@@ -19,8 +19,7 @@ from corral.galleries.build_uris import BackendRef
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.readings import Readings
-from corral.processes.control_loops import Control
-from corral.processes.control_wiring import wire
+from corral.processes.control_rooms import Control, build_control
 from corral.wire.backends import InstalledBackend, InstallRequest
 from tests.kit.clock import START
 from tests.kit.simulated_backends import SimulatedBackends
@@ -40,29 +39,29 @@ def a_rule(name: str = "r", backend: str = "echo", *, uri: str = "", **labels: s
 async def put(world: World, *rules: FleetRule, prune: Prune = Prune.NOTHING) -> RuleSetResult:
     """And have done what can be done now."""
     await world.clock.advance(SECOND)
-    applied = await world.control.context.fleet_rules.put(rules, revision=ANY_REVISION, prune=prune, by="me")
-    await world.control.dispatcher.tick()
+    applied = await world.control.context.rules.service.put(rules, revision=ANY_REVISION, prune=prune, by="me")
+    await world.control.context.operations.dispatcher.tick()
     return applied
 
 
 async def noticed(world: World) -> None:
     """Something happened to a node, and the rules hear of it."""
     await world.clock.advance(SECOND)
-    await world.control.rule_enforcer.notice()
-    await world.control.dispatcher.tick()
+    await world.control.context.rules.enforcer.notice()
+    await world.control.context.operations.dispatcher.tick()
 
 
 async def reported(world: World, after: timedelta = SECOND) -> None:
     """Time passes, all nodes tell what they have, and the rules look at that."""
     await world.clock.advance(after)
     await world.frontend.settle()
-    await world.control.context.inventory.sweep()
-    await world.control.rule_enforcer.sweep()
-    await world.control.dispatcher.tick()
+    await world.control.context.backends.inventory.sweep()
+    await world.control.context.rules.enforcer.sweep()
+    await world.control.context.operations.dispatcher.tick()
 
 
 async def operations(world: World) -> list[Operation]:
-    return list(reversed(await world.control.context.operations.newest(limit=100)))
+    return list(reversed(await world.control.context.operations.service.newest(limit=100)))
 
 
 async def ask(
@@ -71,9 +70,9 @@ async def ask(
     ref = BackendRef(backend=backend, uri=str(fields.pop("uri", "")), name=str(fields.pop("name", "")))
     wanted = Ask(verb=verb, ref=ref, nodes=tuple(one.node_id for one in nodes), by="me", **fields)  # type: ignore[arg-type]
     await world.clock.advance(SECOND)
-    operation = await world.control.context.backend_operations.start(wanted)
-    await world.control.dispatcher.tick()
-    return await world.control.context.operations.get(operation.id)
+    operation = await world.control.context.backends.operations.start(wanted)
+    await world.control.context.operations.dispatcher.tick()
+    return await world.control.context.operations.service.get(operation.id)
 
 
 async def back(world: World, node: SimulatedBackends, name: str) -> None:
@@ -148,7 +147,7 @@ class TestARule:
 
     async def test_reaches_a_node_that_gets_its_label_later_and_lets_go_when_it_loses_it(self, world: World) -> None:
         node = await world.backends("w1")
-        registry = world.control.context.registry
+        registry = world.control.context.nodes.registry
         await put(world, a_rule(zone="a"))
         await noticed(world)
         assert await operations(world) == []
@@ -167,7 +166,7 @@ class TestARule:
         await put(world, a_rule())
         for _ in range(2):
             node.disk.clear()
-            await world.control.rule_enforcer.sweep()
+            await world.control.context.rules.enforcer.sweep()
             assert node.disk == {}, "nobody has told that it is gone"
             await reported(world)
             assert "echo" in node.disk
@@ -185,7 +184,7 @@ class TestARule:
         (operation,) = await operations(world)
         assert (operation.targets[0].status, operation.targets[0].attempts) == (TargetStatus.BLOCKED, 10)
         node.faults.refusal = ""
-        await world.control.context.operations.retry(operation.id, by="me")
+        await world.control.context.operations.service.retry(operation.id, by="me")
         await reported(world)
         assert "echo" in node.disk
         assert len(await operations(world)) == 1
@@ -245,17 +244,17 @@ class TestWhatGoesAgainstARule:
                 await ask(world, verb, node, backend=backend, **fields)
         assert (await ask(world, Verb.DELETE, other)).state is OperationState.DONE
         assert (await ask(world, Verb.UPGRADE, node)).state is OperationState.DONE
-        await world.control.context.fleet_rules.delete("in-a", by="me")
+        await world.control.context.rules.service.delete("in-a", by="me")
         assert (await ask(world, Verb.DELETE, node)).state is OperationState.DONE
 
     async def test_is_not_cancelled_but_what_only_upgrades_is(self, world: World) -> None:
         node = await world.backends("w1")
         node.faults.refusal = "no"
         (demanded,) = (await put(world, a_rule())).operations
-        service = world.control.context.operations
+        service = world.control.context.operations.service
         with pytest.raises(Conflict, match="the fleet rule r demands echo on w1; change or delete the rule first"):
             await service.cancel(demanded.id, by="me")
-        await world.control.context.fleet_rules.delete("r", by="me")
+        await world.control.context.rules.service.delete("r", by="me")
         assert len(await service.cancel(demanded.id, by="me")) == 1
         node.faults.refusal = ""
         await put(world, a_rule())
@@ -276,7 +275,7 @@ class TestTheSet:
         assert len(await world.events(EventKind.FLEET_RULES_CHANGED)) == 1
 
     async def test_that_somebody_else_has_changed_is_not_overwritten(self, world: World) -> None:
-        rules = world.control.context.fleet_rules
+        rules = world.control.context.rules.service
         await put(world, a_rule())
         with pytest.raises(RulesChanged, match="by now, not"):
             await rules.put([], revision=revision_of([]), prune=Prune.NOTHING, by="me")
@@ -301,7 +300,7 @@ class TestTheSet:
         await world.backends("w1")
         (await world.backends("w2")).faults.refusal = "disk full"
         await put(world, a_rule())
-        (shown,) = (await world.control.context.fleet_rules.show()).standings
+        (shown,) = (await world.control.context.rules.service.show()).standings
         assert {one.seen.node.name: one.standing for one in shown.places} == {
             "w1": TargetStatus.SUCCESS,
             "w2": TargetStatus.ERROR,
@@ -309,10 +308,12 @@ class TestTheSet:
 
     async def test_that_was_stored_by_a_frontend_that_died_is_enforced_by_another(self, world: World) -> None:
         node = await world.backends("w1")
-        await RuleStore(world.control.context.database).replace([a_rule()], revision=revision_of([]), events=[])
+        await RuleStore(world.control.context.foundation.database).replace(
+            [a_rule()], revision=revision_of([]), events=[]
+        )
         other = await world.again()
-        await other.rule_enforcer.sweep()
-        await other.dispatcher.tick()
+        await other.context.rules.enforcer.sweep()
+        await other.context.operations.dispatcher.tick()
         assert "echo" in node.disk
 
 
@@ -321,26 +322,26 @@ class TestTwoFrontends:
         await world.backends("w1")
         other = await world.again()
         rules = [a_rule()]
-        seen = await world.control.rule_enforcer._places.of(rules)
+        seen = await world.control.context.rules.enforcer._places.of(rules)
 
         class Remembered:
             async def of(self, *arguments: object) -> object:
                 return seen
 
         for control in (world.control, other):
-            control.rule_enforcer._places = Remembered()  # type: ignore[assignment]
-            await control.rule_enforcer.converge(rules)
+            control.context.rules.enforcer._places = Remembered()  # type: ignore[assignment]
+            await control.context.rules.enforcer.converge(rules)
         assert len(await operations(world)) == 1
 
     async def test_have_one_that_makes_rounds_until_it_is_gone(self, world: World) -> None:
         await put(world, a_rule())
         other = await world.again()
-        await world.control.rule_enforcer.sweep()
+        await world.control.context.rules.enforcer.sweep()
         await world.backends("w1")
-        await other.rule_enforcer.sweep()
+        await other.context.rules.enforcer.sweep()
         assert await operations(world) == []
         await world.clock.advance(timedelta(seconds=31))
-        await other.rule_enforcer.sweep()
+        await other.context.rules.enforcer.sweep()
         assert len(await operations(world)) == 1
 
 
@@ -389,7 +390,7 @@ class TestPruning:
         await self.two_nodes(world)
         before = len(await operations(world))
         wanted = [a_rule("everywhere", zone="a"), a_rule("new", "more")]
-        diff = await world.control.context.fleet_rules.plan(wanted, prune=Prune.ALL)
+        diff = await world.control.context.rules.service.plan(wanted, prune=Prune.ALL)
         acts = [(one.verb, one.backend, one.rule, [p.node.node.name for p in one.planned]) for one in diff.acts]
         assert acts == [
             (Verb.INSTALL, "more", "new", ["w1", "w2"]),
@@ -399,7 +400,7 @@ class TestPruning:
         ]
         assert (diff.change.added, diff.change.changed, diff.change.removed) == (("new",), ("everywhere",), ("in-a",))
         assert len(await operations(world)) == before
-        assert [one.rule.name for one in (await world.control.context.fleet_rules.show()).standings] == [
+        assert [one.rule.name for one in (await world.control.context.rules.service.show()).standings] == [
             "everywhere",
             "in-a",
         ]
@@ -432,18 +433,18 @@ BUILD = GalleryEntry(name="cpu-mock", gallery="g", uri="oci://r/cpu-mock")
 
 class TestGalleries:
     async def control(self, world: World, galleries: Galleries) -> Control:
-        control = await wire(
+        control = await build_control(
             world.control.context.config, world.clock, world.stores, world.bus, lookups=Lookups(galleries=galleries)
         )
-        await control.context.hearing.tick()
+        await control.context.nodes.hearing.tick()
         return control
 
     async def test_lead_to_the_build_that_a_name_means(self, world: World) -> None:
         node = await world.backends("w1")
         node.disk["cpu-mock"] = InstalledBackend(name="cpu-mock")
-        await world.control.context.inventory.sweep()
+        await world.control.context.backends.inventory.sweep()
         control = await self.control(world, Galleries(META, BUILD))
-        await control.context.fleet_rules.put(
+        await control.context.rules.service.put(
             [a_rule(backend="mock")], revision=ANY_REVISION, prune=Prune.NOTHING, by=""
         )
         assert await operations(world) == []
@@ -454,18 +455,18 @@ class TestGalleries:
         control = await self.control(world, galleries)
         for found in (None, BackendCatalogue([GalleryContent(source=GallerySource(name="g", url="file:///g"))])):
             galleries.found = found
-            await control.context.fleet_rules.put(
+            await control.context.rules.service.put(
                 [a_rule(backend="mock")], revision=ANY_REVISION, prune=Prune.NOTHING, by=""
             )
             assert await operations(world) == []
         galleries.offer(META, BUILD)
-        await control.rule_enforcer.sweep()
+        await control.context.rules.enforcer.sweep()
         assert [one.subject for one in (await operations(world))[0].targets] == ["cpu-mock"]
 
     async def test_that_nobody_knows_is_told_in_every_answer_and_by_doctor(self, world: World) -> None:
         await world.backends("w1")
         control = await self.control(world, Galleries(GalleryEntry(name="echo", gallery="g", uri="oci://r/echo")))
-        rules = control.context.fleet_rules
+        rules = control.context.rules.service
         wanted, why = [a_rule(backend="ecko")], "no gallery has a backend 'ecko'; did you mean echo?"
 
         planned = await rules.plan(wanted, prune=Prune.NOTHING)
@@ -482,7 +483,7 @@ class TestGalleries:
         galleries = Galleries()
         galleries.found = None
         control = await self.control(world, galleries)
-        applied = await control.context.fleet_rules.put(
+        applied = await control.context.rules.service.put(
             [a_rule(backend="ecko")], revision=ANY_REVISION, prune=Prune.NOTHING, by=""
         )
         assert applied.operations == ()
@@ -492,14 +493,14 @@ class TestGalleries:
         await world.backends("w1")
         galleries = Galleries(GalleryEntry(name="other", gallery="g", uri="oci://r/other"))
         control = await self.control(world, galleries)
-        await control.context.fleet_rules.put(
+        await control.context.rules.service.put(
             [a_rule(backend="cpu-mock")], revision=ANY_REVISION, prune=Prune.NOTHING, by=""
         )
-        await control.rule_enforcer.sweep()
+        await control.context.rules.enforcer.sweep()
         assert (await operations(world))[0].targets[0].status is TargetStatus.BLOCKED
         galleries.offer(BUILD)
         await world.clock.advance(timedelta(minutes=6))
-        await control.context.hearing.tick()
-        await control.rule_enforcer.sweep()
+        await control.context.nodes.hearing.tick()
+        await control.context.rules.enforcer.sweep()
         (operation,) = await operations(world)
         assert operation.targets[0].status is TargetStatus.QUEUED

@@ -35,7 +35,7 @@ async def test_a_set_is_put_shown_and_taken_back(world: World) -> None:
     assert applied["changes"] == {"added": ["everywhere"], "changed": [], "removed": []}
     (operation,) = applied["operations"]
     assert (operation["asked_by"], operation["state"]) == ("fleet rule everywhere", "running")
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     (rule,) = body(await world.frontend.call("GET", PATH))["items"]
     assert (rule["made_by"], rule["counts"], rule["unmet"]) == (
         "admin",
@@ -49,7 +49,7 @@ async def test_a_set_is_put_shown_and_taken_back(world: World) -> None:
 async def test_a_delete_of_what_is_demanded_is_refused_on_every_route(world: World) -> None:
     node = await world.backends("w1")
     await put(world, ECHO)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     sentence = "the fleet rule everywhere demands echo on w1; change or delete the rule first"
     native = await world.frontend.call("POST", "/api/v1/operations", {"verb": "delete", "backend": "echo"})
     assert body(native, 409)["error"] == {"code": "conflict", "message": sentence}
@@ -86,7 +86,7 @@ async def test_a_plan_tells_what_would_be_done_and_does_nothing(world: World) ->
     node = await world.backends("w1")
     await world.backends("w2", zone="a")
     await put(world, ECHO)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     wanted = [{"name": "more", "backend": "more", "labels": {"zone": "a"}}]
     plan = body(await world.frontend.call("POST", f"{PATH}/plan", {"rules": wanted, "prune": "demanded"}))
     assert plan["changes"] == {"added": ["more"], "changed": [], "removed": ["everywhere"]}

@@ -24,7 +24,7 @@ async def unanswered(subject: str, data: bytes) -> None:
 async def say(world: World, node_id: NodeId, report: ReplicaExited | bytes) -> None:
     data = report if isinstance(report, bytes) else msgspec.json.encode(report)
     message = Message(subject=subjects.replica_exited(node_id), data=data, reply=unanswered)
-    await world.control.replica_exits.on_message(message)
+    await world.control.context.serving.exits.on_message(message)
 
 
 def exit_of(replica: Replica, **changes: object) -> ReplicaExited:
@@ -120,14 +120,14 @@ async def test_what_a_node_says_is_cut_to_a_bearable_length(world: World) -> Non
 async def test_an_exit_during_the_load_is_left_to_the_load(world: World) -> None:
     node = await world.node("w1")
     replica = await world.loaded()
-    await world.control.context.replicas.lose([replica.id], reason="x", at=world.clock.now(), events=[])
+    await world.control.context.serving.replicas.lose([replica.id], reason="x", at=world.clock.now(), events=[])
     await world.loads.ensure("small")
     (held,) = await world.loads.claim()
     placed = await world.loads._place(held, {})
     assert placed is not None
     await say(world, node.id, exit_of(placed[0]))
 
-    now = await world.control.context.replicas.get(placed[0].id)
+    now = await world.control.context.serving.replicas.get(placed[0].id)
     assert now is not None
     assert now.state is ReplicaState.RESERVED
 
@@ -138,7 +138,7 @@ async def test_an_exit_during_the_load_is_left_to_the_load(world: World) -> None
 @pytest.fixture
 def reads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One item for each read of all living replicas."""
-    replicas, found = world.control.context.replicas, list[int]()
+    replicas, found = world.control.context.serving.replicas, list[int]()
     living = replicas.living
 
     async def counted() -> Sequence[Replica]:
@@ -203,7 +203,7 @@ async def test_a_worker_that_was_stopped_takes_its_replica_along_without_a_warni
     caplog.set_level("INFO")
 
     await world.frontend.call("POST", f"/api/node/{node.id}/deregister", {}, key=SECRET + "w1")
-    await world.control.replica_health.sweep()
+    await world.control.context.serving.health.sweep()
 
     (event,) = await world.events(EventKind.REPLICA_LOST)
     assert event.data["why"] == "its node w1 has left"

@@ -64,7 +64,7 @@ async def test_gateways_are_told_what_a_model_is_for_and_what_its_replica_answer
     assert replica.routes == ("/v1/chat/completions", "/v1/responses")
     assert replica.url.endswith(str(replica.front_port - 1)), "two after the port of gRPC, and one after that of HTTP"
     node.running[0] = msgspec.structs.replace(node.running[0], corral=ReplicaAccess(url=replica.url, key=replica.key))
-    await world.control.replica_health.sweep()
+    await world.control.context.serving.health.sweep()
     (replica,) = (await view_of(world.control)).replicas.values()
     assert (replica.routes, replica.front_port) == (None, 0)
 
@@ -72,20 +72,20 @@ async def test_gateways_are_told_what_a_model_is_for_and_what_its_replica_answer
 async def test_who_follows_gets_the_view_then_changes_and_beats(world: World) -> None:
     await world.node("w1")
     await view_of(world.control)
-    async with aclosing(world.control.context.view.follow()) as messages:
+    async with aclosing(world.control.context.serving.view.follow()) as messages:
         assert isinstance(await anext(messages), View)
         (world.models / "more.yaml").write_text(MODEL.replace("small", "more"), encoding="utf-8")
-        await world.control.context.models.look()
-        await world.control.context.view.refresh()
+        await world.control.context.models.catalogue.look()
+        await world.control.context.serving.view.refresh()
         change = await anext(messages)
         assert isinstance(change, ViewChange)
         assert [entry.name for entry in change.models] == ["more"]
-        world.control.context.view.ring()
+        world.control.context.serving.view.ring()
         assert isinstance(await anext(messages), Beat)
 
 
 async def test_keys_of_every_scope_are_told_so_that_a_gateway_can_say_which_one_is_missing(world: World) -> None:
-    new = await world.control.context.key_ring.create("g", [Scope.GATEWAY], by="test", lifetime=None)
+    new = await world.control.context.access.key_ring.create("g", [Scope.GATEWAY], by="test", lifetime=None)
 
     entry = (await view_of(world.control)).keys[new.record.hash]
 
@@ -93,9 +93,9 @@ async def test_keys_of_every_scope_are_told_so_that_a_gateway_can_say_which_one_
 
 
 async def test_a_revoked_key_leaves_the_view(world: World) -> None:
-    key = (await world.control.context.key_ring.create("k", [Scope.INFERENCE], by="test", lifetime=None)).record
+    key = (await world.control.context.access.key_ring.create("k", [Scope.INFERENCE], by="test", lifetime=None)).record
     assert key.hash in (await view_of(world.control)).keys
-    await world.control.context.key_ring.revoke(key.id, by="test")
+    await world.control.context.access.key_ring.revoke(key.id, by="test")
 
     assert key.hash not in (await view_of(world.control)).keys
 
@@ -150,7 +150,7 @@ async def test_a_load_tells_what_is_being_done_and_how_far_it_is(world: World) -
         corral=InstallBytes(sequence=1, current=25, total=100, attempt=1),
     )
     heard = Poke()
-    with world.control.context.progress.rings(heard, OperationId(request.op_id)):
+    with world.control.context.operations.progress.rings(heard, OperationId(request.op_id)):
         await world.bus.publish(subjects.install_progress(node.id, request.op_id), go_json.encode(told))
         await within_timeout(heard.wait(SystemClock(), WAIT_TIMEOUT), lambda: "the progress to be heard")
     shown = (await world.loads.ensure("small")).progress
@@ -201,18 +201,18 @@ async def test_a_replica_is_not_lost_by_one_report_without_it_and_is_by_two(worl
     node = await world.node("w1")
     await world.loads.ensure("small")
     await world.loads.tick()
-    await world.control.replica_health.sweep()
+    await world.control.context.serving.health.sweep()
     node.running, before = [], node.running
-    await world.control.replica_health.sweep()
+    await world.control.context.serving.health.sweep()
     assert (await view_of(world.control)).replicas
     node.running = before
-    await world.control.replica_health.sweep()
+    await world.control.context.serving.health.sweep()
     node.running = []
-    await world.control.replica_health.sweep()
-    await world.control.replica_health.sweep()
+    await world.control.context.serving.health.sweep()
+    await world.control.context.serving.health.sweep()
 
     assert (await view_of(world.control)).replicas == {}
-    events = await world.control.context.events.after(0, limit=99)
+    events = await world.control.context.record.events.after(0, limit=99)
     assert events[-1].event.kind is EventKind.REPLICA_LOST
 
 
@@ -222,7 +222,7 @@ async def test_another_process_in_its_place_ends_a_replica_at_once(world: World)
     await world.loads.tick()
     (process,) = node.running
     node.running = [msgspec.structs.replace(process, corral=ReplicaAccess(url="http://127.0.0.1:7001", key="k2"))]
-    await world.control.replica_health.sweep()
+    await world.control.context.serving.health.sweep()
 
     assert (await view_of(world.control)).replicas == {}
 
@@ -233,8 +233,8 @@ async def test_a_process_without_its_model_has_it_loaded_again(world: World) -> 
     await world.loaded()
     (replica,) = (await view_of(world.control)).replicas
     told = GatewayReport(gateway="g", sequence=1, failures=[ReplicaFailure(replica=replica, reason=MODEL_GONE)])
-    world.control.context.gateways.take(told)
-    await world.control.replica_health.sweep()
+    world.control.context.serving.gateways.take(told)
+    await world.control.context.serving.health.sweep()
     assert (await view_of(world.control)).replicas == {}
     await world.loaded()
 
@@ -253,7 +253,7 @@ async def test_a_bad_file_is_named_and_the_others_still_serve(world: World) -> N
     (world.models / "loop.yaml").write_text("&a\nname: x\nself: *a\n", encoding="utf-8")
     (world.models / "typed.yaml").write_text(MODEL.replace("small", "typed") + "threads: many\n", encoding="utf-8")
     (world.models / ".hidden.yaml").write_text("[", encoding="utf-8")
-    await world.control.context.models.look()
+    await world.control.context.models.catalogue.look()
 
     answer = await world.frontend.call("GET", "/api/v1/models")
     shown = msgspec.json.decode(answer.body)
@@ -278,7 +278,7 @@ async def test_a_gateway_reports_and_asks_over_http(world: World) -> None:
 
     assert msgspec.json.decode(asked.body)["state"] == "pending"
     assert told.status == 204
-    assert world.control.context.gateways.in_flight() == {"r": 2}
+    assert world.control.context.serving.gateways.in_flight() == {"r": 2}
     assert (await world.frontend.call("POST", "/api/v1/gateway/report", b"{", key=own)).status == 400
     assert (await world.frontend.call("POST", "/api/v1/gateway/ensure", {"model": "x"}, key=own)).status == 404
     shown = msgspec.json.decode((await world.frontend.call("GET", "/api/v1/models/small")).body)
@@ -325,7 +325,7 @@ async def test_a_url_that_changed_is_learned_from_the_nodes_report(world: World)
     (process,) = node.running
     moved = ReplicaAccess(url="http://127.0.0.1:7005", key="k1")
     node.running = [msgspec.structs.replace(process, corral=moved)]
-    await world.control.replica_health.sweep()
+    await world.control.context.serving.health.sweep()
 
     (shown,) = (await view_of(world.control)).replicas.values()
     assert (shown.id, shown.url, shown.key) == (replica.id, "http://127.0.0.1:7005", "k1")
@@ -337,7 +337,7 @@ async def test_a_control_that_starts_anew_learns_urls_that_changed_meanwhile(wor
     (process,) = node.running
     node.running = [msgspec.structs.replace(process, corral=ReplicaAccess(url="http://127.0.0.1:7005", key="k1"))]
     again = await world.again()
-    await again.replica_health.sweep()
+    await again.context.serving.health.sweep()
 
     (shown,) = (await view_of(again)).replicas.values()
     assert shown.url == "http://127.0.0.1:7005"
@@ -348,7 +348,7 @@ async def test_a_report_without_a_url_takes_none_away(world: World) -> None:
     await world.loaded()
     (process,) = node.running
     node.running = [msgspec.structs.replace(process, corral=msgspec.UNSET)]
-    await world.control.replica_health.sweep()
+    await world.control.context.serving.health.sweep()
 
     (shown,) = (await view_of(world.control)).replicas.values()
     assert shown.url == "http://127.0.0.1:7001"

@@ -33,13 +33,13 @@ async def asked(world: World, path: str, body: object, *, rounds: int = 4) -> As
         answer = group.create_task(world.frontend.call("POST", path, body))
         for _ in range(rounds):
             await world.clock.until_sleeping(1)
-            await world.control.unloading.sweep()
+            await world.control.context.serving.unloading.sweep()
             await world.clock.advance(timedelta(seconds=2))
     return answer.result()
 
 
 async def living(world: World) -> list[str]:
-    return [one.process_key for one in await world.control.context.replicas.living() if one.state in LIVE]
+    return [one.process_key for one in await world.control.context.serving.replicas.living() if one.state in LIVE]
 
 
 @pytest.mark.parametrize(("act", "said"), [("unload", "model unloaded"), ("delete", "model deleted from node")])
@@ -101,7 +101,7 @@ async def test_what_cannot_be_asked_for(world: World) -> None:
 async def test_a_model_that_is_being_loaded_is_left_alone(world: World) -> None:
     node = await world.node("w1")
     replica = await world.loaded()
-    await world.control.context.replicas.lose([replica.id], reason="gone", at=world.clock.now(), events=[])
+    await world.control.context.serving.replicas.lose([replica.id], reason="gone", at=world.clock.now(), events=[])
     node.running.clear()
     await loading(world, node)
 

@@ -13,9 +13,9 @@ STRAY = RunningModel(model_id="stray", replica_index=0, address="127.0.0.1:7777"
 
 
 async def sweep(world: World) -> None:
-    await world.control.orphans.sweep()
+    await world.control.context.serving.orphans.sweep()
     await world.clock.advance(PERIOD)
-    await world.control.context.hearing.tick()
+    await world.control.context.nodes.hearing.tick()
 
 
 async def with_stray(world: World) -> FakeNode:
@@ -66,7 +66,7 @@ async def test_a_replica_in_any_living_state_explains_its_process(world: World) 
 async def test_what_is_left_of_a_lost_replica_is_stopped(world: World) -> None:
     node = await world.node("w1")
     replica = await world.loaded()
-    await world.control.context.replicas.lose([replica.id], reason="x", at=world.clock.now(), events=[])
+    await world.control.context.serving.replicas.lose([replica.id], reason="x", at=world.clock.now(), events=[])
     await sweep(world)
     await sweep(world)
 
@@ -77,9 +77,9 @@ async def test_one_frontend_at_a_time_looks(world: World) -> None:
     node = await with_stray(world)
     other = await world.again()
     await sweep(world)
-    await other.orphans.sweep()
+    await other.context.serving.orphans.sweep()
     await sweep(world)
-    await other.orphans.sweep()
+    await other.context.serving.orphans.sweep()
 
     assert node.stopped == ["stray#0"]
     assert len(await world.events(EventKind.PROCESS_ORPHANED)) == 1
@@ -92,7 +92,7 @@ async def test_a_node_that_does_not_answer_is_no_less_healthy_for_it(world: Worl
     await sweep(world)
     await world.frontend.settle()
 
-    assert [seen.status for seen in await world.control.context.fleet.all()] == ["healthy"]
+    assert [seen.status for seen in await world.control.context.nodes.fleet.all()] == ["healthy"]
 
 
 async def test_a_clock_that_is_set_back_gives_nobody_the_lease_for_longer(world: World) -> None:
@@ -102,11 +102,11 @@ async def test_a_clock_that_is_set_back_gives_nobody_the_lease_for_longer(world:
     until = world.clock.now() + 6 * PERIOD
     world.clock.jump(-timedelta(hours=1))
     await world.clock.advance(7 * PERIOD)
-    assert await Leases(world.control.context.database).claim(
+    assert await Leases(world.control.context.foundation.database).claim(
         "orphans", new_lease_token(), holder=FrontendId("f2"), now=until + PERIOD, until=until + 7 * PERIOD
     )
-    await world.control.orphans.sweep()
-    await world.control.orphans.sweep()
-    await other.orphans.sweep()
+    await world.control.context.serving.orphans.sweep()
+    await world.control.context.serving.orphans.sweep()
+    await other.context.serving.orphans.sweep()
 
     assert node.stopped == []

@@ -15,7 +15,7 @@ from corral.frontend.serving.store.restorations import Restorations
 from corral.frontend.serving.unloading import DRAIN_WITHIN, HEARD_AFTER
 from corral.frontend.store.db import Database
 from corral.galleries.build_uris import BackendRef
-from corral.processes.control_loops import Control
+from corral.processes.control_rooms import Control
 from corral.wire.view import GatewayReport
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import overdue
@@ -36,12 +36,12 @@ async def hasty(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
 
 async def upgrade(world: World, *, verb: Verb = Verb.UPGRADE, **fields: object) -> Operation:
     ref = BackendRef(backend="echo")
-    return await world.control.context.backend_operations.start(Ask(verb=verb, ref=ref, by="me", **fields))  # type: ignore[arg-type]
+    return await world.control.context.backends.operations.start(Ask(verb=verb, ref=ref, by="me", **fields))  # type: ignore[arg-type]
 
 
 async def on_all(world: World, workers: Sequence[SimulatedWorker]) -> list[Replica]:
     """The model on each of them, as only an administrator who scales could have it yet."""
-    spec = world.control.context.models.find("small")
+    spec = world.control.context.models.catalogue.find("small")
     for worker in workers:
         await world.loads.restore(spec, worker.node_id)
         await world.loads.tick()
@@ -49,18 +49,18 @@ async def on_all(world: World, workers: Sequence[SimulatedWorker]) -> list[Repli
 
 
 async def living(world: World) -> list[Replica]:
-    return await world.control.context.replicas.living()
+    return await world.control.context.serving.replicas.living()
 
 
 async def step(world: World, control: Control, *, after: timedelta = HEARD_AFTER) -> None:
     """What all loops do in a few seconds."""
     await world.clock.advance(after)
     await world.frontend.settle()
-    await control.dispatcher.tick()
-    await control.replica_health.sweep()
-    await control.unloading.sweep()
-    await control.restoring.sweep()
-    await control.context.loads.tick()
+    await control.context.operations.dispatcher.tick()
+    await control.context.serving.health.sweep()
+    await control.context.serving.unloading.sweep()
+    await control.context.serving.restoring.sweep()
+    await control.context.serving.loads.tick()
 
 
 async def steps(world: World, count: int) -> None:
@@ -73,7 +73,7 @@ async def until_over(world: World, operation: Operation, control: Control | None
     control, noted = control or world.control, Restorations(world.stores.database)
     for _ in range(14):
         await step(world, control)
-        stored = await control.context.operations.get(operation.id)
+        stored = await control.context.operations.service.get(operation.id)
         if stored.state is not OperationState.RUNNING and not await noted.all():
             return stored
     raise AssertionError([(one.status, one.message) for one in stored.targets])
@@ -114,7 +114,7 @@ async def test_while_all_nodes_are_upgraded_somebody_serves(world: World) -> Non
     for _ in range(30):
         await step(world, world.control, after=timedelta(seconds=1))
         fewest = min(fewest, len((await view_of(world.control)).replicas))
-        stored = await world.control.context.operations.get(operation.id)
+        stored = await world.control.context.operations.service.get(operation.id)
         if stored.state is OperationState.DONE and len((await view_of(world.control)).replicas) == 3:
             break
     assert stored.state is OperationState.DONE
@@ -128,7 +128,7 @@ async def test_one_that_waits_for_another_says_so(world: World) -> None:
     await on_all(world, workers)
     operation = await upgrade(world)
     await step(world, world.control, after=timedelta(0))
-    stored = await world.control.context.operations.get(operation.id)
+    stored = await world.control.context.operations.service.get(operation.id)
     assert sorted((one.status, one.message) for one in stored.targets) == [
         (TargetStatus.QUEUED, "replicas are taken out of service first"),
         (TargetStatus.QUEUED, "waits until small is loaded again on another node"),
@@ -146,7 +146,7 @@ async def test_the_last_one_waits_also_while_the_other_node_has_nothing_at_all(h
     assert slow.processes == {}
     second = await upgrade(hasty, nodes=(last.node_id,))
     await step(hasty, hasty.control)
-    (target,) = (await hasty.control.context.operations.get(second.id)).targets
+    (target,) = (await hasty.control.context.operations.service.get(second.id)).targets
     assert target.message == "waits until small is loaded again on another node"
     assert "small#0" in last.processes
 
@@ -167,7 +167,7 @@ async def test_requests_under_way_get_their_time_before_the_upgrade_is_sent(worl
     async def busy_for(duration: timedelta) -> None:
         for _ in range(5):
             report = GatewayReport(gateway="g", sequence=1, in_flight={mine.id: 1})
-            world.control.context.gateways.take(report)
+            world.control.context.serving.gateways.take(report)
             await step(world, world.control, after=duration / 5)
 
     await busy_for(DRAIN_WITHIN / 2)
@@ -187,16 +187,16 @@ async def test_a_frontend_that_dies_between_any_two_steps_forgets_no_replica(wor
     for number in range(40):
         control = await world.again()
         steps = [
-            control.dispatcher.tick,
-            control.unloading.sweep,
-            control.replica_health.sweep,
-            control.restoring.sweep,
-            control.context.loads.tick,
+            control.context.operations.dispatcher.tick,
+            control.context.serving.unloading.sweep,
+            control.context.serving.health.sweep,
+            control.context.serving.restoring.sweep,
+            control.context.serving.loads.tick,
         ]
         await world.clock.advance(timedelta(minutes=1))  # leases of the dead have ended
-        await control.context.hearing.tick()
+        await control.context.nodes.hearing.tick()
         await steps[number % len(steps)]()
-    stored = await world.control.context.operations.get(operation.id)
+    stored = await world.control.context.operations.service.get(operation.id)
     assert stored.state is OperationState.DONE
     assert [one.state for one in await living(world)] == [ReplicaState.LOADED] * 2
     assert [one.written["echo"] for one in workers] == [1, 1]
@@ -207,9 +207,12 @@ async def test_a_reply_that_nobody_heard_still_brings_the_replica_back(world: Wo
     await on_all(world, [worker])
     operation = await upgrade(world)
     # Everything up to the request is stored; then this frontend is gone, and the node carries the request out.
-    (held,) = await world.control.dispatcher.claim()
+    (held,) = await world.control.context.operations.dispatcher.claim()
     assert held[1] is not None
-    assert await world.control.dispatcher._tools.kinds[held[0].kind].hold(held[0], held[1], replaces=True) == ""
+    assert (
+        await world.control.context.operations.dispatcher._kinds[held[0].kind].hold(held[0], held[1], replaces=True)
+        == ""
+    )
     worker.put("echo")
     worker.processes.clear()
 
@@ -228,7 +231,7 @@ async def test_a_node_that_refuses_serves_the_old_one_until_the_next_attempt(wor
     worker.faults.refusal = ""
     for _ in range(3):
         await step(world, world.control)
-    stored = await world.control.context.operations.get(operation.id)
+    stored = await world.control.context.operations.service.get(operation.id)
     assert stored.targets[0].status is TargetStatus.ERROR
     assert [one.state for one in await living(world)] == [ReplicaState.LOADED]
     await world.clock.advance(timedelta(minutes=1))
@@ -243,11 +246,11 @@ async def test_what_a_node_ended_before_it_failed_is_out_of_service_at_once(worl
     await on_all(world, [worker])
     worker.faults.refusal = "disk full"
     operation = await upgrade(world, verb=verb)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
 
     assert ([asked for asked, _ in worker.requests], worker.processes) == (["load", verb], {})
     assert (await living(world), (await view_of(world.control)).replicas) == ([], {})
-    (target,) = (await world.control.context.operations.get(operation.id)).targets
+    (target,) = (await world.control.context.operations.service.get(operation.id)).targets
     assert (target.status, target.message) == (TargetStatus.ERROR, "disk full")
 
 
@@ -255,7 +258,7 @@ async def test_a_backend_that_is_deleted_meanwhile_brings_nothing_back(world: Wo
     worker = await world.worker("a", "echo")
     await on_all(world, [worker])
     await upgrade(world)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     await upgrade(world, verb=Verb.DELETE)
     for _ in range(5):
         await step(world, world.control)
@@ -266,7 +269,7 @@ async def test_a_model_that_is_gone_meanwhile_is_not_loaded_again(world: World) 
     worker = await world.worker("a", "echo")
     await on_all(world, [worker])
     await upgrade(world)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     world.delete()
     for _ in range(5):
         await step(world, world.control)
@@ -277,7 +280,7 @@ async def test_a_node_that_was_away_for_hours_gets_its_replica_back(world: World
     worker = await world.worker("a", "echo")
     await on_all(world, [worker])
     await upgrade(world)
-    await world.control.dispatcher.tick()
+    await world.control.context.operations.dispatcher.tick()
     await world.frontend.call("POST", f"/api/nodes/{worker.node_id}/drain")
     for _ in range(3):
         await step(world, world.control)

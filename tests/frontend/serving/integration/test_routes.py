@@ -58,7 +58,7 @@ async def add_node(frontend: Frontend, name: str = "w1") -> str:
 
 def report(frontend: Frontend, gateway: str, sequence: int = 1, **in_flight: int) -> None:
     by_id = {name.replace("_", "-"): number for name, number in in_flight.items()}
-    frontend.control.context.gateways.take(GatewayReport(gateway=gateway, sequence=sequence, in_flight=by_id))
+    frontend.control.context.serving.gateways.take(GatewayReport(gateway=gateway, sequence=sequence, in_flight=by_id))
 
 
 async def get(frontend: Frontend, url: str, key: str | None = None) -> Any:
@@ -158,18 +158,18 @@ async def test_frontends_tell_each_other_what_their_gateways_have_under_way(
     node = await add_node(frontend)
     await add_replica(frontend, database, clock, node, state=ReplicaState.LOADED)
     context = frontend.control.context
-    other = GatewayShares(bus, context.gateways, FrontendId("another"), context.clock)
+    other = GatewayShares(bus, context.serving.gateways, FrontendId("another"), context.clock)
     heard = asyncio.Semaphore(0)
 
     async def hear(message: Message) -> None:
-        await context.shares.on_message(message)
+        await context.serving.shares.on_message(message)
         heard.release()
 
     subscription = await bus.subscribe(GATEWAY_SHARES, hear)
     try:
         await other.tell(GatewayReport(gateway="theirs", sequence=1, in_flight={"replica-loaded-0": 4}))
         report(frontend, "ours", replica_loaded_0=1)
-        await context.shares.tell(GatewayReport(gateway="ours", sequence=2, in_flight={"replica-loaded-0": 7}))
+        await context.serving.shares.tell(GatewayReport(gateway="ours", sequence=2, in_flight={"replica-loaded-0": 7}))
         await bus.publish(GATEWAY_SHARES, b"{")
         for _ in range(3):
             await within_timeout(heard.acquire(), lambda: "a share to be heard")
@@ -177,9 +177,9 @@ async def test_frontends_tell_each_other_what_their_gateways_have_under_way(
         await subscription.close()
 
     assert (await get(frontend, "/api/nodes/models"))[0]["in_flight"] == 5
-    assert [one.id for one in context.gateways.seen()] == ["ours"]
+    assert [one.id for one in context.serving.gateways.seen()] == ["ours"]
     await clock.advance(SILENCE)
-    assert context.gateways.silent() == 2
+    assert context.serving.gateways.silent() == 2
 
 
 @pytest.mark.parametrize("path", ["/api/v1/models", "/api/v1/models/small"])
@@ -188,7 +188,7 @@ async def test_models_show_their_replicas_with_what_is_under_way(
 ) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "small.yaml").write_text("name: small\nbackend: echo\nparameters: {model: x}\n")
-    await frontend.control.context.models.look()
+    await frontend.control.context.models.catalogue.look()
     node = await add_node(frontend)
     await add_replica(frontend, database, clock, node, state=ReplicaState.LOADED)
     report(frontend, "g1", replica_loaded_0=2)

@@ -11,11 +11,11 @@ from tests.kit.world import MODEL, World, view_of
 
 async def sweep(world: World, *, after: timedelta = timedelta(0)) -> None:
     await world.clock.advance(after)
-    await world.control.unloading.sweep()
+    await world.control.context.serving.unloading.sweep()
 
 
 async def state_of(world: World, replica: Replica) -> ReplicaState:
-    found = await world.control.context.replicas.get(replica.id)
+    found = await world.control.context.serving.replicas.get(replica.id)
     assert found is not None
     return found.state
 
@@ -49,9 +49,9 @@ async def test_a_changed_model_is_loaded_anew_with_its_new_configuration(world: 
     await sweep(world, after=HEARD_AFTER)
     await world.loads.tick()
 
-    (again,) = [one for one in await world.control.context.replicas.living()]
+    (again,) = [one for one in await world.control.context.serving.replicas.living()]
     assert again.revision != replica.revision
-    assert again.revision == world.control.context.models.revision_of("small")
+    assert again.revision == world.control.context.models.catalogue.revision_of("small")
     assert (await state_of(world, replica), again.key) == (ReplicaState.IDLE, "k2")
     assert node.installs[-1].corral.model.system_prompt == "be kind"  # type: ignore[union-attr]
     await sweep(world, after=SETTLED_AFTER)
@@ -86,14 +86,14 @@ async def test_a_directory_that_is_gone_deletes_no_model(world: World) -> None:
     await world.node("w1")
     replica = await world.loaded()
     world.models.rename(world.models.with_name("elsewhere"))
-    world.control.context.models.scan()
+    world.control.context.models.catalogue.scan()
     await sweep(world)
     await sweep(world, after=SETTLED_AFTER * 2)
     assert (await view_of(world.control)).replicas
     again = await world.again()
-    await again.unloading.sweep()
+    await again.context.serving.unloading.sweep()
     await world.clock.advance(SETTLED_AFTER * 2)
-    await again.unloading.sweep()
+    await again.context.serving.unloading.sweep()
 
     assert await state_of(world, replica) is ReplicaState.LOADED
 
@@ -101,7 +101,7 @@ async def test_a_directory_that_is_gone_deletes_no_model(world: World) -> None:
 async def test_requests_under_way_get_their_time_and_no_more(world: World) -> None:
     node = await world.node("w1")
     replica = await world.loaded()
-    gateways = world.control.context.gateways
+    gateways = world.control.context.serving.gateways
     gateways.take(GatewayReport(gateway="g", sequence=1, in_flight={replica.id: 1}))
     world.delete()
     await sweep(world)
@@ -155,4 +155,4 @@ async def test_a_load_whose_model_was_deleted_gives_its_place_back(world: World)
     await world.clock.advance(timedelta(minutes=1))
 
     assert await world.loads.claim() == []
-    assert await world.control.context.replicas.living() == []
+    assert await world.control.context.serving.replicas.living() == []

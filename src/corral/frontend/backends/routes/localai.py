@@ -59,8 +59,8 @@ def whole_url(context: AdminContext, request: Request, path: str) -> str:
 async def deleted(context: AdminContext, ask: Ask) -> Operation:
     """The operation as it stands when nothing is under way any more, or when the caller has waited long enough. It
     stays wanted in any case."""
-    operation = await context.backend_operations.start(ask)
-    return await context.operations.settled(operation.id, within=_DELETE_WITHIN)
+    operation = await context.backends.operations.start(ask)
+    return await context.operations.service.settled(operation.id, within=_DELETE_WITHIN)
 
 
 def why_not_deleted(operation: Operation) -> str:
@@ -88,7 +88,7 @@ def results(operation: Operation) -> NodeResults:
 
 async def install(context: AdminContext, request: Request, caller: Caller) -> Response:
     ask = replace(_ask(Verb.INSTALL, request, caller), force=request.query_params.get("force") == "1")
-    return answer(job_started(await context.backend_operations.start(ask), "Backend installation started"))
+    return answer(job_started(await context.backends.operations.start(ask), "Backend installation started"))
 
 
 async def install_external(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -97,11 +97,11 @@ async def install_external(context: AdminContext, request: Request, caller: Call
         return answer({"error": "uri is required"}, 400)
     ref = BackendRef(uri=wanted.uri, name=wanted.name, alias=wanted.alias)
     ask = Ask(verb=Verb.INSTALL, ref=ref, by=caller.name)
-    return answer(job_started(await context.backend_operations.start(ask), "External backend installation started"))
+    return answer(job_started(await context.backends.operations.start(ask), "External backend installation started"))
 
 
 async def delete(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.backend_operations.start(_ask(Verb.DELETE, request, caller))
+    operation = await context.backends.operations.start(_ask(Verb.DELETE, request, caller))
     return answer(job_started(operation, "Backend deletion started"))
 
 
@@ -113,7 +113,7 @@ async def delete_and_wait(context: AdminContext, request: Request, caller: Calle
 
 
 async def upgrade(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.backend_operations.start(_ask(Verb.UPGRADE, request, caller))
+    operation = await context.backends.operations.start(_ask(Verb.UPGRADE, request, caller))
     started = job_to_follow(operation, "Backend upgrade started")
     started.uuid = operation.id
     return answer(started)
@@ -129,12 +129,12 @@ async def apply(context: AdminContext, request: Request, caller: Caller) -> Resp
     if (refusal := await _needs_target(context, wanted.id)) is not None:
         return answer(refusal, 409)
     ask = Ask(verb=Verb.INSTALL, ref=BackendRef(backend=wanted.id), force=wanted.force, by=caller.name)
-    return answer(applied(context, request, await context.backend_operations.start(ask)))
+    return answer(applied(context, request, await context.backends.operations.start(ask)))
 
 
 async def _needs_target(context: AdminContext, name: str) -> NeedsTarget | None:
     """A build in a gallery is for certain machines, so it is not put on all. Nobody can tell without the galleries."""
-    catalogue = await context.galleries.catalogue()
+    catalogue = await context.backends.galleries.catalogue()
     entry = None if catalogue is None else catalogue.entry(name)
     if catalogue is None or entry is None or entry.is_meta:
         return None
@@ -149,12 +149,12 @@ async def _needs_target(context: AdminContext, name: str) -> NeedsTarget | None:
 
 
 async def apply_delete(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.backend_operations.start(_ask(Verb.DELETE, request, caller))
+    operation = await context.backends.operations.start(_ask(Verb.DELETE, request, caller))
     return answer(applied(context, request, operation))
 
 
 async def apply_upgrade(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.backend_operations.start(_ask(Verb.UPGRADE, request, caller))
+    operation = await context.backends.operations.start(_ask(Verb.UPGRADE, request, caller))
     return answer(applied(context, request, operation))
 
 

@@ -25,10 +25,10 @@ from corral.wire.operation_views import Deleted, JobStarted, NodeBackendAsk
 
 async def list_backends(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        seen = await context.fleet.get(_node_id(request))
+        seen = await context.nodes.fleet.get(_node_id(request))
         if seen.node.type is NodeType.AGENT:
             return answer([])
-        return answer(installed_backends(await context.inventory.ask(seen.node.id)))
+        return answer(installed_backends(await context.backends.inventory.ask(seen.node.id)))
     except CorralError as error:
         status = 503 if is_bus_away(error) else 500
         return node_error(status, f"failed to list backends on node: {error.message}")
@@ -43,7 +43,7 @@ async def install(context: AdminContext, request: Request, caller: Caller) -> Re
     wanted = await read_compat(context, request, NodeBackendAsk)
     if not wanted.backend and not wanted.uri:
         return node_error(400, "backend name or uri required")
-    operation = await context.backend_operations.start(_ask(request, caller, Verb.INSTALL, wanted))
+    operation = await context.backends.operations.start(_ask(request, caller, Verb.INSTALL, wanted))
     return answer(job_to_follow(operation, "backend installation started"), 202)
 
 
@@ -51,7 +51,7 @@ async def upgrade(context: AdminContext, request: Request, caller: Caller) -> Re
     wanted = await read_compat(context, request, NodeBackendAsk)
     if not wanted.backend:
         return node_error(400, "backend name required")
-    operation = await context.backend_operations.start(_ask(request, caller, Verb.UPGRADE, wanted))
+    operation = await context.backends.operations.start(_ask(request, caller, Verb.UPGRADE, wanted))
     return answer(job_to_follow(operation, "backend upgrade started"), 202)
 
 

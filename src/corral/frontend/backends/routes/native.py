@@ -48,7 +48,7 @@ async def list_installed(context: AdminContext, request: Request, caller: Caller
 
 
 async def list_native(context: AdminContext, request: Request, caller: Caller) -> Response:
-    nodes = [one for one in await context.fleet.all() if _may_have_backends(one)]
+    nodes = [one for one in await context.nodes.fleet.all() if _may_have_backends(one)]
     return answer(fleet_backends(await _reports_of(context, request, nodes)))
 
 
@@ -56,7 +56,7 @@ async def list_page(context: AdminContext, request: Request, caller: Caller) -> 
     query = PageQuery(**{name: request.query_params.get(name, "") for name in _PAGE_QUERY})
     catalogue = await _catalogue(context)
     reported = await _reported(context, request)
-    return answer(gallery_page(catalogue, query, reported, await context.operations.current()))
+    return answer(gallery_page(catalogue, query, reported, await context.operations.service.current()))
 
 
 async def list_available(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -99,7 +99,7 @@ async def get_fleet_offer(context: AdminContext, request: Request, caller: Calle
 async def _readings(context: AdminContext, *, newest: bool) -> Readings:
     if context.config.galleries is None or not context.config.galleries.sources:
         return Readings()
-    readings = await context.galleries.readings(newest=newest)
+    readings = await context.backends.galleries.readings(newest=newest)
     if readings is None:
         raise GalleriesUnread
     return readings
@@ -107,14 +107,14 @@ async def _readings(context: AdminContext, *, newest: bool) -> Readings:
 
 async def _fleet(context: AdminContext) -> Reported:
     """Nodes that may have backends, with what they said last."""
-    nodes = [one for one in await context.fleet.all() if _may_have_backends(one)]
-    known = await context.inventory.known([one.node.id for one in nodes])
+    nodes = [one for one in await context.nodes.fleet.all() if _may_have_backends(one)]
+    known = await context.backends.inventory.known([one.node.id for one in nodes])
     return Reported(nodes=nodes, known=known, at=context.clock.now())
 
 
 async def _catalogue(context: AdminContext) -> BackendCatalogue:
     """Empty for a frontend that has no galleries; of one that cannot read them nothing is shown as if it were all."""
-    found = await context.galleries.catalogue()
+    found = await context.backends.galleries.catalogue()
     if found is None and context.config.galleries is not None and context.config.galleries.sources:
         raise GalleriesUnread
     return found or BackendCatalogue()
@@ -122,13 +122,13 @@ async def _catalogue(context: AdminContext) -> BackendCatalogue:
 
 async def _reported(context: AdminContext, request: Request) -> Reported:
     """Of those nodes that LocalAI asks."""
-    return await _reports_of(context, request, [one for one in await context.fleet.all() if is_listed(one)])
+    return await _reports_of(context, request, [one for one in await context.nodes.fleet.all() if is_listed(one)])
 
 
 async def _reports_of(context: AdminContext, request: Request, nodes: Sequence[SeenNode]) -> Reported:
     if request.query_params.get("refresh") == "1":
-        await context.inventory.refresh([one.node.id for one in nodes if is_listed(one)])
-    known = await context.inventory.known([one.node.id for one in nodes])
+        await context.backends.inventory.refresh([one.node.id for one in nodes if is_listed(one)])
+    known = await context.backends.inventory.known([one.node.id for one in nodes])
     return Reported(nodes=nodes, known=known, at=context.clock.now())
 
 

@@ -16,22 +16,22 @@ from corral.wire.go_json import format_time
 
 
 async def list_compat(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(_infos(await context.upgrades.found()))
+    return answer(_infos(await context.backends.upgrades.found()))
 
 
 async def check_compat(context: AdminContext, request: Request, caller: Caller) -> Response:
     """As LocalAI does it: what is known is answered, and the look happens meanwhile."""
-    context.upgrades.ask()
+    context.backends.upgrades.ask()
     return await list_compat(context, request, caller)
 
 
 async def list_native(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(_view(await context.upgrades.found()))
+    return answer(_view(await context.backends.upgrades.found()))
 
 
 async def check_native(context: AdminContext, request: Request, caller: Caller) -> Response:
-    context.upgrades.ask()
-    return answer(_view(await context.upgrades.found()), 202)
+    context.backends.upgrades.ask()
+    return answer(_view(await context.backends.upgrades.found()), 202)
 
 
 def _infos(found: Findings) -> dict[str, UpgradeInfo]:

@@ -6,7 +6,7 @@ from corral.wire.nodes import Finding
 
 
 async def check_bus(context: AdminContext) -> Finding:
-    if context.bus.connected:
+    if context.foundation.bus.connected:
         return Finding(check="nats", level=OK, summary="connected")
     return Finding(
         check="nats",

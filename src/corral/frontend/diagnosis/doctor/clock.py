@@ -11,7 +11,7 @@ _SUSPICIOUS = timedelta(seconds=5)
 
 
 async def check_clock(context: AdminContext) -> Finding:
-    hearing = context.hearing.current
+    hearing = context.nodes.hearing.current
     now = context.clock.now()
     if hearing.until - now > _SUSPICIOUS:
         return Finding(

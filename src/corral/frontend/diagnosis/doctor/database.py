@@ -11,7 +11,7 @@ _SLOW_SECONDS = 0.5
 async def check_database(context: AdminContext) -> Finding:
     started = context.clock.monotonic()
     try:
-        await context.database.check()
+        await context.foundation.database.check()
     except DatabaseUnavailable as error:
         return Finding(
             check="database",
@@ -24,7 +24,9 @@ async def check_database(context: AdminContext) -> Finding:
         return Finding(
             check="database",
             level=WARNING,
-            summary=f"{context.database.dialect} needs {took * 1000:.0f} ms for a trivial question",
+            summary=f"{context.foundation.database.dialect} needs {took * 1000:.0f} ms for a trivial question",
             remedy="Look at the load and the disk of the database's machine.",
         )
-    return Finding(check="database", level=OK, summary=f"{context.database.dialect} answers in {took * 1000:.0f} ms")
+    return Finding(
+        check="database", level=OK, summary=f"{context.foundation.database.dialect} answers in {took * 1000:.0f} ms"
+    )

@@ -10,7 +10,7 @@ _BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 
 
 async def check_fleet_rules(context: AdminContext) -> Finding:
-    standings = (await context.fleet_rules.show()).standings
+    standings = (await context.rules.service.show()).standings
     if doubtful := [one for one in standings if one.doubt]:
         told = listed([f"{one.rule.name} ({one.doubt})" for one in doubtful], most=2)
         return Finding(

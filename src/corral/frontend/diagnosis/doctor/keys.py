@@ -12,7 +12,7 @@ _SOON = timedelta(days=7)
 
 async def check_keys(context: AdminContext) -> Finding:
     now = context.clock.now()
-    admins = [key for key in await context.key_ring.list() if key.allows(Scope.ADMIN) and key.is_valid(now)]
+    admins = [key for key in await context.access.key_ring.list() if key.allows(Scope.ADMIN) and key.is_valid(now)]
     if not admins:
         return Finding(
             check="keys",

@@ -9,8 +9,8 @@ from corral.wire.nodes import Finding
 
 
 async def check_models(context: AdminContext) -> Finding:
-    catalogue = context.models.catalogue
-    jobs = await context.loads.jobs()
+    catalogue = context.models.catalogue.catalogue
+    jobs = await context.serving.loads.jobs()
     failed = [name for name, job in sorted(jobs.items()) if job.state is LoadState.FAILED and name in catalogue.models]
     if failed:
         return Finding(
@@ -46,5 +46,5 @@ async def check_models(context: AdminContext) -> Finding:
 
 async def _unserved(context: AdminContext) -> list[str]:
     """Models of which every loaded replica is out of reach."""
-    loaded = [one for one in await context.replicas.living() if one.state is ReplicaState.LOADED]
+    loaded = [one for one in await context.serving.replicas.living() if one.state is ReplicaState.LOADED]
     return sorted({one.model for one in loaded} - {one.model for one in loaded if not one.is_unserved})

@@ -13,7 +13,7 @@ _REMEDY = {
 
 
 async def check_nodes(context: AdminContext) -> Finding:
-    counts = await context.fleet.count_by_status()
+    counts = await context.nodes.fleet.count_by_status()
     total = sum(counts.values())
     if total == 0:
         return Finding(

@@ -10,7 +10,7 @@ _SHORT_ID = 8
 
 
 async def check_operations(context: AdminContext) -> Finding:
-    current = await context.operations.current()
+    current = await context.operations.service.current()
     failed = [one for one in current if one.state is OperationState.FAILED]
     if not failed:
         return Finding(check="operations", level=OK, summary="none has failed")

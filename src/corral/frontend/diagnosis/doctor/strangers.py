@@ -8,7 +8,7 @@ from corral.wire.nodes import Finding
 
 
 async def check_strangers(context: AdminContext) -> Finding:
-    pending = await context.fleet.all(NodeFilter(statuses=frozenset({NodeStatus.PENDING})))
+    pending = await context.nodes.fleet.all(NodeFilter(statuses=frozenset({NodeStatus.PENDING})))
     suspects = [
         f"{seen.node.name} at {seen.node.address} ({SUSPICIONS[seen.node.facts.suspicion]})"
         for seen in pending

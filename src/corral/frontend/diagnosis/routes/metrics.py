@@ -74,39 +74,39 @@ async def metrics(context: AdminContext, request: Request, caller: Caller) -> Re
     registry = CollectorRegistry()
     registry.register(PROCESS_METRICS)
     own = render(await _own_families(context)).encode()
-    gateways = gateway_metrics(context.gateways.seen()).encode()
+    gateways = gateway_metrics(context.serving.gateways.seen()).encode()
     return Response(generate_latest(registry) + own + gateways, media_type=CONTENT_TYPE_LATEST)
 
 
 async def _own_families(context: AdminContext) -> list[MetricFamily]:
-    catalogue = context.models.catalogue
+    catalogue = context.models.catalogue.catalogue
     try:
         stored = await _stored(context)
     except CorralError:
         stored = []
     return [
         _BUILD.with_values({__version__: 1}),
-        _NATS.with_value(int(context.bus.connected)),
+        _NATS.with_value(int(context.foundation.bus.connected)),
         _DATABASE.with_value(int(bool(stored))),
-        _BRAKE.with_value(int(context.brake.holds)),
+        _BRAKE.with_value(int(context.nodes.brake.holds)),
         *stored,
         _MODELS.with_values({"usable": len(catalogue.models), "passed_over": len(catalogue.problems)}),
-        _EVENTS.with_values({kind.value: times for kind, times in sorted(context.event_counts.counts.items())}),
-        _HEARTBEATS.with_value(context.heartbeats.taken),
+        _EVENTS.with_values({kind.value: times for kind, times in sorted(context.record.counts.counts.items())}),
+        _HEARTBEATS.with_value(context.nodes.heartbeats.taken),
     ]
 
 
 async def _stored(context: AdminContext) -> list[MetricFamily]:
     """What only the database knows."""
-    statuses = await context.fleet.count_by_status()
-    replicas = await context.replicas.count_by_state()
-    jobs = Counter(job.state for job in (await context.loads.jobs()).values())
-    await context.event_counts.catch_up()
+    statuses = await context.nodes.fleet.count_by_status()
+    replicas = await context.serving.replicas.count_by_state()
+    jobs = Counter(job.state for job in (await context.serving.loads.jobs()).values())
+    await context.record.counts.catch_up()
     return [
         _NODES.with_values({status.value: count for status, count in statuses.items()}),
         _REPLICAS.with_values({state.value: replicas.get(state, 0) for state in ReplicaState}),
         _LOAD_JOBS.with_values({state.value: jobs[state] for state in LoadState}),
-        _LAST_EVENT.with_value(await context.events.last_sequence()),
+        _LAST_EVENT.with_value(await context.record.events.last_sequence()),
     ]
 
 

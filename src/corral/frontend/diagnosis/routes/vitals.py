@@ -33,7 +33,7 @@ async def readyz(context: AdminContext, request: Request, caller: Caller) -> Res
 
 
 async def version(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(VersionView(version=__version__, frontend_id=context.frontend_id, features=list(FEATURES)))
+    return answer(VersionView(version=__version__, frontend_id=context.foundation.frontend_id, features=list(FEATURES)))
 
 
 async def features(context: AdminContext, request: Request, caller: Caller) -> Response:

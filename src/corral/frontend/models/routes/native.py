@@ -25,11 +25,11 @@ UNUSABLE = "unusable"
 
 
 async def list_models(context: AdminContext, request: Request, caller: Caller) -> Response:
-    catalogue = context.models.catalogue
+    catalogue = context.models.catalogue.catalogue
     living: dict[str, list[Replica]] = defaultdict(list)
-    for replica in await context.replicas.living():
+    for replica in await context.serving.replicas.living():
         living[replica.model].append(replica)
-    jobs = await context.loads.jobs()
+    jobs = await context.serving.loads.jobs()
     names = await _node_names(context, [replica for found in living.values() for replica in found])
     shown = [
         _view(context, spec, living.get(spec.alias_of or name, ()), jobs.get(spec.alias_of or name), names)
@@ -40,16 +40,16 @@ async def list_models(context: AdminContext, request: Request, caller: Caller) -
 
 async def show_model(context: AdminContext, request: Request, caller: Caller) -> Response:
     name = request.path_params["name"]
-    catalogue = context.models.catalogue
+    catalogue = context.models.catalogue.catalogue
     spec = catalogue.models.get(name)
     problems = _problem_views(catalogue.problems_of(name))
     if spec is None and problems:
         return answer(_unusable(name, problems))
     if spec is None:
-        raise context.models.unknown(name)
+        raise context.models.catalogue.unknown(name)
     serving = spec.alias_of or name
-    replicas = await context.replicas.of_model(serving)
-    job = (await context.loads.jobs()).get(serving)
+    replicas = await context.serving.replicas.of_model(serving)
+    job = (await context.serving.loads.jobs()).get(serving)
     shown = _view(context, spec, replicas, job, await _node_names(context, replicas))
     return answer(msgspec.structs.replace(shown, config=dict(spec.config), problems=problems))
 
@@ -65,7 +65,7 @@ def _unusable(name: str, problems: list[ModelProblemView]) -> ModelView:
 
 
 async def _node_names(context: AdminContext, replicas: Sequence[Replica]) -> Mapping[NodeId, str]:
-    return await context.fleet.names({replica.node_id for replica in replicas})
+    return await context.nodes.fleet.names({replica.node_id for replica in replicas})
 
 
 def _view(
@@ -84,8 +84,8 @@ def _view(
         source=spec.source,
         state=_state(replicas, job),
         warnings=list(spec.warnings),
-        replicas=[replica_view(one, context.gateways, node=names.get(one.node_id, "")) for one in replicas],
-        load_job=None if job is None else _job_view(job, context.loads.progress_of(job)),
+        replicas=[replica_view(one, context.serving.gateways, node=names.get(one.node_id, "")) for one in replicas],
+        load_job=None if job is None else _job_view(job, context.serving.loads.progress_of(job)),
     )
 
 

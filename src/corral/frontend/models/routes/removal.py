@@ -22,7 +22,7 @@ _JOBS = 100
 
 async def remove(context: AdminContext, request: Request, caller: Caller) -> Response:
     operation = await _removed(context, request, caller)
-    shown = operation_view(operation, context.progress.look(operation), context.clock.monotonic())
+    shown = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
     return answer(shown, 202, {"Location": f"/api/v1/operations/{operation.id}"})
 
 
@@ -37,13 +37,13 @@ async def apply_delete(context: AdminContext, request: Request, caller: Caller) 
 
 
 async def list_jobs(context: AdminContext, request: Request, caller: Caller) -> Response:
-    found = await context.operations.newest(limit=_JOBS)
-    return answer({one.id: operation_status(one, context.progress.look(one)) for one in found})
+    found = await context.operations.service.newest(limit=_JOBS)
+    return answer({one.id: operation_status(one, context.operations.progress.look(one)) for one in found})
 
 
 async def _removed(context: AdminContext, request: Request, caller: Caller) -> Operation:
     name, key = request.path_params["name"], idempotency_key(request)
-    return await context.model_removal.remove(name, by=caller.name, idempotency_key=key)
+    return await context.models.removal.remove(name, by=caller.name, idempotency_key=key)
 
 
 _CODES = {

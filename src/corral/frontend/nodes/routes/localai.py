@@ -42,30 +42,30 @@ async def list_nodes(context: AdminContext, request: Request, caller: Caller) ->
     page = read_page(request.query_params)
     loads = await node_loads(context)
     if page is None:
-        return answer([node_view(seen, loads[seen.node.id]) for seen in await context.fleet.all(filter)])
-    found = await context.fleet.page(filter, limit=page.limit, cursor=page.cursor)
+        return answer([node_view(seen, loads[seen.node.id]) for seen in await context.nodes.fleet.all(filter)])
+    found = await context.nodes.fleet.page(filter, limit=page.limit, cursor=page.cursor)
     headers = {"X-Next-Cursor": found.next_cursor} if found.next_cursor else {}
     return answer([node_view(seen, loads[seen.node.id]) for seen in found.items], headers=headers)
 
 
 async def node_loads(context: AdminContext) -> Mapping[NodeId, NodeLoad]:
     """How much each node has to do; nodes without replicas have nothing."""
-    return context.gateways.node_loads(await context.replicas.places())
+    return context.serving.gateways.node_loads(await context.serving.replicas.places())
 
 
 async def list_loaded(context: AdminContext, request: Request, caller: Caller) -> Response:
-    loaded = [replica for replica in await context.replicas.living() if replica.state is ReplicaState.LOADED]
-    healthy = await context.fleet.healthy({replica.node_id for replica in loaded})
-    return answer(replica_rows([one for one in loaded if one.node_id in healthy], context.gateways))
+    loaded = [replica for replica in await context.serving.replicas.living() if replica.state is ReplicaState.LOADED]
+    healthy = await context.nodes.fleet.healthy({replica.node_id for replica in loaded})
+    return answer(replica_rows([one for one in loaded if one.node_id in healthy], context.serving.gateways))
 
 
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(replica_rows(await context.replicas.on_node(_node_id(request)), context.gateways))
+    return answer(replica_rows(await context.serving.replicas.on_node(_node_id(request)), context.serving.gateways))
 
 
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        seen = await context.fleet.get(_node_id(request))
+        seen = await context.nodes.fleet.get(_node_id(request))
     except NotFound:
         return _not_found()
     return answer(node_view(seen, (await node_loads(context))[seen.node.id]))
@@ -73,7 +73,7 @@ async def get_node(context: AdminContext, request: Request, caller: Caller) -> R
 
 async def remove_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        await context.registry.remove(_node_id(request), by=caller.name)
+        await context.nodes.registry.remove(_node_id(request), by=caller.name)
     except NotFound:
         return node_error(500, "failed to deregister node")
     return answer({"message": "node deregistered"})
@@ -81,7 +81,7 @@ async def remove_node(context: AdminContext, request: Request, caller: Caller) -
 
 async def drain_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        await context.registry.drain(_node_id(request), by=caller.name)
+        await context.nodes.registry.drain(_node_id(request), by=caller.name)
     except NotFound:
         return node_error(500, "failed to drain node")
     return answer({"message": "node set to draining"})
@@ -89,7 +89,7 @@ async def drain_node(context: AdminContext, request: Request, caller: Caller) ->
 
 async def resume_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        await context.registry.resume(_node_id(request), by=caller.name)
+        await context.nodes.registry.resume(_node_id(request), by=caller.name)
     except NotFound:
         return node_error(500, "failed to resume node")
     return answer({"message": "node resumed"})
@@ -97,7 +97,7 @@ async def resume_node(context: AdminContext, request: Request, caller: Caller) -
 
 async def approve_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        node = await context.registry.approve(_node_id(request), by=caller.name)
+        node = await context.nodes.registry.approve(_node_id(request), by=caller.name)
     except NotFound:
         return _not_found()
     except Conflict as error:
@@ -107,10 +107,10 @@ async def approve_node(context: AdminContext, request: Request, caller: Caller) 
         "message": "node approved",
         "name": node.name,
         "node_type": node.type.value,
-        "status": context.fleet.see(node).status.value,
+        "status": context.nodes.fleet.see(node).status.value,
     }
     if node.type is NodeType.AGENT:
-        approved["api_token"] = await context.key_ring.issue_to_agent(node.id, node.name)
+        approved["api_token"] = await context.access.key_ring.issue_to_agent(node.id, node.name)
     if (minted := minted_for(context, node)) is not None:
         approved |= {"nats_jwt": minted.jwt, "nats_user_seed": minted.seed}
     return answer(approved)
@@ -118,24 +118,24 @@ async def approve_node(context: AdminContext, request: Request, caller: Caller) 
 
 async def get_labels(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        return answer((await context.fleet.get(_node_id(request))).node.labels.effective)
+        return answer((await context.nodes.fleet.get(_node_id(request))).node.labels.effective)
     except NotFound:
         return _not_found()
 
 
 async def put_labels(context: AdminContext, request: Request, caller: Caller) -> Response:
     wanted = await read_labels(context, request)
-    return await _labelled(context.registry.replace_labels(_node_id(request), wanted, by=caller.name))
+    return await _labelled(context.nodes.registry.replace_labels(_node_id(request), wanted, by=caller.name))
 
 
 async def patch_labels(context: AdminContext, request: Request, caller: Caller) -> Response:
     wanted = await read_labels(context, request)
-    return await _labelled(context.registry.merge_labels(_node_id(request), wanted, by=caller.name))
+    return await _labelled(context.nodes.registry.merge_labels(_node_id(request), wanted, by=caller.name))
 
 
 async def delete_label(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        await context.registry.remove_label(_node_id(request), request.path_params["key"], by=caller.name)
+        await context.nodes.registry.remove_label(_node_id(request), request.path_params["key"], by=caller.name)
     except NotFound:
         return _not_found()
     return no_content()
@@ -166,14 +166,14 @@ async def put_max_replicas(context: AdminContext, request: Request, caller: Call
     if value < 1:
         return node_error(400, "value must be >= 1")
     return await _override(
-        lambda: context.registry.set_max_replicas(_node_id(request), value, by=caller.name),
+        lambda: context.nodes.registry.set_max_replicas(_node_id(request), value, by=caller.name),
         {"max_replicas_per_model": value},
     )
 
 
 async def delete_max_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
     return await _override(
-        lambda: context.registry.set_max_replicas(_node_id(request), None, by=caller.name), {"reset": True}
+        lambda: context.nodes.registry.set_max_replicas(_node_id(request), None, by=caller.name), {"reset": True}
     )
 
 
@@ -184,13 +184,13 @@ async def put_vram_budget(context: AdminContext, request: Request, caller: Calle
     except ValueError as error:
         return node_error(400, f"invalid vram budget: {error}")
     return await _override(
-        lambda: context.registry.set_vram_budget(_node_id(request), value, by=caller.name), {"vram_budget": value}
+        lambda: context.nodes.registry.set_vram_budget(_node_id(request), value, by=caller.name), {"vram_budget": value}
     )
 
 
 async def delete_vram_budget(context: AdminContext, request: Request, caller: Caller) -> Response:
     return await _override(
-        lambda: context.registry.set_vram_budget(_node_id(request), None, by=caller.name), {"reset": True}
+        lambda: context.nodes.registry.set_vram_budget(_node_id(request), None, by=caller.name), {"reset": True}
     )
 
 

@@ -43,8 +43,8 @@ _TRUSTED = "corral up"
 
 async def register(context: AdminContext, request: Request, caller: Caller) -> Response:
     claim, source = _claim(caller), _source(context, request)
-    header = await context.authenticator.join_token(claim.presented)
-    if header is None and not await context.registry.knows_secret(hash_secret(claim.presented)):
+    header = await context.access.authenticator.join_token(claim.presented)
+    if header is None and not await context.nodes.registry.knows_secret(hash_secret(claim.presented)):
         return worker_denied(_INVALID_TOKEN)  # unread: a large body takes much longer to read than to refuse
     try:
         body = await _read_request(request, context.max_body)
@@ -58,7 +58,7 @@ async def register(context: AdminContext, request: Request, caller: Caller) -> R
         return await _admit(context, body, source=source, trusted_by=None)
     if not body.token:
         return node_error(401, "registration token required")
-    in_body = await context.authenticator.join_token(body.token)
+    in_body = await context.access.authenticator.join_token(body.token)
     if in_body is None:
         return node_error(401, _INVALID_TOKEN)
     return await _admit(context, body, source=source, trusted_by=_trusted_by(header, in_body))
@@ -88,7 +88,7 @@ async def _admit(context: AdminContext, body: RegisterRequest, *, source: str, t
     except InvalidInput as error:
         return node_error(400, error.message)
     try:
-        registered = await context.registry.register(registration, secret=secret_of(body), trusted_by=trusted_by)
+        registered = await context.nodes.registry.register(registration, secret=secret_of(body), trusted_by=trusted_by)
     except TooManyPending as error:
         return node_error(429, error.message)
     return answer(await _welcome(context, registered, is_corral=registration.peer is not None), 201)
@@ -116,7 +116,7 @@ async def _welcome(context: AdminContext, registered: Registered, *, is_corral: 
         corral=CorralWelcome(version=__version__, features=list(FEATURES)) if is_corral else UNSET,
     )
     if node.type is NodeType.AGENT and node.facts.approved_at is not None:
-        response.api_token = await context.key_ring.issue_to_agent(node.id, node.name)
+        response.api_token = await context.access.key_ring.issue_to_agent(node.id, node.name)
     if (minted := minted_for(context, node)) is not None:
         response.nats_jwt, response.nats_user_seed = minted.jwt, minted.seed
     return response
@@ -132,7 +132,7 @@ def minted_for(context: AdminContext, node: Node) -> UserJwt | None:
 
 def _join_status(context: AdminContext, node: Node) -> str:
     """Workers know two words here: they are in, or they wait."""
-    status = context.fleet.see(node).status
+    status = context.nodes.fleet.see(node).status
     return status.value if status is NodeStatus.PENDING else NodeStatus.HEALTHY.value
 
 
@@ -140,16 +140,16 @@ async def heartbeat(context: AdminContext, request: Request, caller: Caller) -> 
     body = await read_body(request, context.max_body, at_most=HEARTBEAT.max_body)
     read = cache(partial(read_heartbeat, body, context.clock.now()))
     try:
-        node = await context.heartbeats.beat(_node_id(request), _claim(caller), read)
+        node = await context.nodes.heartbeats.beat(_node_id(request), _claim(caller), read)
     except AccessDenied:
         return worker_denied(_INVALID_TOKEN)
     except NotFound:
         return node_error(404, "node not found")
-    context.inventory.hear(node.id, read().inventory)
+    context.backends.inventory.hear(node.id, read().inventory)
     response = HeartbeatResponse(message="heartbeat received")
     if node.peer is not None:
         response.corral = CorralStatus(
-            status=context.fleet.see(node).status.value, deregistered=node.facts.deregistered_at is not None
+            status=context.nodes.fleet.see(node).status.value, deregistered=node.facts.deregistered_at is not None
         )
     return answer(response)
 
@@ -159,7 +159,7 @@ async def drain(context: AdminContext, request: Request, caller: Caller) -> Resp
         context,
         request,
         caller,
-        lambda id: context.registry.drain(id, by=BY_WORKER),
+        lambda id: context.nodes.registry.drain(id, by=BY_WORKER),
         said=("node set to draining", "failed to drain node"),
     )
 
@@ -170,14 +170,18 @@ async def resume(context: AdminContext, request: Request, caller: Caller) -> Res
         context,
         request,
         caller,
-        lambda id: context.registry.resume(id, by=BY_WORKER),
+        lambda id: context.nodes.registry.resume(id, by=BY_WORKER),
         said=("node resumed", "failed to resume node"),
     )
 
 
 async def deregister(context: AdminContext, request: Request, caller: Caller) -> Response:
     return await _act(
-        context, request, caller, context.registry.deregister, said=("node set to offline", "failed to deactivate node")
+        context,
+        request,
+        caller,
+        context.nodes.registry.deregister,
+        said=("node set to offline", "failed to deactivate node"),
     )
 
 
@@ -189,8 +193,8 @@ async def models(context: AdminContext, request: Request, caller: Caller) -> Res
         return worker_denied(_INVALID_TOKEN)
     except NotFound:
         return answer([])
-    rows = replica_rows(await context.replicas.on_node(_node_id(request)), context.gateways)
-    for row in rows if context.gateways.silent() else []:
+    rows = replica_rows(await context.serving.replicas.on_node(_node_id(request)), context.serving.gateways)
+    for row in rows if context.serving.gateways.silent() else []:
         row.in_flight += row.state in SERVING
     return answer(rows)
 
@@ -218,7 +222,7 @@ async def _act(
 async def _check(context: AdminContext, node_id: NodeId, claim: NodeClaim) -> None:
     """Does the caller speak for this node? NotFound only to those who hold a valid token."""
     try:
-        node = (await context.fleet.get(node_id)).node
+        node = (await context.nodes.fleet.get(node_id)).node
     except NotFound:
         if await claim.may_ask():
             raise

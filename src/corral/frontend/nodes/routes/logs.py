@@ -16,12 +16,12 @@ from corral.wire.nodes import LogLine
 
 
 async def names(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _passed_on(context.node_logs.names(NodeId(request.path_params["id"])))
+    return await _passed_on(context.nodes.logs.names(NodeId(request.path_params["id"])))
 
 
 async def lines(context: AdminContext, request: Request, caller: Caller) -> Response:
     model = request.path_params["model"]
-    return await _passed_on(context.node_logs.lines(NodeId(request.path_params["id"]), model))
+    return await _passed_on(context.nodes.logs.lines(NodeId(request.path_params["id"]), model))
 
 
 async def _passed_on(asking: Awaitable[WorkerAnswer]) -> Response:

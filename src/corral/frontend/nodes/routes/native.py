@@ -21,62 +21,65 @@ from corral.wire.replicas import ReplicaView
 
 async def list_nodes(context: AdminContext, request: Request, caller: Caller) -> Response:
     query = request.query_params
-    page = await context.fleet.page(read_filter(query), limit=read_limit(query), cursor=query.get("cursor"))
+    page = await context.nodes.fleet.page(read_filter(query), limit=read_limit(query), cursor=query.get("cursor"))
     loads = await node_loads(context)
-    items = [node_detail(seen, loads[seen.node.id], context.fleet.policy) for seen in page.items]
-    return answer(NodePage(items=items, next_cursor=page.next_cursor, alarm=context.brake.reason))
+    items = [node_detail(seen, loads[seen.node.id], context.nodes.fleet.policy) for seen in page.items]
+    return answer(NodePage(items=items, next_cursor=page.next_cursor, alarm=context.nodes.brake.reason))
 
 
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _shown(context, await context.fleet.get(_node_id(request)))
+    return await _shown(context, await context.nodes.fleet.get(_node_id(request)))
 
 
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
-    node = (await context.fleet.get(_node_id(request))).node
+    node = (await context.nodes.fleet.get(_node_id(request))).node
     return answer(
-        [replica_view(one, context.gateways, node=node.name) for one in await context.replicas.on_node(node.id)]
+        [
+            replica_view(one, context.serving.gateways, node=node.name)
+            for one in await context.serving.replicas.on_node(node.id)
+        ]
     )
 
 
 async def approve_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _changed(context, context.registry.approve(_node_id(request), by=caller.name))
+    return await _changed(context, context.nodes.registry.approve(_node_id(request), by=caller.name))
 
 
 async def drain_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _changed(context, context.registry.drain(_node_id(request), by=caller.name))
+    return await _changed(context, context.nodes.registry.drain(_node_id(request), by=caller.name))
 
 
 async def resume_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _changed(context, context.registry.resume(_node_id(request), by=caller.name))
+    return await _changed(context, context.nodes.registry.resume(_node_id(request), by=caller.name))
 
 
 async def remove_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.registry.remove(_node_id(request), by=caller.name)
+    await context.nodes.registry.remove(_node_id(request), by=caller.name)
     return no_content()
 
 
 async def put_labels(context: AdminContext, request: Request, caller: Caller) -> Response:
     wanted = await read_labels(context, request)
-    return await _changed(context, context.registry.replace_labels(_node_id(request), wanted, by=caller.name))
+    return await _changed(context, context.nodes.registry.replace_labels(_node_id(request), wanted, by=caller.name))
 
 
 async def patch_labels(context: AdminContext, request: Request, caller: Caller) -> Response:
     wanted = await read_labels(context, request)
-    return await _changed(context, context.registry.merge_labels(_node_id(request), wanted, by=caller.name))
+    return await _changed(context, context.nodes.registry.merge_labels(_node_id(request), wanted, by=caller.name))
 
 
 async def delete_label(context: AdminContext, request: Request, caller: Caller) -> Response:
     key = request.path_params["key"]
-    return await _changed(context, context.registry.remove_label(_node_id(request), key, by=caller.name))
+    return await _changed(context, context.nodes.registry.remove_label(_node_id(request), key, by=caller.name))
 
 
 async def _changed(context: AdminContext, change: Awaitable[Node]) -> Response:
-    return await _shown(context, context.fleet.see(await change))
+    return await _shown(context, context.nodes.fleet.see(await change))
 
 
 async def _shown(context: AdminContext, seen: SeenNode) -> Response:
     load = (await node_loads(context))[seen.node.id]
-    return answer(node_detail(seen, load, context.fleet.policy))
+    return answer(node_detail(seen, load, context.nodes.fleet.policy))
 
 
 def _node_id(request: Request) -> NodeId:

@@ -31,32 +31,32 @@ _HISTORY = 50
 
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
-    listed = [one for one in await context.operations.current() if is_listed(one)]
-    items = [operation_item(one, context.progress.look(one)) for one in listed]
-    items += [peer_item(one) for one in context.peers.listed()]
-    items += [staging_item(model, status) for model, status in context.staging.listed().items()]
+    listed = [one for one in await context.operations.service.current() if is_listed(one)]
+    items = [operation_item(one, context.operations.progress.look(one)) for one in listed]
+    items += [peer_item(one) for one in context.operations.peers.listed()]
+    items += [staging_item(model, status) for model, status in context.operations.staging.listed().items()]
     return answer(OperationItems(operations=sorted(items, key=lambda one: (one.progress, one.id))))
 
 
 async def cancel(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.operations.cancel(_id(request), by=caller.name)
+    await context.operations.service.cancel(_id(request), by=caller.name)
     return answer(Acknowledgement(message="Operation cancelled"))
 
 
 async def pause(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.operations.cancel(_id(request), by=caller.name)
+    await context.operations.service.cancel(_id(request), by=caller.name)
     return answer(Acknowledgement(message="Operation paused"))
 
 
 async def dismiss(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.operations.dismiss(_id(request))
+    await context.operations.service.dismiss(_id(request))
     return answer(Acknowledgement(message="Operation dismissed"))
 
 
 async def history(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Pages go by when operations were accepted; on each, what ended last is first."""
     limit, before = read_place(request.query_params, usual=_HISTORY, most=_HISTORY)
-    shown, more = cut(await context.operations.left(limit=limit + 1, before=before), limit)
+    shown, more = cut(await context.operations.service.left(limit=limit + 1, before=before), limit)
     items = [item for one in shown if (item := history_item(one)) is not None]
     return answer(
         History(
@@ -67,27 +67,27 @@ async def history(context: AdminContext, request: Request, caller: Caller) -> Re
 
 
 async def clear_history(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.operations.clear(by=caller.name)
+    await context.operations.service.clear(by=caller.name)
     return answer(Acknowledgement())
 
 
 async def job(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        operation = await context.operations.get(_id(request))
+        operation = await context.operations.service.get(_id(request))
     except NotFound:
-        peer = context.peers.find(_id(request))
+        peer = context.operations.peers.find(_id(request))
         return answer(UNKNOWN_JOB if peer is None or peer.status is None else peer_job_status(peer.status))
-    return answer(job_status(operation, context.progress.look(operation)))
+    return answer(job_status(operation, context.operations.progress.look(operation)))
 
 
 async def status(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        operation = await context.operations.get(_id(request))
+        operation = await context.operations.service.get(_id(request))
     except NotFound:
-        if (peer := context.peers.find(_id(request))) is not None and peer.status is not None:
+        if (peer := context.operations.peers.find(_id(request))) is not None and peer.status is not None:
             return answer(peer.status)
         return answer({"error": {"code": 500, "message": "could not find any status for ID", "type": ""}}, 500)
-    return answer(operation_status(operation, context.progress.look(operation)))
+    return answer(operation_status(operation, context.operations.progress.look(operation)))
 
 
 def _id(request: Request) -> OperationId:

@@ -55,41 +55,43 @@ _LONGEST_KEY = 200
 
 
 async def start(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.backend_operations.start(await _ask(context, request, caller))
+    operation = await context.backends.operations.start(await _ask(context, request, caller))
     return answer(_view(context, operation), 202, {"Location": f"/api/v1/operations/{operation.id}"})
 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
-    planned = await context.backend_operations.plan(await _ask(context, request, caller))
+    planned = await context.backends.operations.plan(await _ask(context, request, caller))
     return answer(Plan(items=[planned_view(one) for one in planned]))
 
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
     limit, before = read_place(request.query_params, usual=DEFAULT_LIMIT, most=MAX_LIMIT)
-    shown, more = cut(await context.operations.newest(limit=limit + 1, before=before), limit)
+    shown, more = cut(await context.operations.service.newest(limit=limit + 1, before=before), limit)
     return answer(OperationPage(items=[_view(context, one) for one in shown], next_cursor=more))
 
 
 async def show(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(_view(context, await context.operations.get(_id(request))))
+    return answer(_view(context, await context.operations.service.get(_id(request))))
 
 
 async def retry(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.operations.get(_id(request))
-    changed = await context.operations.retry(_id(request), by=caller.name, nodes=await _nodes(context, request))
+    await context.operations.service.get(_id(request))
+    changed = await context.operations.service.retry(_id(request), by=caller.name, nodes=await _nodes(context, request))
     return await _changed(context, request, changed, [])
 
 
 async def cancel(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.operations.get(_id(request))
-    changed = await context.operations.cancel(_id(request), by=caller.name, nodes=await _nodes(context, request))
+    await context.operations.service.get(_id(request))
+    changed = await context.operations.service.cancel(
+        _id(request), by=caller.name, nodes=await _nodes(context, request)
+    )
     return await _changed(context, request, changed, [one for one in changed if one.outstanding is not None])
 
 
 async def _changed(
     context: AdminContext, request: Request, changed: Sequence[Intent], sent: Sequence[Intent]
 ) -> Response:
-    operation = await context.operations.get(_id(request))
+    operation = await context.operations.service.get(_id(request))
     names = {target.node_id: target.node_name for target in operation.targets}
     return answer(
         Changed(
@@ -136,7 +138,7 @@ async def _nodes(context: AdminContext, request: Request) -> list[NodeId] | None
 
 
 def _view(context: AdminContext, operation: Operation) -> OperationView:
-    return operation_view(operation, context.progress.look(operation), context.clock.monotonic())
+    return operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
 
 
 def planned_view(planned: Planned) -> PlannedView:

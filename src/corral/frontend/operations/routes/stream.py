@@ -34,7 +34,7 @@ _KEEP_ALIVE: Final = 15.0
 
 async def stream_one(context: AdminContext, request: Request, caller: Caller) -> Response:
     id = OperationId(request.path_params["id"])
-    await context.operations.get(id)
+    await context.operations.service.get(id)
     return _answer(_stream(context, request, id))
 
 
@@ -49,12 +49,12 @@ def _answer(content: AsyncIterator[bytes]) -> Response:
 
 async def _stream(context: AdminContext, request: Request, id: OperationId | None) -> AsyncIterator[bytes]:
     """Until the client leaves, the process stops, the key is revoked or the database is gone."""
-    watch = context.watch
+    watch = context.operations.watch
     place = watch.place_of(request.headers.get("last-event-id", ""))
     quiet_since = context.clock.monotonic()
     with ExitStack() as stack:
-        poke = stack.enter_context(context.feed.listener())
-        stack.enter_context(context.progress.rings(poke, id))
+        poke = stack.enter_context(context.record.feed.listener())
+        stack.enter_context(context.operations.progress.rings(poke, id))
         yield b"retry: 2000\n\n"
         while not context.stopping.is_set():
             try:
@@ -76,7 +76,7 @@ async def _stream(context: AdminContext, request: Request, id: OperationId | Non
 
 
 async def _may_read(context: AdminContext, request: Request) -> bool:
-    principal = await principal_of(request.headers, context.authenticator)
+    principal = await principal_of(request.headers, context.access.authenticator)
     return principal is not None and principal.may(Scope.ADMIN)
 
 

@@ -31,7 +31,7 @@ async def view(context: AdminContext, request: Request, caller: Caller) -> Respo
 
 async def _lines(context: AdminContext, request: Request) -> AsyncIterator[bytes]:
     """Until the gateway leaves, the process stops or the key is revoked."""
-    async with aclosing(context.view.follow()) as messages:
+    async with aclosing(context.serving.view.follow()) as messages:
         async for message in messages:
             if context.stopping.is_set() or not await _may_go_on(context, request):
                 return
@@ -41,7 +41,7 @@ async def _lines(context: AdminContext, request: Request) -> AsyncIterator[bytes
 async def _may_go_on(context: AdminContext, request: Request) -> bool:
     """A database that is away revokes nothing: the gateway stays connected."""
     try:
-        principal = await principal_of(request.headers, context.authenticator)
+        principal = await principal_of(request.headers, context.access.authenticator)
     except CorralError:
         return True
     return principal is not None and principal.may(Scope.GATEWAY)
@@ -49,13 +49,13 @@ async def _may_go_on(context: AdminContext, request: Request) -> bool:
 
 async def report(context: AdminContext, request: Request, caller: Caller) -> Response:
     told = await _body(request, GatewayReport)
-    context.gateways.take(told)
-    await context.shares.tell(told)
+    context.serving.gateways.take(told)
+    await context.serving.shares.tell(told)
     return no_content()
 
 
 async def ensure(context: AdminContext, request: Request, caller: Caller) -> Response:
-    status = await context.loads.ensure((await _body(request, EnsureModel)).model)
+    status = await context.serving.loads.ensure((await _body(request, EnsureModel)).model)
     return answer(
         Loading(
             model=status.model,

@@ -31,23 +31,23 @@ class ShutdownAsk(msgspec.Struct, kw_only=True):
 
 async def unload(context: AdminContext, request: Request, caller: Caller) -> Response:
     model = await _model(context, request)
-    ending = context.node_models.unload(NodeId(request.path_params["id"]), model, by=caller.name)
+    ending = context.serving.node_models.unload(NodeId(request.path_params["id"]), model, by=caller.name)
     return await _ended(ending, done="model unloaded", failed="failed to unload model on node")
 
 
 async def delete(context: AdminContext, request: Request, caller: Caller) -> Response:
     """As LocalAI does it, no files go: nodes share them. Whoever wants that removes the model."""
     model = await _model(context, request)
-    ending = context.node_models.unload(NodeId(request.path_params["id"]), model, by=caller.name)
+    ending = context.serving.node_models.unload(NodeId(request.path_params["id"]), model, by=caller.name)
     return await _ended(ending, done="model deleted from node", failed="failed to delete model on node")
 
 
 async def shut_down(context: AdminContext, request: Request, caller: Caller) -> Response:
     wanted = await read_compat(context, request, ShutdownAsk)
-    spec = context.models.catalogue.models.get(wanted.model)
+    spec = context.models.catalogue.catalogue.models.get(wanted.model)
     if spec is None:
-        raise context.models.unknown(wanted.model)
-    await context.node_models.unload_everywhere(spec.alias_of or spec.name, by=caller.name)
+        raise context.models.catalogue.unknown(wanted.model)
+    await context.serving.node_models.unload_everywhere(spec.alias_of or spec.name, by=caller.name)
     return answer(Acknowledged(message="model stopped"))
 
 

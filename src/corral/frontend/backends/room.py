@@ -1,0 +1,62 @@
+"""Builds the backends' room: what is installed where, installing it, and upgrades."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from corral.bus.port import Handler
+from corral.frontend.backends import inventory, upgrades
+from corral.frontend.backends.decide.upgrades import UpgradePolicy
+from corral.frontend.backends.inventory import InventoryKeeper
+from corral.frontend.backends.operations import BackendOperations, WishGuard
+from corral.frontend.backends.planning import CatalogueSource, Lookups, Planner
+from corral.frontend.backends.store import Inventories, UpgradeChecks
+from corral.frontend.backends.upgrades import Upgrades
+from corral.frontend.nodes.room import NodesRoom
+from corral.frontend.operations.room import OperationsRoom
+from corral.frontend.record.room import Foundation, Loop, RecordRoom
+from corral.wire.subjects import INVENTORIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendsRoom:
+    galleries: CatalogueSource
+    inventory: InventoryKeeper
+    operations: BackendOperations
+    upgrades: Upgrades
+
+    @classmethod
+    def build(
+        cls,
+        foundation: Foundation,
+        nodes: NodesRoom,
+        operations: OperationsRoom,
+        lookups: Lookups,
+        *,
+        guard: WishGuard,
+        policy: UpgradePolicy,
+    ) -> Self:
+        database, clock, fleet = foundation.database, foundation.clock, nodes.fleet
+        keeper = InventoryKeeper(
+            Inventories(database),
+            operations.stores.intents,
+            fleet,
+            nodes.client,
+            clock,
+            dispatcher=operations.dispatcher.poke,
+        )
+        acts = BackendOperations(operations.service, fleet, keeper, Planner(lookups), guard)
+        checks = UpgradeChecks(database)
+        upgrader = Upgrades(checks, foundation.leader, fleet, keeper, lookups, acts, clock, policy=policy)
+        operations.peers.on_changed_backends += (keeper.poke.ring, upgrader.ask)
+        return cls(galleries=lookups.galleries, inventory=keeper, operations=acts, upgrades=upgrader)
+
+    def subscriptions(self) -> dict[str, Handler]:
+        return {INVENTORIES: self.inventory.on_message}
+
+    def loops(self, record: RecordRoom) -> dict[str, Loop]:
+        keeper, upgrader = self.inventory, self.upgrades
+        return {
+            "upgrades": record.every(upgrades.PERIOD, upgrader.poke, upgrader.tick, "upgrades"),
+            "inventory": record.every(inventory.PERIOD, keeper.poke, keeper.sweep, "inventory"),
+            "reports": record.every(inventory.PERIOD, keeper.news, keeper.take_news, "reports"),
+        }

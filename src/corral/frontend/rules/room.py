@@ -1,0 +1,49 @@
+"""Builds the rules' room: what the fleet shall have for ever, and the loop that brings it about."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+from corral.base.tasks import Poke
+from corral.frontend.backends.room import BackendsRoom
+from corral.frontend.nodes.room import NodesRoom
+from corral.frontend.operations.room import OperationsRoom
+from corral.frontend.record.room import Foundation, Loop, RecordRoom
+from corral.frontend.rules.enforcer import NOTICE_PERIOD, RuleEnforcer, RulePlaces
+from corral.frontend.rules.service import FleetRules, RuleGuard
+from corral.frontend.rules.store import FleetRuleStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesRoom:
+    service: FleetRules
+    enforcer: RuleEnforcer
+    reported: Poke
+    """Rung when a node told what it has."""
+
+    @classmethod
+    def build(
+        cls,
+        foundation: Foundation,
+        record: RecordRoom,
+        nodes: NodesRoom,
+        operations: OperationsRoom,
+        backends: BackendsRoom,
+        *,
+        guard: RuleGuard,
+    ) -> Self:
+        rules, clock = FleetRuleStore(foundation.database), foundation.clock
+        places = RulePlaces(nodes.fleet, backends.inventory, operations.stores.intents, backends.galleries)
+        service, acts = operations.service, backends.operations
+        enforcer = RuleEnforcer(rules, places, service, acts, record.events, foundation.leader, clock)
+        return cls(
+            service=FleetRules(rules, places, enforcer, service, acts, guard, clock),
+            enforcer=enforcer,
+            reported=backends.inventory.told,
+        )
+
+    def loops(self, record: RecordRoom) -> dict[str, Loop]:
+        return {
+            "fleet rules": partial(self.enforcer.run, self.reported),
+            "noticed by fleet rules": record.follow(NOTICE_PERIOD, self.enforcer.notice, "noticed by fleet rules"),
+        }

@@ -1,0 +1,139 @@
+"""Builds serving: where models run, what gateways know of it, and the loops that keep replicas as they should be."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from corral.base.tasks import Poke
+from corral.bus.port import Handler
+from corral.frontend.access.store import Keys
+from corral.frontend.backends.room import BackendsRoom
+from corral.frontend.models.room import ModelsRoom
+from corral.frontend.nodes.room import NodesRoom
+from corral.frontend.operations.room import OperationsRoom
+from corral.frontend.record.room import Foundation, Loop, RecordRoom
+from corral.frontend.serving import orphans, replica_health, unloading, view
+from corral.frontend.serving.decide.load_job import LoadPolicy
+from corral.frontend.serving.gateway_reports import GatewayReports, GatewayShares
+from corral.frontend.serving.load_jobs import Loads, LoadStores
+from corral.frontend.serving.loading import BackendLoader, LoadNeeds, ModelLoader, Scheduler, UsualLimits
+from corral.frontend.serving.orphans import Orphans
+from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
+from corral.frontend.serving.rollout import RESTORING_PERIOD, Restoring, Rollout
+from corral.frontend.serving.store.load_jobs import LoadJobs
+from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.frontend.serving.store.restorations import Restorations
+from corral.frontend.serving.unloading import NodeModels, Unloading
+from corral.frontend.serving.view import ViewKeeper, ViewSources
+from corral.wire.subjects import GATEWAY_SHARES, REPLICAS_EXITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSettings:
+    loads: LoadPolicy
+    usual: UsualLimits
+    admin_keys: Sequence[str] = field(repr=False)
+    metrics_public: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRooms:
+    """The rooms that serving stands on."""
+
+    record: RecordRoom
+    nodes: NodesRoom
+    operations: OperationsRoom
+    backends: BackendsRoom
+    models: ModelsRoom
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRoom:
+    replicas: ReplicaStore
+    loads: Loads
+    node_models: NodeModels
+    view: ViewKeeper
+    gateways: GatewayReports
+    shares: GatewayShares
+    health: ReplicaHealth
+    exits: ReplicaExits
+    rollout: Rollout
+    unloading: Unloading
+    restoring: Restoring
+    orphans: Orphans
+
+    @classmethod
+    def build(
+        cls,
+        foundation: Foundation,
+        rooms: EarlierRooms,
+        settings: ServingSettings,
+        replicas: ReplicaStore,
+        *,
+        loader: BackendLoader,
+        problems: Callable[[], Sequence[str]],
+    ) -> Self:
+        """`problems` are what control lacks at the moment; the gateways are told."""
+        nodes, models, intents = rooms.nodes, rooms.models.catalogue, rooms.operations.stores.intents
+        events, feed, clock = rooms.record.events, rooms.record.feed, foundation.clock
+        fleet, client, brake = nodes.fleet, nodes.client, nodes.brake
+        jobs, restorations = LoadJobs(foundation.database, foundation.secrets), Restorations(foundation.database)
+        health = ReplicaHealth(replicas, nodes.store, fleet, client, feed, clock, brake=brake)
+        gateways = GatewayReports(health, clock)
+        loads = _build_loads(rooms, LoadStores(jobs=jobs, replicas=replicas, nodes=nodes.store), settings, loader)
+        sources = ViewSources(
+            models=models,
+            replicas=replicas,
+            nodes=nodes.store,
+            keys=Keys(foundation.database),
+            admin_keys=settings.admin_keys,
+            fleet=fleet,
+            problems=problems,
+            brake=brake,
+            metrics_public=settings.metrics_public,
+        )
+        return cls(
+            replicas=replicas,
+            loads=loads,
+            node_models=NodeModels(replicas, fleet, client, feed, clock),
+            view=ViewKeeper(sources, clock),
+            gateways=gateways,
+            shares=GatewayShares(foundation.bus, gateways, foundation.frontend_id, clock),
+            health=health,
+            exits=ReplicaExits(replicas, health, clock),
+            rollout=Rollout(restorations, replicas, fleet, rooms.backends.galleries, gateways, health, feed, clock),
+            unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
+            restoring=Restoring(restorations, replicas, intents, nodes.store, fleet, models, loads, clock),
+            orphans=Orphans(replicas, jobs, events, foundation.leader, fleet, client, feed, clock, brake=brake),
+        )
+
+    def subscriptions(self) -> dict[str, Handler]:
+        return {GATEWAY_SHARES: self.shares.on_message, REPLICAS_EXITED: self.exits.on_message}
+
+    def loops(self, record: RecordRoom) -> dict[str, Loop]:
+        unload, restore = record.when_new(self.unloading.sweep), record.when_new(self.restoring.sweep)
+        refresh = record.when_new(self.view.refresh, mark=self.view.mark)
+        return {
+            "loads": self.loads.run,
+            "replicas": record.every(replica_health.PERIOD, self.health.poke, self.health.sweep, "replicas"),
+            "unloading": record.every(unloading.PERIOD, Poke(), unload, "unloading"),
+            "restoring": record.every(RESTORING_PERIOD, Poke(), restore, "restoring"),
+            "orphans": record.every(orphans.PERIOD, Poke(), self.orphans.sweep, "orphans"),
+            "view": record.follow(view.PERIOD, refresh, "view"),
+        }
+
+
+def _build_loads(rooms: EarlierRooms, stores: LoadStores, settings: ServingSettings, loader: BackendLoader) -> Loads:
+    nodes, models = rooms.nodes, rooms.models.catalogue
+    needs = LoadNeeds(rooms.operations.stores.intents, rooms.backends.operations)
+    return Loads(
+        stores,
+        models,
+        Scheduler(nodes.fleet, stores.replicas),
+        ModelLoader(nodes.client, models, nodes.tokens, loader, needs, usual=settings.usual),
+        rooms.record.feed,
+        rooms.record.clock,
+        policy=settings.loads,
+        board=rooms.operations.progress,
+        engines=nodes.logs,
+    )
