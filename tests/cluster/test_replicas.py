@@ -84,7 +84,7 @@ async def fleet(tmp_path: Path, database_source: DatabaseSource) -> AsyncIterato
     (models / "parrot.yaml").write_text(MODEL, encoding="utf-8")
     async with (
         database_source.fresh_url("sqlite") as url,
-        Cluster(tmp_path, database_url=url, settings={"models": models}) as cluster,
+        Cluster(tmp_path, database_url=url, settings={"models_path": models}) as cluster,
         aiohttp.ClientSession() as session,
     ):
         worker = cluster.worker("w1")
