@@ -48,8 +48,10 @@ def labels_are_kept(wanted: Mapping[NodeId, Mapping[str, str]], nodes: Mapping[N
 async def statuses_follow_from_facts(frontend: ClusterFrontend, seen: Mapping[NodeId, NodeDetail]) -> None:
     """What a frontend answers is the pure function of what is stored, by its own clock."""
     context = frontend.control.context
-    stored = {node.id: node for node in await Nodes(context.database).all()}
+    stored = {node.id: node for node in await Nodes(context.foundation.database).all()}
     assert stored.keys() == seen.keys(), f"{frontend.name} does not list what is stored"
     for node_id, node in stored.items():
-        expected = status_of(node.facts, frontend.clock.now(), context.fleet.policy, context.hearing.current)
+        expected = status_of(
+            node.facts, frontend.clock.now(), context.nodes.fleet.policy, context.nodes.hearing.current
+        )
         assert seen[node_id].status == expected, f"{frontend.name} says {seen[node_id].status} instead of {expected}"

@@ -221,7 +221,7 @@ class RegistryMachine(RuleBasedStateMachine):
         then = then_plan.aim(first.after(self.state))
         self._runner.run(self._do(first, self.quick))
         self._note_ids(self._runner.run(self.nodes.all()))
-        self._runner.run(self._hold(self.slow.control.health.sweep(), self._do(then, self.quick)))
+        self._runner.run(self._hold(self.slow.control.context.nodes.health.sweep(), self._do(then, self.quick)))
         self._runner.run(self._judge(then.after(first.after(self.state))))
 
     @rule(seconds=st.sampled_from([3, 15, 33]))
@@ -242,7 +242,7 @@ class RegistryMachine(RuleBasedStateMachine):
     async def _pass_time(self, duration: timedelta) -> None:
         await self.clock.advance(duration)
         for frontend in (self.quick, self.slow):
-            await frontend.control.context.hearing.tick()
+            await frontend.control.context.nodes.hearing.tick()
 
     async def _do(self, act: Act, frontend: Frontend) -> None:
         """Do it; that it was refused shows in what became of the fleet."""
@@ -266,10 +266,10 @@ class RegistryMachine(RuleBasedStateMachine):
             interval=INTERVAL,
         )
         trusted_by = "corral up" if act.detail.endswith("+") else None
-        await context.registry.register(registration, secret=secret, trusted_by=trusted_by)
+        await context.nodes.registry.register(registration, secret=secret, trusted_by=trusted_by)
 
     async def _change(self, act: Act, node_id: NodeId, context: AdminContext) -> None:
-        registry = context.registry
+        registry = context.nodes.registry
         match act.verb:
             case "approve":
                 await registry.approve(node_id, by=PERSON)
@@ -285,7 +285,7 @@ class RegistryMachine(RuleBasedStateMachine):
                 await registry.remove(node_id, by=PERSON)
             case "beat":
                 heartbeat = Heartbeat(at=self.clock.now())
-                await context.heartbeats.beat(node_id, _Anyone(), lambda: heartbeat)
+                await context.nodes.heartbeats.beat(node_id, _Anyone(), lambda: heartbeat)
 
     async def _judge(self, *allowed: State) -> None:
         """Check that the stored fleet is one of the expected ones, that it was announced, and that the record is
@@ -314,7 +314,7 @@ class RegistryMachine(RuleBasedStateMachine):
             expected = self._status(node)
             assert node.announced is expected, f"{expected} of {node.name} was not announced"
             for frontend in (self.quick, self.slow):
-                seen = frontend.control.context.fleet.see(node).status
+                seen = frontend.control.context.nodes.fleet.see(node).status
                 assert seen is expected, f"{node.name} is seen as {seen}, expected {expected}"
 
     def _status(self, node: Node) -> NodeStatus:
@@ -331,7 +331,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     async def _check_record(self) -> None:
         """No gap, no announcement that contradicts the last one, no id that went without being removed."""
-        for stored in await self.quick.control.context.events.after(self.last_event, limit=100_000):
+        for stored in await self.quick.control.context.record.events.after(self.last_event, limit=100_000):
             self.last_event += 1
             assert stored.sequence == self.last_event
             event = stored.event
