@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, cast
 
 from corral.base.clock import SystemClock
-from corral.gateway.config import GatewayConfig, Limits, TimeOuts
+from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.dispatch import RequestDispatcher, Tasks
 from corral.gateway.exchange import Services
 from corral.gateway.pool import Pool
@@ -86,8 +86,8 @@ class Wire(asyncio.Transport):
 class WirePool(Pool):
     """Makes new connections at once, to origins that exist only here."""
 
-    def __init__(self, limits: Limits, time_outs: TimeOuts, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(limits, time_outs, loop)
+    def __init__(self, config: GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(config.limits, config.time_outs, loop, control=Origin.of(config.control_url))
         self.wires: list[Wire] = []
         self.journal: list[bytes] = []
         """All writes to all engines and to control, in order."""
@@ -128,7 +128,7 @@ class WireGateway:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         config = GatewayConfig(control_url="http://control:1", control_key="x", limits=Limits(head=4096, body=4096))
         directory, tasks = Directory(), InlineTasks()
-        self.pool = WirePool(config.limits, config.time_outs, loop)
+        self.pool = WirePool(config, loop)
         self.services = Services(
             config=config,
             clock=SystemClock(),

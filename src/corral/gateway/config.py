@@ -180,6 +180,9 @@ class Limits:
     """A count: requests that wait for one model."""
     idle_upstream: int = 1024
     """A count: unused connections kept for one replica."""
+    idle_control: int = 8
+    """A count: unused connections kept for control. Each request that changes something opens a new one, so without a
+    small limit strangers could use up our descriptors with requests that control refuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

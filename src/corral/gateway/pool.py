@@ -18,12 +18,14 @@ class Pool:
         time_outs: TimeOuts,
         loop: asyncio.AbstractEventLoop,
         *,
+        control: Origin,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`tls` holds the trusted certificates for origins with TLS."""
         self._limits = limits
         self._time_outs = time_outs
         self._loop = loop
+        self._control = control
         self._tls = tls
         self._batcher = WriteBatcher(loop.call_soon)
         self._open: set[UpstreamConnection] = set()
@@ -69,7 +71,8 @@ class Pool:
 
     def release(self, connection: UpstreamConnection) -> None:
         idle = self._idle.setdefault(connection.origin, [])
-        if len(idle) >= self._limits.idle_upstream:
+        is_control = connection.origin == self._control
+        if len(idle) >= (self._limits.idle_control if is_control else self._limits.idle_upstream):
             connection.abort()
             return
         connection.idle_since = self._loop.time()

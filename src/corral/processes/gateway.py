@@ -139,7 +139,7 @@ def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
     loop = asyncio.get_running_loop()
     directory, tasks = Directory(now=loop.time()), Tasks()
     control = Origin.of(config.control_url)
-    pool = Pool(config.limits, config.time_outs, loop, tls=config.control_tls)
+    pool = Pool(config.limits, config.time_outs, loop, control=control, tls=config.control_tls)
     directory.on_change(lambda: pool.keep_only({control, *directory.origins()}))
     return Services(
         config=config,

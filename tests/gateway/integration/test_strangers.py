@@ -286,6 +286,16 @@ async def test_a_source_whose_proofs_fail_is_refused_by_the_gateway(gateway: Gat
     assert (await gateway.ask(request(chat()))).status == 200
 
 
+async def test_requests_that_control_refuses_leave_few_connections_to_it(gateway: GatewayWorld) -> None:
+    """Each opens one, since it cannot be sent twice; kept, they would use up the descriptors of the process."""
+    gateway.control.denied_bearers = {"a guess"}
+    guess = request(b"{}", path="/api/node/n1/heartbeat", key="a guess")
+    services = gateway.gateway.services
+    for _ in range(3 * services.config.limits.idle_control):
+        assert (await gateway.ask(guess)).status == 401
+    await gateway.until(lambda: services.pool.open_count <= services.config.limits.idle_control)
+
+
 async def test_a_bearer_that_control_refuses_later_is_not_known_any_more(gateway: GatewayWorld) -> None:
     beat = request(b"{}", path="/api/node/n1/heartbeat", key="revoked")
     assert (await gateway.ask(beat)).status == 200
