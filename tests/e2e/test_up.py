@@ -225,12 +225,22 @@ def normalised(line: str) -> str:
     return re.sub(r" \S*/\.(local|venv)/", r" …/.\1/", line)
 
 
+def reserve_ports(data: Path) -> None:
+    """Choose the ports of two workers before the start: fleets of other tests that start now take the usual ones."""
+    file = data / "workers" / "ports.json"
+    file.parent.mkdir(mode=0o700, parents=True)
+    data.chmod(0o700)
+    file.write_text(json.dumps({number: lasting_range(STEP).start for number in (1, 2)}))
+    file.chmod(0o600)
+
+
 def test_a_healthy_start_prints_exactly_what_the_readme_shows(tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     shown = readme.partition("```text\nAdministrator key:")[2].partition("```")[0]
     lines = ("Administrator key:" + shown).rstrip().splitlines()
     command = [str(Path(sys.executable).parent / "corral"), "up", "--port", "0"]
     variables = {"CORRAL_NATS_PORT": str(lasting_port())}
+    reserve_ports(tmp_path / ".local" / "share" / "corral")
 
     with on_a_terminal(command, tmp_path, **variables) as screen:
         wait_until(lambda: "Try: " in screen() and screen().endswith("\n"), "the fleet to be ready", seconds=180)
@@ -278,11 +288,7 @@ def test_a_signal_while_it_starts_ends_it_too(start_up: Any) -> None:
 
 @pytest.fixture
 def own_ports(tmp_path: Path) -> None:
-    """For two workers: the fleets of other tests would take those that everybody begins with."""
-    file = tmp_path / "fleet" / "workers" / "ports.json"
-    file.parent.mkdir(mode=0o700, parents=True)
-    file.write_text(json.dumps({number: lasting_range(STEP).start for number in (1, 2)}))
-    file.chmod(0o600)
+    reserve_ports(tmp_path / "fleet")
 
 
 @pytest.mark.usefixtures("own_ports")
