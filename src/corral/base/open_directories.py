@@ -242,7 +242,7 @@ class ConfinedPath:
 
     @property
     def identity(self) -> tuple[int, int, str]:
-        """The same for every path that leads here."""
+        """Equal for all paths that lead to this entry."""
         status = os.fstat(self.directory)
         return status.st_dev, status.st_ino, self.name
 

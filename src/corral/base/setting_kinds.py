@@ -59,7 +59,7 @@ class SettingKind(Generic[T]):
         return self.holds_password is not None
 
     def into(self, convert: Callable[[T], U]) -> "SettingKind[U]":
-        """The same texts, read as another value. Not for kinds with tables."""
+        """Return a kind that accepts these texts and converts what they mean. Not for kinds with tables."""
         plain: SettingKind[Any] = self
         return replace(plain, read=lambda text: convert(self.read(text)))
 

@@ -69,7 +69,7 @@ def revoked_event(record: ApiKey, *, at: datetime, by: str) -> Event:
 
 
 class KeyAudience(Protocol):
-    """Those who check keys without asking control each time: the gateways."""
+    """The gateways, which check keys by the view instead of asking control."""
 
     async def reach(self, hash: str, *, is_valid: bool) -> tuple[str, ...]:
         """Wait until all know that a key is valid, or is not; returns who did not confirm in time."""

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _PATIENCE: Final = timedelta(seconds=3)
 """How long an operation waits for galleries that are away, before only the nodes can tell."""
 _PATIENCE_BESIDE: Final = timedelta(minutes=2)
-"""The same for what nobody waits for."""
+"""The limit for background lookups."""
 _PATIENCE_ASKED: Final = timedelta(seconds=20)
 """How long a person waits who asked for the newest version: less than clients wait for an answer."""
 

@@ -21,6 +21,6 @@ class ControlReadiness:
         return self.known()
 
     def known(self) -> list[str]:
-        """The same as of the last look at the database, which is at most a second ago while control runs."""
+        """Return the problems as of the last check of the database, at most a second ago while control runs."""
         found = [] if self._bus.connected else ["NATS is not connected"]
         return found if self._database.is_answering else [*found, "the database does not answer"]

@@ -58,7 +58,7 @@ class Models:
         self._take(await asyncio.to_thread(_read_directory, self.directory, self._known))
 
     def scan(self) -> None:
-        """The same at once, for a start."""
+        """Read what changed without a thread: before the event loop serves anybody."""
         self._take(_read_directory(self.directory, self._known))
 
     def _take(self, read: Mapping[str, ReadFile] | ModelProblem | None) -> None:

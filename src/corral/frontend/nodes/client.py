@@ -207,13 +207,13 @@ class NodeClient:
             raise NodeRefused(outcome.error or "the node did not say why", node_id=node_id)
 
     async def running(self, node_id: NodeId) -> list[ReportedProcess]:
-        """The node's own report of its processes."""
+        """Return the node's own report of its processes. A node that nobody answers for counts as unhealthy."""
         subject = subjects.models_running(node_id)
         contact, reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
         return _processes(node_id, contact, reply)
 
     async def glimpse(self, node_id: NodeId) -> list[ReportedProcess]:
-        """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
+        """Return the node's report of its processes, for background checks: no answer does not make it unhealthy."""
         subject = subjects.models_running(node_id)
         contact, reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
         return _processes(node_id, contact, reply)
@@ -225,7 +225,7 @@ class NodeClient:
         return _listed(node_id, reply)
 
     async def glimpse_backends(self, node_id: NodeId, *, within: timedelta = LIST_WITHIN) -> list[InstalledBackend]:
-        """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
+        """Return the backends on the node's disk, for background checks: no answer does not make it unhealthy."""
         subject = subjects.backend_list(node_id)
         _, reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), ListReply, within)
         return _listed(node_id, reply)

@@ -41,7 +41,7 @@ PERIOD: Final = timedelta(seconds=10)
 _SPACING: Final = 0.4
 """Seconds between two rounds."""
 _SPACING_PER_TARGET: Final = 0.001
-"""The same for large operations, whose every word is long."""
+"""Seconds added to the spacing for each target: messages about large operations are long."""
 _MOST_KEPT: Final = 500
 
 

@@ -53,7 +53,7 @@ class ProgressBoard:
         return self._known.get(operation, {})
 
     def look(self, operation: Operation) -> Mapping[NodeId, Progress]:
-        """The same for somebody who will probably look again: while it runs, its nodes are listened to."""
+        """Return the progress per node, and subscribe to its nodes while it runs: the caller will look again."""
         if operation.state is OperationState.RUNNING:
             self._looked_until[operation.id] = self._clock.monotonic() + _LOOK_LASTS
             if operation.id not in self._heard:

@@ -171,7 +171,7 @@ class Operations:
         return changed
 
     async def take_back(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
-        """The same for somebody who was told so by another frontend."""
+        """Cancel what can still be cancelled, without telling other frontends: one of them told us."""
         now = self._clock.now()
 
         def taken_back(known: Intent) -> Intent | None:
@@ -212,7 +212,7 @@ class Operations:
         return await self._store.dismiss(id, at=self._clock.now())
 
     async def dismiss_quietly(self, id: OperationId) -> bool:
-        """The same for somebody who was told so by another frontend; only what failed can be meant."""
+        """Dismiss a failed operation, without telling other frontends: one of them told us."""
         known = await self._store.get(id)
         is_failed = known is not None and known.state is OperationState.FAILED
         return is_failed and await self._store.dismiss(id, at=self._clock.now())

@@ -161,7 +161,8 @@ class NodeModels:
             await self._clock.sleep(_LOOK_SECONDS)
 
     async def unload_everywhere(self, model: str, *, by: str) -> None:
-        """The same for every node that serves it. One that fails holds up none, and is what this then fails with."""
+        """Unload the model on every node that serves it. A node that fails does not stop the others; then its error is
+        raised."""
         nodes = sorted({one.node_id for one in await self._replicas.of_model(model) if one.state in LIVE})
         failures: list[CorralError] = []
 
