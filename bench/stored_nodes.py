@@ -7,7 +7,7 @@ from corral.base.ids import new_node_id
 from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.db import Database
-from corral.wire.labels import NodeLabels
+from corral.wire.nodes import NodeLabels
 
 _HOUR: Final = timedelta(hours=1)
 _GIBIBYTE: Final = 1024**3

@@ -12,16 +12,9 @@ from corral.base.errors import InvalidInput
 from corral.wire import files as file_transfer
 from corral.wire import go_json
 from corral.wire.backends import InstalledBackend
+from corral.wire.galleries import BackendRow
 from corral.wire.nodes import InitialLines, LiveLine, NodeView
-from corral.wire.operation_views import (
-    Acknowledgement,
-    BackendRow,
-    History,
-    JobStarted,
-    JobStatus,
-    NodeBackendAsk,
-    OperationItems,
-)
+from corral.wire.operation_views import Acknowledgement, History, JobStarted, JobStatus, NodeBackendAsk, OperationItems
 from corral.wire.refusals import Acknowledged, Refusal
 from corral.wire.registration import (
     ApproveResponse,

@@ -23,8 +23,7 @@ from corral.cli.output import (
     styled,
 )
 from corral.cli.units import age, duration_text, moment
-from corral.wire.keys import Scope
-from corral.wire.nodes import CreatedKey, CreateKey, KeyView, RevokedKey
+from corral.wire.keys import CreatedKey, CreateKey, KeyView, RevokedKey, Scope
 
 if TYPE_CHECKING:
     from corral.frontend.config import ControlConfig

@@ -12,9 +12,10 @@ from corral.base.words import listed
 from corral.cli.client import ApiClient, Query, api_path
 from corral.cli.connection import target_of
 from corral.cli.options import given_flags
+from corral.wire.galleries import FleetBackends
 from corral.wire.models import ModelList
 from corral.wire.nodes import NodeDetail, NodePage
-from corral.wire.operation_views import FleetBackends, OperationPage, OperationView
+from corral.wire.operation_views import OperationPage, OperationView
 
 F = TypeVar("F", bound=Callable[..., Any])
 OPERATIONS_PATH: Final = "/api/v1/operations"

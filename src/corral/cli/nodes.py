@@ -29,8 +29,7 @@ from corral.cli.output import (
 )
 from corral.cli.units import SHORT_ID, ago, moment, share, size
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.wire.labels import AUTOMATIC
-from corral.wire.nodes import NodeDetail
+from corral.wire.nodes import AUTOMATIC, NodeDetail
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

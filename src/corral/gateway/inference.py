@@ -17,7 +17,7 @@ from corral.gateway.upstream import TIME_OUTS, AnswerHead, Origin, UpstreamFailu
 from corral.gateway.usage import AnswerTail
 from corral.gateway.view import UpstreamReplica
 from corral.wire.adapter import MODEL_GONE_STATUS
-from corral.wire.inference import ROUTE_USES
+from corral.wire.models import ROUTE_USES
 from corral.wire.view import KeyEntry, ModelEntry
 
 _VERSION: Final = b"/v1"

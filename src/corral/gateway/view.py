@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 from corral.base.errors import InvalidInput
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.upstream import Origin
-from corral.wire.inference import ADAPTED_ROUTES
+from corral.wire.models import ADAPTED_ROUTES
 from corral.wire.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply, keys_digest
 
 

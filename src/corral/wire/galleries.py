@@ -1,10 +1,74 @@
-"""Answers about galleries and about what is outdated."""
+"""Answers about backends: what nodes have, what galleries offer, what is outdated."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from corral.wire.backends import Gallery
-from corral.wire.operation_views import BackendNodeRow
+
+
+class NodeBackendView(msgspec.Struct, kw_only=True):
+    node_id: str
+    node_name: str
+    node_status: str
+    is_system: bool
+    installed_at: str
+    version: str
+    uri: str
+    digest: str
+    seen_at: str
+    """When the node said so."""
+    age_seconds: float = 0.0
+    """How long ago that was."""
+
+
+class FleetBackendView(msgspec.Struct, kw_only=True):
+    name: str
+    is_meta: bool
+    nodes: list[NodeBackendView]
+
+
+class FleetBackends(msgspec.Struct, kw_only=True):
+    items: list[FleetBackendView]
+    unheard: list[str] = []
+    """Names of nodes that have never said what they have."""
+
+
+class BackendMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
+    name: str = msgspec.field(default_factory=str)
+    gallery_url: str = ""
+    installed_at: str = ""
+    version: str = ""
+    uri: str = ""
+    digest: str = ""
+
+
+class ReportAge(msgspec.Struct, kw_only=True):
+    """What Corral adds: how old the word of a node is."""
+
+    seen_at: str
+    age_seconds: float
+
+
+class BackendNodeRow(msgspec.Struct, kw_only=True, omit_defaults=True):
+    node_id: str = msgspec.field(default_factory=str)
+    node_name: str = msgspec.field(default_factory=str)
+    node_status: str = msgspec.field(default_factory=str)
+    version: str = ""
+    digest: str = ""
+    uri: str = ""
+    installed_at: str = ""
+    corral: ReportAge | UnsetType = UNSET
+
+
+class BackendRow(msgspec.Struct, kw_only=True):
+    """One item of `GET /backends`; at the top what the first node says."""
+
+    name: str = msgspec.field(name="Name")
+    run_file: str = msgspec.field(name="RunFile", default="")
+    is_meta: bool = msgspec.field(name="IsMeta")
+    is_system: bool = msgspec.field(name="IsSystem")
+    metadata: BackendMetadata = msgspec.field(name="Metadata")
+    nodes: list[BackendNodeRow]
 
 
 class Reports(msgspec.Struct, kw_only=True):

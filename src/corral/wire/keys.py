@@ -1,4 +1,4 @@
-"""API keys as all processes know them: their form, their scopes, and the routes that need none."""
+"""API keys: their form, their scopes, the routes that need none, and what administrators see of them."""
 
 import hashlib
 import hmac
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from corral.base.ids import KeyId, NodeId, new_secret
 from corral.wire.registration import MAX_BODY
@@ -153,3 +155,41 @@ def find_keyless(method: bytes, path: bytes) -> KeylessRoute | None:
     if route is not None:
         return route
     return next((route for own, pattern, route in _PATTERNS if own == method and pattern.fullmatch(path)), None)
+
+
+class KeyView(msgspec.Struct, kw_only=True):
+    """An API key without its secret part."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+    state: str
+    """`active`, `expired` or `revoked`."""
+
+
+class CreatedKey(KeyView, kw_only=True):
+    key: str
+    """Shown this once; only its hash is stored."""
+    unconfirmed_gateways: list[str] = []
+    """Gateways that did not say within two seconds that they know it; it may not work there yet."""
+
+
+class RevokedKey(msgspec.Struct, kw_only=True):
+    """The answer to a revocation that some gateways did not confirm."""
+
+    id: str
+    unconfirmed_gateways: list[str]
+    """Gateways that did not say within two seconds that they refuse it; it may still work there."""
+
+
+class CreateKey(msgspec.Struct, kw_only=True):
+    """Body of `POST /api/v1/keys`."""
+
+    name: str
+    scopes: list[str]
+    expires_in: str = ""
+    """A duration such as `30d`; empty for a key that never expires."""

@@ -1,4 +1,9 @@
-"""Answers about nodes: what administrators see of them, and their log lines."""
+"""Nodes: what administrators see of them, their log lines, their labels, and how much video memory models may use."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -76,44 +81,6 @@ class NodePage(msgspec.Struct, kw_only=True):
     """Why nothing is evicted or rescheduled now; empty when all is well."""
 
 
-class KeyView(msgspec.Struct, kw_only=True):
-    """An API key without its secret part."""
-
-    id: str
-    name: str
-    scopes: list[str]
-    created_at: str
-    created_by: str
-    expires_at: str | None
-    revoked_at: str | None
-    state: str
-    """`active`, `expired` or `revoked`."""
-
-
-class CreatedKey(KeyView, kw_only=True):
-    key: str
-    """Shown this once; only its hash is stored."""
-    unconfirmed_gateways: list[str] = []
-    """Gateways that did not say within two seconds that they know it; it may not work there yet."""
-
-
-class RevokedKey(msgspec.Struct, kw_only=True):
-    """The answer to a revocation that some gateways did not confirm."""
-
-    id: str
-    unconfirmed_gateways: list[str]
-    """Gateways that did not say within two seconds that they refuse it; it may still work there."""
-
-
-class CreateKey(msgspec.Struct, kw_only=True):
-    """Body of `POST /api/v1/keys`."""
-
-    name: str
-    scopes: list[str]
-    expires_in: str = ""
-    """A duration such as `30d`; empty for a key that never expires."""
-
-
 class EventView(msgspec.Struct, kw_only=True):
     """One entry of the record, also the `data` of a server-sent event."""
 
@@ -176,3 +143,182 @@ class LiveLine(msgspec.Struct, kw_only=True, tag="line", tag_field="type"):
 
 
 LogFrame = InitialLines | LiveLine
+
+
+MAX_KEY: Final = 128
+MAX_VALUE: Final = 255
+MAX_LABELS: Final = 256
+
+NODE_NAME: Final = "node.name"
+REPLICA_SLOTS: Final = "node.replica-slots"
+GPU_VENDOR: Final = "gpu.vendor"
+GPU_VRAM: Final = "gpu.vram"
+AUTOMATIC: Final = frozenset({NODE_NAME, REPLICA_SLOTS, GPU_VENDOR, GPU_VRAM})
+
+_GIB = 1024**3
+_VRAM_BUCKETS = ((80, "80GB+"), (48, "48GB"), (24, "24GB"), (16, "16GB"), (8, "8GB"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLabels:
+    """Three layers, so that a re-registration replaces the worker's words and keeps the people's."""
+
+    reported: Mapping[str, str] = field(default_factory=dict)
+    """From the last registration, with the automatic ones."""
+    admin: Mapping[str, str] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
+    """Reported labels that a person took away; they stay away when the worker reports them again."""
+
+    @property
+    def effective(self) -> dict[str, str]:
+        kept = {key: value for key, value in self.reported.items() if key not in self.removed}
+        return dict(sorted({**kept, **self.admin}.items()))
+
+    def report(self, reported: Mapping[str, str], automatic: Mapping[str, str]) -> "NodeLabels":
+        """Take in a registration. Labels once reported stay; automatic ones are facts and always come back.
+
+        A node has at most MAX_LABELS, people's included. Of more, those go first whose last report is the oldest.
+        """
+        latest = {key: value for key, value in reported.items() if key not in automatic}
+        earlier = {key: value for key, value in self.reported.items() if key not in latest and key not in automatic}
+        oldest_first = {**earlier, **latest, **automatic}
+        room = max(MAX_LABELS - len(self.admin.keys() - oldest_first.keys()), len(automatic))
+        kept = dict(list(oldest_first.items())[-room:])
+        return replace(self, reported=kept, removed=self.removed & kept.keys() - AUTOMATIC)
+
+    def replace_all(self, labels: Mapping[str, str]) -> "NodeLabels":
+        """Set exactly these labels and no others."""
+        return replace(self, admin=dict(labels), removed=frozenset(self.reported) - frozenset(labels))
+
+    def merge(self, labels: Mapping[str, str]) -> "NodeLabels":
+        """Set these labels and keep the others."""
+        return replace(self, admin={**self.admin, **labels}, removed=self.removed - frozenset(labels))
+
+    def remove(self, key: str) -> "NodeLabels":
+        admin = {name: value for name, value in self.admin.items() if name != key}
+        removed = self.removed | {key} if key in self.reported else self.removed
+        return replace(self, admin=admin, removed=removed)
+
+
+def automatic_labels(*, name: str, replica_slots: int, gpu_vendor: str, total_vram: int) -> dict[str, str]:
+    """What Corral derives from the registration itself."""
+    labels = {NODE_NAME: name, REPLICA_SLOTS: str(replica_slots)}
+    if gpu_vendor:
+        labels[GPU_VENDOR] = gpu_vendor
+    if total_vram > 0:
+        labels[GPU_VRAM] = vram_bucket(total_vram)
+    return labels
+
+
+def vram_bucket(total_vram: int) -> str:
+    gib = total_vram // _GIB
+    return next((name for least, name in _VRAM_BUCKETS if gib >= least), f"{gib}GB")
+
+
+def label_growth_problem(before: NodeLabels, after: NodeLabels) -> str | None:
+    """Why a node must not get these labels too; None when it may. What it has already, it may keep."""
+    count = len(after.effective)
+    if count <= MAX_LABELS or count <= len(before.effective):
+        return None
+    return f"the node would have {count} labels, and {MAX_LABELS} are the most"
+
+
+def label_problem(labels: Mapping[str, str]) -> str | None:
+    """Why these labels cannot be stored; None when they can."""
+    if len(labels) > MAX_LABELS:
+        return f"more than {MAX_LABELS} labels"
+    for key, value in labels.items():
+        if not key:
+            return "a label has an empty key"
+        if len(key) > MAX_KEY:
+            return f"label key {key[:32]!r}… exceeds {MAX_KEY} characters"
+        if len(value) > MAX_VALUE:
+            return f"the value of label {key!r} exceeds {MAX_VALUE} characters"
+    return None
+
+
+def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Whether the labels contain every pair of the selector."""
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+_UNITS: Final = {
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+    "tib": 1024**4,
+}
+_NUMBER = r"(\d+(?:\.\d+)?|\.\d+)"
+_PERCENT = re.compile(_NUMBER + r"\s*%")
+_SIZE = re.compile(_NUMBER + r"\s*([kmgt]i?b|b)")
+_BARE = re.compile(_NUMBER)
+MAX_VRAM_BUDGET: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class VramBudget:
+    """A share of the whole, or a number of bytes, or neither: no budget."""
+
+    fraction: float | None = None
+    size: int | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Read the grammar; ValueError with a sentence when it does not fit."""
+        cleaned = text.strip().lower()
+        if not cleaned or cleaned == "0":
+            return cls()
+        if len(cleaned) > MAX_VRAM_BUDGET:
+            raise ValueError(f"vram budget exceeds {MAX_VRAM_BUDGET} characters")
+        if match := _PERCENT.fullmatch(cleaned):
+            return cls(fraction=_checked_fraction(float(match[1]) / 100, text))
+        if match := _SIZE.fullmatch(cleaned):
+            return cls(size=_checked_size(float(match[1]) * _UNITS[match[2]], text))
+        if match := _BARE.fullmatch(cleaned):
+            return cls._read_bare(float(match[1]), text)
+        raise ValueError(f'vram budget "{text}" is not a percentage, a fraction or a size (80%, 0.8, 12GB, 8GiB)')
+
+    @classmethod
+    def _read_bare(cls, number: float, text: str) -> Self:
+        if number <= 1:
+            return cls(fraction=_checked_fraction(number, text))
+        if not number.is_integer():
+            raise ValueError(f'vram budget "{text}" is neither a fraction up to 1 nor a whole number of bytes')
+        return cls(size=_checked_size(number, text))
+
+    @classmethod
+    def read_lenient(cls, text: str) -> Self:
+        """For what workers report: nonsense means no budget."""
+        try:
+            return cls.read(text)
+        except ValueError:
+            return cls()
+
+    def ceiling(self, total: int) -> int:
+        """The budget in bytes on a machine with so much memory; 0 when there is no budget."""
+        if self.fraction is not None:
+            return int(total * self.fraction)
+        if self.size is not None:
+            return min(self.size, total) if total else self.size
+        return 0
+
+
+def _checked_fraction(fraction: float, text: str) -> float:
+    if fraction > 1:
+        raise ValueError(f'vram budget "{text}" exceeds 100%')
+    if fraction <= 0:
+        raise ValueError(f'vram budget "{text}" must be more than zero')
+    return fraction
+
+
+def _checked_size(size: float, text: str) -> int:
+    if size < 1:
+        raise ValueError(f'vram budget "{text}" must be more than zero')
+    if size >= 2**63:
+        raise ValueError(f'vram budget "{text}" is larger than any machine')
+    return int(size)

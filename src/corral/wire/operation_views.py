@@ -1,4 +1,4 @@
-"""Operations and backends as the admin API takes and shows them.
+"""Operations and fleet rules as the admin API takes and shows them.
 
 A field with a default factory is always sent, any other default is not, where LocalAI's clients read it.
 """
@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from corral.wire.broadcasts import NodeProgress
 
-# Corral's own form.
+# Operations in Corral's own form.
 
 
 class OperationAsk(msgspec.Struct, kw_only=True):
@@ -118,34 +118,7 @@ class Plan(msgspec.Struct, kw_only=True):
     items: list[PlannedView]
 
 
-class NodeBackendView(msgspec.Struct, kw_only=True):
-    node_id: str
-    node_name: str
-    node_status: str
-    is_system: bool
-    installed_at: str
-    version: str
-    uri: str
-    digest: str
-    seen_at: str
-    """When the node said so."""
-    age_seconds: float = 0.0
-    """How long ago that was."""
-
-
-class FleetBackendView(msgspec.Struct, kw_only=True):
-    name: str
-    is_meta: bool
-    nodes: list[NodeBackendView]
-
-
-class FleetBackends(msgspec.Struct, kw_only=True):
-    items: list[FleetBackendView]
-    unheard: list[str] = []
-    """Names of nodes that have never said what they have."""
-
-
-# LocalAI's form.
+# Operations in LocalAI's form.
 
 
 class NodeBackendAsk(msgspec.Struct, kw_only=True):
@@ -287,39 +260,88 @@ class JobStatus(msgspec.Struct, kw_only=True, rename="camel"):
     completed: bool | UnsetType = UNSET
 
 
-class BackendMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
-    name: str = msgspec.field(default_factory=str)
-    gallery_url: str = ""
-    installed_at: str = ""
-    version: str = ""
+# Fleet rules.
+
+
+class RuleAsk(msgspec.Struct, kw_only=True):
+    """A backend that every node with these labels shall have."""
+
+    name: str
+    backend: str
+    """A name in a gallery; with a uri, what the backend shall be called."""
+    labels: dict[str, str] = {}
+    """None mean every node."""
     uri: str = ""
-    digest: str = ""
+    alias: str = ""
 
 
-class ReportAge(msgspec.Struct, kw_only=True):
-    """What Corral adds: how old the word of a node is."""
+class RulesAsk(msgspec.Struct, kw_only=True):
+    """Body of `PUT /api/v1/fleet-rules`, and of its plan: the whole set."""
 
-    seen_at: str
-    age_seconds: float
-
-
-class BackendNodeRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    node_id: str = msgspec.field(default_factory=str)
-    node_name: str = msgspec.field(default_factory=str)
-    node_status: str = msgspec.field(default_factory=str)
-    version: str = ""
-    digest: str = ""
-    uri: str = ""
-    installed_at: str = ""
-    corral: ReportAge | UnsetType = UNSET
+    rules: list[RuleAsk]
+    prune: str = ""
+    """What else is deleted: nothing, `demanded` for what rules demanded until now, `all` for what none demands."""
 
 
-class BackendRow(msgspec.Struct, kw_only=True):
-    """One item of `GET /backends`; at the top what the first node says."""
+class RuleView(msgspec.Struct, kw_only=True):
+    name: str
+    backend: str
+    labels: dict[str, str]
+    uri: str
+    alias: str
+    made_by: str
+    made_at: str
+    counts: dict[str, int]
+    """Nodes that it applies to, by how far they are, in the words of operations."""
+    unmet: dict[str, str]
+    """Names of nodes that are `error` or `blocked`, and why."""
+    doubt: str = ""
+    """Why perhaps nobody can satisfy it: no gallery and no node is known to have the backend."""
 
-    name: str = msgspec.field(name="Name")
-    run_file: str = msgspec.field(name="RunFile", default="")
-    is_meta: bool = msgspec.field(name="IsMeta")
-    is_system: bool = msgspec.field(name="IsSystem")
-    metadata: BackendMetadata = msgspec.field(name="Metadata")
-    nodes: list[BackendNodeRow]
+
+class RuleSetView(msgspec.Struct, kw_only=True):
+    revision: str
+    """Changes with the demands. `If-Match` of a `PUT` names it."""
+    items: list[RuleView]
+
+
+class RuleChanges(msgspec.Struct, kw_only=True):
+    """Names of rules."""
+
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+
+
+class PlannedActView(msgspec.Struct, kw_only=True):
+    verb: str
+    backend: str
+    rule: str
+    """Because of which rule; empty for what none demands."""
+    nodes: list[PlannedView]
+
+
+class UnmetView(msgspec.Struct, kw_only=True):
+    rule: str
+    node_name: str
+    status: str
+    operation: str
+    message: str
+
+
+class RulesPlan(msgspec.Struct, kw_only=True):
+    changes: RuleChanges
+    acts: list[PlannedActView]
+    unmet: list[UnmetView]
+    """What is wanted there already, and not reached yet."""
+    doubts: dict[str, str] = {}
+    """Names of rules that perhaps nobody can satisfy, and why."""
+
+
+class AppliedRules(msgspec.Struct, kw_only=True):
+    revision: str
+    changes: RuleChanges
+    operations: list[OperationView]
+    """All that follows, and is not over."""
+    doubts: dict[str, str] = {}
+    """Names of rules that perhaps nobody can satisfy, and why."""

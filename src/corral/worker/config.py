@@ -17,8 +17,7 @@ from corral.bus.config import BusConfig
 from corral.files.storage import StorageConfig
 from corral.galleries.config import BUILT_IN, GalleriesConfig
 from corral.oci.config import ImagesConfig
-from corral.wire.labels import label_problem
-from corral.wire.vram_budget import VramBudget
+from corral.wire.nodes import VramBudget, label_problem
 from corral.worker.membership.addresses import AddressConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)

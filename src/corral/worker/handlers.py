@@ -21,8 +21,14 @@ from corral.wire.backends import (
     RollbackRequest,
     UpgradeRequest,
 )
-from corral.wire.inference import ADAPTED_ROUTES
-from corral.wire.models import ModelCommandReply, ModelDeleteRequest, ModelStopReply, ModelStopRequest, UnloadRequest
+from corral.wire.models import (
+    ADAPTED_ROUTES,
+    ModelCommandReply,
+    ModelDeleteRequest,
+    ModelStopReply,
+    ModelStopRequest,
+    UnloadRequest,
+)
 from corral.wire.replicas import ReplicaAccess, RunningModel, RunningReply, StopRequest
 from corral.worker.backends import BackendChange, Backends
 from corral.worker.files.model_files import ModelFiles

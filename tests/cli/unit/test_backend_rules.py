@@ -13,9 +13,10 @@ from corral.cli import operation_watch
 from corral.cli.backends import rules as rule_commands
 from corral.cli.backends.fleet_file import FleetFile
 from corral.processes.exit_codes import ExitCode
-from corral.wire.fleet_rule_views import (
+from corral.wire.operation_views import (
     AppliedRules,
     PlannedActView,
+    PlannedView,
     RuleAsk,
     RuleChanges,
     RuleSetView,
@@ -23,7 +24,6 @@ from corral.wire.fleet_rule_views import (
     RuleView,
     UnmetView,
 )
-from corral.wire.operation_views import PlannedView
 
 FLEET = """\
 rules:

@@ -13,15 +13,15 @@ from corral.cli.backends import upgrades
 from corral.cli.backends.commands import external, start
 from corral.cli.backends.tables import rows
 from corral.cli.names import read_labels
-from corral.wire.galleries import BackendUpgradeView, NodeUpgradeView, UpgradesView
-from corral.wire.operation_views import (
+from corral.wire.galleries import (
+    BackendUpgradeView,
     FleetBackends,
     FleetBackendView,
     NodeBackendView,
-    OperationAsk,
-    Plan,
-    PlannedView,
+    NodeUpgradeView,
+    UpgradesView,
 )
+from corral.wire.operation_views import OperationAsk, Plan, PlannedView
 
 ID = "0123abcd-0000-4000-8000-000000000000"
 START = "POST /api/v1/operations"

@@ -10,7 +10,7 @@ from corral.base.errors import Conflict, NotFound
 from corral.cli import keys as keys_command
 from corral.cli.keys import choose_key
 from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
-from corral.wire.nodes import CreatedKey, KeyView
+from corral.wire.keys import CreatedKey, KeyView
 
 from .conftest import Call, StubFrontend
 

@@ -217,7 +217,7 @@ def test_decisions_must_be_pure(check: Check, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["base.ids", "wire.labels", "galleries.fit", "frontend.record.decide", "frontend.nodes.decide.node"]
+    "module", ["base.ids", "wire.nodes", "galleries.fit", "frontend.record.decide", "frontend.nodes.decide.node"]
 )
 def test_decisions_may_use_what_is_pure(check: Check, module: str) -> None:
     text = f"from corral.{module} import something"

@@ -1,7 +1,7 @@
 """Which routes replicas answer."""
 
 from corral.adapter import app as adapter
-from corral.wire.inference import ADAPTED_ROUTES, ROUTE_USES, known_routes
+from corral.wire.models import ADAPTED_ROUTES, ROUTE_USES, known_routes
 
 
 def test_adapters_answer_the_routes_that_workers_promise() -> None:

@@ -4,52 +4,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.wire.labels import (
-    MAX_LABELS,
-    NodeLabels,
-    growth_problem,
-    label_problem,
-    matches,
-    merge,
-    remove,
-    replace_all,
-    report,
-    vram_bucket,
-)
+from corral.wire.nodes import MAX_LABELS, NodeLabels, has_labels, label_growth_problem, label_problem, vram_bucket
 
-REPORTED = report(NodeLabels(), {"site": "lab"}, {"node.name": "w1"})
+REPORTED = NodeLabels().report({"site": "lab"}, {"node.name": "w1"})
 maps = st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=6)
 
 
 def test_replacing_all_labels_leaves_exactly_those() -> None:
-    assert replace_all(REPORTED, {"a": "b"}).effective == {"a": "b"}
+    assert REPORTED.replace_all({"a": "b"}).effective == {"a": "b"}
 
 
 def test_a_removed_label_stays_away_when_it_is_reported_again() -> None:
-    without = remove(REPORTED, "site")
-    assert "site" not in report(without, {"site": "lab"}, {}).effective
+    without = REPORTED.remove("site")
+    assert "site" not in without.report({"site": "lab"}, {}).effective
 
 
 def test_an_automatic_label_comes_back_with_the_next_registration() -> None:
-    without = remove(REPORTED, "node.name")
-    assert report(without, {}, {"node.name": "w1"}).effective["node.name"] == "w1"
+    without = REPORTED.remove("node.name")
+    assert without.report({}, {"node.name": "w1"}).effective["node.name"] == "w1"
 
 
 def test_what_people_set_wins_over_what_is_reported() -> None:
-    assert merge(REPORTED, {"site": "home"}).effective["site"] == "home"
-    assert report(merge(REPORTED, {"site": "home"}), {"site": "lab"}, {}).effective["site"] == "home"
+    assert REPORTED.merge({"site": "home"}).effective["site"] == "home"
+    assert REPORTED.merge({"site": "home"}).report({"site": "lab"}, {}).effective["site"] == "home"
 
 
 def test_setting_a_removed_label_brings_it_back() -> None:
-    assert merge(remove(REPORTED, "site"), {"site": "new"}).effective["site"] == "new"
+    assert REPORTED.remove("site").merge({"site": "new"}).effective["site"] == "new"
 
 
 @given(maps, maps, maps)
 def test_people_s_labels_survive_any_registration(
     reported: dict[str, str], people: dict[str, str], again: dict[str, str]
 ) -> None:
-    labels = merge(report(NodeLabels(), reported, {}), people)
-    assert matches(report(labels, again, {}).effective, people)
+    labels = NodeLabels().report(reported, {}).merge(people)
+    assert has_labels(labels.report(again, {}).effective, people)
 
 
 def many(prefix: str, count: int) -> dict[str, str]:
@@ -57,16 +46,16 @@ def many(prefix: str, count: int) -> dict[str, str]:
 
 
 def test_a_node_never_has_more_than_256_labels_however_often_it_registers() -> None:
-    labels = merge(NodeLabels(), {"rack": "7"})
+    labels = NodeLabels().merge({"rack": "7"})
     for registration in range(40):
-        labels = report(labels, many(f"r{registration}-", 250), {"node.name": "w1"})
+        labels = labels.report(many(f"r{registration}-", 250), {"node.name": "w1"})
 
     assert len(labels.effective) == MAX_LABELS
     assert labels.effective.items() >= {"rack": "7", "node.name": "w1", **many("r39-", 250)}.items()
 
 
 def test_the_label_that_was_reported_longest_ago_goes_first() -> None:
-    labels = report(report(NodeLabels(), many("a", 200), {}), {"a0": "again", **many("b", 100)}, {})
+    labels = NodeLabels().report(many("a", 200), {}).report({"a0": "again", **many("b", 100)}, {})
 
     assert labels.effective["a0"] == "again"
     assert "a1" not in labels.effective
@@ -74,23 +63,26 @@ def test_the_label_that_was_reported_longest_ago_goes_first() -> None:
 
 
 def test_automatic_labels_and_those_of_people_stay_whatever_a_worker_reports() -> None:
-    full = replace_all(NodeLabels(), many("people", 256))
-    labels = report(full, many("worker", 256), {"node.name": "w1"})
+    full = NodeLabels().replace_all(many("people", 256))
+    labels = full.report(many("worker", 256), {"node.name": "w1"})
 
     assert labels.effective == {**many("people", 256), "node.name": "w1"}
 
 
 def test_people_may_not_add_more_than_fit_and_may_always_take_away() -> None:
-    before = report(NodeLabels(), many("a", 250), {})
-    assert growth_problem(before, merge(before, many("b", 6))) is None
-    assert growth_problem(before, merge(before, many("b", 7))) == "the node would have 257 labels, and 256 are the most"
+    before = NodeLabels().report(many("a", 250), {})
+    assert label_growth_problem(before, before.merge(many("b", 6))) is None
+    assert (
+        label_growth_problem(before, before.merge(many("b", 7)))
+        == "the node would have 257 labels, and 256 are the most"
+    )
     crowded = NodeLabels(reported=many("a", 300))
-    assert growth_problem(crowded, remove(crowded, "a0")) is None
+    assert label_growth_problem(crowded, crowded.remove("a0")) is None
 
 
 @given(maps, maps)
 def test_replacing_all_is_exact_whatever_was_there(reported: dict[str, str], wanted: dict[str, str]) -> None:
-    assert replace_all(report(NodeLabels(), reported, {}), wanted).effective == dict(sorted(wanted.items()))
+    assert NodeLabels().report(reported, {}).replace_all(wanted).effective == dict(sorted(wanted.items()))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.wire.vram_budget import VramBudget
+from corral.wire.nodes import VramBudget
 
 GIB = 1024**3
 

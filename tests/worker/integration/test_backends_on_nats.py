@@ -22,7 +22,7 @@ from corral.processes.exit_codes import ExitCode
 from corral.rpc.backend import Backend
 from corral.wire import go_json, subjects
 from corral.wire.backends import InstallReply, InstallRequest
-from corral.wire.inference import ADAPTED_ROUTES
+from corral.wire.models import ADAPTED_ROUTES
 from corral.wire.replicas import ReplicaExited, RunningReply
 from corral.worker.config import WorkerConfig
 from corral.worker.installing import switching

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.wire.inference import COUNT_TOKENS, MESSAGES
+from corral.wire.models import COUNT_TOKENS, MESSAGES
 
 ANTHROPIC_ROUTES: Final = frozenset({MESSAGES, COUNT_TOKENS})
 _TYPES: Final = {

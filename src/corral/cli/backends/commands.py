@@ -29,7 +29,8 @@ from corral.cli.output import console, json_option, print_json, say, show, show_
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
-from corral.wire.operation_views import FleetBackends, OperationAsk, OperationView, Plan
+from corral.wire.galleries import FleetBackends
+from corral.wire.operation_views import OperationAsk, OperationView, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 

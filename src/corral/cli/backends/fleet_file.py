@@ -20,7 +20,7 @@ from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, chec
 from corral.base.errors import InvalidInput
 from corral.base.private_files import read_bounded
 from corral.frontend.rules.decide import FleetRule, demanded, rule_problem, set_problem
-from corral.wire.fleet_rule_views import RuleAsk
+from corral.wire.operation_views import RuleAsk
 
 STANDARD_INPUT: Final = "-"
 _LARGEST: Final = 1024 * 1024

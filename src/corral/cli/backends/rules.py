@@ -18,8 +18,9 @@ from corral.cli.options import CorralCommand, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, say, show, table
 from corral.cli.units import SHORT_ID, age
 from corral.processes.exit_codes import ExitCode
-from corral.wire.fleet_rule_views import (
+from corral.wire.operation_views import (
     AppliedRules,
+    OperationView,
     RuleAsk,
     RuleChanges,
     RulesAsk,
@@ -28,7 +29,6 @@ from corral.wire.fleet_rule_views import (
     RuleView,
     UnmetView,
 )
-from corral.wire.operation_views import OperationView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

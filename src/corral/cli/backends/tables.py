@@ -11,7 +11,8 @@ from corral.base.words import listed
 from corral.cli.output import Column, plain, table
 from corral.cli.units import age, short_digest, size
 from corral.frontend.backends.decide.upgrades import BuildIdentity, is_alike, usual_build
-from corral.wire.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
+from corral.wire.galleries import FleetBackends, FleetBackendView, NodeBackendView
+from corral.wire.operation_views import PlannedView
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,8 +12,7 @@ from corral.frontend.api.answers import answer, no_content
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec, read_body
 from corral.wire.go_json import decode, format_time
-from corral.wire.keys import ApiKey, Scope
-from corral.wire.nodes import CreatedKey, CreateKey, KeyView, RevokedKey
+from corral.wire.keys import ApiKey, CreatedKey, CreateKey, KeyView, RevokedKey, Scope
 
 _LONGEST_NAME = 128
 _LONGEST_LIFE = timedelta(days=3650)

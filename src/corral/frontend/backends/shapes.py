@@ -24,25 +24,23 @@ from corral.galleries.readings import Readings, entry_view, fit_view, gallery_vi
 from corral.wire.backends import Gallery, InstalledBackend
 from corral.wire.galleries import (
     AvailableBackend,
+    BackendMetadata,
+    BackendNodeRow,
+    BackendRow,
     FitView,
+    FleetBackends,
+    FleetBackendView,
     FleetGalleryListing,
     FleetOfferView,
     GalleryItem,
     GalleryPage,
     KnownBackend,
+    NodeBackendView,
     NodesFitView,
+    ReportAge,
     Reports,
 )
 from corral.wire.go_json import format_time
-from corral.wire.operation_views import (
-    BackendMetadata,
-    BackendNodeRow,
-    BackendRow,
-    FleetBackends,
-    FleetBackendView,
-    NodeBackendView,
-    ReportAge,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,7 @@ from corral.wire.backends import (
     ListReply,
     UpgradeRequest,
 )
-from corral.wire.inference import known_routes
-from corral.wire.models import ModelCommandReply, ModelDeleteRequest
+from corral.wire.models import ModelCommandReply, ModelDeleteRequest, known_routes
 from corral.wire.replicas import ReplicaAccess, RunningReply, StopRequest
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from corral.frontend.nodes.decide.node import (
 from corral.frontend.nodes.hearing import HearingKeeper
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.nodes.store.rows import Outline
-from corral.wire.labels import matches
+from corral.wire.nodes import has_labels
 
 KnownT = TypeVar("KnownT", Node, Outline)
 
@@ -55,7 +55,7 @@ class NodeFilter:
         )
 
     def accepts(self, seen: SeenNode) -> bool:
-        return self.may_accept(seen.node, seen.status) and matches(seen.node.labels.effective, self.labels)
+        return self.may_accept(seen.node, seen.status) and has_labels(seen.node.labels.effective, self.labels)
 
 
 _EVERY_NODE: Final = NodeFilter()

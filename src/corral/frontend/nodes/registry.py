@@ -31,7 +31,7 @@ from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.store.secrets import SealedSecret, Secrets, node_secret_name
-from corral.wire import labels as node_labels
+from corral.wire.nodes import NodeLabels, label_growth_problem
 
 log = logging.getLogger(__name__)
 
@@ -239,17 +239,15 @@ class NodeRegistry:
         await self._feed.announce()
 
     async def replace_labels(self, node_id: NodeId, wanted: Mapping[str, str], *, by: str) -> Node:
-        return await self._relabel(node_id, lambda labels: node_labels.replace_all(labels, wanted), by=by)
+        return await self._relabel(node_id, lambda labels: labels.replace_all(wanted), by=by)
 
     async def merge_labels(self, node_id: NodeId, wanted: Mapping[str, str], *, by: str) -> Node:
-        return await self._relabel(node_id, lambda labels: node_labels.merge(labels, wanted), by=by)
+        return await self._relabel(node_id, lambda labels: labels.merge(wanted), by=by)
 
     async def remove_label(self, node_id: NodeId, key: str, *, by: str) -> Node:
-        return await self._relabel(node_id, lambda labels: node_labels.remove(labels, key), by=by)
+        return await self._relabel(node_id, lambda labels: labels.remove(key), by=by)
 
-    async def _relabel(
-        self, node_id: NodeId, decide: Callable[[node_labels.NodeLabels], node_labels.NodeLabels], *, by: str
-    ) -> Node:
+    async def _relabel(self, node_id: NodeId, decide: Callable[[NodeLabels], NodeLabels], *, by: str) -> Node:
         def event(before: Node, after: Node) -> Event:
             return self._event(
                 EventKind.NODE_LABELS, after, by, before=before.labels.effective, after=after.labels.effective
@@ -257,7 +255,7 @@ class NodeRegistry:
 
         def change(node: Node) -> Node:
             labels = decide(node.labels)
-            if problem := node_labels.growth_problem(node.labels, labels):
+            if problem := label_growth_problem(node.labels, labels):
                 raise InvalidInput("labels", problem)
             return domain.relabel(node, labels, at=self._clock.now())
 

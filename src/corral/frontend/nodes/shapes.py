@@ -25,8 +25,7 @@ from corral.frontend.nodes.decide.node import (
 from corral.frontend.nodes.decide.registration import Registration
 from corral.wire.go_json import format_time, read_object
 from corral.wire.keys import MAX_SECRET, MIN_SECRET, hash_secret
-from corral.wire.labels import label_problem
-from corral.wire.nodes import NodeDetail, NodeView, PeerView
+from corral.wire.nodes import MAX_VRAM_BUDGET, NodeDetail, NodeView, PeerView, VramBudget, label_problem
 from corral.wire.registration import (
     CAPACITY_FIELDS,
     MAX_ADDRESS,
@@ -36,7 +35,6 @@ from corral.wire.registration import (
     HeartbeatRequest,
     RegisterRequest,
 )
-from corral.wire.vram_budget import MAX_LENGTH, VramBudget
 
 
 def node_view(seen: SeenNode, load: NodeLoad) -> NodeView:
@@ -205,7 +203,7 @@ def _budget(text: str) -> tuple[str, str]:
     try:
         VramBudget.read(text)
     except ValueError as error:
-        return text[:MAX_LENGTH], f"vram_budget: {error}; no budget is applied"
+        return text[:MAX_VRAM_BUDGET], f"vram_budget: {error}; no budget is applied"
     return text, ""
 
 

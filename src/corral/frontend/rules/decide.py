@@ -32,7 +32,7 @@ from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 from corral.frontend.operations.decide.operation import TargetStatus, status_of
 from corral.galleries.build_uris import is_same_source
 from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild
-from corral.wire.labels import label_problem, matches
+from corral.wire.nodes import has_labels, label_problem
 
 MOST_RULES: Final = 500
 _ANY_MACHINE: Final = "default"
@@ -61,7 +61,7 @@ class FleetRule:
         return f"fleet rule {self.name}"
 
     def applies_to(self, labels: Mapping[str, str]) -> bool:
-        return matches(labels, self.selector)
+        return has_labels(labels, self.selector)
 
     def is_same_demand(self, other: "FleetRule") -> bool:
         return (self.artefact, dict(self.selector)) == (other.artefact, dict(other.selector))

@@ -16,7 +16,8 @@ from corral.frontend.operations.shapes import operation_view
 from corral.frontend.rules.decide import FleetRule, SetChange, demanded, revision_of
 from corral.frontend.rules.enforcer import Prune, RulePlace
 from corral.frontend.rules.service import RuleStanding
-from corral.wire.fleet_rule_views import (
+from corral.wire.go_json import decode, format_time
+from corral.wire.operation_views import (
     AppliedRules,
     PlannedActView,
     RuleAsk,
@@ -27,7 +28,6 @@ from corral.wire.fleet_rule_views import (
     RuleView,
     UnmetView,
 )
-from corral.wire.go_json import decode, format_time
 
 _BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 

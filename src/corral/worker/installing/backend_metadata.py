@@ -13,7 +13,7 @@ import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.wire import go_json
-from corral.wire.inference import known_routes
+from corral.wire.models import known_routes
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from corral.base.errors import AccessDenied, InvalidInput, PeerRefused, PeerUnav
 from corral.base.ids import NodeId
 from corral.base.retry import Backoff
 from corral.bus.credentials import UserJwt
-from corral.wire.labels import REPLICA_SLOTS
+from corral.wire.nodes import REPLICA_SLOTS
 from corral.wire.registration import CorralHello, CorralWelcome, Feature, RegisterRequest, RegisterResponse
 from corral.worker.hardware.machine import Gauge, Measurement
 from corral.worker.membership.addresses import Addresses

@@ -28,7 +28,6 @@ from corral.frontend.nodes.decide.registration import (
     register_new,
     register_stranger,
 )
-from corral.wire import labels
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(minutes=1)
@@ -84,8 +83,8 @@ def test_labels_that_do_not_fit_any_more_are_dropped_and_that_is_shown() -> None
 def test_what_people_decided_survives_a_re_registration() -> None:
     before = joined(replace(FIRST, secret_hash=SECRET_HASH))
     before = node.drain(before, by="ada", at=T0)
-    before = node.relabel(before, labels.merge(before.labels, {"rack": "7"}), at=T0)
-    before = node.relabel(before, labels.remove(before.labels, "site"), at=T0)
+    before = node.relabel(before, before.labels.merge({"rack": "7"}), at=T0)
+    before = node.relabel(before, before.labels.remove("site"), at=T0)
     before = node.set_max_replicas(before, 5, at=T0)
     before = node.set_vram_budget(before, "1GiB", at=T0)
 
@@ -161,7 +160,7 @@ def test_localai_s_worker_renews_its_credentials_after_three_quarters_of_their_l
     assert not is_renewal(beating, silent, due, None), "nobody minted any"
     assert not is_renewal(known, silent, due, lifetime), "it was silent: it was started anew"
     assert not is_renewal(beating, replace(silent, address="10.0.0.2:50051"), due, lifetime)
-    labelled = node.relabel(beating, labels.merge(beating.labels, {"rack": "7"}), at=due - timedelta(hours=1))
+    labelled = node.relabel(beating, beating.labels.merge({"rack": "7"}), at=due - timedelta(hours=1))
     drained = node.drain(labelled, by="alice", at=due - timedelta(minutes=1))
     assert is_renewal(drained, silent, due, lifetime), "what people change is no registration"
     early = T0 + timedelta(hours=3)

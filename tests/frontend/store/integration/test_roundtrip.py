@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from corral.base.ids import Incarnation, NodeId, new_node_id
 from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
 from corral.frontend.nodes.store.nodes import AcceptedHeartbeat, Nodes
-from corral.wire.labels import NodeLabels
+from corral.wire.nodes import NodeLabels
 from tests.kit.samples import a_node
 
 SIZES = st.integers(0, 2**63 - 1)

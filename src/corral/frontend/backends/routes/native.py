@@ -32,8 +32,15 @@ from corral.galleries.capability import DEFAULT
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.readings import Readings
 from corral.wire.backends import Gallery
-from corral.wire.galleries import AvailableBackend, FleetGalleryListing, FleetOfferView, GalleryPage, KnownBackend
-from corral.wire.operation_views import BackendRow, FleetBackends
+from corral.wire.galleries import (
+    AvailableBackend,
+    BackendRow,
+    FleetBackends,
+    FleetGalleryListing,
+    FleetOfferView,
+    GalleryPage,
+    KnownBackend,
+)
 
 
 class GalleriesUnread(CorralError):

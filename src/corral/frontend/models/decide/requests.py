@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
-from corral.wire.inference import ModelUse
+from corral.wire.models import ModelUse
 
 
 class Meant(NamedTuple):

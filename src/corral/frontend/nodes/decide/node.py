@@ -21,8 +21,7 @@ from enum import StrEnum
 from corral.base.ids import Incarnation, NodeId
 from corral.base.setting_kinds import whole
 from corral.base.settings import setting
-from corral.wire.labels import NodeLabels
-from corral.wire.vram_budget import VramBudget
+from corral.wire.nodes import NodeLabels, VramBudget
 
 
 class NodeStatus(StrEnum):

@@ -15,7 +15,7 @@ from corral.base.ids import Incarnation, NodeId
 from corral.base.setting_kinds import SWITCH, duration, whole
 from corral.base.settings import setting
 from corral.frontend.nodes.decide.node import BY_WORKER, Gpu, Node, NodeFacts, NodeType, Peer, Suspicion
-from corral.wire.labels import MAX_LABELS, NodeLabels, automatic_labels, report
+from corral.wire.nodes import MAX_LABELS, NodeLabels, automatic_labels
 
 _BEATS_WITHIN: Final = timedelta(minutes=1)
 _RENEWED_AFTER: Final = 0.7
@@ -235,4 +235,4 @@ def _reported_labels(node: Node, registration: Registration) -> NodeLabels:
         gpu_vendor=node.gpu.vendor,
         total_vram=node.capacity.total_vram,
     )
-    return report(node.labels, registration.labels, automatic)
+    return node.labels.report(registration.labels, automatic)

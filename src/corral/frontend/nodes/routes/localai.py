@@ -20,12 +20,10 @@ from corral.frontend.nodes.shapes import node_view
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.shapes import replica_rows
 from corral.wire.go_json import read_object
-from corral.wire.labels import label_problem
-from corral.wire.nodes import NodeView
+from corral.wire.nodes import NodeView, VramBudget, label_problem
 from corral.wire.refusals import Acknowledged
 from corral.wire.registration import ApproveResponse, ReplicaLimit
 from corral.wire.replicas import ReplicaRow
-from corral.wire.vram_budget import VramBudget
 
 
 class ReplicasValue(msgspec.Struct, kw_only=True):

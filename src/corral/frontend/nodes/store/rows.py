@@ -15,7 +15,7 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
 from corral.frontend.store.columns import from_microseconds, microseconds
 from corral.frontend.store.schema import nodes
-from corral.wire.labels import NodeLabels
+from corral.wire.nodes import NodeLabels
 
 _documents: Final = msgspec.json.Decoder()
 
