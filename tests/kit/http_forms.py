@@ -9,7 +9,6 @@ import msgspec
 
 from corral.adapter.dialects.requests import ChatRequest, EmbeddingRequest, parse
 from corral.base.errors import InvalidInput
-from corral.wire import files as file_transfer
 from corral.wire import go_json
 from corral.wire.backends import InstalledBackend
 from corral.wire.galleries import BackendRow
@@ -25,6 +24,7 @@ from corral.wire.registration import (
     ReplicaInFlight,
 )
 from corral.wire.view import Loading
+from tests.kit import file_heads
 from tests.kit.wire_forms import Differs, MessageTally, NoForm, RecordedMessage, Struct, differing, hold, must_refuse
 
 _ID = "[^/]+"
@@ -167,48 +167,46 @@ def _hold_upload(message: RecordedMessage, tally: MessageTally) -> None:
     headers = message.get("headers", {})
     if str(message.get("response", "")).startswith("invalid Content-Range"):
         try:
-            file_transfer.UploadHead.parse(headers)
+            file_heads.UploadHead.parse(headers)
         except InvalidInput:
             tally.refused += 1
             return
         raise Differs(f"LocalAI refuses {headers}")
-    head = file_transfer.UploadHead.parse(headers)
+    head = file_heads.UploadHead.parse(headers)
     tally.read += 1
     if message["direction"].startswith("LocalAI"):
         _same_headers(_without(headers, "authorization", "content-length"), head.headers(), tally)
 
 
 def _file_answer(method: str, path: str, status: int) -> Callable[[RecordedMessage, MessageTally, bool], None]:
-    if path.startswith(file_transfer.FILES):
+    if path.startswith(file_heads.FILES):
         match method, status:
             case "HEAD", 200:
                 return _hold_file_head
             case ("PUT", 308) | ("PUT", 416):
                 return _hold_position
             case ("PUT", 200) | ("POST", 200):
-                return _body_of(file_transfer.LocalPath)
-    if path.startswith(file_transfer.FILE_LIST) and status == 200:
-        return _body_of(file_transfer.FileList)
+                return _body_of(file_heads.LocalPath)
+    if path.startswith(file_heads.FILE_LIST) and status == 200:
+        return _body_of(file_heads.FileList)
     return _plain
 
 
 def _hold_file_head(message: RecordedMessage, tally: MessageTally, ours: bool) -> None:
-    head = file_transfer.FileHead.parse(message["response_headers"])
+    head = file_heads.FileHead.parse(message["response_headers"])
     tally.read += 1
     if ours:
         _same_headers(_folded(message["response_headers"]), head.headers(), tally)
 
 
 def _hold_position(message: RecordedMessage, tally: MessageTally, ours: bool) -> None:
-    size = file_transfer.size_told(message["response_headers"])
-    total = file_transfer.UploadHead.parse(message["headers"]).range
+    size = file_heads.size_told(message["response_headers"])
+    total = file_heads.UploadHead.parse(message["headers"]).range
     tally.read += 1
     if not ours or total is None:
         return
     is_short = message["status"] == 308
-    written = (
-        file_transfer.more_wanted_headers(size) if is_short else file_transfer.wrong_start_headers(size, total.total)
-    )
+    written = file_heads.more_wanted_headers(size) if is_short else file_heads.wrong_start_headers(size, total.total)
     _same_headers(_without(message["response_headers"], "content-type", "content-length"), written, tally)
 
 

@@ -31,6 +31,28 @@ RecordedMessage = Mapping[str, Any]
 Struct = type[msgspec.Struct]
 
 
+# What LocalAI's frontends also tell each other, and Corral's do not hear yet.
+
+
+class PrefixObserved(msgspec.Struct, kw_only=True):
+    """On `prefixcache.observe`: which replica has seen the beginning of a prompt."""
+
+    model: str = ""
+    chain: list[int] = []
+    """Hashes of 64 bits without a sign, so many are above what a float can hold."""
+    node_id: str = ""
+    replica: int = 0
+
+
+class PrefixForgotten(msgspec.Struct, kw_only=True):
+    """On `prefixcache.invalidate`."""
+
+    model: str = ""
+    node_id: str = ""
+    replica: int = 0
+    """Negative: all of that node."""
+
+
 class NoForm(AssertionError):
     """A recorded message that nothing here stands for."""
 
@@ -96,15 +118,17 @@ FORMS: Mapping[str, SubjectForm] = {
     "nodes.*.files.stage": SubjectForm(_of_node(subjects.files_stage), StageRequest, StageReply),
     "nodes.*.files.temp": SubjectForm(_of_node(subjects.files_temp), None, LocalPathReply),
     "nodes.*.files.listdir": SubjectForm(_of_node(subjects.files_list), ListRequest, ListedFiles),
-    "staging.*.progress": SubjectForm(lambda model, _: subjects.staging_progress(model), broadcasts.StagingProgress),
+    "staging.*.progress": SubjectForm(
+        lambda model, _: f"staging.{subjects.token(model)}.progress", broadcasts.StagingProgress
+    ),
     "gallery.*.progress": SubjectForm(lambda job, _: subjects.operation_progress(job), broadcasts.OperationProgress),
     "gallery.*.cancel": SubjectForm(lambda job, _: subjects.operation_cancel(job), broadcasts.OperationCancel),
     "gallery.opcache.start": SubjectForm(_fixed(subjects.OPERATION_START), broadcasts.OperationMark),
     "gallery.opcache.end": SubjectForm(_fixed(subjects.OPERATION_END), broadcasts.OperationMark),
     "cache.invalidate.models": SubjectForm(_fixed(subjects.INVALIDATE_MODELS), broadcasts.Invalidation),
     "cache.invalidate.backends": SubjectForm(_fixed(subjects.INVALIDATE_BACKENDS), broadcasts.Invalidation),
-    "prefixcache.observe": SubjectForm(_fixed(subjects.PREFIX_OBSERVED), broadcasts.PrefixObserved),
-    "prefixcache.invalidate": SubjectForm(_fixed(subjects.PREFIX_FORGOTTEN), broadcasts.PrefixForgotten),
+    "prefixcache.observe": SubjectForm(_fixed("prefixcache.observe"), PrefixObserved),
+    "prefixcache.invalidate": SubjectForm(_fixed("prefixcache.invalidate"), PrefixForgotten),
 }
 """By their subjects as LocalAI spells them, with stars for the variable parts."""
 

@@ -62,10 +62,6 @@ class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Whoever wants to hear of the progress subscribes to a subject that carries it."""
     corral: CorralInstall | UnsetType = UNSET
 
-    def galleries(self) -> list[Gallery] | None:
-        """The galleries of this call alone; None for the worker's own. InvalidInput when the text cannot be read."""
-        return read_galleries(self.backend_galleries)
-
     @property
     def process_key(self) -> ProcessKey:
         return ProcessKey(self.model_id or self.backend, self.replica_index)
@@ -82,7 +78,7 @@ class InstallReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class UpgradeRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Stop every process of a backend and install it anew."""
+    """Stop every process of a backend and install it again."""
 
     backend: str = msgspec.field(default_factory=str)
     backend_galleries: str = ""
@@ -93,10 +89,6 @@ class UpgradeRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     replica_index: ReplicaIndex = 0
     """Tells only which process may be named after the backend itself."""
     op_id: str = ""
-
-    def galleries(self) -> list[Gallery] | None:
-        """The galleries of this call alone; None for the worker's own. InvalidInput when the text cannot be read."""
-        return read_galleries(self.backend_galleries)
 
 
 class DeleteRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -122,11 +114,6 @@ class ChangeReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     stopped_process_keys: list[str] = []
     reports_stopped_processes: bool = False
     """When set, an absent list means that nothing was stopped. Old workers do not know: their silence says nothing."""
-
-
-def _nothing() -> "list[InstalledBackend] | None":
-    """LocalAI's workers say `null` when they have none."""
-    return None
 
 
 class InstalledDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -155,7 +142,8 @@ class InstalledBackend(msgspec.Struct, kw_only=True, omit_defaults=True):
 class ListReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Answer to `backend.list`, in no order."""
 
-    backends: list[InstalledBackend] | None = msgspec.field(default_factory=_nothing)
+    backends: list[InstalledBackend] | None = msgspec.field(default_factory=lambda: None)
+    """`null` is what LocalAI's workers say when they have none."""
     error: str = ""
     """When set, the list says nothing."""
 
@@ -188,12 +176,12 @@ class Described(Protocol):
 
 
 def fingerprint(backends: Iterable[Described]) -> str:
-    """The same for the same backends in any order, and hardly ever for others."""
-    told = sorted(
-        (one.name, one.is_system, one.is_meta, one.installed_at, one.gallery_url, one.version, one.uri, one.digest)
-        for one in backends
+    """A hash of what nodes report of their backends. Their order does not matter."""
+    facts = sorted(
+        (own.name, own.is_system, own.is_meta, own.installed_at, own.gallery_url, own.version, own.uri, own.digest)
+        for own in backends
     )
-    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()[:32]
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
 
 
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -211,7 +199,7 @@ class Phase(StrEnum):
 
 
 class InstallBytes(msgspec.Struct, kw_only=True):
-    """The same as the words of an event, in numbers, and their order: what Corral's workers add."""
+    """What Corral's workers add to an event: its words in numbers, and its place in the order of events."""
 
     sequence: int
     """Larger in each event of one operation at one node."""
@@ -219,7 +207,7 @@ class InstallBytes(msgspec.Struct, kw_only=True):
     total: int
     """0 while it is not known."""
     attempt: int = 0
-    """Larger each time that the node begins on the same operation; the numbers of events begin anew with it."""
+    """Larger each time that the node begins on the same operation; the numbers of events begin at 1 again with it."""
 
 
 class InstallProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -233,7 +221,7 @@ class InstallProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A size for people, see `size_text`."""
     total: str = ""
     percentage: float = msgspec.field(default_factory=float)
-    """From 0 to 100. LocalAI's worker begins anew with each layer and again when it extracts."""
+    """From 0 to 100. LocalAI's worker begins at 0 again with each layer and when it extracts."""
     phase: str = ""
     corral: InstallBytes | None = None
 

@@ -126,22 +126,3 @@ class Invalidation(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`install`, `upgrade` or `delete`."""
     config_revision: str = ""
     corral: Sender | UnsetType = UNSET
-
-
-class PrefixObserved(msgspec.Struct, kw_only=True):
-    """On `prefixcache.observe`: which replica has seen the beginning of a prompt."""
-
-    model: str = ""
-    chain: list[int] = []
-    """Hashes of 64 bits without a sign, so many are above what a float can hold."""
-    node_id: str = ""
-    replica: int = 0
-
-
-class PrefixForgotten(msgspec.Struct, kw_only=True):
-    """On `prefixcache.invalidate`."""
-
-    model: str = ""
-    node_id: str = ""
-    replica: int = 0
-    """Negative: all of that node."""

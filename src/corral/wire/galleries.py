@@ -173,7 +173,7 @@ class FitView(msgspec.Struct, kw_only=True):
 
 
 class NodesFitView(FitView, kw_only=True):
-    """The same for those nodes of a fleet for which it is the same."""
+    """Whether a backend can be installed on some nodes of a fleet, which all get the same answer."""
 
     nodes: list[str]
     """Names of the nodes."""

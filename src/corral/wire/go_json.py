@@ -73,7 +73,11 @@ def convert(document: Mapping[str, object], struct: type[StructT]) -> StructT:
     try:
         return msgspec.convert(_object_as_named(document, struct), struct)
     except msgspec.ValidationError as error:
-        raise _named(error) from error
+        match = _WHERE.match(str(error))
+        if match is None:
+            raise InvalidInput("", str(error)) from error
+        path = (match["path"] or "").removeprefix("$").removeprefix(".")
+        raise InvalidInput(path, match["problem"][:1].lower() + match["problem"][1:]) from error
 
 
 def _as_named(value: object, kind: inspect.Type) -> object:
@@ -88,24 +92,25 @@ def _as_named(value: object, kind: inspect.Type) -> object:
         case inspect.DictType(value_type=inner), dict():
             return {key: _as_named(item, inner) for key, item in value.items()}
         case inspect.UnionType(types=types), dict() | list():
-            return next((_as_named(value, one) for one in types if _is_for(one, value)), value)
+            fitting = inspect.ListType if isinstance(value, list) else inspect.StructType | inspect.DictType
+            return next((_as_named(value, option) for option in types if isinstance(option, fitting)), value)
         case _:
             return value
 
 
 def _object_as_named(document: Mapping[str, object], struct: type[msgspec.Struct]) -> dict[str, object]:
     fields, folded = _fields_of(struct)
-    found: dict[str, object] = {}
+    named: dict[str, object] = {}
     for key, value in document.items():
         field = fields.get(key) or folded.get(key.lower())
         if field is None:
             continue
         if value is None:
             if field.may_be_null:
-                found[field.name] = None
+                named[field.name] = None
         else:
-            found[field.name] = _as_named(value, field.type) if isinstance(value, dict | list) else value
-    return found
+            named[field.name] = _as_named(value, field.type) if isinstance(value, dict | list) else value
+    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +122,14 @@ class _Field:
 
 @cache
 def _fields_of(struct: type[msgspec.Struct]) -> tuple[dict[str, _Field], dict[str, _Field]]:
-    """By their names, and by their names without regard to case."""
-    told = inspect.type_info(struct)
-    assert isinstance(told, inspect.StructType)  # noqa: S101 - for the type checker
-    fields = [_Field(one.encode_name, one.type, _may_be_null(one.type)) for one in told.fields]
-    return {one.name: one for one in fields}, {one.name.lower(): one for one in fields}
-
-
-def _may_be_null(kind: inspect.Type) -> bool:
-    return isinstance(kind, inspect.NoneType) or (isinstance(kind, inspect.UnionType) and kind.includes_none)
-
-
-def _is_for(kind: inspect.Type, value: object) -> bool:
-    if isinstance(value, list):
-        return isinstance(kind, inspect.ListType)
-    return isinstance(kind, inspect.StructType | inspect.DictType)
+    """The fields of a struct by their names, and by their names without regard to case."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)  # noqa: S101 - for the type checker
+    fields = []
+    for own in info.fields:
+        is_optional = isinstance(own.type, inspect.UnionType) and own.type.includes_none
+        fields.append(_Field(own.encode_name, own.type, is_optional or isinstance(own.type, inspect.NoneType)))
+    return {field.name: field for field in fields}, {field.name.lower(): field for field in fields}
 
 
 def _with_whole_numbers(value: object) -> object:
@@ -140,14 +138,6 @@ def _with_whole_numbers(value: object) -> object:
     if isinstance(value, dict):
         return {key: _with_whole_numbers(item) for key, item in value.items()}
     return [_with_whole_numbers(item) for item in value] if isinstance(value, list) else value
-
-
-def _named(error: msgspec.ValidationError) -> InvalidInput:
-    match = _WHERE.match(str(error))
-    if match is None:
-        return InvalidInput("", str(error))
-    path = (match["path"] or "").removeprefix("$").removeprefix(".")
-    return InvalidInput(path, match["problem"][:1].lower() + match["problem"][1:])
 
 
 def _kind(value: object) -> str:

@@ -78,8 +78,8 @@ class ApiKey:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def is_the_last_admin(self, keys: "Iterable[ApiKey]", now: datetime) -> bool:
-        """Whether no other one of these lets anybody administer, and this one does."""
-        admins = {one.id for one in keys if Scope.ADMIN in one.scopes and one.is_valid(now)}
+        """Whether this key lets its owner administer, and none of the others does."""
+        admins = {key.id for key in keys if Scope.ADMIN in key.scopes and key.is_valid(now)}
         return admins == {self.id}
 
     def allows(self, scope: Scope) -> bool:
@@ -120,13 +120,10 @@ HEARTBEAT: Final = KeylessRoute(
 UNCHECKED: Final = KeylessRoute(method="", path="", proof=RequiredProof.UNCHECKED_KEY, max_body=MAX_BODY)
 """Stands for any route, while a gateway has no view to look keys up in."""
 KEYLESS: Final = (
-    KeylessRoute(method="GET", path="/"),
-    KeylessRoute(method="GET", path="/docs"),
-    KeylessRoute(method="GET", path="/openapi.json"),
-    KeylessRoute(method="GET", path="/healthz"),
-    KeylessRoute(method="GET", path="/health"),
-    KeylessRoute(method="GET", path="/readyz"),
-    KeylessRoute(method="GET", path="/api/v1/ready"),
+    *(
+        KeylessRoute(method="GET", path=path)
+        for path in ("/", "/docs", "/openapi.json", "/healthz", "/health", "/readyz", "/api/v1/ready")
+    ),
     KeylessRoute(method="GET", path="/metrics", proof=RequiredProof.NOTHING_BY_SETTING),
     REGISTER,
     HEARTBEAT,
@@ -138,14 +135,14 @@ KEYLESS: Final = (
 )
 
 
-def _pattern(route: KeylessRoute) -> re.Pattern[bytes]:
-    return re.compile(re.sub(rb"\\\{\w+\\\}", rb"[^/%]+", re.escape(route.path.encode())))
-
-
 _EXACT: Final[Mapping[tuple[bytes, bytes], KeylessRoute]] = {
     (route.method.encode(), route.path.encode()): route for route in KEYLESS if "{" not in route.path
 }
-_PATTERNS: Final = [(route.method.encode(), _pattern(route), route) for route in KEYLESS if "{" in route.path]
+_PATTERNS: Final = [
+    (route.method.encode(), re.compile(re.sub(rb"\\\{\w+\\\}", rb"[^/%]+", re.escape(route.path.encode()))), route)
+    for route in KEYLESS
+    if "{" in route.path
+]
 
 
 def find_keyless(method: bytes, path: bytes) -> KeylessRoute | None:

@@ -1,6 +1,6 @@
 """Metrics as text, and the counters that gateways report to control."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -41,41 +41,29 @@ class MetricDescription:
     help: str
     labels: tuple[str, ...] = ()
 
-    def family(self) -> MetricFamily:
-        return MetricFamily(name=self.name, kind=self.kind, help=self.help)
+    def family(self, samples: Iterable[Sample] = ()) -> MetricFamily:
+        return MetricFamily(name=self.name, kind=self.kind, help=self.help, samples=list(samples))
 
     def with_values(self, values: Mapping[str, float]) -> MetricFamily:
         """One sample for each value of its only label."""
         (label,) = self.labels
-        family = self.family()
-        family.samples = [Sample({label: value}, number) for value, number in values.items()]
-        return family
+        return self.family(Sample({label: value}, number) for value, number in values.items())
 
     def with_value(self, number: float) -> MetricFamily:
-        family = self.family()
-        family.samples = [Sample({}, number)]
-        return family
+        return self.family([Sample({}, number)])
 
 
 def render(families: Iterable[MetricFamily]) -> str:
     """Families without samples are left out: nothing is known of them."""
-    return "".join(_family(family) for family in families if family.samples)
-
-
-def _family(family: MetricFamily) -> str:
-    lines = [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind.value}"]
-    lines += (f"{family.name}{_labels(sample.labels)} {_number(sample.value)}" for sample in family.samples)
-    return "\n".join(lines) + "\n"
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else repr(float(value))
+    lines: list[str] = []
+    for family in families:
+        if family.samples:
+            lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind.value}"]
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in sample.labels.items())
+            number = str(sample.value) if isinstance(sample.value, int) else repr(float(sample.value))
+            lines.append(f"{family.name}{{{labels}}} {number}" if labels else f"{family.name} {number}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 class RequestCount(msgspec.Struct, kw_only=True, array_like=True):
@@ -134,103 +122,104 @@ def _gauge(name: str, help: str, *labels: str) -> MetricDescription:
 
 UP: Final = _gauge("up", "1 for a gateway that reported lately; 0 for one that is silent, whose other series are gone.")
 REPORT_AGE: Final = _gauge("report_age_seconds", "Since the gateway's last report.")
-_INFO: Final = _gauge("info", "Where a gateway runs, and which version it is; always 1.", "host", "pid", "version")
-_CONNECTIONS: Final = _counter("connections", "Client connections accepted.")
-_OPEN: Final = _gauge("open_connections", "Client connections at the moment.")
-_REQUESTS: Final = _counter(
-    "requests",
-    "Requests to models that ended, by the status that the client got and by how they ended.",
-    "model",
-    "code",
-    "outcome",
-)
-_IN_FLIGHT: Final = _gauge("in_flight", "Requests at a replica at the moment, by model.", "model")
-_WAITING: Final = _gauge("waiting", "Requests that wait for a replica at the moment, by model.", "model")
-_WAITS: Final = _counter("waits", "Requests that got a replica only after they had waited.", "model")
-_WAIT_SECONDS: Final = _counter("wait_seconds", "How long those requests waited, together.", "model")
-_PROMPT: Final = _counter("prompt_tokens", "Tokens of prompts, where the engine told them.", "model")
-_COMPLETION: Final = _counter("completion_tokens", "Tokens of answers, where the engine told them.", "model")
-_REQUEST_BYTES: Final = _counter("request_bytes", "Bytes of request bodies that were sent to replicas.", "model")
-_ANSWER_BYTES: Final = _counter("answer_bytes", "Bytes of answers that replicas gave, without their heads.", "model")
-_REFUSALS: Final = _counter("refusals", "Requests that the gateway answered with an error itself, by its code.", "code")
-_PASSED: Final = _counter("passed", "Requests that were passed to control, by the status that the client got.", "code")
-_RETRIES: Final = _counter("upstream_retries", "Requests that were given to another replica after one failed.")
-_RECONNECTS: Final = _counter("upstream_reconnects", "Requests sent again because a kept connection had been closed.")
-_TIME_OUTS: Final = _counter("time_outs", "What took too long, by the name of the time-out.", "kind")
-_UPSTREAM: Final = _gauge(
-    "upstream_connections", "Connections to replicas and to control, by whether they are in use.", "state"
-)
-_BODY_BYTES: Final = _gauge("held_body_bytes", "Bytes of request bodies that are held at the moment.")
-_VIEW_AGE: Final = _gauge("view_age_seconds", "Since the gateway last heard of control; absent before the first time.")
-_MEMORY: Final = _gauge("resident_memory_bytes", "Memory of the gateway process.")
-_CPU: Final = _counter("cpu_seconds", "Processor time of the gateway process.")
 
-PER_GATEWAY: Final = (
-    _INFO,
-    _CONNECTIONS,
-    _OPEN,
-    _REQUESTS,
-    _IN_FLIGHT,
-    _WAITING,
-    _WAITS,
-    _WAIT_SECONDS,
-    _PROMPT,
-    _COMPLETION,
-    _REQUEST_BYTES,
-    _ANSWER_BYTES,
-    _REFUSALS,
-    _PASSED,
-    _RETRIES,
-    _RECONNECTS,
-    _TIME_OUTS,
-    _UPSTREAM,
-    _BODY_BYTES,
-    _VIEW_AGE,
-    _MEMORY,
-    _CPU,
-)
+_Values = Iterable[tuple[dict[str, str], float]]
+"""Values with the labels that they have besides that of the gateway."""
+
+
+def _single(value: float | None) -> _Values:
+    return [] if value is None else [({}, value)]
+
+
+def _by(label: str, values: Mapping[str, int]) -> _Values:
+    return [({label: key}, number) for key, number in sorted(values.items())]
+
+
+def _by_model(read: Callable[[ModelCounts], float]) -> Callable[[GatewayCounts], _Values]:
+    return lambda counts: [({"model": name}, read(model)) for name, model in sorted(counts.models.items())]
+
+
+def _requests(counts: GatewayCounts) -> _Values:
+    for name, model in sorted(counts.models.items()):
+        for count in model.requests:
+            yield {"model": name, "code": str(count.code), "outcome": count.outcome}, count.requests
+
+
+_READERS: Final[Mapping[MetricDescription, Callable[[GatewayCounts], _Values]]] = {
+    _gauge("info", "Where a gateway runs, and which version it is; always 1.", "host", "pid", "version"): (
+        lambda counts: [({"host": counts.host, "pid": str(counts.pid), "version": counts.version}, 1)]
+    ),
+    _counter("connections", "Client connections accepted."): lambda counts: _single(counts.connections),
+    _gauge("open_connections", "Client connections at the moment."): lambda counts: _single(counts.open_connections),
+    _counter(
+        "requests",
+        "Requests to models that ended, by the status that the client got and by how they ended.",
+        "model",
+        "code",
+        "outcome",
+    ): _requests,
+    _gauge("in_flight", "Requests at a replica at the moment, by model.", "model"): (
+        _by_model(lambda model: model.in_flight)
+    ),
+    _gauge("waiting", "Requests that wait for a replica at the moment, by model.", "model"): (
+        _by_model(lambda model: model.waiting)
+    ),
+    _counter("waits", "Requests that got a replica only after they had waited.", "model"): (
+        _by_model(lambda model: model.waits)
+    ),
+    _counter("wait_seconds", "How long those requests waited, together.", "model"): (
+        _by_model(lambda model: model.wait_seconds)
+    ),
+    _counter("prompt_tokens", "Tokens of prompts, where the engine told them.", "model"): (
+        _by_model(lambda model: model.prompt_tokens)
+    ),
+    _counter("completion_tokens", "Tokens of answers, where the engine told them.", "model"): (
+        _by_model(lambda model: model.completion_tokens)
+    ),
+    _counter("request_bytes", "Bytes of request bodies that were sent to replicas.", "model"): (
+        _by_model(lambda model: model.request_bytes)
+    ),
+    _counter("answer_bytes", "Bytes of answers that replicas gave, without their heads.", "model"): (
+        _by_model(lambda model: model.answer_bytes)
+    ),
+    _counter("refusals", "Requests that the gateway answered with an error itself, by its code.", "code"): (
+        lambda counts: _by("code", counts.refusals)
+    ),
+    _counter("passed", "Requests that were passed to control, by the status that the client got.", "code"): (
+        lambda counts: _by("code", {str(code): times for code, times in counts.passed.items()})
+    ),
+    _counter("upstream_retries", "Requests that were given to another replica after one failed."): (
+        lambda counts: _single(counts.retries)
+    ),
+    _counter("upstream_reconnects", "Requests sent again because a kept connection had been closed."): (
+        lambda counts: _single(counts.reconnects)
+    ),
+    _counter("time_outs", "What took too long, by the name of the time-out.", "kind"): (
+        lambda counts: _by("kind", counts.time_outs)
+    ),
+    _gauge("upstream_connections", "Connections to replicas and to control, by whether they are in use.", "state"): (
+        lambda counts: _by("state", {"idle": counts.upstream_idle, "used": counts.upstream_open - counts.upstream_idle})
+    ),
+    _gauge("held_body_bytes", "Bytes of request bodies that are held at the moment."): (
+        lambda counts: _single(counts.body_bytes)
+    ),
+    _gauge("view_age_seconds", "Since the gateway last heard of control; absent before the first time."): (
+        lambda counts: _single(counts.view_age_seconds)
+    ),
+    _gauge("resident_memory_bytes", "Memory of the gateway process."): lambda counts: _single(counts.memory_bytes),
+    _counter("cpu_seconds", "Processor time of the gateway process."): lambda counts: _single(counts.cpu_seconds),
+}
+"""What each gateway reports, and where it is among its counts."""
+PER_GATEWAY: Final = tuple(_READERS)
 
 
 def families(gateways: Mapping[str, GatewayCounts]) -> list[MetricFamily]:
     """The metrics of these gateways, each sample with the id of its gateway."""
-    found = {description: description.family() for description in PER_GATEWAY}
-    for id, counts in gateways.items():
-        for description, labels, value in (*_process(counts), *_models(counts)):
-            found[description].samples.append(Sample({"gateway": id, **labels}, value))
-    return list(found.values())
-
-
-_Line = tuple[MetricDescription, dict[str, str], float]
-
-
-def _process(counts: GatewayCounts) -> Iterable[_Line]:
-    yield _INFO, {"host": counts.host, "pid": str(counts.pid), "version": counts.version}, 1
-    yield _CONNECTIONS, {}, counts.connections
-    yield _OPEN, {}, counts.open_connections
-    yield from ((_REFUSALS, {"code": code}, times) for code, times in sorted(counts.refusals.items()))
-    yield from ((_PASSED, {"code": str(code)}, times) for code, times in sorted(counts.passed.items()))
-    yield _RETRIES, {}, counts.retries
-    yield _RECONNECTS, {}, counts.reconnects
-    yield from ((_TIME_OUTS, {"kind": kind}, times) for kind, times in sorted(counts.time_outs.items()))
-    yield _UPSTREAM, {"state": "idle"}, counts.upstream_idle
-    yield _UPSTREAM, {"state": "used"}, counts.upstream_open - counts.upstream_idle
-    yield _BODY_BYTES, {}, counts.body_bytes
-    if counts.view_age_seconds is not None:
-        yield _VIEW_AGE, {}, counts.view_age_seconds
-    yield _MEMORY, {}, counts.memory_bytes
-    yield _CPU, {}, counts.cpu_seconds
-
-
-def _models(counts: GatewayCounts) -> Iterable[_Line]:
-    for name, model in sorted(counts.models.items()):
-        label = {"model": name}
-        for line in model.requests:
-            yield _REQUESTS, {**label, "code": str(line.code), "outcome": line.outcome}, line.requests
-        yield _IN_FLIGHT, label, model.in_flight
-        yield _WAITING, label, model.waiting
-        yield _WAITS, label, model.waits
-        yield _WAIT_SECONDS, label, model.wait_seconds
-        yield _PROMPT, label, model.prompt_tokens
-        yield _COMPLETION, label, model.completion_tokens
-        yield _REQUEST_BYTES, label, model.request_bytes
-        yield _ANSWER_BYTES, label, model.answer_bytes
+    return [
+        description.family(
+            Sample({"gateway": id, **labels}, value)
+            for id, counts in gateways.items()
+            for labels, value in read(counts)
+        )
+        for description, read in _READERS.items()
+    ]

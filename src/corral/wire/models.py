@@ -45,9 +45,9 @@ ADAPTED_ROUTES: Final = frozenset(ROUTE_USES) - {RESPONSES, MESSAGES, COUNT_TOKE
 workers and backends that are older than the question."""
 
 
-def known_routes(told: Iterable[str]) -> frozenset[str]:
-    """Those of the given routes that are routes of inference."""
-    return frozenset(told) & ROUTE_USES.keys()
+def known_routes(routes: Iterable[str]) -> frozenset[str]:
+    """Those of the routes that are routes of inference."""
+    return frozenset(routes) & ROUTE_USES.keys()
 
 
 class UnloadRequest(msgspec.Struct, kw_only=True, omit_defaults=True):

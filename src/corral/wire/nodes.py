@@ -142,9 +142,6 @@ class LiveLine(msgspec.Struct, kw_only=True, tag="line", tag_field="type"):
     line: LogLine
 
 
-LogFrame = InitialLines | LiveLine
-
-
 MAX_KEY: Final = 128
 MAX_VALUE: Final = 255
 MAX_LABELS: Final = 256
@@ -244,14 +241,8 @@ def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
 
 _UNITS: Final = {
     "b": 1,
-    "kb": 1000,
-    "mb": 1000**2,
-    "gb": 1000**3,
-    "tb": 1000**4,
-    "kib": 1024,
-    "mib": 1024**2,
-    "gib": 1024**3,
-    "tib": 1024**4,
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
 }
 _NUMBER = r"(\d+(?:\.\d+)?|\.\d+)"
 _PERCENT = re.compile(_NUMBER + r"\s*%")
@@ -279,12 +270,9 @@ class VramBudget:
             return cls(fraction=_checked_fraction(float(match[1]) / 100, text))
         if match := _SIZE.fullmatch(cleaned):
             return cls(size=_checked_size(float(match[1]) * _UNITS[match[2]], text))
-        if match := _BARE.fullmatch(cleaned):
-            return cls._read_bare(float(match[1]), text)
-        raise ValueError(f'vram budget "{text}" is not a percentage, a fraction or a size (80%, 0.8, 12GB, 8GiB)')
-
-    @classmethod
-    def _read_bare(cls, number: float, text: str) -> Self:
+        if not _BARE.fullmatch(cleaned):
+            raise ValueError(f'vram budget "{text}" is not a percentage, a fraction or a size (80%, 0.8, 12GB, 8GiB)')
+        number = float(cleaned)
         if number <= 1:
             return cls(fraction=_checked_fraction(number, text))
         if not number.is_integer():

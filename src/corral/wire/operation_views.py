@@ -148,14 +148,14 @@ class JobStarted(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Applied(msgspec.Struct, kw_only=True):
-    """The same for programs."""
+    """What was asked for is accepted, in the form that programs read."""
 
     id: str
     status_url: str
 
 
 class ModelApplied(msgspec.Struct, kw_only=True):
-    """The same for models, in the words that LocalAI has there."""
+    """A request about a model is accepted, in LocalAI's words."""
 
     uuid: str
     status: str

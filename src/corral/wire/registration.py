@@ -1,5 +1,6 @@
 """Registration, heartbeat and deregistration: bodies and answers between a worker and a frontend."""
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
@@ -13,44 +14,29 @@ ReplicaLimit = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 MAX_NAME: Final = 255
 MAX_ADDRESS: Final = 512
 MAX_BODY: Final = 1024 * 1024
-CAPACITY_FIELDS: Final = (
-    "total_vram",
-    "available_vram",
-    "total_ram",
-    "available_ram",
-    "total_disk",
-    "available_disk",
-)
+CAPACITY_FIELDS: Final = ("total_vram", "available_vram", "total_ram", "available_ram", "total_disk", "available_disk")
 
 
-class Feature:
+class Feature(StrEnum):
     """Extensions that a Corral peer may name; one is used only when both sides did."""
 
-    NODE_SECRET: Final = "node-secret"  # noqa: S105 - the name of a feature
+    NODE_SECRET = "node-secret"  # noqa: S105 - the name of a feature
     """The node has a secret of its own, which replaces the shared token after registration."""
-    HEARTBEAT_STATUS: Final = "heartbeat-status"
+    HEARTBEAT_STATUS = "heartbeat-status"
     """Heartbeat answers tell the worker its status."""
-    REPLICA_EXITS: Final = "replica-exits"
+    REPLICA_EXITS = "replica-exits"
     """The worker says at once when a process ended by itself."""
-    ADAPTER: Final = "adapter"
+    ADAPTER = "adapter"
     """The worker gives processes without an HTTP port a URL, if it is told how to translate for their model."""
-    FILE_RANGES: Final = "file-ranges"
+    FILE_RANGES = "file-ranges"
     """Parts of a worker's file can be fetched, below /v1/corral/files/."""
-    BACKEND_ROLLBACK: Final = "backend-rollback"
+    BACKEND_ROLLBACK = "backend-rollback"
     """The worker can go back to the version of a backend before the present one."""
-    INVENTORY: Final = "inventory"
+    INVENTORY = "inventory"
     """The worker says what backends it has whenever that changes, and a fingerprint of it with every heartbeat."""
 
 
-FEATURES: Final = (
-    Feature.NODE_SECRET,
-    Feature.HEARTBEAT_STATUS,
-    Feature.REPLICA_EXITS,
-    Feature.ADAPTER,
-    Feature.FILE_RANGES,
-    Feature.BACKEND_ROLLBACK,
-    Feature.INVENTORY,
-)
+FEATURES: Final = tuple(feature.value for feature in Feature)
 
 
 class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -1,5 +1,6 @@
 """Every NATS subject, built here and nowhere else."""
 
+from collections.abc import Callable
 from typing import Final
 
 from corral.base.ids import NodeId
@@ -16,8 +17,6 @@ OPERATIONS_CANCEL: Final = "gallery.*.cancel"
 STAGINGS_PROGRESS: Final = "staging.*.progress"
 INVALIDATE_MODELS: Final = "cache.invalidate.models"
 INVALIDATE_BACKENDS: Final = "cache.invalidate.backends"
-PREFIX_OBSERVED: Final = "prefixcache.observe"
-PREFIX_FORGOTTEN: Final = "prefixcache.invalidate"
 """Between frontends, in LocalAI's words; see `broadcasts.py`."""
 
 GATEWAY_SHARES: Final = "corral.gateway.shares"
@@ -40,14 +39,44 @@ def token(text: str) -> str:
     return text.translate(_UNSAFE)
 
 
-def node_stop(node_id: NodeId) -> str:
-    """Tells the worker to drain, deregister and exit."""
-    return f"nodes.{token(node_id)}.stop"
+def _of_node(action: str) -> Callable[[NodeId], str]:
+    return lambda node_id: f"nodes.{token(node_id)}.{action}"
 
 
-def backend_install(node_id: NodeId) -> str:
-    """Asks for a ready process of a backend; the answer comes when there is one."""
-    return f"nodes.{token(node_id)}.backend.install"
+node_stop: Final = _of_node("stop")
+"""Tells the worker to drain, deregister and exit."""
+backend_install: Final = _of_node("backend.install")
+"""Asks for a ready process of a backend; the answer comes when there is one."""
+backend_upgrade: Final = _of_node("backend.upgrade")
+"""Asks to replace a backend; its processes end, and none is started."""
+backend_delete: Final = _of_node("backend.delete")
+"""Asks to remove a backend and to end its processes."""
+backend_rollback: Final = _of_node("corral.backend.rollback")
+"""Asks to go back to the version of a backend before the present one. Corral's own."""
+backend_list: Final = _of_node("backend.list")
+"""Asks which backends are on the node's disk."""
+backend_stop: Final = _of_node("backend.stop")
+"""Tells the worker to stop processes. Nothing is answered."""
+models_running: Final = _of_node("models.running")
+"""Asks which processes run."""
+model_unload: Final = _of_node("model.unload")
+"""Asks to have a model given back by its process, which goes on."""
+model_stop: Final = _of_node("model.stop")
+"""Asks for the end of exactly one process; answered when it is gone."""
+model_delete: Final = _of_node("model.delete")
+"""Asks to remove a model's files."""
+files_ensure: Final = _of_node("files.ensure")
+"""Asks to have an object of the storage on the node's disk."""
+files_stage: Final = _of_node("files.stage")
+"""Asks to put a file of the node into the storage."""
+files_temp: Final = _of_node("files.temp")
+"""Asks for a new file that a backend can write to."""
+files_list: Final = _of_node("files.listdir")
+"""Asks which files are below a directory."""
+replica_exited: Final = _of_node("corral.replica.exited")
+"""Says that a process ended by itself. Corral's own."""
+inventory: Final = _of_node("corral.inventory")
+"""Says which backends the node has, whenever that changed. Corral's own."""
 
 
 def install_progress(node_id: NodeId, operation: str) -> str:
@@ -56,78 +85,8 @@ def install_progress(node_id: NodeId, operation: str) -> str:
 
 
 def install_progress_of_all(operation: str) -> str:
-    """The same of every node."""
+    """Matches the progress of one operation on every node."""
     return f"nodes.*.backend.install.{token(operation)}.progress"
-
-
-def backend_upgrade(node_id: NodeId) -> str:
-    """Asks to replace a backend; its processes end, and none is started."""
-    return f"nodes.{token(node_id)}.backend.upgrade"
-
-
-def backend_delete(node_id: NodeId) -> str:
-    """Asks to remove a backend and to end its processes."""
-    return f"nodes.{token(node_id)}.backend.delete"
-
-
-def backend_rollback(node_id: NodeId) -> str:
-    """Asks to go back to the version of a backend before the present one. Corral's own."""
-    return f"nodes.{token(node_id)}.corral.backend.rollback"
-
-
-def backend_list(node_id: NodeId) -> str:
-    """Asks which backends are on the node's disk."""
-    return f"nodes.{token(node_id)}.backend.list"
-
-
-def backend_stop(node_id: NodeId) -> str:
-    """Tells the worker to stop processes. Nothing is answered."""
-    return f"nodes.{token(node_id)}.backend.stop"
-
-
-def models_running(node_id: NodeId) -> str:
-    """Asks which processes run."""
-    return f"nodes.{token(node_id)}.models.running"
-
-
-def model_unload(node_id: NodeId) -> str:
-    """Asks to have a model given back by its process, which goes on."""
-    return f"nodes.{token(node_id)}.model.unload"
-
-
-def model_stop(node_id: NodeId) -> str:
-    """Asks for the end of exactly one process; answered when it is gone."""
-    return f"nodes.{token(node_id)}.model.stop"
-
-
-def model_delete(node_id: NodeId) -> str:
-    """Asks to remove a model's files."""
-    return f"nodes.{token(node_id)}.model.delete"
-
-
-def files_ensure(node_id: NodeId) -> str:
-    """Asks to have an object of the storage on the node's disk."""
-    return f"nodes.{token(node_id)}.files.ensure"
-
-
-def files_stage(node_id: NodeId) -> str:
-    """Asks to put a file of the node into the storage."""
-    return f"nodes.{token(node_id)}.files.stage"
-
-
-def files_temp(node_id: NodeId) -> str:
-    """Asks for a new file that a backend can write to."""
-    return f"nodes.{token(node_id)}.files.temp"
-
-
-def files_list(node_id: NodeId) -> str:
-    """Asks which files are below a directory."""
-    return f"nodes.{token(node_id)}.files.listdir"
-
-
-def staging_progress(model: str) -> str:
-    """Between frontends: how far a model's files are."""
-    return f"staging.{token(model)}.progress"
 
 
 def operation_progress(operation: str) -> str:
@@ -138,13 +97,3 @@ def operation_progress(operation: str) -> str:
 def operation_cancel(operation: str) -> str:
     """Between frontends: whoever works on the operation shall end it."""
     return f"gallery.{token(operation)}.cancel"
-
-
-def replica_exited(node_id: NodeId) -> str:
-    """Says that a process ended by itself. Corral's own."""
-    return f"nodes.{token(node_id)}.corral.replica.exited"
-
-
-def inventory(node_id: NodeId) -> str:
-    """Says which backends the node has, whenever that changed. Corral's own."""
-    return f"nodes.{token(node_id)}.corral.inventory"

@@ -37,7 +37,7 @@ class ModelEntry(msgspec.Struct, kw_only=True, frozen=True):
     created: int = 0
     """Unix seconds, as OpenAI shows it."""
     uses: tuple[str, ...] = ()
-    """What the model is for, in words of `domain.inference.ModelUse`; empty when nobody knows."""
+    """What the model is for, in words of `wire.models.ModelUse`; empty when nobody knows."""
 
 
 class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
@@ -58,7 +58,7 @@ class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
     rank: int = 0
     """Lower is better. A silent node's replica is ranked lower than others, and still asked when there is no other."""
     routes: tuple[str, ...] | None = None
-    """Which routes of inference it answers; None when that was not told: then `domain.inference.ADAPTED_ROUTES`."""
+    """Which routes of inference it answers; None when that was not told: then `wire.models.ADAPTED_ROUTES`."""
     front_port: int = 0
     """A second port of the same host and key, for requests that need care; 0 when there is none."""
 
@@ -145,17 +145,16 @@ def apply(view: View | None, message: ViewMessage) -> View:
         case ViewChange():
             if view is None or view.version != message.base:
                 raise VersionGap(None if view is None else view.version, message.base)
-            return _changed(view, message)
-
-
-def _changed(view: View, change: ViewChange) -> View:
-    return View(
-        version=change.version,
-        models=_merged(view.models, {entry.name: entry for entry in change.models}, change.gone_models),
-        replicas=_merged(view.replicas, {entry.id: entry for entry in change.replicas}, change.gone_replicas),
-        keys=_merged(view.keys, {entry.hash: entry for entry in change.keys}, change.gone_keys),
-        control=change.control or view.control,
-    )
+            models = {entry.name: entry for entry in message.models}
+            replicas = {entry.id: entry for entry in message.replicas}
+            keys = {entry.hash: entry for entry in message.keys}
+            return View(
+                version=message.version,
+                models=_merged(view.models, models, message.gone_models),
+                replicas=_merged(view.replicas, replicas, message.gone_replicas),
+                keys=_merged(view.keys, keys, message.gone_keys),
+                control=message.control or view.control,
+            )
 
 
 def _merged(old: Mapping[str, T], new: Mapping[str, T], gone: list[str]) -> dict[str, T]:
@@ -185,7 +184,7 @@ def _new_or_other(old: Mapping[str, T], new: Mapping[str, T]) -> list[T]:
 
 
 def keys_digest(keys: Mapping[str, KeyEntry]) -> str:
-    """The same for everybody who knows the same keys."""
+    """A hash of the keys that somebody knows."""
     return hashlib.sha256("".join(sorted(keys)).encode()).hexdigest()
 
 
@@ -272,7 +271,7 @@ class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
     total_files: int | None = None
     eta_seconds: float | None = None
     reason: str = ""
-    """A word of `domain.load_job.LoadReason`; empty while there is nothing to say."""
+    """A word of `wire.models.LoadReason`; empty while there is nothing to say."""
     message: str = ""
     engine_lines: list[str] = []
     """What the engine wrote last before a load failed."""
@@ -280,6 +279,6 @@ class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
     """For the header; clients do not see it here."""
 
     def for_client(self) -> dict[str, object]:
-        shown: dict[str, object] = msgspec.to_builtins(self)
-        shown.pop("retry_after_seconds", None)
-        return shown
+        fields: dict[str, object] = msgspec.to_builtins(self)
+        fields.pop("retry_after_seconds", None)
+        return fields

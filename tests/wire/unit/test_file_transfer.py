@@ -3,7 +3,8 @@
 import pytest
 
 from corral.base.errors import InvalidInput
-from corral.wire.files import ContentRange, FileHead, UploadHead, more_wanted_headers, size_told
+from corral.wire.files import ContentRange
+from tests.kit.file_heads import FileHead, UploadHead, more_wanted_headers, size_told
 
 HASH = "AB" * 32
 

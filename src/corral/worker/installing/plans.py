@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from corral.base.errors import CorralError, InvalidInput
-from corral.wire.backends import Gallery, InstallRequest, UpgradeRequest
+from corral.wire.backends import Gallery, InstallRequest, UpgradeRequest, read_galleries
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import CannotInstall, InstallableBackend, InstallOrder
 
@@ -63,6 +63,6 @@ def order_of(request: InstallRequest | UpgradeRequest) -> InstallOrder:
 def check_galleries(request: InstallRequest | UpgradeRequest) -> list[Gallery] | None:
     """Parse the request's galleries. Invalid text is an error even if no gallery is needed."""
     try:
-        return request.galleries()
+        return read_galleries(request.backend_galleries)
     except InvalidInput as error:
         raise GalleriesUnreadable(f"decoding backend galleries: {error.problem}") from error
