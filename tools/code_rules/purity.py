@@ -9,7 +9,7 @@ IMPURE_MODULES = frozenset({"asyncio", "logging", "os", "random", "secrets", "so
 CLOCK_READS = frozenset(
     {"datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"}
 )
-PURE = ("base", "wire", *(f"galleries.{noun}" for noun in ("build_uris", "capability", "catalogue", "fit", "gallery")))
+PURE = ("base", "wire", *(f"galleries.{noun}" for noun in ("build_uris", "catalogue", "fit", "gallery")))
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"})
 
 

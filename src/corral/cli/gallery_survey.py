@@ -10,9 +10,9 @@ from msgspec.structs import asdict
 from corral.base.clock import SystemClock
 from corral.base.tasks import task_group
 from corral.cli.output import quiet
-from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.fit import NodeTraits
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.gallery import GalleryEntry

@@ -11,8 +11,7 @@ from typing import Final
 
 from corral.base.words import format_size
 from corral.galleries.build_uris import SCHEME, candidates, is_known_to_localai, is_pulled
-from corral.galleries.capability import derived_capability
-from corral.galleries.catalogue import Missing, UnresolvedBuild
+from corral.galleries.catalogue import Missing, UnresolvedBuild, derived_capability
 from corral.galleries.gallery import GalleryEntry
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}

@@ -20,8 +20,7 @@ from corral.galleries.cache import Copy, CopyMark, IndexCache
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import ArtefactReader, IndexFetcher
 from corral.galleries.gallery import GalleryContent, GallerySource
-from corral.galleries.index_document import read_copy
-from corral.galleries.local_index import LocalIndexes
+from corral.galleries.index_document import LocalIndexes, read_copy
 from corral.galleries.places import IndexLocation, read_place
 from corral.galleries.readings import GalleryReading, Readings
 

@@ -1,10 +1,12 @@
-"""Parses the YAML text of an index; the input is not trusted.
+"""Parses the YAML text of an index, which is not trusted, and reads indexes from files of this machine.
 
 Scalars stay text, as in LocalAI: `version: 1.10` is not 1.1, and `license: no` is not false. Merges are followed; a
 mapping's own keys take precedence. An error inside one entry affects only that entry.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import yaml
@@ -12,7 +14,10 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, YamlUnusable, check_events, why
 from corral.base.errors import InvalidInput
-from corral.galleries.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
+from corral.base.private_files import read_bounded
+from corral.base.words import format_size
+from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource, RawEntry, read_gallery
+from corral.galleries.places import IndexLocation
 
 LIMITS: Final = YamlLimits(most_values=500_000, deepest=32)
 """LocalAI's own index, with a thousand entries, has about eighty thousand values."""
@@ -89,3 +94,59 @@ def _merge_sources(value: Node) -> Iterator[MappingNode]:
         if not isinstance(source, MappingNode):
             raise YamlUnusable("merges something that is not a mapping")
         yield source
+
+
+BUILT_IN_FILE: Final = Path(__file__).absolute().parent / "builtin" / "index.yaml"
+_MOST_KNOWN: Final = 64
+_RELATIVE: Final = ("./", "../")
+
+_Mark = tuple[int, int, int]
+
+
+class LocalIndexes:
+    """Parsed local indexes. Blocking: call it in a thread."""
+
+    def __init__(self, most_bytes: int, builtin: Path | None = None) -> None:
+        self._most_bytes = most_bytes
+        self._builtin = builtin or BUILT_IN_FILE
+        self._known: dict[tuple[Path, str], tuple[_Mark, GalleryContent]] = {}
+
+    def read(self, place: IndexLocation, source: GallerySource) -> GalleryContent:
+        """Return the gallery of an index file. Raise InvalidInput when it cannot be read."""
+        path = place.path or self._builtin
+        try:
+            return self._read(path, source)
+        except OSError as error:
+            raise InvalidInput("", f"cannot be read: {error.strerror or error}") from error
+
+    def _read(self, path: Path, source: GallerySource) -> GalleryContent:
+        if path.name.endswith(".ref"):
+            path = path.parent / self._content(path).decode("utf-8", "replace").strip()
+        status = path.stat()
+        mark = (status.st_mtime_ns, status.st_size, status.st_ino)
+        known_mark, cached = self._known.get((path, source.name), (None, None))
+        if cached is not None and known_mark == mark:
+            return replace(cached, source=source)
+        gallery = _placed(read_copy(self._content(path), source), path.parent)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[path, source.name] = (mark, gallery)
+        return gallery
+
+    def _content(self, path: Path) -> bytes:
+        content = read_bounded(path, self._most_bytes)
+        if content is None:
+            most = format_size(self._most_bytes)
+            raise InvalidInput("", f"is larger than {most}; the setting gallery.max_size allows more")
+        return content
+
+
+def _placed(gallery: GalleryContent, directory: Path) -> GalleryContent:
+    """Resolve relative paths of an index against its directory."""
+    return replace(gallery, entries=tuple(_entry_placed(entry, directory) for entry in gallery.entries))
+
+
+def _entry_placed(entry: GalleryEntry, directory: Path) -> GalleryEntry:
+    if not entry.uri.startswith(_RELATIVE):
+        return entry
+    return replace(entry, local_path=str((directory / entry.uri).resolve()))

@@ -25,7 +25,7 @@ from corral.frontend.store.db import Database
 from corral.frontend.store.leases import free_all
 from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.secrets import Secrets, SecretsKey, was_sealed
-from corral.galleries.artefacts import RegistryArtefacts
+from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.processes.control_rooms import Control, Stores, build_control
 

@@ -11,8 +11,8 @@ from typing import Final
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import held
-from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.oci.blobs import prune, prune_unfinished
 from corral.oci.config import ImagesConfig

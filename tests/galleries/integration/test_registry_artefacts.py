@@ -8,8 +8,8 @@ import pytest
 
 from corral.base.clock import SystemClock
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
-from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GallerySource
 from corral.oci.config import ImagesConfig

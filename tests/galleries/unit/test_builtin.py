@@ -6,7 +6,7 @@ import pytest
 
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.config import BUILT_IN
-from corral.galleries.local_index import LocalIndexes
+from corral.galleries.index_document import LocalIndexes
 from corral.galleries.places import read_place
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.galleries.capability import SMALL_GPU_BYTES, derived_capability, key_for, preferred_build, unsuited
+from corral.galleries.catalogue import SMALL_GPU_BYTES, derived_capability, key_for, preferred_build, unsuited
 
 EVERY_CAPABILITY = [
     "default",

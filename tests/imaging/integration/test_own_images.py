@@ -11,7 +11,7 @@ import pytest
 from corral.base.clock import SystemClock
 from corral.base.processes import ChildCommand, Output, start_process
 from corral.galleries.gallery import GallerySource
-from corral.galleries.local_index import LocalIndexes
+from corral.galleries.index_document import LocalIndexes
 from corral.galleries.places import read_place
 from corral.oci.manifests import this_platform
 from corral.oci.orders import PullOrder, Scale

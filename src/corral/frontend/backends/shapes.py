@@ -15,8 +15,7 @@ from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.localai_status import cache_key
 from corral.frontend.operations.decide.operation import Operation, compat_status
-from corral.galleries.capability import DEFAULT
-from corral.galleries.catalogue import BackendCatalogue
+from corral.galleries.catalogue import DEFAULT, BackendCatalogue
 from corral.galleries.fit import NodeTraits
 from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.galleries.places import without_secrets

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.errors import PathNotUsable
-from corral.galleries.capability import preferred_words
+from corral.galleries.catalogue import preferred_words
 from corral.oci.layout import INDEX_FILE, offered_digests
 from corral.wire.backends import InstalledBackend, InstalledDetails
 from corral.worker.installing.backend_metadata import (

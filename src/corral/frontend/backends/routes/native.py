@@ -28,8 +28,7 @@ from corral.frontend.backends.shapes import (
     repositories,
 )
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
-from corral.galleries.capability import DEFAULT
-from corral.galleries.catalogue import BackendCatalogue
+from corral.galleries.catalogue import DEFAULT, BackendCatalogue
 from corral.galleries.readings import Readings
 from corral.wire.backends import Gallery
 from corral.wire.galleries import (
