@@ -1,16 +1,17 @@
 """Galleries for frontends under test: a fixed catalogue, and an index file with images in a fake registry."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from corral.base.errors import CorralError
 from corral.frontend.backends.catalogue import GalleryCatalogue, RegistryImages
 from corral.frontend.backends.planning import Lookups
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.config import GalleriesConfig
-from corral.galleries.fetching import NoRegistry
+from corral.galleries.fetching import ArtefactFile
 from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.readings import GalleryReading, Readings
@@ -22,6 +23,35 @@ from tests.kit.registry import FakeRegistry
 
 AMD64: Final = "linux/amd64"
 LAYER: Final = a_layer({"run.sh": b"#!/bin/sh\n"})
+
+
+class RegistryMissing(CorralError):
+    """This program cannot read galleries from registries: give the index an http, https or file URL."""
+
+    code = "registry_missing"
+
+
+class NoRegistry:
+    """Stands for the registry client where galleries are files or come over HTTP."""
+
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
+        raise RegistryMissing
+
+
+def odd_metas(entries: Sequence[GalleryEntry]) -> Iterator[tuple[GalleryEntry, str]]:
+    """Yield meta backends with an invalid target for some capability, and why. They are usable for the others."""
+    by_name = {entry.name.lower(): entry for entry in reversed(entries)}
+    for meta in entries:
+        if not meta.is_meta:
+            continue
+        for capability, target in meta.capabilities.items():
+            build = by_name.get(target.lower())
+            if build is None:
+                yield meta, f"names {target!r} for {capability}, which is not there"
+            elif build is meta:
+                yield meta, f"names itself for {capability}"
+            elif build.is_meta:
+                yield meta, f"names {target!r} for {capability}, which is no build but another meta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

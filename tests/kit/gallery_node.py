@@ -9,7 +9,6 @@ from typing import Any, Final, Self
 import msgspec
 
 from corral.galleries.config import GalleriesConfig
-from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.gallery import GallerySource
 from corral.galleries.readings import Readings
@@ -23,6 +22,7 @@ from corral.worker.installing.sources.gallery import GalleryBackends
 from corral.worker.installing.sources.pulling import PullArtefact, Pulls, UriSource
 from corral.worker.processes.process import BackendLink
 from tests.kit.backend_node import SleepingNode
+from tests.kit.galleries import NoRegistry
 from tests.kit.images import a_layer
 
 SLEEPS: Final = b"#!/bin/sh\nexec sleep 1000\n"

@@ -65,18 +65,10 @@ LOCALAI_TAGS: Final = TagWords()
 
 def candidates(build: GalleryEntry, tags: TagWords = LOCALAI_TAGS) -> tuple[str, ...]:
     """Return all uris that may provide a build, in the order to try: its uri, its mirrors, then its branch tags."""
-    branch = _on_branch(build.uri, tags)
-    fallbacks = () if branch == build.uri else (branch, _in_development(branch, tags))
-    return tuple(dict.fromkeys(uri for uri in (build.artefact, *build.mirrors, *fallbacks) if uri))
-
-
-def _on_branch(uri: str, tags: TagWords) -> str:
-    return uri.replace(f"{tags.release}-", f"{tags.branch}-", 1)
-
-
-def _in_development(uri: str, tags: TagWords) -> str:
+    branch = build.uri.replace(f"{tags.release}-", f"{tags.branch}-", 1)
     ending = f"-{tags.development}"
-    return uri if ending in uri else uri + ending
+    fallbacks = () if branch == build.uri else (branch, branch if ending in branch else branch + ending)
+    return tuple(dict.fromkeys(uri for uri in (build.artefact, *build.mirrors, *fallbacks) if uri))
 
 
 class Freshness(StrEnum):

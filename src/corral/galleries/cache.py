@@ -37,34 +37,28 @@ class _Header(msgspec.Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validators:
-    """HTTP validators of our version; empty if the server sends none."""
-
-    etag: str = ""
-    last_modified: str = ""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Conditional request headers. The etag is preferred, since a time has a resolution of a second."""
-        if self.etag:
-            return {"If-None-Match": self.etag}
-        return {"If-Modified-Since": self.last_modified} if self.last_modified else {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
     """An index as last fetched."""
 
     url: str
     """The source's own URL, or a mirror's."""
     content: bytes = field(repr=False)
-    validators: Validators = field(default_factory=Validators)
+    etag: str = ""
+    last_modified: str = ""
+    """HTTP validators, like the etag; empty if the server sends none."""
     digest: str = ""
     """Digest of the artefact, if it came from a registry."""
-    fetched_at: float
+    fetched_at: float = 0.0
     """When this version was fetched, in seconds since 1970."""
-    checked_at: float
+    checked_at: float = 0.0
     """When it was last confirmed as the newest version, in seconds since 1970."""
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """Headers that ask only for a newer version. The etag is preferred: a time has a resolution of a second."""
+        if self.etag:
+            return {"If-None-Match": self.etag}
+        return {"If-Modified-Since": self.last_modified} if self.last_modified else {}
 
 
 CopyMark = tuple[int, int, int]
@@ -100,7 +94,8 @@ class IndexCache:
         return Copy(
             url=header.url,
             content=content,
-            validators=Validators(etag=header.etag, last_modified=header.last_modified),
+            etag=header.etag,
+            last_modified=header.last_modified,
             digest=header.digest,
             fetched_at=header.fetched_at,
             checked_at=header.checked_at,
@@ -112,8 +107,8 @@ class IndexCache:
             format=_FORMAT,
             url=copy.url,
             sha256=hashlib.sha256(copy.content).hexdigest(),
-            etag=copy.validators.etag,
-            last_modified=copy.validators.last_modified,
+            etag=copy.etag,
+            last_modified=copy.last_modified,
             digest=copy.digest,
             fetched_at=copy.fetched_at,
             checked_at=copy.checked_at,

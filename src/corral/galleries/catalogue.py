@@ -11,12 +11,12 @@ in a capability map is exact: `nvidia-cuda-12` finds the key `nvidia-cuda-12`, e
 """
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry, odd_metas
+from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry
 
 DEFAULT: Final = "default"
 DISABLED: Final = "disable"
@@ -195,10 +195,6 @@ class BackendCatalogue:
         """Unusable entries of all galleries."""
         return tuple(problem for gallery in self.galleries for problem in gallery.skipped) + self._clashes
 
-    def oddities(self) -> Iterator[tuple[GalleryEntry, str]]:
-        """Yield meta backends with an invalid target for some capability."""
-        return odd_metas(self.entries)
-
     def entry(self, name: str) -> GalleryEntry | None:
         """Return the entry with this `name` or `gallery@name`. Aliases are not looked up."""
         return next(iter(self._named(name)), None)
@@ -251,12 +247,14 @@ class BackendCatalogue:
         return _first_suited(named, capability) if named else None
 
     def _by_aliases(self, name: str, capability: str) -> Resolution:
-        """Return the build of an alias that LocalAI's worker would start if all were installed."""
-        sharing = self._sharing(name)
+        """Return the build of an alias that LocalAI's worker would start if all were installed: of those in the named
+        gallery, or in the first gallery that has any."""
+        gallery, at, alias = _normal(name).rpartition("@")
+        sharing = [e for e in self._by_alias.get(alias, ()) if not at or e.gallery.lower() == gallery]
         if not sharing:
-            suggestions = self.near(name)
             reason = f"no gallery has a backend {name[:_LONGEST_ASKED]!r}"
-            return UnresolvedBuild(asked=name, missing=Missing.UNKNOWN, reason=reason, suggestions=suggestions)
+            return UnresolvedBuild(asked=name, missing=Missing.UNKNOWN, reason=reason, suggestions=self.near(name))
+        sharing = [entry for entry in sharing if entry.gallery == sharing[0].gallery]
         suited = {entry.name: entry for entry in reversed(sharing) if _is_suited(entry, capability)}
         chosen = preferred_build(suited, capability)
         if chosen is None:
@@ -267,25 +265,17 @@ class BackendCatalogue:
             return self._not_found(name, sharing[0], Missing.UNSUITED, reason, capability)
         return ResolvedBuild(asked=name, entry=suited[chosen], build=suited[chosen], way=Way.ALIAS)
 
-    def _sharing(self, name: str) -> Sequence[GalleryEntry]:
-        """Return the builds with this alias in the first gallery that has any, or in the named gallery."""
-        gallery, at, alias = _normal(name).rpartition("@")
-        sharing = [e for e in self._by_alias.get(alias, ()) if not at or e.gallery.lower() == gallery]
-        return [entry for entry in sharing if entry.gallery == sharing[0].gallery]
-
     def _not_found(
         self, name: str, entry: GalleryEntry, missing: Missing, reason: str, capability: str
     ) -> UnresolvedBuild:
-        would_fit = tuple(self._fitting_family(entry, capability))
-        return UnresolvedBuild(asked=name, missing=missing, reason=reason, entry=entry, would_fit=would_fit)
-
-    def _fitting_family(self, entry: GalleryEntry, capability: str) -> list[str]:
-        """Return related backends that run there: releases before development builds, metas before builds."""
-        words = self._family_words(entry)
+        """Name related backends that run there: releases before development builds, metas before builds."""
+        targets = (target for own in entry.capabilities.values() for target in self._named(own)[:1])
+        words = _own_words(entry) | {target.alias.lower() for target in targets if target.alias}
         family = [other for other in self.entries if other is not entry and words & _own_words(other)]
         fitting = [other for other in family if self._fits(other, capability)]
         fitting.sort(key=lambda other: (other.is_development, not other.is_meta))
-        return list(dict.fromkeys(other.name for other in fitting))[:_MOST_SUGGESTIONS]
+        would_fit = tuple(dict.fromkeys(other.name for other in fitting))[:_MOST_SUGGESTIONS]
+        return UnresolvedBuild(asked=name, missing=missing, reason=reason, entry=entry, would_fit=would_fit)
 
     def _fits(self, entry: GalleryEntry, capability: str) -> bool:
         if not entry.is_meta:
@@ -293,10 +283,6 @@ class BackendCatalogue:
         key = key_for(capability, entry.capabilities)
         build = None if key is None else self._target(entry.capabilities[key], capability)
         return build is not None and not build.is_meta and _is_suited(build, capability)
-
-    def _family_words(self, entry: GalleryEntry) -> frozenset[str]:
-        targets = (target for name in entry.capabilities.values() for target in self._named(name)[:1])
-        return _own_words(entry) | frozenset(target.alias.lower() for target in targets if target.alias)
 
     def near(self, name: str) -> tuple[str, ...]:
         """Return similar names that exist, as suggestions."""
@@ -335,7 +321,8 @@ class BackendCatalogue:
     def search(self, term: str) -> list[GalleryEntry]:
         """Entries that mention every word of the term in their names, tags or description."""
         words = term.lower().split()
-        return [entry for entry in self.entries if all(word in _searched(entry) for word in words)]
+        texts = ("\n".join((own.id, own.alias, *own.tags, own.description)).lower() for own in self.entries)
+        return [entry for entry, text in zip(self.entries, texts, strict=True) if all(word in text for word in words)]
 
 
 def _merged(galleries: Sequence[GalleryContent]) -> tuple[tuple[GalleryEntry, ...], tuple[EntryProblem, ...]]:
@@ -378,10 +365,6 @@ def _unsuited_sentence(build: GalleryEntry, capability: str) -> str | None:
 
 def _own_words(entry: GalleryEntry) -> frozenset[str]:
     return frozenset({entry.alias.lower(), entry.name.lower()} - {""})
-
-
-def _searched(entry: GalleryEntry) -> str:
-    return "\n".join((entry.id, entry.alias, *entry.tags, entry.description)).lower()
 
 
 def _normal(name: str) -> str:

@@ -66,21 +66,15 @@ def _checked(galleries: Sequence[Gallery]) -> tuple[GallerySource, ...]:
         raise ValueError
     for source in sources:
         try:
-            read_place(source.url)
-            for mirror in source.urls[1:]:
-                read_place(mirror)
+            for url in (source.url, *source.urls[1:]):
+                read_place(url)
         except InvalidInput:
             raise ValueError from None
-        _check_policy(source)
+        try:
+            read_policy(source.verification)
+        except InvalidInput as error:  # it may be shown: a policy contains no secrets
+            raise Unforgivable("backend_galleries", f"the gallery {source.name!r}: {error}") from None
     return sources
-
-
-def _check_policy(source: GallerySource) -> None:
-    """Raise an error that explains what is wrong with a policy, which contains no secrets."""
-    try:
-        read_policy(source.verification)
-    except InvalidInput as error:
-        raise Unforgivable("backend_galleries", f"the gallery {source.name!r}: {error}") from None
 
 
 GALLERIES: Final = SettingKind(

@@ -3,7 +3,7 @@ artefact, as `oras push` makes them.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final, Protocol
@@ -12,23 +12,17 @@ import aiohttp
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.errors import InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.http_client import HttpFailed, HttpFault, asked, is_passing, read_body
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.base.words import format_size
-from corral.galleries.cache import Copy, Validators
+from corral.galleries.cache import Copy
 from corral.galleries.places import IndexLocation, Scheme, without_secrets
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryRefused
 from corral.oci.manifests import Descriptor
-from corral.oci.references import Reference, check_digest, digest_of, parse_reference
+from corral.oci.references import check_digest, digest_of, parse_reference
 from corral.oci.registry import Registry, open_registry
-
-
-class RegistryMissing(CorralError):
-    """This program cannot read galleries from registries: give the index an http, https or file URL."""
-
-    code = "registry_missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,28 +44,14 @@ class ArtefactReader(Protocol):
         """
 
 
-class NoRegistry:
-    """For programs without a registry client."""
-
-    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
-        raise RegistryMissing
-
-
 _LONGEST_REFERENCE: Final = 4096
 _MOST_REDIRECTS: Final = 5
 _NOT_MODIFIED: Final = 304
+_HEADERS: Final = ("Content-Encoding", "ETag", "Last-Modified")
 _REASONS: Final = {
     HttpFault.TIMEOUT: "does not answer: timed out; the setting gallery.timeout allows more",
     HttpFault.REDIRECTS: f"redirects more than {_MOST_REDIRECTS} times",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """A new version of a URL's content."""
-
-    content: bytes = field(repr=False)
-    validators: Validators = field(default_factory=Validators)
 
 
 class IndexFetcher:
@@ -90,56 +70,56 @@ class IndexFetcher:
         failure."""
         target = await self._index_of(place)
         mine = cached if cached is not None and cached.url == target.url else None
-        fetched = await self._ask(target, mine)
+        if target.scheme is Scheme.OCI:
+            fetched = await self._from_registry(target.url, known_digest="" if mine is None else mine.digest)
+        else:
+            conditions = {} if mine is None else mine.conditions
+            fetched = await fetch(self._session, target.url, conditions, most_bytes=self._most_bytes)
         if fetched is None:
             assert mine is not None  # noqa: S101 - nothing is unchanged without a copy
             return replace(mine, checked_at=now)
         return replace(fetched, fetched_at=now, checked_at=now)
 
-    async def _ask(self, place: IndexLocation, cached: Copy | None) -> Copy | None:
-        if place.scheme is Scheme.OCI:
-            return await self._from_registry(place, cached)
-        validators = Validators() if cached is None else cached.validators
-        fetched = await fetch(self._session, place.url, validators, most_bytes=self._most_bytes)
-        if fetched is None:
-            return None
-        return Copy(url=place.url, content=fetched.content, validators=fetched.validators, fetched_at=0, checked_at=0)
-
-    async def _from_registry(self, place: IndexLocation, cached: Copy | None) -> Copy | None:
-        digest = "" if cached is None else cached.digest
+    async def _from_registry(self, url: str, *, known_digest: str) -> Copy | None:
         try:
             async with asyncio.timeout(self._timeout.total_seconds()):
                 artefact = await self._registry.read_artefact(
-                    place.url.removeprefix("oci://"), known_digest=digest, most_bytes=self._most_bytes
+                    url.removeprefix("oci://"), known_digest=known_digest, most_bytes=self._most_bytes
                 )
         except TimeoutError:
             raise PeerUnavailable(_REASONS[HttpFault.TIMEOUT]) from None
-        if artefact is None:
-            return None
-        return Copy(url=place.url, content=artefact.content, digest=artefact.digest, fetched_at=0, checked_at=0)
+        return None if artefact is None else Copy(url=url, content=artefact.content, digest=artefact.digest)
 
     async def _index_of(self, place: IndexLocation) -> IndexLocation:
         """Return the location of the index itself, if this place only names a file beside it."""
         if not place.is_reference:
             return place
-        fetched = await fetch(self._session, place.url, Validators(), most_bytes=_LONGEST_REFERENCE)
+        fetched = await fetch(self._session, place.url, {}, most_bytes=_LONGEST_REFERENCE)
         name = b"" if fetched is None else fetched.content.strip()
         if not name.isascii() or not name.decode("ascii").isprintable() or not name or b"://" in name:
             raise InvalidInput("", "does not hold the name of a file")
         return place.beside(name.decode("ascii"))
 
 
-async def fetch(session: aiohttp.ClientSession, url: str, validators: Validators, *, most_bytes: int) -> Fetched | None:
-    """Fetch a URL; None when it still has the known version. Raise PeerUnavailable, PeerRefused or InvalidInput."""
+async def fetch(
+    session: aiohttp.ClientSession, url: str, conditions: Mapping[str, str], *, most_bytes: int
+) -> Copy | None:
+    """Fetch a URL; None when the conditions say that it has no newer version. Raise PeerUnavailable, PeerRefused or
+    InvalidInput."""
     try:
-        async with asked(session, "GET", url, headers=validators.headers, redirects=_MOST_REDIRECTS) as response:
+        async with asked(session, "GET", url, headers=conditions, redirects=_MOST_REDIRECTS) as response:
             _refuse_downgrade(response)
-            if response.status == _NOT_MODIFIED and validators.headers:
+            if response.status == _NOT_MODIFIED and conditions:
                 return None
+            if is_passing(response.status):
+                raise PeerUnavailable(f"answers {response.status}")
             if response.status != 200:
-                raise _refusal(response.status)
-            _refuse_packed(response.headers.get("Content-Encoding", "identity"))
-            return Fetched(content=await read_body(response, most_bytes), validators=_validators(response))
+                raise PeerRefused(f"answers {response.status}", status=response.status)
+            encoding, etag, modified = (response.headers.get(name, "") for name in _HEADERS)
+            if encoding not in ("", "identity"):
+                raise InvalidInput("", f"comes packed as {encoding[:40]!r} although that was not asked for")
+            content = await read_body(response, most_bytes)
+            return Copy(url=url, content=content, etag=etag, last_modified=modified)
     except HttpFailed as error:
         if error.fault is HttpFault.TOO_LARGE:
             size = f"is larger than {format_size(most_bytes)}; the setting gallery.max_size allows more"
@@ -153,25 +133,6 @@ def _refuse_downgrade(response: aiohttp.ClientResponse) -> None:
     if any(hop.scheme == "https" for hop in hops) and response.url.scheme != "https":
         where = without_secrets(str(response.url))
         raise PeerRefused(f"redirects from https to {where}, which is not protected", status=response.status)
-
-
-def _refusal(status: int) -> CorralError:
-    return (
-        PeerUnavailable(f"answers {status}") if is_passing(status) else PeerRefused(f"answers {status}", status=status)
-    )
-
-
-def _refuse_packed(encoding: str) -> None:
-    if encoding != "identity":
-        raise InvalidInput("", f"comes packed as {encoding[:40]!r} although that was not asked for")
-
-
-def _validators(response: aiohttp.ClientResponse) -> Validators:
-    return Validators(etag=response.headers.get("ETag", ""), last_modified=response.headers.get("Last-Modified", ""))
-
-
-_NOT_FOUND: Final = 404
-_FORBIDDEN: Final = 403
 
 
 class _ArtefactManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,17 +149,19 @@ class RegistryArtefacts:
     async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         """Implements `ArtefactReader`."""
         try:
-            return await self._read(parse_reference(reference), known_digest, most_bytes)
+            parsed = parse_reference(reference)
+            async with open_registry(parsed, config=self._config, clock=self._clock) as registry:
+                document = await registry.manifest(parsed.selector)
+                if document.digest == known_digest:
+                    return None
+                file = _only_file(document.body, most_bytes)
+                return ArtefactFile(digest=document.digest, content=await _content(registry, file))
+        except ImageNotFound as error:
+            raise PeerRefused(f"has no such artefact: {error.message}", status=404) from error
+        except RegistryRefused as error:
+            raise PeerRefused(error.message, status=403) from error
         except ImageError as error:
-            raise _as_galleries_know_it(error) from error
-
-    async def _read(self, reference: Reference, known_digest: str, most_bytes: int) -> ArtefactFile | None:
-        async with open_registry(reference, config=self._config, clock=self._clock) as registry:
-            document = await registry.manifest(reference.selector)
-            if document.digest == known_digest:
-                return None
-            file = _only_file(document.body, most_bytes)
-            return ArtefactFile(digest=document.digest, content=await _content(registry, file))
+            raise (PeerUnavailable(error.message) if error.retryable else InvalidInput("", error.message)) from error
 
 
 def _only_file(manifest: bytes, most_bytes: int) -> Descriptor:
@@ -224,13 +187,3 @@ async def _content(registry: Registry, file: Descriptor) -> bytes:
     if len(content) != file.size or digest_of(bytes(content), like=file.digest) != file.digest:
         raise PeerUnavailable("gave another file than the one that it announced")
     return bytes(content)
-
-
-def _as_galleries_know_it(error: ImageError) -> CorralError:
-    if isinstance(error, ImageNotFound):
-        return PeerRefused(f"has no such artefact: {error.message}", status=_NOT_FOUND)
-    if isinstance(error, RegistryRefused):
-        return PeerRefused(error.message, status=_FORBIDDEN)
-    if error.retryable:
-        return PeerUnavailable(error.message)
-    return InvalidInput("", error.message)

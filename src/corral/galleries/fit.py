@@ -13,50 +13,14 @@ from corral.base.words import format_size
 from corral.galleries.build_uris import SCHEME, candidates, is_known_to_localai, is_pulled
 from corral.galleries.catalogue import Missing, UnresolvedBuild, derived_capability
 from corral.galleries.gallery import GalleryEntry
-
-_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
-_VARIANTS: Final = {"armv7l": "v7", "armv6l": "v6"}
-_PLAIN_VARIANTS: Final = {("arm64", "v8"): "", ("amd64", "v1"): "", ("arm", ""): "v7"}
-"""Default variants, which mean the same as no variant, and the default that a missing one stands for."""
+from corral.oci.manifests import ASSUMED, ImagePlatform
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Platform:
-    """What a program was built for, in the words of images: `linux`, `amd64`."""
-
-    os: str
-    architecture: str
-    variant: str = ""
-    """Variant of the architecture, like `v7`; empty if there is only one, or it is unknown."""
-
-    def __str__(self) -> str:
-        return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
-
-    @property
-    def level(self) -> int:
-        """The variant as a number: within one architecture, a machine runs what is not above its own."""
-        variant = _PLAIN_VARIANTS.get((self.architecture, self.variant), self.variant)
-        number = variant.removeprefix("v").partition(".")[0]
-        return int(number) if number.isdecimal() else 0
-
-
-ASSUMED_PLATFORM: Final = Platform(os="linux", architecture="amd64")
-"""Platform of a member of an image index that states none."""
-
-
-def platform_of(system: str, machine: str) -> Platform | None:
-    """The platform of a machine, from the words of its operating system; None when it told none."""
-    os, word = system.lower(), machine.lower()
-    if not os or not word:
-        return None
-    return Platform(os=os, architecture=_ARCHITECTURES.get(word, word), variant=_VARIANTS.get(word, ""))
-
-
-def read_platform(text: str) -> Platform | None:
+def read_platform(text: str) -> ImagePlatform | None:
     """A platform as workers write it, `linux/arm64` or `linux/arm/v7`; None when it is none."""
     match text.split("/"):
         case [os, architecture, *rest] if os and architecture and len(rest) <= 1:
-            return Platform(os=os, architecture=architecture, variant="".join(rest))
+            return ImagePlatform(os=os, architecture=architecture, variant="".join(rest))
         case _:
             return None
 
@@ -67,7 +31,7 @@ class NodeTraits:
 
     capability: str = ""
     """As reported by the node; empty if it reported none."""
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
     gpu_vendor: str = ""
     total_vram: int | None = None
     disk_free: int | None = None
@@ -88,7 +52,7 @@ class NodeTraits:
 class ImageManifest:
     """An image for one platform."""
 
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
     digest: str = ""
     download_bytes: int | None = None
     """Compressed size of all layers."""
@@ -114,14 +78,14 @@ class ImageFacts:
     uri: str = ""
     """The build's uri, or the mirror's that answered."""
 
-    def manifest_for(self, platform: Platform | None) -> ImageManifest | None:
+    def manifest_for(self, platform: ImagePlatform | None) -> ImageManifest | None:
         """Return the image for a platform; None if there is none, or it is unknown."""
         if self.is_index and platform is not None:
             return choose_manifest(self.manifests, platform)
         return self.manifests[0] if self.manifests and not self.is_index else None
 
 
-def wanted_digests(image: ImageFacts, platform: Platform | None) -> frozenset[str]:
+def wanted_digests(image: ImageFacts, platform: ImagePlatform | None) -> frozenset[str]:
     """Return the digests that prove that a node has this image: of the index, and of the member for its platform."""
     manifest = image.manifest_for(platform)
     return frozenset({image.digest, "" if manifest is None else manifest.digest} - {""})
@@ -192,42 +156,34 @@ def judge_build(build: GalleryEntry, node: NodeTraits, image: ImageFacts | None)
     if not is_pulled(build.uri):
         return Fits(build=build)
     if node.needs_scheme and not any(map(is_known_to_localai, candidates(build))):
-        return _refused_uri(build)
+        reason = (
+            f"the gallery names the image of {build.name} as {build.uri}, which LocalAI's workers do not take for an "
+            f"image; the gallery has to say {SCHEME}{build.uri}"
+        )
+        return Blocked(hindrance=Hindrance.REFUSED_URI, reason=reason)
     if image is None:
         return Unknown(build=build, reason="its image could not be looked at")
     if image.is_index and node.platform is None:
         return Unknown(build=build, reason="the node did not say which platform it is")
     manifest = image.manifest_for(node.platform)
     if image.is_index and node.platform is not None and manifest is None:
-        return _other_platform(build, node.platform, image)
+        there = dict.fromkeys(str(member.platform or ASSUMED) for member in image.manifests)
+        offered = ", ".join(there) or "no platform"
+        reason = f"the image of {build.name} is for {offered}, and this machine is {node.platform}"
+        return Blocked(hindrance=Hindrance.OTHER_PLATFORM, reason=reason)
     return _judge_disk(build, manifest, node)
 
 
-def choose_manifest(manifests: Sequence[ImageManifest], platform: Platform) -> ImageManifest | None:
+def choose_manifest(manifests: Sequence[ImageManifest], platform: ImagePlatform) -> ImageManifest | None:
     """Return the member of an image index for a platform: of those that run there, the one with the highest level."""
     if len(manifests) == 1 and manifests[0].platform is None:
         return manifests[0]
-    running = [manifest for manifest in manifests if _runs(manifest.platform or ASSUMED_PLATFORM, platform)]
-    return max(running, key=lambda manifest: (manifest.platform or ASSUMED_PLATFORM).level, default=None)
-
-
-def _runs(offered: Platform, machine: Platform) -> bool:
-    is_alike = (offered.os, offered.architecture) == (machine.os, machine.architecture)
-    return is_alike and offered.level <= machine.level
-
-
-def _other_platform(build: GalleryEntry, platform: Platform, image: ImageFacts) -> Blocked:
-    offered = dict.fromkeys(str(manifest.platform or ASSUMED_PLATFORM) for manifest in image.manifests)
-    reason = f"the image of {build.name} is for {', '.join(offered) or 'no platform'}, and this machine is {platform}"
-    return Blocked(hindrance=Hindrance.OTHER_PLATFORM, reason=reason)
-
-
-def _refused_uri(build: GalleryEntry) -> Blocked:
-    reason = (
-        f"the gallery names the image of {build.name} as {build.uri}, which LocalAI's workers do not take for an "
-        f"image; the gallery has to say {SCHEME}{build.uri}"
-    )
-    return Blocked(hindrance=Hindrance.REFUSED_URI, reason=reason)
+    running: list[tuple[int, ImageManifest]] = []
+    for manifest in manifests:
+        offered = manifest.platform or ASSUMED
+        if offered.runs_on(platform):
+            running.append((offered.level, manifest))
+    return max(running, key=lambda pair: pair[0], default=(0, None))[1]
 
 
 def _judge_disk(build: GalleryEntry, manifest: ImageManifest | None, node: NodeTraits) -> Verdict:

@@ -99,28 +99,21 @@ class Galleries:
         cached = await self._newest_known(source)
         return await self._from_places(source, places, cached, force=force)
 
-    def _is_fresh(self, cached: _Known) -> bool:
-        """Whether a copy is young enough. A time in the future means a wrong clock, and is not fresh."""
-        age = self._clock.now().timestamp() - cached.copy.checked_at
-        return 0 <= age < self._config.max_age.total_seconds()
-
     async def _newest_known(self, source: GallerySource) -> _Known | None:
         """Return the copy in memory, unless another process stored a newer one on disk."""
-        key = _key_of(source)
-        cached = self._known.get(key)
+        cached = self._known.get(_key_of(source))
         mark = await asyncio.to_thread(self._cache.mark, source.url)
         if mark is None or (cached is not None and cached.mark == mark):
             return cached
         copy = await asyncio.to_thread(self._cache.load, source.url)
-        if copy is None or not _may_be_of(source, copy.url):
+        places = [read_place(url) for url in source.urls]
+        # Galleries may share a URL but have different mirrors: a copy from another's mirror is not ours.
+        if copy is None or not any(place.is_reference or place.url == copy.url for place in places):
             return cached
-        return await self._learn(source, copy, mark) or cached
-
-    async def _learn(self, source: GallerySource, copy: Copy, mark: CopyMark | None) -> _Known | None:
         try:
             gallery = await asyncio.to_thread(read_copy, copy.content, source)
         except CorralError:
-            return None
+            return cached
         return self._remember(source, _Known(copy=copy, gallery=gallery, mark=mark))
 
     def _remember(self, source: GallerySource, cached: _Known) -> _Known:
@@ -135,7 +128,10 @@ class Galleries:
         self, source: GallerySource, places: Sequence[IndexLocation], cached: _Known | None, *, force: bool
     ) -> GalleryReading:
         problems: list[str] = []
-        for place in self._worth_trying(places, is_spare=cached is not None, force=force):
+        now = self._clock.monotonic()
+        # Places that failed recently are skipped, unless there is no alternative.
+        rested = [place for place in places if force or place.is_local or self._paused.get(place.url, now) <= now]
+        for place in rested if rested or cached is not None else places:
             if cached is not None and not force and not place.is_local and self._is_fresh(cached):
                 return replace(_reading(cached), problem="; ".join(problems))
             try:
@@ -151,11 +147,10 @@ class Galleries:
             return self._nothing(source, problem)
         return self._logged(replace(_reading(cached), is_stale=True, problem=problem))
 
-    def _worth_trying(self, places: Sequence[IndexLocation], *, is_spare: bool, force: bool) -> Sequence[IndexLocation]:
-        """Return the places without those that failed recently, unless there is no alternative."""
-        now = self._clock.monotonic()
-        rested = [place for place in places if force or place.is_local or self._paused.get(place.url, now) <= now]
-        return rested if rested or is_spare else places
+    def _is_fresh(self, cached: _Known) -> bool:
+        """Whether a copy is young enough. A time in the future means a wrong clock, and is not fresh."""
+        age = self._clock.now().timestamp() - cached.copy.checked_at
+        return 0 <= age < self._config.max_age.total_seconds()
 
     async def _from_place(self, source: GallerySource, place: IndexLocation, cached: _Known | None) -> GalleryReading:
         if place.is_local:
@@ -193,12 +188,6 @@ class Galleries:
 
 def _key_of(source: GallerySource) -> _SourceKey:
     return source.name, source.url, source.mirrors
-
-
-def _may_be_of(source: GallerySource, url: str) -> bool:
-    """Whether a copy from this URL belongs to the source. Galleries may share a URL but have different mirrors."""
-    places = [read_place(own) for own in source.urls]
-    return any(place.is_reference or place.url == url for place in places)
 
 
 def _reading(cached: _Known) -> GalleryReading:

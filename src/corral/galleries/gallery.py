@@ -5,7 +5,7 @@ capability map and no `uri` is a meta backend: a name for one of several builds,
 often carry the map of their meta because YAML merges put it there; only the missing `uri` makes a meta.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -135,7 +135,9 @@ def read_gallery(raw_entries: Iterable[RawEntry], source: GallerySource) -> Gall
             if entry.name.lower() in entries:
                 raise InvalidInput("", "a backend of this name is there already, and the first one counts")
         except InvalidInput as error:
-            skipped.append(EntryProblem(gallery=source.name, line=raw.line, name=_named(raw), problem=error.message))
+            name = raw.value.get("name") if isinstance(raw.value, Mapping) else None
+            shown = name[:_SHOWN] if isinstance(name, str) else ""
+            skipped.append(EntryProblem(gallery=source.name, line=raw.line, name=shown, problem=error.message))
             if number >= MOST_ENTRIES:
                 break
         else:
@@ -144,26 +146,18 @@ def read_gallery(raw_entries: Iterable[RawEntry], source: GallerySource) -> Gall
 
 
 def _usable(raw: RawEntry) -> GalleryEntry:
+    """Parse the known keys of an entry and ignore others. InvalidInput names the key with an invalid value."""
     if raw.problem:
         raise InvalidInput("", raw.problem)
-    if not isinstance(raw.value, Mapping):
-        raise InvalidInput("", f"must be a mapping, got {kind(raw.value)}")
-    entry = read_entry(raw.value)
-    if problem := name_problem(entry.name):
-        raise InvalidInput("name", problem)
-    if not entry.uri and not entry.capabilities:
-        raise InvalidInput("uri", "is missing, and there is no capability map to find a build with")
-    return entry
-
-
-def read_entry(value: Mapping[str, object]) -> GalleryEntry:
-    """Parse the known keys of an entry and ignore others. InvalidInput names the key with an invalid value."""
-    return GalleryEntry(
+    value = raw.value
+    if not isinstance(value, Mapping):
+        raise InvalidInput("", f"must be a mapping, got {kind(value)}")
+    entry = GalleryEntry(
         name=text(value, "name").strip(),
         uri=text(value, "uri").strip(),
         mirrors=_texts(value, "mirrors"),
         alias=text(value, "alias").strip(),
-        capabilities=_capabilities(value),
+        capabilities=_capabilities(value.get("capabilities")),
         version=text(value, "version"),
         sha256=text(value, "sha256"),
         description=text(value, "description"),
@@ -173,6 +167,11 @@ def read_entry(value: Mapping[str, object]) -> GalleryEntry:
         urls=_texts(value, "urls"),
         tags=_texts(value, "tags"),
     )
+    if problem := name_problem(entry.name):
+        raise InvalidInput("name", problem)
+    if not entry.uri and not entry.capabilities:
+        raise InvalidInput("uri", "is missing, and there is no capability map to find a build with")
+    return entry
 
 
 def _texts(value: Mapping[str, object], key: str) -> tuple[str, ...]:
@@ -181,21 +180,18 @@ def _texts(value: Mapping[str, object], key: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _capabilities(value: Mapping[str, object]) -> Mapping[str, str]:
-    mapping = value.get("capabilities")
+def _capabilities(mapping: object) -> Mapping[str, str]:
     if mapping is None:
         return {}
     if not isinstance(mapping, Mapping):
         raise InvalidInput("capabilities", f"must be a mapping, got {kind(mapping)}")
-    return {str(key): _target(str(key), target) for key, target in mapping.items()}
-
-
-def _target(capability: str, target: object) -> str:
-    if target is None:
-        return ""
-    if not isinstance(target, str | int | float) or isinstance(target, bool):
-        raise InvalidInput("capabilities", f"must name a build for {capability[:_SHOWN]}, got {kind(target)}")
-    return text({"target": target}, "target").strip()
+    targets: dict[str, str] = {}
+    for capability, target in mapping.items():
+        if target is not None and (not isinstance(target, str | int | float) or isinstance(target, bool)):
+            problem = f"must name a build for {str(capability)[:_SHOWN]}, got {kind(target)}"
+            raise InvalidInput("capabilities", problem)
+        targets[str(capability)] = text({"target": target}, "target").strip()
+    return targets
 
 
 def name_problem(name: str) -> str:
@@ -213,24 +209,3 @@ def name_problem(name: str) -> str:
     if name.endswith(_RESERVED_ENDS):
         return "ends like the directories of unfinished installs"
     return ""
-
-
-def _named(raw: RawEntry) -> str:
-    name = raw.value.get("name") if isinstance(raw.value, Mapping) else None
-    return name[:_SHOWN] if isinstance(name, str) else ""
-
-
-def odd_metas(entries: Sequence[GalleryEntry]) -> Iterator[tuple[GalleryEntry, str]]:
-    """Yield meta backends with an invalid target for some capability, and why. They are usable for the others."""
-    by_name = {entry.name.lower(): entry for entry in reversed(entries)}
-    for meta in entries:
-        if not meta.is_meta:
-            continue
-        for capability, target in meta.capabilities.items():
-            build = by_name.get(target.lower())
-            if build is None:
-                yield meta, f"names {target[:_SHOWN]!r} for {capability[:_SHOWN]}, which is not there"
-            elif build is meta:
-                yield meta, f"names itself for {capability[:_SHOWN]}"
-            elif build.is_meta:
-                yield meta, f"names {target[:_SHOWN]!r} for {capability[:_SHOWN]}, which is no build but another meta"

@@ -4,7 +4,6 @@ Scalars stay text, as in LocalAI: `version: 1.10` is not 1.1, and `license: no` 
 mapping's own keys take precedence. An error inside one entry affects only that entry.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, Yaml
 from corral.base.errors import InvalidInput
 from corral.base.private_files import read_bounded
 from corral.base.words import format_size
-from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource, RawEntry, read_gallery
+from corral.galleries.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
 from corral.galleries.places import IndexLocation
 
 LIMITS: Final = YamlLimits(most_values=500_000, deepest=32)
@@ -79,21 +78,15 @@ def _pairs(mapping: MappingNode) -> dict[str, Node]:
         if not isinstance(key, ScalarNode):
             raise YamlUnusable("has a key that is not text")
         if key.tag == _MERGE:
-            for other in _merge_sources(value):
-                merged = {**_pairs(other), **merged}
+            for source in value.value if isinstance(value, SequenceNode) else [value]:
+                if not isinstance(source, MappingNode):
+                    raise YamlUnusable("merges something that is not a mapping")
+                merged = {**_pairs(source), **merged}
         elif key.value in own:
             raise YamlUnusable(f"has the key {key.value[:SHOWN]!r} twice, which LocalAI refuses the whole index for")
         else:
             own[key.value] = value
     return {**merged, **own}
-
-
-def _merge_sources(value: Node) -> Iterator[MappingNode]:
-    sources = value.value if isinstance(value, SequenceNode) else [value]
-    for source in sources:
-        if not isinstance(source, MappingNode):
-            raise YamlUnusable("merges something that is not a mapping")
-        yield source
 
 
 BUILT_IN_FILE: Final = Path(__file__).absolute().parent / "builtin" / "index.yaml"
@@ -115,19 +108,23 @@ class LocalIndexes:
         """Return the gallery of an index file. Raise InvalidInput when it cannot be read."""
         path = place.path or self._builtin
         try:
-            return self._read(path, source)
+            if path.name.endswith(".ref"):
+                path = path.parent / self._content(path).decode("utf-8", "replace").strip()
+            status = path.stat()
+            mark = (status.st_mtime_ns, status.st_size, status.st_ino)
+            known_mark, cached = self._known.get((path, source.name), (None, None))
+            if cached is not None and known_mark == mark:
+                return replace(cached, source=source)
+            gallery = read_copy(self._content(path), source)
         except OSError as error:
             raise InvalidInput("", f"cannot be read: {error.strerror or error}") from error
-
-    def _read(self, path: Path, source: GallerySource) -> GalleryContent:
-        if path.name.endswith(".ref"):
-            path = path.parent / self._content(path).decode("utf-8", "replace").strip()
-        status = path.stat()
-        mark = (status.st_mtime_ns, status.st_size, status.st_ino)
-        known_mark, cached = self._known.get((path, source.name), (None, None))
-        if cached is not None and known_mark == mark:
-            return replace(cached, source=source)
-        gallery = _placed(read_copy(self._content(path), source), path.parent)
+        entries = (
+            replace(entry, local_path=str((path.parent / entry.uri).resolve()))
+            if entry.uri.startswith(_RELATIVE)
+            else entry
+            for entry in gallery.entries
+        )
+        gallery = replace(gallery, entries=tuple(entries))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[path, source.name] = (mark, gallery)
@@ -139,14 +136,3 @@ class LocalIndexes:
             most = format_size(self._most_bytes)
             raise InvalidInput("", f"is larger than {most}; the setting gallery.max_size allows more")
         return content
-
-
-def _placed(gallery: GalleryContent, directory: Path) -> GalleryContent:
-    """Resolve relative paths of an index against its directory."""
-    return replace(gallery, entries=tuple(_entry_placed(entry, directory) for entry in gallery.entries))
-
-
-def _entry_placed(entry: GalleryEntry, directory: Path) -> GalleryEntry:
-    if not entry.uri.startswith(_RELATIVE):
-        return entry
-    return replace(entry, local_path=str((directory / entry.uri).resolve()))

@@ -60,7 +60,13 @@ def read_place(url: str) -> IndexLocation:
     if url == BUILT_IN_URL:
         return IndexLocation(scheme=Scheme.BUILT_IN, url=url)
     if url.startswith(_GITHUB):
-        return IndexLocation(scheme=Scheme.HTTP, url=_github_url(url))
+        # `github:owner/repository/path@ref`, with or without leading slashes, stands for the URL of the raw file.
+        path, _, ref = url.removeprefix(_GITHUB).removeprefix("//").partition("@")
+        owner, _, rest = path.partition("/")
+        repository, _, file = rest.partition("/")
+        if not all((owner, repository, *file.split("/"))):
+            raise _refused(url)
+        return IndexLocation(scheme=Scheme.HTTP, url=f"{_RAW}/{owner}/{repository}/{ref or _DEFAULT_BRANCH}/{file}")
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -73,15 +79,6 @@ def read_place(url: str) -> IndexLocation:
     if parts.scheme == "oci" and url.removeprefix("oci://"):
         return IndexLocation(scheme=Scheme.OCI, url=url)
     raise _refused(url)
-
-
-def _github_url(url: str) -> str:
-    """Convert `github:owner/repository/path@ref`, with or without leading slashes, to the URL of the raw file."""
-    path, _, ref = url.removeprefix(_GITHUB).removeprefix("//").partition("@")
-    parts = path.split("/")
-    if len(parts) < 3 or not all(parts):
-        raise _refused(url)
-    return f"{_RAW}/{parts[0]}/{parts[1]}/{ref or _DEFAULT_BRANCH}/{'/'.join(parts[2:])}"
 
 
 def _refused(url: str) -> InvalidInput:

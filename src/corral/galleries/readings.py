@@ -6,7 +6,7 @@ from functools import cached_property
 
 from corral.galleries.catalogue import BackendCatalogue, ResolvedBuild
 from corral.galleries.fit import Blocked, NodeTraits, blocked_by, judge_build
-from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry, GallerySource
+from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.places import without_secrets
 from corral.wire.galleries import FitView, GalleryEntryView, GalleryView, SkippedView
 from corral.wire.go_json import format_time
@@ -97,25 +97,23 @@ def fit_view(catalogue: BackendCatalogue, name: str, node: NodeTraits) -> FitVie
 
 def gallery_views(readings: Readings, now: datetime) -> list[GalleryView]:
     """Return the state of each gallery."""
-    problems = readings.catalogue.problems
-    return [_gallery_view(reading, problems, now) for reading in readings.readings]
-
-
-def _gallery_view(reading: GalleryReading, problems: tuple[EntryProblem, ...], now: datetime) -> GalleryView:
-    return GalleryView(
-        name=reading.source.name,
-        url=without_secrets(reading.source.url),
-        read_from=without_secrets(reading.url),
-        entries=len(reading.gallery.entries),
-        fetched_at=None if reading.fetched_at is None else format_time(reading.fetched_at),
-        checked_at=None if reading.checked_at is None else format_time(reading.checked_at),
-        age_seconds=None if reading.checked_at is None else reading.age(now).total_seconds(),
-        stale=reading.is_stale,
-        changed=reading.is_new,
-        problem=reading.problem,
-        skipped=[_skipped(problem) for problem in problems if problem.gallery == reading.source.name],
-    )
-
-
-def _skipped(problem: EntryProblem) -> SkippedView:
-    return SkippedView(gallery=problem.gallery, name=problem.name, line=problem.line, problem=problem.problem)
+    return [
+        GalleryView(
+            name=reading.source.name,
+            url=without_secrets(reading.source.url),
+            read_from=without_secrets(reading.url),
+            entries=len(reading.gallery.entries),
+            fetched_at=None if reading.fetched_at is None else format_time(reading.fetched_at),
+            checked_at=None if reading.checked_at is None else format_time(reading.checked_at),
+            age_seconds=None if reading.checked_at is None else reading.age(now).total_seconds(),
+            stale=reading.is_stale,
+            changed=reading.is_new,
+            problem=reading.problem,
+            skipped=[
+                SkippedView(gallery=skipped.gallery, name=skipped.name, line=skipped.line, problem=skipped.problem)
+                for skipped in readings.catalogue.problems
+                if skipped.gallery == reading.source.name
+            ],
+        )
+        for reading in readings.readings
+    ]

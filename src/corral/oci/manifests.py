@@ -44,32 +44,38 @@ class ImagePlatform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         """The variant as a number: a machine runs images of its architecture up to its own level."""
         variant = _PLAIN.get((self.architecture, self.variant), self.variant)
         digits = variant.removeprefix("v").partition(".")[0]
-        return int(digits) if digits.isdigit() else 0
+        return int(digits) if digits.isdecimal() else 0
+
+    def runs_on(self, machine: "ImagePlatform") -> bool:
+        is_alike = (self.os, self.architecture) == (machine.os, machine.architecture)
+        return is_alike and self.level <= machine.level
 
 
 ASSUMED: Final = ImagePlatform()
 """The platform of an entry that states none, as in LocalAI."""
 
 
+def platform_of(system: str, machine: str) -> ImagePlatform | None:
+    """Return the platform of a machine, from the words of its operating system; None when it told none."""
+    os, word = system.lower(), machine.lower()
+    if not os or not word:
+        return None
+    architecture, variant = _ARCHITECTURES.get(word, (word, ""))
+    return ImagePlatform(os=os, architecture=architecture, variant=variant)
+
+
 def this_platform() -> ImagePlatform:
-    machine = platform.machine().lower()
-    architecture, variant = _ARCHITECTURES.get(machine, (machine, ""))
-    return ImagePlatform(os=sys.platform, architecture=architecture, variant=variant)
+    return platform_of(sys.platform, platform.machine()) or ASSUMED
 
 
 def choose(offered: Iterable[ImagePlatform | None], machine: ImagePlatform) -> int:
     """Return the index of the best fitting platform. Raise PlatformMissing, which lists the available ones."""
     platforms = [platform or ASSUMED for platform in offered]
-    fitting = [number for number, platform in enumerate(platforms) if _fits(platform, machine)]
+    fitting = [number for number, platform in enumerate(platforms) if platform.runs_on(machine)]
     if not fitting:
         there = sorted({str(platform) for platform in platforms if platform.os != _UNKNOWN})
         raise PlatformMissing(f"there is no image for {machine}; there are images for {', '.join(there) or 'nothing'}")
     return max(fitting, key=lambda number: (platforms[number].level, -number))
-
-
-def _fits(offered: ImagePlatform, machine: ImagePlatform) -> bool:
-    is_alike = (offered.os, offered.architecture) == (machine.os, machine.architecture)
-    return is_alike and offered.level <= machine.level
 
 
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"

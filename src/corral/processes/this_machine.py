@@ -10,7 +10,8 @@ from typing import Final
 
 from corral.base.settings import settings_of
 from corral.galleries.config import GalleriesConfig
-from corral.galleries.fit import NodeTraits, platform_of
+from corral.galleries.fit import NodeTraits
+from corral.oci.manifests import platform_of
 from corral.processes.configs import shipped_backends
 from corral.processes.settings import MACHINE_SETTINGS
 from corral.processes.settings_sources import SettingSources, resolve

@@ -12,10 +12,11 @@ import pytest
 from aiohttp import web
 
 from corral.galleries.config import GalleriesConfig
-from corral.galleries.fetching import ArtefactReader, NoRegistry
+from corral.galleries.fetching import ArtefactReader
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.gallery import GallerySource
 from tests.kit.clock import ManualClock
+from tests.kit.galleries import NoRegistry
 
 INDEX = b"- name: x\n  uri: quay.io/x:1\n"
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

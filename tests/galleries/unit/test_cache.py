@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from corral.galleries.cache import Copy, IndexCache, Validators
+from corral.galleries.cache import Copy, IndexCache
 
 URL = "https://example.org/index.yaml"
 COPY = Copy(
     url=URL,
     content=b"- name: x\n",
-    validators=Validators(etag='"1"', last_modified="yesterday"),
+    etag='"1"',
+    last_modified="yesterday",
     digest="sha256:1",
     fetched_at=1.5,
     checked_at=2.5,

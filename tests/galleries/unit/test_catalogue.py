@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild, Way
 from corral.galleries.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
+from tests.kit.galleries import odd_metas
 
 OFFICIAL: list[dict[str, Any]] = [
     {
@@ -187,7 +188,7 @@ def test_a_search_finds_what_mentions_all_words() -> None:
 
 
 def test_odd_metas_are_told() -> None:
-    assert {meta.name for meta, _ in LOCALAI.oddities()} == {"broken", "loop", "pool", "own-tail"}
+    assert {meta.name for meta, _ in odd_metas(LOCALAI.entries)} == {"broken", "loop", "pool", "own-tail"}
 
 
 def _uri(shelf: BackendCatalogue, name: str, capability: str = "default") -> str:

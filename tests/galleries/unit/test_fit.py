@@ -18,25 +18,24 @@ from corral.galleries.fit import (
     ImageFacts,
     ImageManifest,
     NodeTraits,
-    Platform,
     Unknown,
     Verdict,
     blocked_by,
     choose_manifest,
     judge_build,
-    platform_of,
     read_platform,
     wanted_digests,
 )
 from corral.galleries.gallery import GalleryEntry, GallerySource, RawEntry, read_gallery
+from corral.oci.manifests import ImagePlatform, platform_of
 
 GIB = 1024**3
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-AMD64 = Platform(os="linux", architecture="amd64")
-ARM64 = Platform(os="linux", architecture="arm64")
-ARM64_V8 = Platform(os="linux", architecture="arm64", variant="v8")
-ARMV7 = Platform(os="linux", architecture="arm", variant="v7")
-ARMV6 = Platform(os="linux", architecture="arm", variant="v6")
+AMD64 = ImagePlatform(os="linux", architecture="amd64")
+ARM64 = ImagePlatform(os="linux", architecture="arm64")
+ARM64_V8 = ImagePlatform(os="linux", architecture="arm64", variant="v8")
+ARMV7 = ImagePlatform(os="linux", architecture="arm", variant="v7")
+ARMV6 = ImagePlatform(os="linux", architecture="arm", variant="v6")
 ONE_DISK = Peer(version="1", platform="linux/arm64", has_one_disk=True)
 
 ENTRIES: list[object] = [
@@ -207,12 +206,12 @@ def test_a_single_image_is_taken_as_it_is() -> None:
         ([ARMV7], ARMV6, "none"),
         ([None], ARM64, None),
         ([None, ARM64], AMD64, None),
-        ([Platform(os="windows", architecture="amd64")], AMD64, "none"),
-        ([Platform(os="unknown", architecture="unknown"), AMD64], AMD64, AMD64),
+        ([ImagePlatform(os="windows", architecture="amd64")], AMD64, "none"),
+        ([ImagePlatform(os="unknown", architecture="unknown"), AMD64], AMD64, AMD64),
     ],
 )
 def test_the_member_of_an_index_for_a_platform(
-    offered: list[Platform | None], wanted: Platform, chosen: Platform | str | None
+    offered: list[ImagePlatform | None], wanted: ImagePlatform, chosen: ImagePlatform | str | None
 ) -> None:
     found = choose_manifest([ImageManifest(platform=platform) for platform in offered], wanted)
     assert ("none" if found is None else found.platform) == chosen
@@ -223,14 +222,14 @@ def test_the_member_of_an_index_for_a_platform(
     [
         ("Linux", "x86_64", AMD64),
         ("linux", "aarch64", ARM64),
-        ("darwin", "arm64", Platform(os="darwin", architecture="arm64")),
+        ("darwin", "arm64", ImagePlatform(os="darwin", architecture="arm64")),
         ("linux", "armv7l", ARMV7),
-        ("linux", "riscv64", Platform(os="linux", architecture="riscv64")),
+        ("linux", "riscv64", ImagePlatform(os="linux", architecture="riscv64")),
         ("", "x86_64", None),
         ("linux", "", None),
     ],
 )
-def test_platforms_are_called_as_images_call_them(system: str, machine: str, platform: Platform | None) -> None:
+def test_platforms_are_called_as_images_call_them(system: str, machine: str, platform: ImagePlatform | None) -> None:
     assert platform_of(system, machine) == platform
 
 
@@ -279,7 +278,7 @@ def test_what_a_frontend_knows_of_a_node(
         ("linux/arm/v7/x", None),
     ],
 )
-def test_platforms_as_workers_write_them(text: str, platform: Platform | None) -> None:
+def test_platforms_as_workers_write_them(text: str, platform: ImagePlatform | None) -> None:
     assert read_platform(text) == platform
 
 
@@ -288,7 +287,7 @@ def test_platforms_as_workers_write_them(text: str, platform: Platform | None) -
     [(AMD64, {"index", "amd"}), (ARM64, {"index", "arm"}), (ARMV7, {"index"}), (None, {"index"})],
 )
 def test_a_node_shows_what_it_has_by_the_index_or_by_its_own_member(
-    platform: Platform | None, digests: set[str]
+    platform: ImagePlatform | None, digests: set[str]
 ) -> None:
     members = (ImageManifest(platform=AMD64, digest="amd"), ImageManifest(platform=ARM64, digest="arm"))
     assert wanted_digests(ImageFacts(is_index=True, digest="index", manifests=members), platform) == digests

@@ -12,9 +12,9 @@ from corral.galleries.gallery import (
     GalleryContent,
     GallerySource,
     RawEntry,
-    odd_metas,
     read_gallery,
 )
+from tests.kit.galleries import odd_metas
 
 SOURCE = GallerySource(name="g", url="https://example.org/index.yaml")
 

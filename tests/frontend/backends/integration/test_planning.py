@@ -13,14 +13,13 @@ from corral.frontend.backends.catalogue import GalleryCatalogue
 from corral.frontend.backends.planning import Lookups
 from corral.frontend.store.db import Database
 from corral.galleries.config import GalleriesConfig
-from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GallerySource
 from corral.oci.manifests import Descriptor
 from corral.wire.backends import InstallRequest
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import HurriedClock, ManualClock
-from tests.kit.galleries import AMD64, LAYER, PublishedGallery
+from tests.kit.galleries import AMD64, LAYER, NoRegistry, PublishedGallery
 from tests.kit.registry import answering
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import World, open_world

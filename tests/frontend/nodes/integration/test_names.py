@@ -13,9 +13,9 @@ from corral.frontend.rules.service import RuleGuard
 from corral.frontend.rules.store import FleetRuleStore
 from corral.galleries.build_uris import BackendRef
 from corral.galleries.config import GalleriesConfig
-from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GallerySource
+from tests.kit.galleries import NoRegistry
 from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
