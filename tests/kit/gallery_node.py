@@ -13,7 +13,7 @@ from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.gallery import GallerySource
 from corral.galleries.readings import Readings
 from corral.oci.config import ImagesConfig
-from corral.oci.network import Network
+from corral.oci.limits import Network
 from corral.oci.references import digest_of
 from corral.worker.installing.orders import Delivered, Fetching
 from corral.worker.installing.progress import InstallStep

@@ -15,7 +15,7 @@ from aiohttp import web
 from corral.imaging.private_keys import SigningKey
 from corral.oci.manifests import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, ImagePlatform, this_platform
 from corral.oci.references import digest_of
-from corral.oci.signatures.candidates import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
+from corral.oci.signatures.formats import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 
 _LOOPBACK: Final = "127.0.0.1"
 _RANGE: Final = re.compile(r"bytes=(\d+)-")

@@ -60,7 +60,7 @@ class Checkout:
         """The index of the images of Corral's own backends. Another input means another place."""
         sources = [self.root / "backends" / name for name in (*OWN_BACKENDS, "sdk")]
         files = [path for source in sources for path in source.rglob("*") if self._is_of_a_backend(path)]
-        files += [*self.root.glob("src/corral/imaging/*.py"), self.root / "src/corral/oci/layout.py"]
+        files += [*self.root.glob("src/corral/imaging/*.py"), self.root / "src/corral/oci/contents.py"]
         parts = [repr((sys.version_info[:2], sys.platform, os.uname().machine)).encode()]
         for path in sorted({*files, *self.libraries.glob("*.so*")}):
             if path.is_file():

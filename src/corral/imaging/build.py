@@ -23,7 +23,7 @@ from corral.imaging.layout_contents import LayoutWriter
 from corral.imaging.packages import PackageInstaller, PackageRequest, entries_in, install
 from corral.imaging.source import LIBRARIES, RUN, BackendSource, read_source
 from corral.imaging.targets import USUAL_GLIBC, this_python
-from corral.oci.layout import is_layout
+from corral.oci.contents import is_layout
 from corral.oci.manifests import Descriptor, ImagePlatform, this_platform
 
 

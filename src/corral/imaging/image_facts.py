@@ -12,8 +12,8 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.imaging.description import BackendDescription, described_by
 from corral.imaging.layout_contents import read_contents
 from corral.oci.config import ImagesConfig
+from corral.oci.contents import content_of
 from corral.oci.errors import SourceInvalid
-from corral.oci.layout import content_of
 from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, PullSource, Reference, RegistryImage, parse_source
 from corral.oci.registry import open_registry
 

@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.oci.errors import ContentMismatch, ManifestUnusable
-from corral.oci.layout import (
+from corral.oci.contents import (
     INDEX_FILE,
     LAYOUT_FILE,
     FilePart,
@@ -20,6 +19,7 @@ from corral.oci.layout import (
     content_of,
     open_files,
 )
+from corral.oci.errors import ContentMismatch, ManifestUnusable
 from corral.oci.limits import UnpackLimits
 from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, ImagePlatform
 from corral.oci.references import digest_of

@@ -17,10 +17,10 @@ from corral.base.threads import in_thread
 from corral.imaging.layout_contents import LayoutContents, Stored, read_contents
 from corral.oci.auth import read_stored
 from corral.oci.config import ImagesConfig
+from corral.oci.contents import FilePart
 from corral.oci.errors import ContentMismatch, ImageError, SourceInvalid
 from corral.oci.http import RegistryResponse
-from corral.oci.layout import FilePart
-from corral.oci.network import persistently
+from corral.oci.limits import persistently
 from corral.oci.references import Reference, digest_of
 from corral.oci.registry import Registry, open_registry
 

@@ -17,12 +17,11 @@ from corral.imaging.private_keys import SigningKey
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ContentMismatch, ImageNotFound, ManifestUnusable
 from corral.oci.http import RegistryResponse
-from corral.oci.limits import MAX_SIGNATURES
+from corral.oci.limits import MAX_SIGNATURES, persistently
 from corral.oci.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
-from corral.oci.network import persistently
 from corral.oci.references import Reference, check_digest, digest_of
 from corral.oci.registry import Registry, open_registry
-from corral.oci.signatures.candidates import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
+from corral.oci.signatures.formats import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 
 _MAX_IMAGES: Final = 256
 _BINARY: Final = {"Content-Type": "application/octet-stream"}

@@ -18,7 +18,7 @@ from corral.base.clock import Clock
 from corral.base.threads import in_thread
 from corral.oci.errors import ContentMismatch, LimitExceeded, RegistryUnavailable
 from corral.oci.http import RegistryResponse
-from corral.oci.network import FetchRetries, Network
+from corral.oci.limits import FetchRetries, Network
 from corral.oci.references import Hash, feed_file, new_hash
 
 _BATCH_BYTES: Final = 1024 * 1024

@@ -11,9 +11,8 @@ from corral.base.setting_kinds import EXISTING_FILE, SWITCH, SettingKind, size, 
 from corral.base.settings import Derived, setting
 from corral.oci.auth import Credential, StoredCredentials, config_files, credential_for, read_auths, read_stored
 from corral.oci.errors import IntegrityRequired, PolicyInvalid, SourceInvalid
-from corral.oci.limits import INTEGRITY_KNOB, UnpackLimits
+from corral.oci.limits import INTEGRITY_KNOB, Network, UnpackLimits
 from corral.oci.manifests import this_platform
-from corral.oci.network import Network
 from corral.oci.orders import PullOrder
 from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, RegistryImage, parse_source
 from corral.oci.signatures.policy import Verification, read_policy

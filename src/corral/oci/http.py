@@ -24,7 +24,7 @@ from corral.oci.errors import (
     RegistryUnavailable,
     SourceInvalid,
 )
-from corral.oci.network import Network, check_url, proxy_for
+from corral.oci.limits import Network, check_url, proxy_for
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS: Final = 8

@@ -9,7 +9,6 @@ import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import ManifestUnusable, PlatformMissing, SourceInvalid
-from corral.oci.limits import MAX_LAYERS
 from corral.oci.references import check_digest
 
 _ARCHITECTURES: Final = {
@@ -90,6 +89,8 @@ ACCEPTED: Final = ", ".join((OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIF
 
 _LAYER_WORDS: Final = ("image.layer", "image.rootfs.diff.tar")
 _ENCRYPTED: Final = "encrypted"
+MAX_LAYERS: Final = 512
+"""Docker's own limit is 127."""
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,9 +12,8 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.oci.auth import Credential
-from corral.oci.limits import UnpackLimits
+from corral.oci.limits import Network, UnpackLimits
 from corral.oci.manifests import ImagePlatform
-from corral.oci.network import Network
 from corral.oci.signatures.policy import Verification
 from corral.wire.backends import Phase
 

@@ -18,7 +18,7 @@ from corral.base.clock import Clock
 from corral.base.tasks import task_group
 from corral.base.threads import in_thread
 from corral.oci.blobs import BlobCache
-from corral.oci.contents import Image, Layer, copy_directory, directory_size
+from corral.oci.contents import Image, Layer
 from corral.oci.errors import (
     DiskFull,
     ImageError,
@@ -30,10 +30,10 @@ from corral.oci.errors import (
 )
 from corral.oci.http import HttpFetcher, open_fetcher_session
 from corral.oci.orders import PullOrder, PullResult, Scale
-from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
+from corral.oci.signatures.formats import NothingAccepted, SignatureChecker
 from corral.oci.sources import SourceOpener
 from corral.oci.tree import Tree, empty, prepare_target
-from corral.oci.unpack import Unpacked, Unpacker
+from corral.oci.unpack import Unpacked, Unpacker, copy_directory, directory_size
 from corral.wire.backends import Phase, size_text
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

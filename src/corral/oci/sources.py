@@ -16,7 +16,7 @@ from corral.base.threads import in_thread
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.auth import credential_for
 from corral.oci.blobs import BlobCache, WantedBlob
-from corral.oci.contents import FetchedLayer, Image, archive_behind, local_archive
+from corral.oci.contents import FetchedLayer, Image, archive_behind, is_layout, local_archive, read_image
 from corral.oci.errors import (
     ContentMismatch,
     ImageNotFound,
@@ -27,20 +27,19 @@ from corral.oci.errors import (
     SourceInvalid,
 )
 from corral.oci.http import HttpFetcher
-from corral.oci.layout import is_layout, read_image
 from corral.oci.limits import BYTES_KNOB, MAX_SIGNATURES, SIGNATURE_BYTES
 from corral.oci.manifests import Descriptor, Index, choose_image, read_manifest
 from corral.oci.orders import PullOrder
 from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, Reference, RegistryImage, is_digest, parse_source
 from corral.oci.registry import Document, Registry
-from corral.oci.signatures.bundles import is_bundle_type
-from corral.oci.signatures.candidates import (
+from corral.oci.signatures.formats import (
     MEDIA_TYPE,
     SIGNATURE_ANNOTATION,
     SignatureCandidate,
     SignatureChecker,
     SigstoreBundle,
     SimpleSignature,
+    is_bundle_type,
     signature_tag,
 )
 

@@ -6,6 +6,8 @@ detected from the first bytes: the media types of many images are wrong.
 """
 
 import os
+import shutil
+import stat
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -265,3 +267,74 @@ def _write_sparse(descriptor: int, member: ArchiveMember, content: Iterator[memo
             _write_all(descriptor, now)
             missing -= len(now)
     os.ftruncate(descriptor, member.size)
+
+
+def directory_size(folder: Path | None) -> int:
+    """Return the total size of the files below a directory; 0 if it does not exist."""
+    if folder is None:
+        return 0
+    return sum(entry.status.st_size for entry in _entries_below(folder) if stat.S_ISREG(entry.status.st_mode))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FolderEntry:
+    path: Path
+    parts: tuple[str, ...]
+    status: os.stat_result
+
+
+def _entries_below(folder: Path) -> Iterator[_FolderEntry]:
+    for here, names, files in os.walk(folder):
+        for name in sorted((*names, *files)):
+            path = Path(here, name)
+            yield _FolderEntry(path=path, parts=path.relative_to(folder).parts, status=path.lstat())
+
+
+def copy_directory(
+    folder: Path,
+    tree: Tree,
+    limits: UnpackLimits,
+    *,
+    is_cancelled: Callable[[], bool],
+    on_position: Callable[[int], None],
+) -> Unpacked:
+    """Copy a directory into the tree by the rules for archives, except that absolute links refer to this machine and
+    must lead into the folder."""
+    unpacked = Unpacked()
+    for entry in _entries_below(folder):
+        if is_cancelled():
+            raise PullCancelled
+        unpacked.entries += 1
+        if unpacked.entries > limits.entries:
+            raise LimitExceeded(f"{folder}: more than {limits.entries} entries ({ENTRIES_KNOB})")
+        _copy_entry(entry, folder, tree)
+        if stat.S_ISREG(entry.status.st_mode):
+            unpacked.bytes += entry.status.st_size
+            on_position(unpacked.bytes)
+        if unpacked.bytes > limits.total_bytes:
+            raise LimitExceeded(f"{folder}: more than {limits.total_bytes} bytes ({BYTES_KNOB})")
+    tree.prove_links()
+    return unpacked
+
+
+def _copy_entry(entry: _FolderEntry, folder: Path, tree: Tree) -> None:
+    place, name, mode = tree.locate(entry.parts), entry.parts[-1], entry.status.st_mode
+    if stat.S_ISDIR(mode):
+        tree.make_directory(place, name, mode & 0o755 | 0o700)
+    elif stat.S_ISLNK(mode):
+        tree.make_symlink(place, name, _inside(os.readlink(entry.path), folder))
+    elif stat.S_ISREG(mode):
+        with entry.path.open("rb") as source, open(tree.make_file(place, name), "wb") as copy:
+            shutil.copyfileobj(source, copy, 1024 * 1024)
+            os.fchmod(copy.fileno(), mode & 0o755 | 0o600)
+        os.utime(name, ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns), dir_fd=place.descriptor)
+    else:
+        raise UnpackRefused(f"{entry.path} is neither a file nor a directory nor a link")
+
+
+def _inside(target: str, folder: Path) -> str:
+    if not target.startswith("/"):
+        return target
+    if not Path(target).is_relative_to(folder):
+        raise UnpackRefused(f"a link to {target!r}, which is outside of {folder}")
+    return "/" + str(Path(target).relative_to(folder))

@@ -16,7 +16,7 @@ from corral.files.storage import StorageConfig
 from corral.frontend.config import ControlConfig
 from corral.galleries.config import GalleriesConfig
 from corral.oci.config import ImagesConfig
-from corral.oci.network import proxies_of
+from corral.oci.limits import proxies_of
 from corral.processes.settings import backend_environment
 from corral.worker.config import WorkerConfig
 

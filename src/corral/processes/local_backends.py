@@ -16,8 +16,8 @@ from corral.base.clock import Clock, SystemClock
 from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.tasks import task_group
 from corral.galleries.build_uris import BuildMarks, Evidence, Freshness, judge_freshness
-from corral.oci.layout import offered_digests
-from corral.oci.looks import digests_at
+from corral.oci.contents import offered_digests
+from corral.oci.registry import digests_at
 from corral.processes.installing import InstallingConfig, make_installer, open_installer
 from corral.processes.this_machine import MachineConfig, measure
 from corral.worker.backends import CannotDelete

@@ -26,7 +26,7 @@ from corral.base.tasks import end_tasks, running, start_task, stop_on_signals
 from corral.oci.errors import ImageError, PolicyInvalid, PullCancelled, TrustUnavailable
 from corral.oci.orders import PullFailure, PullLine, PullOrder, PullReporter, PullResult, Scale
 from corral.oci.pull import Pull
-from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
+from corral.oci.signatures.formats import NothingAccepted, SignatureChecker
 from corral.oci.signatures.policy import Verification
 from corral.processes.exit_codes import ExitCode
 

@@ -13,8 +13,8 @@ from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GallerySource
 from corral.oci.config import ImagesConfig
+from corral.oci.limits import Network
 from corral.oci.manifests import OCI_MANIFEST, Descriptor
-from corral.oci.network import Network
 from tests.kit.registry import FakeRegistry, answering, lying
 
 INDEX = json.dumps([{"name": "mock", "uri": "h/mock:1"}]).encode()

@@ -17,7 +17,7 @@ from corral.imaging.errors import BuildFailed, PackagesMissing
 from corral.imaging.layers import Compression, Packing
 from corral.imaging.packages import InstallerKind, PackageInstaller
 from corral.imaging.targets import this_python
-from corral.oci.layout import is_layout
+from corral.oci.contents import is_layout
 from corral.oci.manifests import ImagePlatform, this_platform
 from corral.oci.orders import PullOrder, Scale
 from corral.oci.pull import Pull

@@ -14,11 +14,11 @@ from corral.imaging.layout_contents import LayoutWriter
 from corral.oci.auth import Credential, read_stored
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageNotFound, PlatformMissing, RegistryRefused
-from corral.oci.looks import ImageLooks
 from corral.oci.manifests import ImagePlatform, this_platform
 from corral.oci.orders import PullOrder, PullResult
 from corral.oci.puller import Puller
 from corral.oci.references import digest_of
+from corral.oci.registry import ImageLooks
 from tests.kit.docker_registry import PASSWORD, USERNAME, DockerRegistry
 from tests.kit.images import a_file, a_layer, gzipped, tar_of
 

@@ -25,8 +25,8 @@ from corral.oci.errors import (
     TargetUnusable,
     UnpackRefused,
 )
+from corral.oci.limits import Network
 from corral.oci.manifests import this_platform
-from corral.oci.network import Network
 from corral.oci.orders import PullOrder, PullProgress
 from corral.oci.puller import MODULE, Puller
 from tests.kit.certificates import Authority

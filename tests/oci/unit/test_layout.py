@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from corral.imaging.layout_contents import LayoutWriter
+from corral.oci.contents import is_layout, read_image
 from corral.oci.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable, PlatformMissing
-from corral.oci.layout import is_layout, read_image
 from corral.oci.limits import UnpackLimits
 from corral.oci.manifests import ImagePlatform
 from corral.oci.orders import PullOrder, PullResult, Scale

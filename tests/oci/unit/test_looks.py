@@ -6,9 +6,9 @@ import pytest
 
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageNotFound, RegistryUnavailable
-from corral.oci.looks import ImageLook, ImageLooks
+from corral.oci.limits import Network
 from corral.oci.manifests import ImagePlatform
-from corral.oci.network import Network
+from corral.oci.registry import ImageLook, ImageLooks
 from tests.kit.clock import HurriedClock
 from tests.kit.images import a_layer
 from tests.kit.registry import FakeRegistry, answering

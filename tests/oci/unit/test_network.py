@@ -3,8 +3,8 @@
 import pytest
 
 from corral.oci.errors import PlatformMissing, SourceInvalid
+from corral.oci.limits import Network, check_url, proxies_of, proxy_for, scheme_of
 from corral.oci.manifests import ImagePlatform, choose, this_platform
-from corral.oci.network import Network, check_url, proxies_of, proxy_for, scheme_of
 
 PLAIN = Network(plain_hosts=("registry.lan", "other.lan:5000"))
 

@@ -29,9 +29,8 @@ from corral.oci.errors import (
     TargetUnusable,
     UnpackRefused,
 )
-from corral.oci.limits import UnpackLimits
+from corral.oci.limits import Network, UnpackLimits
 from corral.oci.manifests import ImagePlatform, this_platform
-from corral.oci.network import Network
 from corral.oci.orders import PullOrder, PullResult, Scale
 from corral.oci.pull import Pull
 from tests.kit.clock import HurriedClock

@@ -22,8 +22,8 @@ from corral.oci.errors import (
     RegistryUnavailable,
     SourceInvalid,
 )
+from corral.oci.limits import Network
 from corral.oci.manifests import ImagePlatform
-from corral.oci.network import Network
 from corral.oci.references import digest_of, parse_reference
 from tests.kit.clock import ManualClock
 from tests.kit.images import a_layer

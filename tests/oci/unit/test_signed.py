@@ -16,11 +16,11 @@ from corral.oci.errors import (
     SignatureRefused,
     error_with,
 )
+from corral.oci.limits import Network
 from corral.oci.manifests import OCI_INDEX, OCI_MANIFEST, Descriptor, ImagePlatform, this_platform
-from corral.oci.network import Network
 from corral.oci.orders import PullOrder, PullResult, Scale
 from corral.oci.pull import Pull
-from corral.oci.signatures.candidates import SignatureChecker, signature_tag
+from corral.oci.signatures.formats import SignatureChecker, signature_tag
 from corral.oci.signatures.keyed import KeyChecker
 from corral.oci.signatures.keyless import KeylessChecker
 from corral.oci.signatures.policy import Verification

@@ -10,7 +10,7 @@ from corral.imaging.private_keys import new_signing_key
 from corral.oci.errors import PolicyInvalid, TrustUnavailable
 from corral.oci.manifests import ImagePlatform
 from corral.oci.orders import PullOrder
-from corral.oci.signatures.candidates import NothingAccepted
+from corral.oci.signatures.formats import NothingAccepted
 from corral.oci.signatures.keyed import KeyChecker
 from corral.oci.signatures.keyless import KeylessChecker
 from corral.oci.signatures.policy import Verification

@@ -18,8 +18,8 @@ from corral.galleries.gallery import GalleryEntry
 from corral.galleries.readings import Readings
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
-from corral.oci.looks import ImageLook, ImageLooks, PlatformImage
 from corral.oci.references import RegistryImage, parse_source
+from corral.oci.registry import ImageLook, ImageLooks, PlatformImage
 
 log = logging.getLogger(__name__)
 

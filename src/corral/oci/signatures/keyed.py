@@ -14,17 +14,20 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
 from corral.base.errors import InvalidInput
-from corral.oci.signatures.bundles import (
+from corral.oci.signatures.formats import (
     SIGN_PREDICATE,
     Envelope,
     MessageSignature,
+    SignatureCandidate,
+    SigstoreBundle,
+    SimpleSignature,
     decoded,
     message_digest_problem,
+    payload_problem,
     read_bundle,
     signed_bytes,
     statement_problem,
 )
-from corral.oci.signatures.candidates import SignatureCandidate, SigstoreBundle, SimpleSignature, payload_problem
 from corral.oci.signatures.policy import SECTION, Verification, key_documents
 
 _FIELD: Final = f"{SECTION}.public_key"

@@ -22,15 +22,16 @@ from sigstore.verify import Verifier
 from sigstore_models.common.v1 import HashAlgorithm
 
 from corral.base.errors import CorralError
-from corral.oci.signatures.bundles import (
+from corral.oci.signatures.formats import (
     ReadBundle,
+    SignatureCandidate,
+    SigstoreBundle,
     as_message_signature,
     decoded,
     read_bundle,
     signed_bytes,
     statement_problem,
 )
-from corral.oci.signatures.candidates import SignatureCandidate, SigstoreBundle
 from corral.oci.signatures.policy import Verification, expected_signer, signer_problem, time_problem
 
 BUNDLED: Final = "https%3A%2F%2Ftuf-repo-cdn.sigstore.dev/trusted_root.json"

@@ -12,7 +12,7 @@ from typing import Final
 
 from corral.base.errors import PathNotUsable
 from corral.galleries.catalogue import preferred_words
-from corral.oci.layout import INDEX_FILE, offered_digests
+from corral.oci.contents import INDEX_FILE, offered_digests
 from corral.wire.backends import InstalledBackend, InstalledDetails
 from corral.worker.installing.backend_metadata import (
     MANIFEST,

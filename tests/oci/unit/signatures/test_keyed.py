@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from corral.base.errors import InvalidInput
 from corral.imaging.private_keys import SigningKey
-from corral.oci.signatures.candidates import SignatureCandidate, SigstoreBundle, SimpleSignature, make_payload
+from corral.oci.signatures.formats import SignatureCandidate, SigstoreBundle, SimpleSignature, make_payload
 from corral.oci.signatures.keyed import KeyChecker, PublicKey
 from corral.oci.signatures.policy import Verification
 from tests.kit.sigstore import SigstoreInstance, a_statement, key_bundle

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from corral.oci.signatures.candidates import SigstoreBundle, SimpleSignature
+from corral.oci.signatures.formats import SigstoreBundle, SimpleSignature
 from corral.oci.signatures.keyless import KeylessChecker, TrustRootUnusable
 from corral.oci.signatures.policy import read_policy
 from tests.kit.sigstore import IDENTITY, ISSUER, SIGNED_AT, Signer, SigstoreInstance, a_statement, b64, key_bundle

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.imaging.private_keys import read_signing_key
-from corral.oci.signatures.candidates import SigstoreBundle, SimpleSignature, make_payload
+from corral.oci.signatures.formats import SigstoreBundle, SimpleSignature, make_payload
 from corral.oci.signatures.keyed import KeyChecker
 from corral.oci.signatures.keyless import KeylessChecker
 from corral.oci.signatures.policy import Verification

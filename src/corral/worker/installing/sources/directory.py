@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.threads import CancelSignal, in_own_thread
-from corral.oci.layout import is_layout
+from corral.oci.contents import is_layout
 from corral.wire.backends import size_text
 from corral.worker.installing.backend_metadata import Metadata
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, InstallableBackend, InstallOrder, NoRoom
