@@ -9,6 +9,9 @@ from typing import Final
 import zstandard
 
 from corral.base.errors import ChildFailed
+from corral.oci.limits import UnpackLimits
+from corral.oci.tree import Tree
+from corral.oci.unpack import Unpacker
 
 _BLOCK: Final = 512
 SOME_TIME: Final = 1_700_000_000
@@ -113,3 +116,12 @@ def own_gallery() -> Path:
     if not indexes:
         raise ChildFailed("there are no images of Corral's own backends: run `make setup` with a network")
     return indexes[-1]
+
+
+def unpack(target: Path, *layers: bytes, limits: UnpackLimits) -> None:
+    """Unpack layers into an empty directory, the lowest first."""
+    with Tree(target) as tree:
+        unpacker = Unpacker(tree, limits)
+        for layer in layers:
+            unpacker.apply(io.BytesIO(layer), len(layer))
+        tree.prove_links()

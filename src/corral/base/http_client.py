@@ -108,12 +108,7 @@ async def asked(
     while it is read inside."""
     with failures_of(str(url)):
         response = await session.request(
-            method,
-            url,
-            headers=headers,
-            data=data,
-            allow_redirects=redirects > 0,
-            max_redirects=redirects,
+            method, url, headers=headers, data=data, allow_redirects=redirects > 0, max_redirects=redirects
         )
         try:
             yield response

@@ -80,9 +80,7 @@ def _read_secret(text: str) -> str:
 
 
 SECRET: Final = SettingKind(
-    placeholder="SECRET",
-    allowed=f"1 to {MAX_SECRET} printable ASCII characters without blanks",
-    read=_read_secret,
+    placeholder="SECRET", allowed=f"1 to {MAX_SECRET} printable ASCII characters without blanks", read=_read_secret
 )
 SECRETS: Final = SettingKind(
     placeholder="SECRET[,SECRET…]",

@@ -236,9 +236,7 @@ class PublicPort:
         default="127.0.0.1",
     )
     port: int = setting(
-        PORT,
-        "Port to listen on; 0 takes a free one. 8080 is what LocalAI's clients expect.",
-        default=8080,
+        PORT, "Port to listen on; 0 takes a free one. 8080 is what LocalAI's clients expect.", default=8080
     )
     tls_cert: Path | None = setting(
         EXISTING_FILE,

@@ -109,10 +109,7 @@ class GalleriesConfig:
         url `corral:builtin` stands for what ships with Corral. By default that, and LocalAI's gallery, which is asked
         only when somebody looks for a backend.""",
         name="backend_galleries",
-        aliases=(
-            "LOCALAI_BACKEND_GALLERIES",
-            "BACKEND_GALLERIES",
-        ),
+        aliases=("LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"),
         forgives_aliases=True,
         default=DEFAULT_GALLERIES,
         default_text="what ships with Corral, and LocalAI's gallery",

@@ -1,7 +1,6 @@
 """Registry credentials as Docker and Podman store them, and how to answer a registry's authentication challenge."""
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,9 +11,8 @@ import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import RegistryRefused
-from corral.oci.references import DOCKER_HUB, Reference
+from corral.oci.references import DOCKER_HUB, HUB_NAMES, Reference
 
-_HUB_KEYS: Final = frozenset({"index.docker.io", "registry-1.docker.io", "docker.io"})
 _MAX_CONFIG_BYTES: Final = 1024 * 1024
 _MAX_HEADER: Final = 8192
 _PARAMETER: Final = re.compile(r'\s*,?\s*([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
@@ -110,32 +108,25 @@ def read_stored(files: Iterable[Path]) -> StoredCredentials:
 
 def _credentials_of(config: _Config, notes: list[str], file: Path) -> Iterable[Credential]:
     for key, entry in config.auths.items():
-        try:
-            username, password = _login(entry)
-        except ValueError:
-            notes.append(f"{file}: the login of {place_of(key)} cannot be read")
-            continue
+        username, password = entry.username, entry.password
+        if entry.auth:
+            try:
+                username, _, password = base64.b64decode(entry.auth, validate=True).decode().partition(":")
+            except ValueError:  # neither base64 nor text
+                notes.append(f"{file}: the login of {place_of(key)} cannot be read")
+                continue
+            password = password.rstrip("\0")
         if username or password or entry.identitytoken:
             yield Credential(
                 place=place_of(key), username=username, password=password, identity_token=entry.identitytoken
             )
 
 
-def _login(entry: _AuthEntry) -> tuple[str, str]:
-    if not entry.auth:
-        return entry.username, entry.password
-    try:
-        username, _, password = base64.b64decode(entry.auth, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError) as error:
-        raise ValueError from error
-    return username, password.rstrip("\0")
-
-
 def place_of(key: str) -> str:
     """Normalise a key of a credential file: some are URLs, and Docker Hub has had several names."""
     place = key.partition("://")[2] or key
     host, _, path = place.strip("/").partition("/")
-    if host in _HUB_KEYS:
+    if host in HUB_NAMES:
         host = DOCKER_HUB
     return host if path in ("", "v1", "v2") else f"{host}/{path}"
 

@@ -127,8 +127,12 @@ class BlobCache:
         path = self._part(blob)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "r+b", buffering=0) as draft:
-            while not _lock(draft):
-                await self._clock.sleep(_LOOK_SECONDS)  # another process downloads this blob, and its lock has no event
+            while True:
+                try:
+                    fcntl.flock(draft, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:  # another process downloads this blob, and its lock has no event
+                    await self._clock.sleep(_LOOK_SECONDS)
             try:
                 yield draft if _is_still(path, draft) else None
             finally:
@@ -158,14 +162,6 @@ def _prune(folder: Path, before: float, *, ending: str) -> None:
     for path in folder.iterdir():
         if path.name.endswith(ending) and path.is_file() and path.stat().st_mtime < before:
             path.unlink(missing_ok=True)
-
-
-def _lock(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_still(path: Path, file: BinaryIO) -> bool:
@@ -208,7 +204,11 @@ class _Download:
                 restarts -= 1
                 if restarts <= 0:
                     raise
-        self._check_or_empty()
+        try:
+            self._check()  # the file was complete from the start
+        except ContentMismatch:
+            self._start_over()
+            raise
 
     def _take_up(self) -> None:
         """Resume a partial download if the digest is known, so that the result can be verified."""
@@ -230,7 +230,11 @@ class _Download:
     async def _receive(self, body: Body) -> None:
         if body.start != self._size:
             self._start_over()
-        self._check_announced(body)
+        if body.length is not None:
+            end = body.start + body.length
+            if self._blob.size is not None and end != self._blob.size:
+                raise ContentMismatch(f"{self._blob.key}: {end} bytes are announced where {self._blob.size} belong")
+            self._check_not_beyond(end)
         batch: list[bytes] = []
         gathered = 0
         try:
@@ -268,14 +272,6 @@ class _Download:
     def _is_right(self) -> bool:
         return not self._blob.digest or self._blob.digest.endswith(f":{self._hash.hexdigest()}")
 
-    def _check_announced(self, body: Body) -> None:
-        if body.length is None:
-            return
-        end = body.start + body.length
-        if self._blob.size is not None and end != self._blob.size:
-            raise ContentMismatch(f"{self._blob.key}: {end} bytes are announced where {self._blob.size} belong")
-        self._check_not_beyond(end)
-
     def _check_not_beyond(self, size: int) -> None:
         if self._blob.size is not None and size > self._blob.size:
             raise ContentMismatch(f"{self._blob.key}: more than {self._blob.size} bytes came")
@@ -288,11 +284,3 @@ class _Download:
         if not self._is_right():
             actual = self._hash.hexdigest()
             raise ContentMismatch(f"what came for {self._blob.digest} has the digest {actual}")
-
-    def _check_or_empty(self) -> None:
-        """Verify a file that was complete from the start; empty it when its digest is wrong."""
-        try:
-            self._check()
-        except ContentMismatch:
-            self._start_over()
-            raise

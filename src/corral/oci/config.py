@@ -15,7 +15,7 @@ from corral.oci.limits import INTEGRITY_KNOB, Network, UnpackLimits
 from corral.oci.manifests import this_platform
 from corral.oci.orders import PullOrder
 from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, RegistryImage, parse_source
-from corral.oci.signatures.policy import Verification, read_policy
+from corral.oci.signatures.policy import read_policy
 
 REGISTRY_AUTH: Final = SettingKind(
     placeholder="JSON", allowed="a Docker configuration with `auths` that hold a login", read=read_auths
@@ -82,10 +82,7 @@ class ImagesConfig:
         for signatures and without a digest, and archives without a SHA-256 sum. Directories on this machine are not
         looked at. Not by default, as in LocalAI: most galleries have no policy, and it is told in the log.""",
         name="require_backend_integrity",
-        aliases=(
-            "LOCALAI_REQUIRE_BACKEND_INTEGRITY",
-            "REQUIRE_BACKEND_INTEGRITY",
-        ),
+        aliases=("LOCALAI_REQUIRE_BACKEND_INTEGRITY", "REQUIRE_BACKEND_INTEGRITY"),
         default=False,
     )
     trusted_root: Path | None = setting(
@@ -161,7 +158,10 @@ def make_order(
     """
     stored = read_stored(config.auth_files)
     content_pin = pin or Pin()
-    policy = _policy(verification or {})
+    try:
+        policy = read_policy(verification or {})
+    except InvalidInput as error:
+        raise PolicyInvalid(f"the gallery's {error}") from error
     gaps = judge_sources(
         sources, has_policy=policy is not None, sha256=content_pin.sha256, is_required=config.require_integrity
     )
@@ -182,13 +182,6 @@ def make_order(
         niceness=config.niceness,
     )
     return order, (*stored.notes, *gaps)
-
-
-def _policy(stated: Mapping[str, str]) -> Verification | None:
-    try:
-        return read_policy(stated)
-    except InvalidInput as error:
-        raise PolicyInvalid(f"the gallery's {error}") from error
 
 
 def _needed(sources: Sequence[str], config: ImagesConfig, stored: StoredCredentials) -> tuple[Credential, ...]:

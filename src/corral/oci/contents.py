@@ -16,13 +16,7 @@ import msgspec
 from corral.base.threads import in_thread
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.blobs import BlobCache, Body, Opener, WantedBlob, body_of
-from corral.oci.errors import (
-    ContentMismatch,
-    ImageError,
-    ImageNotFound,
-    LimitExceeded,
-    ManifestUnusable,
-)
+from corral.oci.errors import ContentMismatch, ImageError, ImageNotFound, LimitExceeded, ManifestUnusable
 from corral.oci.http import HttpFetcher
 from corral.oci.limits import ENTRIES_KNOB, MANIFEST_BYTES, Network, UnpackLimits, check_url
 from corral.oci.manifests import Descriptor, ImagePlatform, Index, choose_image, read_manifest
@@ -294,13 +288,11 @@ def _read_layout(files: Files, top: FilePart, path: Path, platform: ImagePlatfor
         chosen = choose_image(document, platform, name=str(path))
         digests.append(chosen.digest)
         document = read_manifest(checked_content(files, chosen, path), name=str(path))
-    layers = [_layer(files, layer, path) for layer in document.layers]
+    layers = []
+    for layer in document.layers:
+        part = blob_part(files, layer.digest, path)
+        layers.append(LocalLayer(path=part.path, offset=part.offset, size=layer.size, digest=layer.digest))
     return Image(name=str(path), layers=layers, digest=digests[0], platform_digest=digests[-1])
-
-
-def _layer(files: Files, layer: Descriptor, path: Path) -> LocalLayer:
-    part = blob_part(files, layer.digest, path)
-    return LocalLayer(path=part.path, offset=part.offset, size=layer.size, digest=layer.digest)
 
 
 def blob_part(files: Files, digest: str, path: Path) -> FilePart:
@@ -336,11 +328,10 @@ def _read_docker(files: Files, table: FilePart, path: Path) -> Image:
         raise ManifestUnusable(f"{path}: its {_DOCKER_FILE} cannot be read: {error}") from error
     if len(images) != 1:
         raise ManifestUnusable(f"{path} holds {len(images)} images; expected is exactly one")
-    parts = {name: files.find(name) for name in images[0].layers}
-    if missing := [name for name, part in parts.items() if part is None]:
-        raise ImageNotFound(f"{path} has no layer {missing[0]!r}")
-    layer_parts = [parts[name] for name in images[0].layers]
-    layers = [
-        LocalLayer(path=layer.path, offset=layer.offset, size=layer.size) for layer in layer_parts if layer is not None
-    ]
+    layers = []
+    for name in images[0].layers:
+        part = files.find(name)
+        if part is None:
+            raise ImageNotFound(f"{path} has no layer {name!r}")
+        layers.append(LocalLayer(path=part.path, offset=part.offset, size=part.size))
     return Image(name=str(path), layers=layers)

@@ -96,53 +96,45 @@ class HttpFetcher:
         """Yield the response to a request that changes something. Does not follow redirects: it might happen twice."""
         check_url(url, self._network)
         own = {"Authorization": authorization} if authorization else {}
-        response = await self._send(method, url, {**headers, **own}, content)
-        try:
-            yield RegistryResponse(response, url)
-        finally:
-            response.close()
-
-    async def _send(
-        self, method: str, url: str, headers: Mapping[str, str], content: Content | None
-    ) -> aiohttp.ClientResponse:
-        """Send a request without a total timeout; fail only when the upload stalls."""
         loop = asyncio.get_running_loop()
         patience = self._network.answer_seconds + self._network.connect_seconds
 
         async def moving(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+            """Put the timeout off with every piece: an upload of any length fails only when it stalls."""
             async for piece in pieces:
                 yield piece
                 deadline.reschedule(loop.time() + patience)
 
         with _as_image_errors(url):
             async with asyncio.timeout(patience) as deadline:
-                return await self._session.request(
+                response = await self._session.request(
                     method,
                     url,
-                    headers=headers,
+                    headers={**headers, **own},
                     data=None if content is None else moving(content()),
                     allow_redirects=False,
                     proxy=proxy_for(url, self._network),
                 )
+        try:
+            yield RegistryResponse(response, url)
+        finally:
+            response.close()
 
     async def _follow(self, original: str, headers: Mapping[str, str], authorization: str) -> aiohttp.ClientResponse:
         url = original
         for _ in range(_MAX_REDIRECTS):
             is_at_home = _origin(url) == _origin(original)
             own = {"Authorization": authorization} if authorization and is_at_home else {}
-            response = await self._get(url, {**headers, **own})
+            with _as_image_errors(url):
+                async with asyncio.timeout(self._network.connect_seconds + self._network.answer_seconds):
+                    response = await self._session.get(
+                        url, headers={**headers, **own}, allow_redirects=False, proxy=proxy_for(url, self._network)
+                    )
             if response.status not in _REDIRECTS or "Location" not in response.headers:
                 return response
             response.close()
             url = self._onward(url, response.headers["Location"])
         raise RegistryUnavailable(f"{host_of(original)} redirects more than {_MAX_REDIRECTS} times")
-
-    async def _get(self, url: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        with _as_image_errors(url):
-            async with asyncio.timeout(self._network.connect_seconds + self._network.answer_seconds):
-                return await self._session.get(
-                    url, headers=headers, allow_redirects=False, proxy=proxy_for(url, self._network)
-                )
 
     def _onward(self, url: str, location: str) -> str:
         """Return the absolute redirect target. Refuse to go from TLS to plain HTTP."""
@@ -207,8 +199,7 @@ class RegistryResponse:
 
     async def problem(self, what: str, *, may: str = "read") -> ImageError:
         """Return the error for a status that is not a success; `may` is the permission that a login would need."""
-        said = await self._words()
-        text = f"{host_of(self._asked)} answered {self.status} for {what}{said}"
+        text = f"{host_of(self._asked)} answered {self.status} for {what}{await self._words()}"
         if is_passing(self.status):
             return RegistryUnavailable(text, retry_after=_retry_after(self.header("Retry-After")))
         if self.status in (401, 403):
@@ -236,26 +227,22 @@ def _as_image_errors(url: str) -> Iterator[None]:
         with failures_of(url):
             yield
     except HttpFailed as error:
-        raise _as_image_error(error) from error
-
-
-def _as_image_error(error: HttpFailed) -> ImageError:
-    match error.fault:
-        case HttpFault.CERTIFICATE:
-            reason = "its certificate is not trusted; SSL_CERT_FILE names further authorities"
-            return RegistryRefused(f"{error.host}: {reason}")
-        case HttpFault.TIMEOUT:
-            return RegistryUnavailable(f"{error.host} does not answer in time, or too slowly")
-        case HttpFault.INVALID_URL:
-            return SourceInvalid(f"{error.host} is not a URL")
-        case HttpFault.TOO_LARGE:
-            return ContentMismatch(error.message)
-        case HttpFault.UNREACHABLE:
-            return RegistryUnavailable(f"{error.host}: no connection: {error.reason}")
-        case HttpFault.BROKE_OFF:
-            return RegistryUnavailable(f"{error.host}: the answer broke off")
-        case _:
-            return RegistryUnavailable(error.message)
+        match error.fault:
+            case HttpFault.CERTIFICATE:
+                reason = "its certificate is not trusted; SSL_CERT_FILE names further authorities"
+                raise RegistryRefused(f"{error.host}: {reason}") from error
+            case HttpFault.TIMEOUT:
+                raise RegistryUnavailable(f"{error.host} does not answer in time, or too slowly") from error
+            case HttpFault.INVALID_URL:
+                raise SourceInvalid(f"{error.host} is not a URL") from error
+            case HttpFault.TOO_LARGE:
+                raise ContentMismatch(error.message) from error
+            case HttpFault.UNREACHABLE:
+                raise RegistryUnavailable(f"{error.host}: no connection: {error.reason}") from error
+            case HttpFault.BROKE_OFF:
+                raise RegistryUnavailable(f"{error.host}: the answer broke off") from error
+            case _:
+                raise RegistryUnavailable(error.message) from error
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

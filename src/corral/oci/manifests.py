@@ -133,7 +133,9 @@ def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
     if document.old_layers is not None:
         raise ManifestUnusable(f"{name}: its manifest has Docker's first form, which has no digests of layers")
     if document.layers is not None:
-        return Manifest(layers=[_checked_layer(layer, name) for layer in _bounded(document.layers, name)])
+        if len(document.layers) > MAX_LAYERS:
+            raise ManifestUnusable(f"{name}: it has {len(document.layers)} layers; {MAX_LAYERS} are allowed")
+        return Manifest(layers=[_checked_layer(layer, name) for layer in document.layers])
     if document.manifests is not None:
         return Index(manifests=document.manifests)
     raise ManifestUnusable(f"{name}: this is neither an image nor a list of images")
@@ -150,12 +152,6 @@ def choose_image(index: Index, machine: ImagePlatform, *, name: str) -> Descript
         return _checked(entries[choose([entry.platform for entry in entries], machine)], name)
     except ManifestUnusable as error:
         raise type(error)(f"{name}: {error}") from None
-
-
-def _bounded(layers: Sequence[Descriptor], name: str) -> Sequence[Descriptor]:
-    if len(layers) > MAX_LAYERS:
-        raise ManifestUnusable(f"{name}: it has {len(layers)} layers; {MAX_LAYERS} are allowed")
-    return layers
 
 
 def _checked_layer(layer: Descriptor, name: str) -> Descriptor:

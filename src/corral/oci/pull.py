@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -61,19 +62,19 @@ class Pull:
             fetcher = HttpFetcher(session, self._order.network)
             cache = BlobCache(Path(self._order.cache), network=self._order.network, clock=self._clock)
             sources = SourceOpener(self._order, fetcher=fetcher, cache=cache, clock=self._clock, checker=self._checker)
-            return await self._first_that_works(sources)
-
-    async def _first_that_works(self, sources: SourceOpener) -> PullResult:
-        failures: list[ImageError] = []
-        for uri in self._order.sources:
-            try:
-                return await self._pull(uri, sources)
-            except (DiskFull, TargetUnusable, PullCancelled):
-                raise  # another source would fail in the same way
-            except ImageError as error:
-                failures.append(error)
-                await in_thread(self._empty_target)
-        raise _summary(failures)
+            failures: list[ImageError] = []
+            for uri in self._order.sources:
+                try:
+                    return await self._pull(uri, sources)
+                except (DiskFull, TargetUnusable, PullCancelled):
+                    raise  # another source would fail in the same way
+                except ImageError as error:
+                    failures.append(error)
+                    await in_thread(lambda: empty(self._target))
+            if len(failures) == 1:
+                raise failures[0]
+            chosen = next((failure for failure in failures if failure.retryable), failures[0])
+            raise error_with(chosen.code, "; ".join(str(failure) for failure in failures))
 
     async def _pull(self, uri: str, sources: SourceOpener) -> PullResult:
         self._scale.enter(Phase.RESOLVING)
@@ -83,7 +84,10 @@ class Pull:
         copied = await in_thread(lambda: directory_size(image.directory))
         await in_thread(lambda: self._check_room(image, copied))
         missing = sum(layer.missing_bytes() for layer in image.layers)
-        self._begin(image, copied)
+        sizes = {number: layer.size or 0 for number, layer in enumerate(image.layers)} or {0: copied}
+        fetched = {number: sizes[number] for number, layer in enumerate(image.layers) if not layer.is_local}
+        self._scale.begin(image.name, sizes, fetched=fetched)
+        self._scale.enter(Phase.DOWNLOADING if fetched else Phase.EXTRACTING)
         with Tree(self._target) as tree, _useless_when_failed(image.layers):
             if image.directory is not None:
                 unpacked = await self._copy(image.directory, tree)
@@ -103,16 +107,21 @@ class Pull:
             entries=unpacked.entries,
         )
 
-    def _begin(self, image: Image, copied: int) -> None:
-        sizes = {number: layer.size or 0 for number, layer in enumerate(image.layers)} or {0: copied}
-        fetched = {number: sizes[number] for number, layer in enumerate(image.layers) if not layer.is_local}
-        self._scale.begin(image.name, sizes, fetched=fetched)
-        self._scale.enter(Phase.DOWNLOADING if fetched else Phase.EXTRACTING)
-
     async def _unpack(self, image: Image, tree: Tree) -> Unpacked:
         """Unpack layers in order while the task group downloads them. Any failure ends all."""
-        position = _Position(self._scale)
-        unpacker = Unpacker(tree, self._order.limits, is_cancelled=self._stopped.is_set, on_position=position.moved)
+        current = 0
+
+        async def announce_extracting() -> None:
+            if fetches:
+                await asyncio.wait(fetches)
+            self._scale.enter(Phase.EXTRACTING)
+
+        unpacker = Unpacker(
+            tree,
+            self._order.limits,
+            is_cancelled=self._stopped.is_set,
+            on_position=lambda position: self._scale.unpacked(current, position),
+        )
         places = asyncio.Semaphore(self._order.parallel)
         with ExitStack() as files, _single_failure():
             async with task_group() as group:
@@ -120,13 +129,14 @@ class Pull:
                     group.create_task(self._fetch(number, layer, places, files), name=f"layer {number}")
                     for number, layer in enumerate(image.layers)
                 ]
-                group.create_task(self._announce_extracting(fetches), name="phases")
+                group.create_task(announce_extracting(), name="phases")
                 for number, fetch in enumerate(fetches):
                     with await fetch as file:
-                        position.layer = number
-                        await self._apply(unpacker, file, image)
+                        current, size = number, file.seek(0, os.SEEK_END)
+                        apply = partial(unpacker.apply, file, size, whiteouts=image.has_whiteouts)
+                        await in_thread(apply, stop=self._stopped.set)
         self._scale.enter(Phase.VERIFYING)
-        await in_thread(unpacker.finish)
+        await in_thread(tree.prove_links)
         return unpacker.unpacked
 
     async def _fetch(self, number: int, layer: Layer, places: asyncio.Semaphore, files: ExitStack) -> BinaryIO:
@@ -135,15 +145,6 @@ class Pull:
         if layer.size is None:
             self._scale.size(number, os.fstat(file.fileno()).st_size)
         return file
-
-    async def _announce_extracting(self, fetches: Sequence["asyncio.Task[BinaryIO]"]) -> None:
-        if fetches:
-            await asyncio.wait(fetches)
-        self._scale.enter(Phase.EXTRACTING)
-
-    async def _apply(self, unpacker: Unpacker, file: BinaryIO, image: Image) -> None:
-        size = file.seek(0, os.SEEK_END)
-        await in_thread(lambda: unpacker.apply(file, size, whiteouts=image.has_whiteouts), stop=self._stopped.set)
 
     async def _copy(self, folder: Path, tree: Tree) -> Unpacked:
         def copy() -> Unpacked:
@@ -178,33 +179,16 @@ class Pull:
     async def _whole_or_not_at_all(self) -> AsyncIterator[None]:
         undo = prepare_target(self._target)
         try:
-            with _disk_errors():
-                yield
+            yield
+        except OSError as error:
+            await in_thread(undo)
+            where = f"{error.filename}: " if error.filename else ""
+            if error.errno in _NO_ROOM:
+                raise DiskFull(f"{where}there is no room left on the disk") from error
+            raise TargetUnusable(f"{where}{error.strerror or error}") from error
         except BaseException:
             await in_thread(undo)
             raise
-
-    def _empty_target(self) -> None:
-        empty(self._target)
-
-
-class _Position:
-    """Tells the scale which layer a position belongs to."""
-
-    def __init__(self, scale: Scale) -> None:
-        self._scale = scale
-        self.layer = 0
-
-    def moved(self, position: int) -> None:
-        self._scale.unpacked(self.layer, position)
-
-
-def _summary(failures: Sequence[ImageError]) -> ImageError:
-    """Return one error for all sources; retryable if one of them is."""
-    if len(failures) == 1:
-        return failures[0]
-    chosen = next((failure for failure in failures if failure.retryable), failures[0])
-    return error_with(chosen.code, "; ".join(str(failure) for failure in failures))
 
 
 @contextmanager
@@ -235,17 +219,6 @@ def _useless_when_failed(layers: Sequence[Layer]) -> Iterator[None]:
 def _forget(layers: Sequence[Layer]) -> None:
     for layer in layers:
         layer.forget()
-
-
-@contextmanager
-def _disk_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        if error.errno in _NO_ROOM:
-            raise DiskFull(f"{where}there is no room left on the disk") from error
-        raise TargetUnusable(f"{where}{error.strerror or error}") from error
 
 
 def _sync(target: Path) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self
@@ -22,6 +22,7 @@ from corral.oci.tree import empty, is_directory
 
 MODULE: Final = "corral.processes.puller"
 _MAX_LINE_BYTES: Final = 256 * 1024
+_decoder = msgspec.json.Decoder(PullLine)
 _STOP_GRACE: Final = timedelta(seconds=5)
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONPATH")
 
@@ -39,7 +40,7 @@ class Puller:
         self._order = order
         self._environment = {name: environment[name] for name in _PASSED_ON if name in environment}
         self._stop_grace = stop_grace
-        self._lines = _Lines(self._hear)
+        self._unfinished = b""
         self._stderr = OutputTail()
         self._process: ChildProcess | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -59,7 +60,7 @@ class Puller:
             ChildCommand(
                 argv=[sys.executable, "-P", "-m", MODULE, "--order", str(descriptor)],
                 env=self._environment,
-                output=Streams(stdout=self._lines.feed, stderr=self._stderr.feed),
+                output=Streams(stdout=self._feed, stderr=self._stderr.feed),
                 handed_over=[descriptor],
             )
         )
@@ -109,10 +110,11 @@ class Puller:
 
     async def _watch(self, process: ChildProcess) -> None:
         code = await process.wait()
-        if not self._is_done():
+        if not self._outcome.done() or self._outcome.exception() is not None:
             await asyncio.to_thread(self._clean_up)
-        if not self._outcome.done():
-            self._settle(self._death(code))
+        last_words = "".join(f": {line}" for line in self._stderr.lines[-1:])
+        died = PullerDied(f"the puller ended with {describe_exit(code)}{last_words}")
+        self._settle(PullCancelled() if self._is_cancelled else died)
         self._news.set()
 
     def _clean_up(self) -> None:
@@ -125,14 +127,13 @@ class Puller:
         else:
             shutil.rmtree(target, ignore_errors=True)
 
-    def _is_done(self) -> bool:
-        return self._outcome.done() and self._outcome.exception() is None
-
-    def _death(self, code: int) -> ImageError:
-        if self._is_cancelled:
-            return PullCancelled()
-        words = self._stderr.lines[-1:]
-        return PullerDied(f"the puller ended with {describe_exit(code)}" + (f": {words[0]}" if words else ""))
+    def _feed(self, data: bytes) -> None:
+        """Read the lines of the output; ignore those that are not messages, since the exit code tells of failures."""
+        *whole, rest = (self._unfinished + data).split(b"\n")
+        self._unfinished = rest[-_MAX_LINE_BYTES:]
+        for line in whole:
+            with contextlib.suppress(*UNREADABLE_JSON):
+                self._hear(_decoder.decode(line))
 
     def _hear(self, line: PullLine) -> None:
         match line:
@@ -148,19 +149,3 @@ class Puller:
     def _settle(self, error: ImageError) -> None:
         if not self._outcome.done():
             self._outcome.set_exception(error)
-
-
-class _Lines:
-    """Splits output into lines; ignores lines that are not messages, since the exit code tells of failures."""
-
-    def __init__(self, hear: Callable[[PullLine], None]) -> None:
-        self._hear = hear
-        self._rest = b""
-        self._decoder = msgspec.json.Decoder(PullLine)
-
-    def feed(self, data: bytes) -> None:
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[-_MAX_LINE_BYTES:]
-        for line in whole:
-            with contextlib.suppress(*UNREADABLE_JSON):
-                self._hear(self._decoder.decode(line))

@@ -57,7 +57,7 @@ def feed_file(hashed: Hash, file: BinaryIO) -> int:
 
 
 DOCKER_HUB: Final = "docker.io"
-_HUB_NAMES: Final = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io"})
+HUB_NAMES: Final = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io"})
 _HUB_HOST: Final = "registry-1.docker.io"
 _DEFAULT_TAG: Final = "latest"
 _MAX_REPOSITORY: Final = 255
@@ -101,8 +101,13 @@ class Reference:
 def parse_reference(text: str) -> Reference:
     """Parse by Docker's rules: the registry defaults to Docker Hub, the tag to `latest`."""
     named, at, digest = text.partition("@")
-    registry, repository = _split_registry(named)
-    repository, tag = _split_tag(repository)
+    first, slash, rest = named.partition("/")
+    registry, repository, tag = DOCKER_HUB, named, ""
+    if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()):
+        registry, repository = (DOCKER_HUB if first in HUB_NAMES else first), rest
+    path, colon, word = repository.rpartition(":")
+    if colon and "/" not in word:
+        repository, tag = path, word
     if registry == DOCKER_HUB and "/" not in repository:
         repository = f"library/{repository}"
     _check(text, registry, repository, tag)
@@ -113,21 +118,9 @@ def parse_reference(text: str) -> Reference:
     return Reference(registry=registry, repository=repository, tag=tag, digest=digest)
 
 
-def _split_registry(named: str) -> tuple[str, str]:
-    first, slash, rest = named.partition("/")
-    is_registry = slash and ("." in first or ":" in first or first == "localhost" or first != first.lower())
-    if not is_registry:
-        return DOCKER_HUB, named
-    return (DOCKER_HUB if first in _HUB_NAMES else first), rest
-
-
-def _split_tag(repository: str) -> tuple[str, str]:
-    path, colon, tag = repository.rpartition(":")
-    return (path, tag) if colon and "/" not in tag else (repository, "")
-
-
 def _check(text: str, registry: str, repository: str, tag: str) -> None:
-    if not _REGISTRY.fullmatch(registry) or not _has_port_in_range(registry):
+    port = registry.rpartition("]")[2].partition(":")[2]
+    if not _REGISTRY.fullmatch(registry) or (port and not 0 < int(port) < _PORTS):
         raise SourceInvalid(f"{text[:200]!r} is not an image reference: {registry[:200]!r} is no registry")
     components = repository.split("/")
     if len(repository) > _MAX_REPOSITORY or not all(map(_COMPONENT.fullmatch, components)):
@@ -137,11 +130,6 @@ def _check(text: str, registry: str, repository: str, tag: str) -> None:
         raise SourceInvalid(f"{text[:200]!r} is not an image reference: {tag[:200]!r} is no tag")
     if text.partition("@")[0].endswith(":"):
         raise SourceInvalid(f"{text[:200]!r} is not an image reference: its tag is empty")
-
-
-def _has_port_in_range(registry: str) -> bool:
-    port = registry.rpartition("]")[2].partition(":")[2]
-    return not port or 0 < int(port) < _PORTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

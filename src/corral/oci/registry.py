@@ -1,7 +1,7 @@
 """Client for one repository of a registry: manifests and blobs, with login; and what an image is, without layers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -66,14 +66,8 @@ class Registry:
 
     async def manifest(self, selector: str) -> Document:
         """Fetch a manifest by tag or digest. With a digest the content is verified."""
-        return await persistently(lambda: self._manifest(selector), self._network, self._clock)
-
-    async def _manifest(self, selector: str) -> Document:
         what = f"{self._reference.name}:{selector}"
-        async with self._ask(f"{self._base}/manifests/{selector}", {"Accept": ACCEPTED}) as answer:
-            if answer.status != 200:
-                raise await answer.problem(what)
-            body = await answer.body(MANIFEST_BYTES, within=self._network.answer_seconds)
+        body = await self._whole(f"manifests/{selector}", {"Accept": ACCEPTED}, MANIFEST_BYTES, what)
         if ":" not in selector:
             return Document(body=body, digest=digest_of(body))
         digest = digest_of(body, like=selector)
@@ -83,28 +77,32 @@ class Registry:
 
     async def small_blob(self, digest: str, most: int) -> bytes:
         """Fetch and verify a whole blob. Raise ContentMismatch when it is larger than `most`."""
-        return await persistently(lambda: self._small_blob(digest, most), self._network, self._clock)
-
-    async def _small_blob(self, digest: str, most: int) -> bytes:
-        async with self._ask(f"{self._base}/blobs/{check_digest(digest)}", {}) as answer:
-            if answer.status != 200:
-                raise await answer.problem(f"{self._reference.name}@{digest}")
-            body = await answer.body(most, within=self._network.answer_seconds)
+        body = await self._whole(f"blobs/{check_digest(digest)}", {}, most, f"{self._reference.name}@{digest}")
         if digest_of(body, like=digest) != digest:
             raise ContentMismatch(f"{self._reference.host} gave something else than the blob {digest}")
         return body
 
     async def referrers(self, digest: str) -> bytes | None:
         """Return the list of manifests that refer to an image; None if the registry does not support such lists."""
-        return await persistently(lambda: self._referrers(digest), self._network, self._clock)
+        what = f"what refers to {self._reference.name}@{digest}"
 
-    async def _referrers(self, digest: str) -> bytes | None:
-        async with self._ask(f"{self._base}/referrers/{digest}", {"Accept": OCI_INDEX}) as answer:
-            if answer.status in _UNKNOWN_ROUTE:
-                return None
-            if answer.status != 200:
-                raise await answer.problem(f"what refers to {self._reference.name}@{digest}")
-            return await answer.body(MANIFEST_BYTES, within=self._network.answer_seconds)
+        async def fetch() -> bytes | None:
+            async with self._ask(f"{self._base}/referrers/{digest}", {"Accept": OCI_INDEX}) as answer:
+                return None if answer.status in _UNKNOWN_ROUTE else await self._body(answer, MANIFEST_BYTES, what)
+
+        return await persistently(fetch, self._network, self._clock)
+
+    async def _whole(self, path: str, headers: dict[str, str], most: int, what: str) -> bytes:
+        async def fetch() -> bytes:
+            async with self._ask(f"{self._base}/{path}", headers) as answer:
+                return await self._body(answer, most, what)
+
+        return await persistently(fetch, self._network, self._clock)
+
+    async def _body(self, answer: RegistryResponse, most: int, what: str) -> bytes:
+        if answer.status != 200:
+            raise await answer.problem(what)
+        return await answer.body(most, within=self._network.answer_seconds)
 
     @asynccontextmanager
     async def blob(self, digest: str, offset: int) -> AsyncIterator[Body]:
@@ -145,15 +143,11 @@ class Registry:
                 yield answer
                 return
             challenge = read_challenge(answer.challenges)
-        await self._log_in(challenge, instead_of=used)
+        async with self._logging_in:  # held while a token is fetched: parallel downloads need the same one
+            if self._authorization == used:
+                self._authorization = await self._authorization_for(challenge)
         async with asked(self._authorization) as answer:
             yield answer
-
-    async def _log_in(self, challenge: Challenge, *, instead_of: str) -> None:
-        # Held while a token is fetched: parallel downloads need the same one.
-        async with self._logging_in:
-            if self._authorization == instead_of:
-                self._authorization = await self._authorization_for(challenge)
 
     async def _authorization_for(self, challenge: Challenge) -> str:
         if challenge.scheme == "bearer":
@@ -284,9 +278,8 @@ class ImageLooks:
         """Return None if the uri is not in a registry. Raise ImageError when the registry gives no answer. Takes as
         long as the network settings allow."""
         reference = _reference(uri)
-        return None if reference is None else await self._at(reference)
-
-    async def _at(self, reference: Reference) -> ImageLook:
+        if reference is None:
+            return None
         name = str(reference)
         async with open_registry(reference, config=self._config, clock=self._clock) as registry:
             top = await registry.manifest(reference.selector)
@@ -294,19 +287,16 @@ class ImageLooks:
             if isinstance(read, Manifest):
                 only = PlatformImage(digest=top.digest, layer_bytes=_layer_bytes(read))
                 return ImageLook(digest=top.digest, is_index=False, members=(only,))
-            members = await self._members(registry, read, name)
-        return ImageLook(digest=top.digest, is_index=True, members=tuple(members))
-
-    async def _members(self, registry: Registry, index: Index, name: str) -> Sequence[PlatformImage]:
-        images = _images(index)
-        async with task_group() as group:
-            for image in images[:_MOST_MEMBERS]:
-                if image.digest not in self._sizes:
-                    group.create_task(self._look_into(registry, image, name), name=f"look at {image.digest}")
-        return [
+            images = _images(read)
+            async with task_group() as group:
+                for image in images[:_MOST_MEMBERS]:
+                    if image.digest not in self._sizes:
+                        group.create_task(self._look_into(registry, image, name), name=f"look at {image.digest}")
+        members = (
             PlatformImage(digest=image.digest, platform=image.platform, layer_bytes=self._sizes.get(image.digest))
             for image in images
-        ]
+        )
+        return ImageLook(digest=top.digest, is_index=True, members=tuple(members))
 
     async def _look_into(self, registry: Registry, member: Descriptor, name: str) -> None:
         """Read one image's manifest. An unreadable one does not affect the others."""

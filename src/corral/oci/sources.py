@@ -31,7 +31,7 @@ from corral.oci.limits import BYTES_KNOB, MAX_SIGNATURES, SIGNATURE_BYTES
 from corral.oci.manifests import Descriptor, Index, choose_image, read_manifest
 from corral.oci.orders import PullOrder
 from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, Reference, RegistryImage, is_digest, parse_source
-from corral.oci.registry import Document, Registry
+from corral.oci.registry import Registry
 from corral.oci.signatures.formats import (
     MEDIA_TYPE,
     SIGNATURE_ANNOTATION,
@@ -99,39 +99,25 @@ class SignedImages:
     async def _candidates(self, digest: str) -> AsyncIterator[SignatureCandidate | str]:
         """Yield each signature, or why it cannot be read. RegistryUnavailable propagates, since it proves nothing."""
         if self._checker.takes_simple:
-            async for simple in self._simple_signatures(digest):
-                yield simple
-        async for bundle in self._bundles(digest):
-            yield bundle
-
-    async def _simple_signatures(self, digest: str) -> AsyncIterator[SignatureCandidate | str]:
-        tag = signature_tag(digest)
-        for layer in (await self._listing(tag)).layers:
-            if layer.media_type != MEDIA_TYPE:
-                continue
-            payload = await self._content(layer.digest)
-            if isinstance(payload, str):
-                yield payload
-            else:
-                signature = (layer.annotations or {}).get(SIGNATURE_ANNOTATION, "")
-                yield SimpleSignature(place=tag, payload=payload, signature=signature)
-
-    async def _bundles(self, digest: str) -> AsyncIterator[SignatureCandidate | str]:
-        entries = [entry for entry in await self._referrers(digest) if _may_be_bundle(entry)]
-        for entry in entries[:MAX_SIGNATURES]:
-            manifest = await self._listing(entry.digest)
-            if not is_bundle_type(manifest.artifact_type or entry.artifact_type) or not manifest.layers:
-                continue
-            document = await self._content(manifest.layers[0].digest)
-            yield document if isinstance(document, str) else SigstoreBundle(place=entry.digest, document=document)
-
-    async def _referrers(self, digest: str) -> Sequence[_ReferrerEntry]:
-        """Return the registry's referrers, or those listed under the fallback tag if the registry does not support
-        them."""
+            tag = signature_tag(digest)
+            for layer in (await self._listing(tag)).layers:
+                if layer.media_type == MEDIA_TYPE:
+                    payload = await self._content(layer.digest)
+                    signature = (layer.annotations or {}).get(SIGNATURE_ANNOTATION, "")
+                    if isinstance(payload, str):
+                        yield payload
+                    else:
+                        yield SimpleSignature(place=tag, payload=payload, signature=signature)
         listed = await self._registry.referrers(digest)
-        if listed is None:
-            return (await self._listing(digest.replace(":", "-"))).manifests
-        return _read(listed).manifests
+        if listed is None:  # the registry does not support such lists: there is one under a tag instead
+            referrers = (await self._listing(digest.replace(":", "-"))).manifests
+        else:
+            referrers = _read(listed).manifests
+        for entry in [entry for entry in referrers if _may_be_bundle(entry)][:MAX_SIGNATURES]:
+            manifest = await self._listing(entry.digest)
+            if is_bundle_type(manifest.artifact_type or entry.artifact_type) and manifest.layers:
+                document = await self._content(manifest.layers[0].digest)
+                yield document if isinstance(document, str) else SigstoreBundle(place=entry.digest, document=document)
 
     async def _listing(self, selector: str) -> _Listing:
         try:
@@ -182,7 +168,9 @@ class SourceOpener:
             case RegistryImage(reference=reference):
                 image = await self._open_remote(reference)
             case ImageFile(path=path):
-                self._refuse_unsigned(path)
+                if order.verification is not None:
+                    what = f"{path}: its gallery asks for {self._checker.expected}"
+                    raise SignatureMissing(f"{what}, and an image in a file has none: install it from a registry")
                 image = await in_thread(lambda: read_image(path, order.platform, order.limits))
             case ArchiveUrl(url=url):
                 image = archive_behind(
@@ -194,12 +182,14 @@ class SourceOpener:
                     limits=order.limits,
                 )
             case LocalSource(path=path):
-                image = await in_thread(lambda: self._open_path(LocalSource(path=path)))
-        self._check_expected(image)
+                image = await in_thread(lambda: self._open_path(path))
+        expected = order.expected_digest
+        if expected and expected not in (image.digest, image.platform_digest):
+            actual = image.digest or "something without a digest"
+            raise ContentMismatch(f"{image.name} is {actual} where {expected} was expected")
         return image
 
-    def _open_path(self, source: LocalSource) -> Image:
-        path = source.path
+    def _open_path(self, path: Path) -> Image:
         if not path.exists():
             raise ImageNotFound(f"there is no {path}")
         if path.is_dir() and is_layout(path):
@@ -207,17 +197,6 @@ class SourceOpener:
         if path.is_dir():
             return Image(name=str(path), layers=(), directory=path.resolve())
         return local_archive(path, sha256=self._order.sha256)
-
-    def _refuse_unsigned(self, path: Path) -> None:
-        if self._order.verification is not None:
-            what = f"{path}: its gallery asks for {self._checker.expected}"
-            raise SignatureMissing(f"{what}, and an image in a file has none: install it from a registry")
-
-    def _check_expected(self, image: Image) -> None:
-        expected = self._order.expected_digest
-        if expected and expected not in (image.digest, image.platform_digest):
-            actual = image.digest or "something without a digest"
-            raise ContentMismatch(f"{image.name} is {actual} where {expected} was expected")
 
     async def _open_remote(self, reference: Reference) -> Image:
         registry = Registry(
@@ -244,12 +223,8 @@ class SourceOpener:
             if not isinstance(read, Index):
                 layers = self._layers(registry, read.layers, name)
                 return Image(name=name, layers=layers, digest=top.digest, platform_digest=document.digest)
-            document = await self._next(registry, read, name)
+            document = await registry.manifest(choose_image(read, self._order.platform, name=name).digest)
         raise ManifestUnusable(f"{name}: lists in lists, more than {_MAX_NESTING} deep")
-
-    async def _next(self, registry: Registry, index: Index, name: str) -> Document:
-        chosen = choose_image(index, self._order.platform, name=name)
-        return await registry.manifest(chosen.digest)
 
     def _layers(self, registry: Registry, layers: Sequence[Descriptor], name: str) -> list[FetchedLayer]:
         most = self._order.limits.total_bytes

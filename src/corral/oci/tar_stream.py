@@ -62,20 +62,6 @@ def read_field(block: bytes, at: int, size: int, what: str) -> int:
     return value
 
 
-def read_pax(data: bytes, extensions: dict[bytes, bytes], sparse_numbers: list[bytes]) -> None:
-    for key, value in _pax_records(data):
-        if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
-            sparse_numbers.append(value)  # the oldest pax form repeats the same keys, in order
-        else:
-            extensions[key] = value
-
-
-def refuse_names_for_all(data: bytes) -> None:
-    for key, _ in _pax_records(data):
-        if key.startswith(_MEANT_FOR_ONE):
-            raise UnpackRefused(f"a global header that sets {as_text(key)} for all that follows")
-
-
 def _pax_records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Parse `LENGTH KEY=VALUE` lines; the length counts the whole line. Zeros after the last line are padding."""
     at, end = 0, len(data.rstrip(b"\0"))
@@ -255,7 +241,10 @@ class TarStream:
 
     def _header(self) -> Header | None:
         """Return the next header; None at the end, which is a block of zeros or the end of the stream."""
-        self._skip_rest()
+        if self._pieces.skip(self._content):
+            raise ContentMismatch("the archive ends inside a file")
+        self._pieces.skip(self._padding)
+        self._content = self._padding = 0
         block = self._pieces.exactly(_BLOCK)
         if not block and not self._has_begun:
             raise ContentMismatch("the archive is empty: not even its end is there")
@@ -265,12 +254,6 @@ class TarStream:
         if len(block) < _BLOCK:
             raise ContentMismatch("the archive ends inside a header")
         return Header(block)
-
-    def _skip_rest(self) -> None:
-        if self._pieces.skip(self._content):
-            raise ContentMismatch("the archive ends inside a file")
-        self._pieces.skip(self._padding)
-        self._content = self._padding = 0
 
     def _extend(self, header: Header, extensions: dict[bytes, bytes], sparse_numbers: list[bytes]) -> None:
         size = header.number(124, 12, "size")
@@ -285,9 +268,15 @@ class TarStream:
         elif header.type == _LONG_LINK:
             extensions[b"linkpath"] = data.rstrip(b"\0")
         elif header.type == _PAX_GLOBAL:
-            refuse_names_for_all(data)
+            for key, _ in _pax_records(data):
+                if key.startswith(_MEANT_FOR_ONE):
+                    raise UnpackRefused(f"a global header that sets {as_text(key)} for all that follows")
         else:
-            read_pax(data, extensions, sparse_numbers)
+            for key, value in _pax_records(data):
+                if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
+                    sparse_numbers.append(value)  # the oldest pax form repeats the same keys, in order
+                else:
+                    extensions[key] = value
 
     def _member(
         self, header: Header, extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]

@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
@@ -26,7 +26,10 @@ def prepare_target(target: Path) -> Callable[[], None]:
     try:
         os.mkdir(target, _MODE)
     except FileExistsError:
-        _check_empty(target)
+        if not is_directory(target):
+            raise TargetUnusable(f"{target} is there, and is not a directory") from None
+        if os.listdir(target):
+            raise TargetUnusable(f"{target} is not empty") from None
         return lambda: empty(target)
     except OSError as error:
         raise TargetUnusable(f"{target} cannot be made: {error.strerror}") from error
@@ -44,13 +47,6 @@ def empty(target: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _check_empty(target: Path) -> None:
-    if not is_directory(target):
-        raise TargetUnusable(f"{target} is there, and is not a directory")
-    if os.listdir(target):
-        raise TargetUnusable(f"{target} is not empty")
 
 
 Parts = tuple[str, ...]
@@ -130,8 +126,9 @@ class Tree:
                 return
             mode = _mode(there, target[-1])
             if stat.S_ISLNK(mode):
-                meant = _from_root(os.readlink(target[-1], dir_fd=there.descriptor), there.parts)
-                self.make_symlink(place, name, meant)
+                meant = os.readlink(target[-1], dir_fd=there.descriptor)
+                is_absolute = meant.startswith("/")
+                self.make_symlink(place, name, meant if is_absolute else "/" + "/".join((*there.parts, meant)))
             elif stat.S_ISREG(mode):
                 if look(place.descriptor, name) is not None:
                     self.remove(place, name)
@@ -202,15 +199,14 @@ class Tree:
         return place
 
     def _link(self, there: OpenDirectory, target: str, place: OpenDirectory, name: str) -> None:
+        """Link a file, or copy it on file systems without hard links."""
         try:
             os.link(target, name, src_dir_fd=there.descriptor, dst_dir_fd=place.descriptor, follow_symlinks=False)
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
-            self._copy(there, target, place, name)
-
-    def _copy(self, there: OpenDirectory, target: str, place: OpenDirectory, name: str) -> None:
-        """Copy a file, for file systems without hard links."""
+        else:
+            return
         with (
             open(os.open(target, _OLD_FILE, dir_fd=there.descriptor), "rb") as source,
             open(self.make_file(place, name), "wb") as copy,
@@ -259,8 +255,3 @@ def _contained(target: str, parent: Parts) -> tuple[str, bool]:
     if not target.startswith("/"):
         return target, is_proven
     return "/".join([*[".."] * len(parent), *parts]) or ".", is_proven
-
-
-def _from_root(target: str, parent: Sequence[str]) -> str:
-    """Resolve a link target in `parent` to a path from the image's root."""
-    return target if target.startswith("/") else "/" + "/".join((*parent, target))

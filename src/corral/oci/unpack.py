@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -39,7 +39,9 @@ def decompressed(file: BinaryIO) -> Iterator[bytes]:
         if magic.startswith(_GZIP):
             yield from _gunzipped(file)
         elif magic == _ZSTD or int.from_bytes(magic, "little") in _ZSTD_SKIPPABLE:
-            yield from _unzstd(file)
+            zstd = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
+            with zstd.stream_reader(file, read_size=_IN_BYTES, read_across_frames=True, closefd=False) as reader:
+                yield from iter(lambda: reader.read(_OUT_BYTES), b"")
         else:
             yield from iter(lambda: file.read(_OUT_BYTES), b"")
     except (zlib.error, zstandard.ZstdError) as error:
@@ -72,13 +74,6 @@ def _gzip_member(file: BinaryIO, data: bytes) -> Generator[bytes, None, bytes]:
                 raise ContentMismatch("the compressed data ends too early")
 
 
-def _unzstd(file: BinaryIO) -> Iterator[bytes]:
-    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
-    with decompressor.stream_reader(file, read_size=_IN_BYTES, read_across_frames=True, closefd=False) as reader:
-        while piece := reader.read(_OUT_BYTES):
-            yield piece
-
-
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
 _BOOKKEEPING: Final = ".wh..wh."
@@ -96,20 +91,15 @@ class Unpacked:
     """Total size of files, including holes."""
 
 
-def never() -> bool:
-    """Return False: for callers without cancellation."""
-    return False
-
-
 class Unpacker:
-    """Fills one directory, layer by layer, from the lowest up. Call `finish()` at the end."""
+    """Fills one directory, layer by layer, from the lowest up. Call `prove_links` of the tree at the end."""
 
     def __init__(
         self,
         tree: Tree,
         limits: UnpackLimits,
         *,
-        is_cancelled: Callable[[], bool] = never,
+        is_cancelled: Callable[[], bool] = lambda: False,
         on_position: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._tree = tree
@@ -137,12 +127,11 @@ class Unpacker:
                 continue
             self._make(member, place, parts[-1], members)
             if not is_lowest:  # nothing below can be hidden: the lowest layer, usually the largest, needs no record
-                _remember(brought, (*place.parts, parts[-1]))
+                own = (*place.parts, parts[-1])
+                while own and own not in brought:
+                    brought.add(own)
+                    own = own[:-1]
         self._on_position(size)
-
-    def finish(self) -> None:
-        """Check what can be judged only when everything is unpacked."""
-        self._tree.prove_links()
 
     def _make(self, member: ArchiveMember, place: OpenDirectory, name: str, members: TarStream) -> None:
         match member.kind:
@@ -151,9 +140,16 @@ class Unpacker:
             case MemberKind.DIRECTORY:
                 self._tree.make_directory(place, name, member.mode & _KEPT_OF_FILES | _DIRECTORY_AT_LEAST)
             case MemberKind.SYMLINK:
-                self._tree.make_symlink(place, name, self._target(member))
+                target = member.link
+                if not target or "\0" in target or len(os.fsencode(target)) > self._limits.path_bytes:
+                    raise UnpackRefused(f"{member.name[:200]!r} is a link to {target[:60]!r}")
+                self._tree.make_symlink(place, name, target)
             case MemberKind.HARD_LINK:
-                self._tree.make_hard_link(place, name, self._linked(member))
+                # The target is named from the root; many writers put a slash before it.
+                parts = self._parts(member.link.lstrip("/") or "/")
+                if not parts:
+                    raise UnpackRefused(f"{member.name!r} is a hard link to nothing")
+                self._tree.make_hard_link(place, name, parts)
             case _:
                 raise UnpackRefused(f"{member.name!r} is a {member.kind.value}")
 
@@ -194,19 +190,6 @@ class Unpacker:
             raise LimitExceeded(f"the name {name[:60]!r}… lies more than {limits.depth} directories deep")
         return parts
 
-    def _linked(self, member: ArchiveMember) -> Parts:
-        """Return a hard link's target, which is named from the root; many writers put a slash before it."""
-        parts = self._parts(member.link.lstrip("/") or "/")
-        if not parts:
-            raise UnpackRefused(f"{member.name!r} is a hard link to nothing")
-        return parts
-
-    def _target(self, member: ArchiveMember) -> str:
-        target = member.link
-        if not target or "\0" in target or len(os.fsencode(target)) > self._limits.path_bytes:
-            raise UnpackRefused(f"{member.name[:200]!r} is a link to {target[:60]!r}")
-        return target
-
     def _count(self, member: ArchiveMember) -> None:
         self.unpacked.entries += 1
         entries = self.unpacked.entries + self._tree.implied
@@ -231,23 +214,6 @@ class Unpacker:
                 raise PullCancelled
             self._on_position(min(layer.tell(), size))
             yield piece
-
-
-def unpack(layers: Iterable[tuple[BinaryIO, int]], target: Path, limits: UnpackLimits) -> Unpacked:
-    """Unpack layers with their sizes into an empty directory."""
-    with Tree(target) as tree:
-        unpacker = Unpacker(tree, limits)
-        for layer, size in layers:
-            unpacker.apply(layer, size)
-        unpacker.finish()
-    return unpacker.unpacked
-
-
-def _remember(brought: set[Parts], own: Parts) -> None:
-    """Record this name and its parent directories."""
-    while own and own not in brought:
-        brought.add(own)
-        own = own[:-1]
 
 
 def _write_all(descriptor: int, piece: memoryview) -> None:
@@ -322,7 +288,12 @@ def _copy_entry(entry: _FolderEntry, folder: Path, tree: Tree) -> None:
     if stat.S_ISDIR(mode):
         tree.make_directory(place, name, mode & 0o755 | 0o700)
     elif stat.S_ISLNK(mode):
-        tree.make_symlink(place, name, _inside(os.readlink(entry.path), folder))
+        target = os.readlink(entry.path)
+        if target.startswith("/"):
+            if not Path(target).is_relative_to(folder):
+                raise UnpackRefused(f"a link to {target!r}, which is outside of {folder}")
+            target = "/" + str(Path(target).relative_to(folder))
+        tree.make_symlink(place, name, target)
     elif stat.S_ISREG(mode):
         with entry.path.open("rb") as source, open(tree.make_file(place, name), "wb") as copy:
             shutil.copyfileobj(source, copy, 1024 * 1024)
@@ -330,11 +301,3 @@ def _copy_entry(entry: _FolderEntry, folder: Path, tree: Tree) -> None:
         os.utime(name, ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns), dir_fd=place.descriptor)
     else:
         raise UnpackRefused(f"{entry.path} is neither a file nor a directory nor a link")
-
-
-def _inside(target: str, folder: Path) -> str:
-    if not target.startswith("/"):
-        return target
-    if not Path(target).is_relative_to(folder):
-        raise UnpackRefused(f"a link to {target!r}, which is outside of {folder}")
-    return "/" + str(Path(target).relative_to(folder))

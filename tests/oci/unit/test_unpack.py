@@ -14,8 +14,18 @@ from corral.oci.errors import PullCancelled
 from corral.oci.limits import UnpackLimits
 from corral.oci.tar_stream import Pieces, TarStream
 from corral.oci.tree import Tree
-from corral.oci.unpack import Unpacker, decompressed, unpack
-from tests.kit.images import SOME_TIME, a_directory, a_file, a_hard_link, a_symlink, gzipped, tar_of, zstandardised
+from corral.oci.unpack import Unpacker, decompressed
+from tests.kit.images import (
+    SOME_TIME,
+    a_directory,
+    a_file,
+    a_hard_link,
+    a_symlink,
+    gzipped,
+    tar_of,
+    unpack,
+    zstandardised,
+)
 
 LIMITS = UnpackLimits()
 MIB = 1024 * 1024
@@ -23,7 +33,7 @@ MIB = 1024 * 1024
 
 def unpacked(target: Path, *layers: bytes) -> dict[str, str]:
     """Unpack, and tell what is there: content of files, targets of links."""
-    unpack([(io.BytesIO(layer), len(layer)) for layer in layers], target, LIMITS)
+    unpack(target, *layers, limits=LIMITS)
     return {str(path.relative_to(target)): shown(path) for path in sorted(target.rglob("*"))}
 
 
@@ -51,7 +61,7 @@ def test_every_form_and_compression_gives_the_same(form: int, squeeze: object, t
 def test_names_that_are_no_text_survive(tmp_path: Path) -> None:
     layer = tar_of(a_file("caf\udce9"), a_file("größe"), a_file("n" * 150), format=tarfile.GNU_FORMAT)
 
-    unpack([(io.BytesIO(layer), len(layer))], tmp_path, LIMITS)
+    unpack(tmp_path, layer, limits=LIMITS)
 
     assert sorted(os.listdir(os.fsencode(tmp_path))) == sorted([b"caf\xe9", "größe".encode(), b"n" * 150])
 

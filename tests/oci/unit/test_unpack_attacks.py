@@ -12,7 +12,7 @@ import pytest
 from corral.oci.errors import ContentMismatch, LimitExceeded, UnpackRefused
 from corral.oci.limits import UnpackLimits
 from corral.oci.tree import Tree
-from corral.oci.unpack import Unpacker, unpack
+from corral.oci.unpack import Unpacker
 from tests.kit.images import (
     a_device,
     a_directory,
@@ -24,6 +24,7 @@ from tests.kit.images import (
     pax_header,
     raw_member,
     tar_of,
+    unpack,
     zstandardised,
 )
 
@@ -216,10 +217,6 @@ def everything(root: Path, *, apart_from: Path) -> Iterator[tuple[str, int, floa
             yield str(path), status.st_mode, status.st_nlink, path.read_bytes() if path.is_file() else b""
 
 
-def layers_of(attack: list[bytes]) -> list[tuple[io.BytesIO, int]]:
-    return [(io.BytesIO(layer), len(layer)) for layer in attack]
-
-
 def aimed(attack: list[bytes], outside: Path) -> list[bytes]:
     """With the real path in it, of which a test that is written down knows nothing."""
     there = str(outside).lstrip("/").encode()
@@ -280,10 +277,10 @@ HARMLESS = {
 def test_an_attack_harms_nothing(name: str, outside: Path, tmp_path: Path) -> None:
     target = tmp_path / "base" / "target"
     before = sorted(everything(tmp_path, apart_from=target))
-    layers = layers_of(aimed(ATTACKS[name], outside))
+    layers = aimed(ATTACKS[name], outside)
 
     try:
-        unpack(layers, target, LIMITS)
+        unpack(target, *layers, limits=LIMITS)
         was_refused = False
     except REFUSED:
         was_refused = True
@@ -308,7 +305,7 @@ def test_nothing_that_is_sound_is_refused(outside: Path, tmp_path: Path) -> None
         a_file("abs/through-another"),
     )
 
-    unpack([(io.BytesIO(layer), len(layer))], target, LIMITS)
+    unpack(target, layer, limits=LIMITS)
 
     assert list(improper(target)) == []
     assert (target / "bin/python").read_bytes() == b"content"
@@ -343,4 +340,4 @@ def test_reaching_a_limit_names_its_setting(tmp_path: Path) -> None:
     layer = tar_of(*(a_file(f"f{number}", b"") for number in range(12)))
 
     with pytest.raises(LimitExceeded, match=r"more than 10 entries \(images.unpack_max_entries\)"):
-        unpack([(io.BytesIO(layer), len(layer))], tmp_path, UnpackLimits(entries=10))
+        unpack(tmp_path, layer, limits=UnpackLimits(entries=10))

@@ -81,15 +81,14 @@ class PublicKey:
 
 def read_public_keys(text: str) -> tuple[PublicKey, ...]:
     """Parse the keys of a policy. InvalidInput says what is wrong with one."""
-    return tuple(_read(document) for document in key_documents(text))
-
-
-def _read(document: bytes) -> PublicKey:
-    try:
-        key = serialization.load_der_public_key(document)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise InvalidInput(_FIELD, "holds something that is no public key") from error
-    return PublicKey(checked_key(key))
+    keys: list[PublicKey] = []
+    for document in key_documents(text):
+        try:
+            key = serialization.load_der_public_key(document)
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise InvalidInput(_FIELD, "holds something that is no public key") from error
+        keys.append(PublicKey(checked_key(key)))
+    return tuple(keys)
 
 
 def checked_key(key: object, *, field: str = _FIELD) -> _PublicKey:
@@ -128,16 +127,13 @@ class KeyChecker:
         try:
             match candidate:
                 case SimpleSignature(payload=payload, signature=signature):
-                    return self._simple(payload, decoded(signature), digest)
+                    if not self._is_ours(payload, [decoded(signature)]):
+                        return _ANOTHER_KEY
+                    return payload_problem(payload, digest)
                 case SigstoreBundle(document=document):
                     return self._bundle(document, digest)
         except ValueError as error:
             return str(error)
-
-    def _simple(self, payload: bytes, signature: bytes, digest: str) -> str:
-        if not self._is_ours(payload, [signature]):
-            return _ANOTHER_KEY
-        return payload_problem(payload, digest)
 
     def _bundle(self, document: bytes, digest: str) -> str:
         bundle = read_bundle(document)
@@ -167,8 +163,4 @@ class KeyChecker:
         return "" if any(key.verifies_hash(signature, hashed) for key in self._keys) else _ANOTHER_KEY
 
     def _is_ours(self, message: bytes, signatures: Sequence[bytes]) -> bool:
-        return any(_by(key, message, signatures) for key in self._keys)
-
-
-def _by(key: PublicKey, message: bytes, signatures: Sequence[bytes]) -> bool:
-    return any(key.verifies(signature, message) for signature in signatures)
+        return any(key.verifies(signature, message) for key in self._keys for signature in signatures)

@@ -6,9 +6,6 @@ image's digest. All of it comes with the bundle and is checked against a trust r
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -42,20 +39,24 @@ _OTHER_NAME: Final = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.7")
 _UTF8_STRING: Final = 0x0C
 _LONGEST_REASON: Final = 300
 _PARSERS_FAILURES: Final = (
-    *(
-        Error,
-        ValueError,
-        TypeError,
-        AttributeError,
-        LookupError,
-        ArithmeticError,
-        AssertionError,
-        RecursionError,
-        OSError,
-    ),
-    *(UnsupportedAlgorithm, x509.InvalidVersion, x509.ExtensionNotFound, x509.DuplicateExtension),
+    Error,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    OSError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
+"""The library's parsers may raise anything for a malicious bundle."""
+_LOGGED_AS_MESSAGE: Final = frozenset({("hashedrekord", "0.0.1")})
+"""Kinds of log entries of a statement that was logged as the hash of its bytes."""
 _KNOB: Final = "images.trusted_root_file"
 
 
@@ -74,6 +75,7 @@ class KeylessChecker:
 
     def __init__(self, policy: Verification, *, trusted_root: Path | None = None) -> None:
         self._policy = policy
+        self._signer = _Signer(policy)
         self._verifier = _verifier(trusted_root)
         logging.getLogger("sigstore").setLevel(logging.ERROR)  # the result is reported in one sentence of ours instead
 
@@ -85,10 +87,12 @@ class KeylessChecker:
         if not isinstance(candidate, SigstoreBundle):
             return "it is no Sigstore bundle"
         try:
-            with _refusing_any_error():
-                return self._judge(digest, candidate.document)
+            return self._judge(digest, candidate.document)
         except VerificationError as error:
-            return " ".join(str(error).split())[:_LONGEST_REASON]
+            reason = str(error)
+        except _PARSERS_FAILURES as error:
+            reason = f"it cannot be read: {error}"
+        return " ".join(reason.split())[:_LONGEST_REASON]
 
     def _judge(self, digest: str, document: bytes) -> str:
         read = read_bundle(document)
@@ -98,17 +102,20 @@ class KeylessChecker:
             bundle, problem = self._verified_statement(read, document, digest)
         else:
             bundle, problem = self._verified_message(document, digest)
-        return problem or time_problem(self._policy, self._proven_times(bundle))
+        # The library checks that there is a proven time but does not return it, so repeat its steps.
+        times = [result.time for result in self._verifier._establish_time(bundle)]
+        return problem or time_problem(self._policy, times)
 
     def _verified_statement(self, read: ReadBundle, document: bytes, digest: str) -> tuple[Bundle, str]:
         assert read.dsse_envelope is not None  # noqa: S101 - the caller has looked
         payload_type, payload = read.dsse_envelope.payload_type, decoded(read.dsse_envelope.payload)
-        if _is_logged_as_message(read):
+        entries = read.verification_material.tlog_entries
+        if {(entry.kind_version.kind, entry.kind_version.version) for entry in entries} == _LOGGED_AS_MESSAGE:
             bundle = Bundle.from_json(as_message_signature(document))
-            self._verifier.verify_artifact(signed_bytes(read.dsse_envelope), bundle, self._signer())
+            self._verifier.verify_artifact(signed_bytes(read.dsse_envelope), bundle, self._signer)
         else:
             bundle = Bundle.from_json(document)
-            payload_type, payload = self._verifier.verify_dsse(bundle, self._signer())
+            payload_type, payload = self._verifier.verify_dsse(bundle, self._signer)
         return bundle, statement_problem(payload_type, payload, digest)
 
     def _verified_message(self, document: bytes, digest: str) -> tuple[Bundle, str]:
@@ -117,16 +124,8 @@ class KeylessChecker:
         if algorithm != "sha256":
             return bundle, f"it signs a SHA-256 hash, and the image is known by {algorithm}"
         hashed = Hashed(algorithm=HashAlgorithm.SHA2_256, digest=bytes.fromhex(digits))
-        self._verifier.verify_artifact(hashed, bundle, self._signer())
+        self._verifier.verify_artifact(hashed, bundle, self._signer)
         return bundle, ""
-
-    def _signer(self) -> "_Signer":
-        return _Signer(self._policy)
-
-    def _proven_times(self, bundle: Bundle) -> list[datetime]:
-        """Return the proven times of a bundle. The library checks that there is one but does not return it, so repeat
-        its steps."""
-        return [result.time for result in self._verifier._establish_time(bundle)]
 
 
 class _Signer:
@@ -138,12 +137,6 @@ class _Signer:
     def verify(self, cert: x509.Certificate) -> None:
         if problem := signer_problem(self._policy, issuer=_issuer(cert), identities=_identities(cert)):
             raise VerificationError(problem)
-
-
-def _is_logged_as_message(read: ReadBundle) -> bool:
-    entries = read.verification_material.tlog_entries
-    kinds = {(entry.kind_version.kind, entry.kind_version.version) for entry in entries}
-    return kinds == {("hashedrekord", "0.0.1")}
 
 
 def _issuer(certificate: x509.Certificate) -> str:
@@ -183,14 +176,3 @@ def _verifier(trusted_root: Path | None) -> Verifier:
     except (Error, ValueError) as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise TrustRootUnusable(f"{place} is not a trust root of Sigstore: {reason} ({_KNOB})") from error
-
-
-@contextmanager
-def _refusing_any_error() -> Iterator[None]:
-    """Convert any exception into a refusal: the library's parsers may raise anything for a malicious bundle."""
-    try:
-        yield
-    except VerificationError:
-        raise
-    except _PARSERS_FAILURES as error:
-        raise VerificationError(f"it cannot be read: {error}") from error

@@ -50,10 +50,15 @@ def read_policy(stated: Mapping[str, str]) -> Verification | None:
         return None
     if "public_key" in given:
         return _keyed(given)
-    _need("issuer", given)
-    _need("identity", given)
-    for name in ("issuer_regex", "identity_regex"):
-        _check_regex(name, given.get(name, ""))
+    for name in ("issuer", "identity"):
+        if name not in given and f"{name}_regex" not in given:
+            raise _problem(name, f"is missing: a policy without a key needs {name} or {name}_regex")
+        pattern = given.get(f"{name}_regex", "")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            problem = f"is not a regular expression: {error} in {pattern[:_SHOWN]!r}"
+            raise _problem(f"{name}_regex", problem) from error
     texts = {name: value for name, value in given.items() if name != "not_before"}
     return Verification(**texts, not_before=_moment(given.get("not_before", "")))
 
@@ -91,18 +96,6 @@ def key_documents(text: str) -> list[bytes]:
     if not documents or not all(documents) or len(blocks) != max(1, text.count("-----BEGIN ")):
         raise _problem("public_key", "must be a PEM block that begins with -----BEGIN PUBLIC KEY-----, or its base64")
     return documents
-
-
-def _need(name: str, given: Mapping[str, str]) -> None:
-    if name not in given and f"{name}_regex" not in given:
-        raise _problem(name, f"is missing: a policy without a key needs {name} or {name}_regex")
-
-
-def _check_regex(name: str, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise _problem(name, f"is not a regular expression: {error} in {pattern[:_SHOWN]!r}") from error
 
 
 def _moment(text: str) -> datetime | None:
