@@ -79,14 +79,12 @@ def line_of(event: Event) -> int:
     return 0 if event.start_mark is None else int(event.start_mark.line) + 1
 
 
+@dataclass(slots=True)
 class _Frame:
     """A list or a mapping that is being read."""
 
-    __slots__ = ("anchor", "size")
-
-    def __init__(self, anchor: str | None) -> None:
-        self.anchor = anchor
-        self.size = 1
+    anchor: str | None
+    size: int = 1
 
 
 class _Weigher:
@@ -111,7 +109,12 @@ class _Weigher:
             case ScalarEvent():
                 self._finish(event.anchor, 1)
             case AliasEvent():
-                self._finish(None, self._weight(event))
+                name = event.anchor or ""
+                if name not in self._weights:
+                    within = any(frame.anchor == name for frame in self._frames)
+                    problem = "contains itself" if within else "is not there"
+                    raise YamlUnusable(f"has an alias *{name[:SHOWN]} to what {problem}, in line {line_of(event)}")
+                self._finish(None, self._weights[name])
 
     def _finish(self, anchor: str | None, size: int) -> None:
         if anchor is not None:
@@ -121,14 +124,6 @@ class _Weigher:
         if frame.size > self._limits.most_values:
             most = self._limits.most_values
             raise YamlUnusable(f"stands for more than {most} values: do its aliases repeat each other?")
-
-    def _weight(self, event: NodeEvent) -> int:
-        name = event.anchor or ""
-        if name not in self._weights:
-            within = any(frame.anchor == name for frame in self._frames)
-            problem = "contains itself" if within else "is not there"
-            raise YamlUnusable(f"has an alias *{name[:SHOWN]} to what {problem}, in line {line_of(event)}")
-        return self._weights[name]
 
 
 class DoubleKeys:
@@ -149,7 +144,11 @@ class DoubleKeys:
                 self._open.pop()
                 self._at_key.pop()
             case ScalarEvent():
-                self._check(event)
+                keys = self._open[-1] if self._open and self._at_key[-1] else None
+                if keys is not None and event.value in keys:
+                    raise YamlUnusable(f"has the key {event.value[:SHOWN]!r} twice, again in line {line_of(event)}")
+                if keys is not None:
+                    keys.add(event.value)
                 self._turn()
             case AliasEvent():
                 self._turn()
@@ -157,14 +156,6 @@ class DoubleKeys:
     def _turn(self) -> None:
         if self._at_key:
             self._at_key[-1] = not self._at_key[-1]
-
-    def _check(self, event: ScalarEvent) -> None:
-        keys = self._open[-1] if self._open and self._at_key[-1] else None
-        if keys is None:
-            return
-        if event.value in keys:
-            raise YamlUnusable(f"has the key {event.value[:SHOWN]!r} twice, again in line {line_of(event)}")
-        keys.add(event.value)
 
 
 KeyPath = tuple[str | int, ...]

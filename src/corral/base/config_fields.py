@@ -6,7 +6,8 @@ Keys are dotted where they lie in a part. A default of MISSING tells a key that 
 import json
 import math
 from collections.abc import Mapping
-from typing import Final
+from types import UnionType
+from typing import Any, Final
 
 from corral.base.errors import InvalidInput
 
@@ -17,20 +18,24 @@ Config = Mapping[str, object]
 
 
 def found(config: Config, key: str) -> object:
-    """What stands at a dotted key; None where there is nothing."""
+    """The value at a dotted key; None where there is nothing."""
     value: object = config
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
 
 
-def text(config: Config, key: str, default: object = "") -> str:
+def _typed(config: Config, key: str, types: type | UnionType, expected: str) -> Any:
+    """The value at a key, None where there is nothing. InvalidInput for another type; true and false are no numbers."""
     value = found(config, key)
-    if value is None:
-        return default  # type: ignore[return-value]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidInput(key, f"must be text, got {kind(value)}")
-    return _encodable(key, str(value))
+    if value is not None and (not isinstance(value, types) or (isinstance(value, bool) and types is not bool)):
+        raise InvalidInput(key, f"must be {expected}, got {kind(value)}")
+    return value
+
+
+def text(config: Config, key: str, default: object = "") -> str:
+    value = _typed(config, key, str | int | float, "text")
+    return default if value is None else _encodable(key, str(value))  # type: ignore[return-value]
 
 
 def _encodable(key: str, value: str) -> str:
@@ -43,50 +48,40 @@ def _encodable(key: str, value: str) -> str:
 
 
 def whole(config: Config, key: str, default: object = MISSING) -> object:
-    value = found(config, key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not -_INT32 <= value < _INT32:
-        raise InvalidInput(key, f"must be a whole number, got {kind(value)}")
-    return value
+    expected = "a whole number"
+    value = _typed(config, key, int, expected)
+    if value is not None and not -_INT32 <= value < _INT32:
+        raise InvalidInput(key, f"must be {expected}, got {kind(value)}")
+    return default if value is None else value
 
 
 def number(config: Config, key: str, default: object = MISSING) -> object:
-    value = found(config, key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInput(key, f"must be a number, got {kind(value)}")
-    if not math.isfinite(value):
+    value = _typed(config, key, int | float, "a number")
+    if value is not None and not math.isfinite(value):
         raise InvalidInput(key, f"must be a finite number, got {value}")
-    return float(value)
+    return default if value is None else float(value)
 
 
 def switch(config: Config, key: str, default: object = MISSING) -> object:
-    value = found(config, key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise InvalidInput(key, f"must be true or false, got {kind(value)}")
-    return value
+    value = _typed(config, key, bool, "true or false")
+    return default if value is None else value
 
 
 def texts(config: Config, key: str, default: object = MISSING) -> object:
-    value = found(config, key)
-    if value is None:
-        return default
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise InvalidInput(key, f"must be a list of texts, got {kind(value)}")
-    return [_encodable(key, one) for one in value]
+    values = _list_of(config, key, str, "texts")
+    return default if values is None else [_encodable(key, value) for value in values]
 
 
 def numbers(config: Config, key: str, default: object = MISSING) -> object:
+    values = _list_of(config, key, int | float, "numbers")
+    return default if values is None else [float(value) for value in values]
+
+
+def _list_of(config: Config, key: str, types: type | UnionType, what: str) -> list[Any] | None:
     value = found(config, key)
-    if value is None:
-        return default
-    if not isinstance(value, list) or not all(isinstance(one, int | float) for one in value):
-        raise InvalidInput(key, f"must be a list of numbers, got {kind(value)}")
-    return [float(one) for one in value]
+    if value is None or (isinstance(value, list) and all(isinstance(item, types) for item in value)):
+        return value
+    raise InvalidInput(key, f"must be a list of {what}, got {kind(value)}")
 
 
 def mapping(config: Config, key: str, default: object = MISSING) -> object:
@@ -103,7 +98,7 @@ def mapping(config: Config, key: str, default: object = MISSING) -> object:
 
 
 def listed(value: object) -> list[object]:
-    """Nothing, where it is no list."""
+    """The items of a list; none for what is no list."""
     return value if isinstance(value, list) else []
 
 

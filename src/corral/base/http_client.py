@@ -134,21 +134,20 @@ def failures_of(url: str) -> Iterator[None]:
     """Turns whatever may go wrong with a connection into HttpFailed."""
     try:
         yield
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise HttpFailed(url, *_diagnosis(error)) from error
-
-
-def _diagnosis(error: Exception) -> tuple[HttpFault, str]:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
+    except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as error:
         why = getattr(getattr(error, "certificate_error", error), "verify_message", "")
-        return HttpFault.CERTIFICATE, f"its certificate is not trusted: {why}".rstrip(": ")
-    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
-        number = error.os_error.errno or 0
-        return HttpFault.UNREACHABLE, os.strerror(number).lower() if number > 0 else "its name cannot be found"
-    for kinds, fault, reason in _DIAGNOSES:
-        if isinstance(error, kinds):
-            return fault, reason
-    return HttpFault.NOT_HTTP, f"it does not speak HTTP as expected ({type(error).__name__})"
+        reason = f"its certificate is not trusted: {why}".rstrip(": ")
+        raise HttpFailed(url, HttpFault.CERTIFICATE, reason) from error
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+            number = error.os_error.errno or 0
+            reason = os.strerror(number).lower() if number > 0 else "its name cannot be found"
+            raise HttpFailed(url, HttpFault.UNREACHABLE, reason) from error
+        for kinds, fault, reason in _DIAGNOSES:
+            if isinstance(error, kinds):
+                raise HttpFailed(url, fault, reason) from error
+        reason = f"it does not speak HTTP as expected ({type(error).__name__})"
+        raise HttpFailed(url, HttpFault.NOT_HTTP, reason) from error
 
 
 def host_of(url: str) -> str:

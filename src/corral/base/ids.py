@@ -1,5 +1,6 @@
-"""Identifiers: one type for each noun, and the only place that makes new ones."""
+"""Identifiers: one type for each noun, the only place that makes new ones, and how callers are told apart."""
 
+import ipaddress
 import itertools
 import re
 import secrets
@@ -78,3 +79,29 @@ def is_request_id(given: bytes) -> bool:
 def new_answer_id(kind: str) -> str:
     """Return an id in the format of OpenAI's answers, such as `chatcmpl-…`."""
     return f"{kind}-{secrets.token_hex(12)}"
+
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+_SOURCE_PREFIX: Final = 64
+"""Prefix length of IPv6 networks that count as one source: a customer usually has all addresses of a /64."""
+
+
+def source_of(host: str) -> str:
+    """Return the address, or the /64 network of an IPv6 address, under which its calls are counted."""
+    if ":" not in host:
+        return host
+    address = parsed_ip(host)
+    if not isinstance(address, ipaddress.IPv6Address):
+        return host if address is None else str(address)
+    return str(ipaddress.IPv6Network((int(address), _SOURCE_PREFIX), strict=False))
+
+
+def parsed_ip(text: str) -> IpAddress | None:
+    """Parse an IP address; None when it is not one. IPv4-mapped IPv6 addresses become IPv4."""
+    try:
+        address = ipaddress.ip_address(text.strip().strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

@@ -49,12 +49,8 @@ def record_fields(record: logging.LogRecord) -> dict[str, object]:
     """Return the extra fields of a record, with secrets removed."""
     fields: dict[str, object] = dict(_context.get())
     fields.update((name, value) for name, value in record.__dict__.items() if name not in _STANDARD)
-    return {name: "***" if _is_secret(name) else value for name, value in fields.items()}
-
-
-def _is_secret(name: str) -> bool:
-    lowered = name.lower()
-    return any(word in lowered for word in _SECRET_WORDS)
+    secrets = {name for name in fields if any(word in name.lower() for word in _SECRET_WORDS)}
+    return {name: "***" if name in secrets else value for name, value in fields.items()}
 
 
 class JsonFormatter(logging.Formatter):
@@ -178,7 +174,11 @@ def set_up_logs(process: str, output: LogOutput = _TO_STANDARD_ERROR, *, stream:
     terminal.setFormatter(JsonFormatter(process) if output.format == "json" else TextFormatter(process))
     handlers: list[logging.Handler] = [terminal]
     if output.directory is not None:
-        file = _log_file(output.directory, process)
+        path = make_private_directory(output.directory) / f"{process.replace('/', '_')}.log"
+        try:
+            file = LogFile(path)
+        except OSError as error:
+            raise PathNotUsable(f"cannot write the log {path}: {error.strerror}") from error
         dated = TextFormatter(process, time_format="%Y-%m-%d %H:%M:%S")
         file.setFormatter(JsonFormatter(process) if output.format == "json" else dated)
         handlers.append(file)
@@ -189,11 +189,3 @@ def set_up_logs(process: str, output: LogOutput = _TO_STANDARD_ERROR, *, stream:
     root.setLevel(output.level.upper())
     for noisy in ("nats", "uvicorn.error", "uvicorn.access", "aiosqlite", "asyncio", "alembic", "hpack"):
         logging.getLogger(noisy).setLevel("WARNING")
-
-
-def _log_file(directory: Path, process: str) -> LogFile:
-    path = make_private_directory(directory) / f"{process.replace('/', '_')}.log"
-    try:
-        return LogFile(path)
-    except OSError as error:
-        raise PathNotUsable(f"cannot write the log {path}: {error.strerror}") from error

@@ -137,8 +137,12 @@ class DirectoryWalk:
 
     def _step(self, pending: deque[str]) -> None:
         name = pending.popleft()
-        if name == "..":
-            self._up(pending)
+        if name == ".." and self._names:
+            self._leave()
+        elif name == "..":
+            rest = self._above_root(pending)
+            pending.clear()
+            pending.extend(rest)
         elif name not in ("", HERE) and (target := self._open(name)) is not None:
             self._follow(target, pending)
 
@@ -149,7 +153,10 @@ class DirectoryWalk:
         except FileNotFoundError:
             if self._make_mode is None:
                 raise
-            self._make(name, self._make_mode)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, self._make_mode, dir_fd=self.here)
+                self.made += 1
+            self._hold(name)
         except OSError as error:
             if error.errno not in _NO_DIRECTORY or (target := self._read_link(name)) is None:
                 raise
@@ -160,12 +167,6 @@ class DirectoryWalk:
         self._held.append(os.open(name, _OPEN_DIRECTORY, dir_fd=self.here))
         self._names.append(name)
 
-    def _make(self, name: str, mode: int) -> None:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, mode, dir_fd=self.here)
-            self.made += 1
-        self._hold(name)
-
     def _read_link(self, name: str) -> str | None:
         try:
             return os.readlink(name, dir_fd=self.here)
@@ -173,14 +174,6 @@ class DirectoryWalk:
             if error.errno in (errno.EINVAL, errno.ENOENT):  # no link, or nothing
                 return None
             raise
-
-    def _up(self, pending: deque[str]) -> None:
-        if self._names:
-            self._leave()
-            return
-        rest = self._above_root(pending)
-        pending.clear()
-        pending.extend(rest)
 
     def _leave(self) -> None:
         os.close(self._held.pop())

@@ -1,4 +1,7 @@
-"""Child processes: started, heard, ended; and the collector's settings for processes that live long."""
+"""Child processes: started, waited for, heard, ended; and the collector's settings for processes that live long.
+
+Restarting a child is the caller's decision.
+"""
 
 import asyncio
 import contextlib
@@ -9,14 +12,15 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
-from corral.base.errors import ChildFailed
+from corral.base.errors import ChildFailed, CorralError
+from corral.base.tasks import first_failure, task_group
 
 _ALLOCATIONS: Final = 20_000
 
@@ -128,9 +132,12 @@ def _start(command: ChildCommand) -> "ChildProcess":
     tail = OutputTail()
     pipes = _Pipes.open(command.output, tail)
     environment = _environment_descriptor(command.env)
+    argv = list(command.argv)
+    if environment is not None:
+        argv = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), str(environment), executable, *argv]
     try:
         popen = subprocess.Popen(  # noqa: S603 - no shell, and the caller decides what to run
-            _argv(command, executable, environment),
+            argv,
             executable=None if environment is not None else executable,
             env={} if environment is not None else command.env,
             cwd=command.cwd,
@@ -158,13 +165,6 @@ def _find(command: ChildCommand) -> str:
     if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
         raise ChildFailed(f"{name} is not an executable file", child=name)
     return path if "/" not in name else name
-
-
-def _argv(command: ChildCommand, executable: str, environment: int | None) -> list[str]:
-    if environment is None:
-        return list(command.argv)
-    become = [sys.executable, "-I", "-S", "-c", _BECOME]
-    return [*become, str(os.getpid()), str(environment), executable, *command.argv]
 
 
 def _environment_descriptor(env: Mapping[str, str]) -> int | None:
@@ -317,7 +317,12 @@ class ChildProcess:
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
-        self._read_the_rest()
+        # What is left is read, bounded: a process that left the group may hold the pipe open for ever.
+        for output in list(self._outputs):
+            for _ in range(_LAST_READS):
+                if not self._read(output):
+                    break
+            self._close_output(output)
         if not self._exited.done():
             self._exited.set_result(code)
 
@@ -335,14 +340,6 @@ class ChildProcess:
             self._close_output(output)
         return bool(data)
 
-    def _read_the_rest(self) -> None:
-        """Read what is left, bounded: a process that left the group may hold the pipe open for ever."""
-        for output in list(self._outputs):
-            for _ in range(_LAST_READS):
-                if not self._read(output):
-                    break
-            self._close_output(output)
-
     def _close_output(self, output: int) -> None:
         if self._outputs.pop(output, None) is not None:
             self._loop.remove_reader(output)
@@ -356,3 +353,55 @@ def _open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except OSError:  # an old kernel, or a sandbox that forbids it
         return None
+
+
+SHOWN_LINES: Final = 20
+"""Number of output lines that are shown in an error or a log line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """How to start a child, how to check that it is ready, and how to stop it."""
+
+    name: str
+    command: Callable[[], ChildCommand]
+    """Called before every start, so that descriptors and one-time keys are new each time."""
+    ready: Callable[[], Awaitable[None]]
+    """Returns once the child works. Cancelled when the child ends before that."""
+    ready_within: timedelta = timedelta(seconds=30)
+    stop_grace: timedelta = timedelta(seconds=10)
+    final_exit_codes: frozenset[int] = frozenset()
+    """Exit codes after which a restart would fail in the same way, such as a wrong configuration."""
+
+
+async def until_ready(child: Child, process: ChildProcess) -> None:
+    """Wait until the child is ready. Raise ChildFailed when it ends early, its check fails, or the time is over."""
+
+    async def fail_at_exit() -> None:
+        code = await process.wait()
+        raise _failure(child, process, f"ended before it was ready ({describe_exit(code)})", code)
+
+    try:
+        with first_failure(ChildFailed):
+            async with asyncio.timeout(child.ready_within.total_seconds()), task_group() as group:
+                watcher = group.create_task(fail_at_exit(), name=f"exit of {child.name}")
+                await child.ready()
+                watcher.cancel()
+    except ChildFailed:
+        raise
+    except TimeoutError as error:
+        problem = f"was not ready within {child.ready_within.total_seconds():g} s"
+        raise _failure(child, process, problem, None) from error
+    except (CorralError, OSError) as error:
+        raise _failure(child, process, f"was not ready: {error}", None) from error
+
+
+def _failure(child: Child, process: ChildProcess, problem: str, code: int | None) -> ChildFailed:
+    tail = process.tail[-SHOWN_LINES:]
+    text = "".join(f"\n    {line}" for line in tail)
+    return ChildFailed(f"{child.name} {problem}{text}", child=child.name, exit_code=code, tail=tail)
+
+
+def describe_exit(code: int) -> str:
+    """Describe an exit code for people."""
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"

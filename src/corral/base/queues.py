@@ -105,26 +105,23 @@ class Batches(Generic[ItemT, ResultT]):
         return await waiting.stored
 
     async def _write(self) -> None:
-        await self._gather()
-        wanted = [one for one in self._queue if not one.stored.cancelled()]
-        batch, self._queue = wanted[:_LARGEST], wanted[_LARGEST:]
-        try:
-            results = await self._write_all([one.item for one in batch])
-        except CorralError as error:
-            for one in batch:
-                if not one.stored.cancelled():
-                    one.stored.set_exception(error)
-            return
-        except BaseException:
-            self._queue = batch + self._queue
-            raise
-        for one, result in zip(batch, results, strict=True):
-            if not one.stored.cancelled():
-                one.stored.set_result(result)
-
-    async def _gather(self) -> None:
         loop = asyncio.get_running_loop()
         if len(self._queue) < _LARGEST:
             others = self._under_way() > len(self._queue)
             await asyncio.sleep(max(self._not_before - loop.time(), _GATHERING_SECONDS if others else 0))
         self._not_before = loop.time() + self._spacing_seconds
+        waiting = [item for item in self._queue if not item.stored.cancelled()]
+        batch, self._queue = waiting[:_LARGEST], waiting[_LARGEST:]
+        try:
+            results = await self._write_all([item.item for item in batch])
+        except CorralError as error:
+            for item in batch:
+                if not item.stored.cancelled():
+                    item.stored.set_exception(error)
+            return
+        except BaseException:
+            self._queue = batch + self._queue
+            raise
+        for item, result in zip(batch, results, strict=True):
+            if not item.stored.cancelled():
+                item.stored.set_result(result)

@@ -31,10 +31,6 @@ class Unforgivable(SettingInvalid):
     """A setting cannot be used and must not be passed over, because the next source would be less strict."""
 
 
-def _show_all(text: str) -> str:
-    return text
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingKind(Generic[T]):
     """One kind of value."""
@@ -49,14 +45,10 @@ class SettingKind(Generic[T]):
     read_tables: Callable[[Sequence[object]], T] | None = None
     """For kinds that a file may write as a list of tables."""
     is_switch: bool = False
-    shown: Callable[[str], str] = _show_all
+    shown: Callable[[str], str] = str
     """Returns the text as it may appear in messages."""
     holds_password: Callable[[str], bool] | None = None
     """Whether this text would leak something if others could read it; None for kinds that never do."""
-
-    @property
-    def may_hold_password(self) -> bool:
-        return self.holds_password is not None
 
     def into(self, convert: Callable[[T], U]) -> "SettingKind[U]":
         """Return a kind that accepts these texts and converts what they mean. Not for kinds with tables."""
@@ -102,11 +94,9 @@ PASSWORD: Final = SettingKind(
 
 def _read_switch(text: str) -> bool:
     word = text.strip().lower()
-    if word in _TRUE:
-        return True
-    if word in _FALSE:
-        return False
-    raise ValueError(text)
+    if word not in _TRUE | _FALSE:
+        raise ValueError(text)
+    return word in _TRUE
 
 
 SWITCH: Final = SettingKind(placeholder="true|false", allowed="true or false", read=_read_switch, is_switch=True)

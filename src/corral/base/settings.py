@@ -98,6 +98,10 @@ class Setting:
         return f"{self.flag}/--no-{self.flag.removeprefix('--')}"
 
 
+_Declare = Callable[[str, str, Mapping[str, Sequence[str]]], Setting]
+"""Makes the setting of a field, its section and the aliases that the section has for its settings."""
+
+
 def setting(  # noqa: PLR0913 - a declaration, always written with keywords
     kind: SettingKind[Any],
     meaning: str,
@@ -121,25 +125,32 @@ def setting(  # noqa: PLR0913 - a declaration, always written with keywords
     text = default_text or _default_text(default)
     if isinstance(default, str) and default:
         default = kind.read(default)
-    facts = {
-        "kind": kind,
-        "meaning": " ".join(meaning.split()),
-        "name": name,
-        "flag": "" if secret else flag,
-        "env": env,
-        "aliases": tuple(aliases),
-        "forgives_aliases": forgives_aliases,
-        "default": default,
-        "default_text": text,
-        "secret": secret,
-    }
+
+    def declare(field_name: str, section: str, other: Mapping[str, Sequence[str]]) -> Setting:
+        own_name = name or field_name
+        foreign = tuple(other.get(own_name, aliases))
+        own_flag = "--" + own_name.replace("_", "-") if flag is None else flag
+        return Setting(
+            name=own_name,
+            section=section,
+            kind=kind,
+            default=default,
+            default_text=text,
+            flag="" if secret else own_flag,
+            env=(env or PREFIX + own_name.upper(), *foreign),
+            forgiving_env=frozenset(foreign if forgives_aliases else ()),
+            secret=secret,
+            meaning=" ".join(meaning.split()),
+        )
+
+    metadata: dict[str, _Declare] = {_KEY: declare}
     plain = default.plain if isinstance(default, Derived) else default
-    shown = not secret and not kind.may_hold_password
+    shown = not secret and kind.holds_password is None
     if isinstance(plain, dict):
-        return field(default_factory=plain.copy, repr=shown, metadata={_KEY: facts})
+        return field(default_factory=plain.copy, repr=shown, metadata=metadata)
     if plain is REQUIRED:
-        return field(repr=shown, metadata={_KEY: facts})
-    return field(default=plain, repr=shown, metadata={_KEY: facts})
+        return field(repr=shown, metadata=metadata)
+    return field(default=plain, repr=shown, metadata=metadata)
 
 
 def other_aliases(**aliases: Sequence[str]) -> Mapping[str, object]:
@@ -194,36 +205,14 @@ def declarations(
     """The fields of a dataclass that settings fill, directly or inside; without parts that are sections themselves."""
     for own in dataclasses.fields(part):
         if _KEY in own.metadata:
-            yield Declared(own.name, _setting(own, section, aliases or {}))
-        elif (inner := _part_of(own)) is not None:
-            within = tuple(declarations(inner, section, own.metadata.get(_ALIASES, aliases)))
-            if within:
-                yield Declared(own.name, Inner(inner, within))
-
-
-def _part_of(own: "dataclasses.Field[Any]") -> type[SettingsPart] | None:
-    for kind in (own.type, *typing.get_args(own.type)):
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not hasattr(kind, "section"):
-            return kind
-    return None
-
-
-def _setting(own: "dataclasses.Field[Any]", section: str, other: Mapping[str, Sequence[str]]) -> Setting:
-    facts = own.metadata[_KEY]
-    name = facts["name"] or own.name
-    aliases = tuple(other.get(name, facts["aliases"]))
-    return Setting(
-        name=name,
-        section=section,
-        kind=facts["kind"],
-        default=facts["default"],
-        default_text=facts["default_text"],
-        flag="--" + name.replace("_", "-") if facts["flag"] is None else facts["flag"],
-        env=(facts["env"] or PREFIX + name.upper(), *aliases),
-        forgiving_env=frozenset(aliases if facts["forgives_aliases"] else ()),
-        secret=facts["secret"],
-        meaning=facts["meaning"],
-    )
+            declare: _Declare = own.metadata[_KEY]
+            yield Declared(own.name, declare(own.name, section, aliases or {}))
+            continue
+        for kind in (own.type, *typing.get_args(own.type)):
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not hasattr(kind, "section"):
+                if within := tuple(declarations(kind, section, own.metadata.get(_ALIASES, aliases))):
+                    yield Declared(own.name, Inner(kind, within))
+                break
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

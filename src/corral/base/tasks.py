@@ -1,11 +1,12 @@
-"""Long-lived tasks. The only module that creates them, so that each has a name and an owner that awaits it.
-
-Also the signals that ask a process to end.
+"""Long-lived tasks, and blocking work in threads. The only module that creates tasks, so that each has a name and an
+owner that awaits it. Also the signals that ask a process to end.
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -48,6 +49,16 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 def _level_cancellation(task: "asyncio.Task[object] | None", level: int) -> None:
     while task is not None and task.cancelling() > level:
         task.uncancel()
+
+
+@contextmanager
+def first_failure(*kinds: type[Exception]) -> Iterator[None]:
+    """Raise one error of a task group instead of its exception group: the first of these kinds, which says why."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        error = next((error for error in group.exceptions if isinstance(error, kinds)), group.exceptions[0])
+        raise error from error.__cause__
 
 
 async def run_services(stop: asyncio.Event, **services: Coroutine[None, None, None]) -> None:
@@ -216,12 +227,8 @@ async def poke_or_period(
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-def _wait() -> object:
-    """The end is under way; a second signal does not hurry it."""
-
-
 @contextmanager
-def stop_on_signals(stop: asyncio.Event, *, hurry: Callable[[], object] = _wait) -> Iterator[None]:
+def stop_on_signals(stop: asyncio.Event, *, hurry: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Set `stop` at SIGTERM and SIGINT, which then no longer end the process by themselves; the next calls `hurry`."""
     loop = asyncio.get_running_loop()
 
@@ -237,3 +244,75 @@ def stop_on_signals(stop: asyncio.Event, *, hurry: Callable[[], object] = _wait)
     finally:
         for number in _ENDING:
             loop.remove_signal_handler(number)
+
+
+GIVE_UP_SECONDS: Final = 10.0
+"""How long a cancelled caller waits for its thread. A hanging disk must not keep the process from ending."""
+
+
+class WorkCancelled(Exception):
+    """The work noticed that it was cancelled."""
+
+
+class CancelSignal:
+    """Lets the work check periodically whether it was cancelled."""
+
+    def __init__(self) -> None:
+        self._unwanted = threading.Event()
+
+    def end(self) -> None:
+        self._unwanted.set()
+
+    def check(self) -> None:
+        """Raise `WorkCancelled` when the caller was cancelled."""
+        if self._unwanted.is_set():
+            raise WorkCancelled
+
+
+async def in_own_thread(work: Callable[[CancelSignal], T], *, name: str) -> T:
+    """Return or raise what the work does. Cancelling the caller signals the work, and waits a bounded time for its
+    end."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+    signal = CancelSignal()
+
+    def settle(settled: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settled)
+
+    def run() -> None:
+        try:
+            result = work(signal)
+        except BaseException as raised:
+            error = raised  # outlives this block
+            log.debug("work failed", exc_info=error, extra={"event": "thread.failed"})
+            settle(lambda: outcome.set_exception(error))
+        else:
+            settle(lambda: outcome.set_result(result))
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        await asyncio.wait({outcome})
+    except asyncio.CancelledError:
+        signal.end()
+        await asyncio.wait({outcome}, timeout=GIVE_UP_SECONDS)
+        if outcome.done():
+            outcome.exception()  # mark the exception as retrieved
+        raise
+    return outcome.result()
+
+
+async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda: None) -> T:
+    """Run in a thread, and do not leave while it runs: it uses files that the caller is about to close.
+
+    Keep the work short, or let `stop` make it so: it is called when somebody cancels.
+    """
+    running = start_task(asyncio.to_thread(work), name="thread")
+    try:
+        return await asyncio.shield(running)  # a thread cannot be cancelled, only awaited
+    except asyncio.CancelledError:
+        stop()
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.exception()  # nobody wants to know any more
+        raise

@@ -21,8 +21,7 @@ from typing import Final, Self
 from corral.base.errors import AddressInUse, ChildFailed, InvalidInput, PathNotUsable
 from corral.base.ids import new_secret
 from corral.base.private_files import make_private_directory, read_private, write_private
-from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
-from corral.base.readiness import Child, until_ready
+from corral.base.processes import Child, ChildCommand, ChildProcess, Output, start_process, until_ready
 from corral.bus.endpoints import DEFAULT_PORT
 from corral.bus.server_config import FRONTEND, WORKER, ClusterMember, Passwords, config_text
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Self
 
-from corral.base.source_address import source_of
+from corral.base.ids import source_of
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.config import GatewayConfig
 from corral.gateway.head import RequestHead, forwarded_lines

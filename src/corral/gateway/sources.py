@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from corral.base.source_address import IpAddress, parsed_ip
+from corral.base.ids import IpAddress, parsed_ip
 
 TrustedNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _LONGEST_FORWARDED: Final = 2048

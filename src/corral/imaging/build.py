@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from corral.base.errors import InvalidInput, PathNotUsable
-from corral.base.threads import in_thread
+from corral.base.tasks import in_thread
 from corral.imaging.description import CREATED, BackendDescription
 from corral.imaging.entries import PLAIN, RUNNABLE, Entry, in_order
 from corral.imaging.interpreters import interpreter_entries, version_of

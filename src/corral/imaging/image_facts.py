@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.threads import in_thread
+from corral.base.tasks import in_thread
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.imaging.description import BackendDescription, described_by
 from corral.imaging.layout_contents import read_contents

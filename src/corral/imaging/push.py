@@ -12,8 +12,7 @@ from typing import Final
 from urllib.parse import quote
 
 from corral.base.clock import Clock
-from corral.base.tasks import task_group
-from corral.base.threads import in_thread
+from corral.base.tasks import in_thread, task_group
 from corral.imaging.layout_contents import LayoutContents, Stored, read_contents
 from corral.oci.auth import read_stored
 from corral.oci.config import ImagesConfig

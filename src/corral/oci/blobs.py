@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from corral.base.clock import Clock
-from corral.base.threads import in_thread
+from corral.base.tasks import in_thread
 from corral.oci.errors import ContentMismatch, LimitExceeded, RegistryUnavailable
 from corral.oci.http import RegistryResponse
 from corral.oci.limits import FetchRetries, Network

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final, Protocol
 
 import msgspec
 
-from corral.base.threads import in_thread
+from corral.base.tasks import in_thread
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.blobs import BlobCache, Body, Opener, WantedBlob, body_of
 from corral.oci.errors import ContentMismatch, ImageError, ImageNotFound, LimitExceeded, ManifestUnusable

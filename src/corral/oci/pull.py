@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from corral.base.clock import Clock
-from corral.base.tasks import task_group
-from corral.base.threads import in_thread
+from corral.base.tasks import first_failure, in_thread, task_group
 from corral.oci.blobs import BlobCache
 from corral.oci.contents import Image, Layer
 from corral.oci.errors import (
@@ -123,7 +122,7 @@ class Pull:
             on_position=lambda position: self._scale.unpacked(current, position),
         )
         places = asyncio.Semaphore(self._order.parallel)
-        with ExitStack() as files, _single_failure():
+        with ExitStack() as files, first_failure(ImageError, OSError):
             async with task_group() as group:
                 fetches = [
                     group.create_task(self._fetch(number, layer, places, files), name=f"layer {number}")
@@ -189,17 +188,6 @@ class Pull:
         except BaseException:
             await in_thread(undo)
             raise
-
-
-@contextmanager
-def _single_failure() -> Iterator[None]:
-    """Unwrap a task group's exception group into the first failure, which users can act on."""
-    try:
-        yield
-    except ExceptionGroup as group:
-        ours = [error for error in group.exceptions if isinstance(error, ImageError | OSError)]
-        error = ours[0] if ours else group.exceptions[0]
-        raise error from error.__cause__
 
 
 @contextmanager

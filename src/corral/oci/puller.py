@@ -12,8 +12,15 @@ from typing import Final, Self
 
 import msgspec
 
-from corral.base.processes import ChildCommand, ChildProcess, OutputTail, Streams, secret_descriptor, start_process
-from corral.base.readiness import describe_exit
+from corral.base.processes import (
+    ChildCommand,
+    ChildProcess,
+    OutputTail,
+    Streams,
+    describe_exit,
+    secret_descriptor,
+    start_process,
+)
 from corral.base.tasks import start_task
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import ImageError, PullCancelled, PullerDied, error_with

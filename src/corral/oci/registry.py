@@ -11,8 +11,7 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.http_client import host_of
-from corral.base.tasks import task_group
-from corral.base.threads import in_thread
+from corral.base.tasks import in_thread, task_group
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.auth import Challenge, Credential, StoredCredentials, credential_for, read_challenge, read_stored
 from corral.oci.blobs import Body, body_of

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.threads import in_thread
+from corral.base.tasks import in_thread
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.auth import credential_for
 from corral.oci.blobs import BlobCache, WantedBlob

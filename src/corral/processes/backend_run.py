@@ -11,8 +11,7 @@ from typing import Final
 
 from corral.base.errors import ChildFailed, CorralError, NotFound
 from corral.base.ids import new_secret
-from corral.base.processes import ChildCommand, start_process
-from corral.base.readiness import Child, describe_exit, until_ready
+from corral.base.processes import Child, ChildCommand, describe_exit, start_process, until_ready
 from corral.base.tasks import first_done, stop_on_signals
 from corral.processes.this_machine import MachineConfig
 from corral.rpc.backend import Backend

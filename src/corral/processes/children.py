@@ -23,10 +23,9 @@ from typing import Final, Self
 
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed, CorralError
-from corral.base.processes import ChildProcess, start_process
-from corral.base.readiness import Child, describe_exit, first_of_group, until_ready
+from corral.base.processes import Child, ChildProcess, describe_exit, start_process, until_ready
 from corral.base.retry import Backoff
-from corral.base.tasks import start_task, task_group
+from corral.base.tasks import first_failure, start_task, task_group
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART
 
 __all__ = ["FINAL", "Child", "Children", "RestartPolicy", "own_command", "start_patiently"]
@@ -96,7 +95,7 @@ class Children:
         members = [_Kept(child=child) for child in group]
         self._groups.append(members)
         try:
-            with first_of_group():
+            with first_failure(ChildFailed):
                 async with task_group() as starts:
                     tasks = [starts.create_task(self._start(kept), name=f"start {kept.child.name}") for kept in members]
         except Exception:

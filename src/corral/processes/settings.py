@@ -301,6 +301,6 @@ def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
     Adds the worker's own Python, for backends with packages that find no other one.
     """
     settings = [setting for group in all_sections() for setting in settings_of(group)]
-    hidden = {name for own in settings if own.secret or own.kind.may_hold_password for name in own.env}
+    hidden = {name for own in settings if own.secret or own.kind.holds_password is not None for name in own.env}
     passed_on = {name: value for name, value in environment.items() if name not in hidden}
     return {WORKER_PYTHON: sys.executable, **passed_on}

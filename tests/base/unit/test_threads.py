@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from corral.base.threads import CancelSignal, in_own_thread
+from corral.base.tasks import CancelSignal, in_own_thread
 
 
 async def test_what_the_work_returns_or_raises_comes_back() -> None:

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from corral.base.source_address import source_of
+from corral.base.ids import source_of
 from corral.gateway.config import Limits
 from corral.gateway.sources import AcceptedBearers, SourceBudget, Strangers, TrustedProxies
 from corral.processes.gateway import fitting

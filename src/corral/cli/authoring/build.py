@@ -100,7 +100,7 @@ async def _build(
     """Build the layout, then write the archive and push. Without --output the layout is temporary."""
     import tempfile
 
-    from corral.base.threads import in_thread
+    from corral.base.tasks import in_thread
     from corral.imaging.archive import write_archive
     from corral.imaging.build import build as make
     from corral.imaging.packages import find_installer

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, PathNotUsable
-from corral.base.tasks import first_done
-from corral.base.threads import in_own_thread
+from corral.base.tasks import first_done, in_own_thread
 from corral.wire.go_json import format_time, parse_time
 from corral.worker.installing import switching
 from corral.worker.installing.backend_directory import BACKUP, RUN, Located, is_hidden, is_plain

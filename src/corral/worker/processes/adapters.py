@@ -10,8 +10,7 @@ from msgspec import UNSET
 
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed, Conflict, CorralError, InvalidInput
-from corral.base.processes import ChildCommand, ChildProcess, start_process
-from corral.base.readiness import Child, describe_exit, until_ready
+from corral.base.processes import Child, ChildCommand, ChildProcess, describe_exit, start_process, until_ready
 from corral.base.tasks import end_tasks, first_done, start_task
 from corral.rpc.adapter_link import AdapterLink
 from corral.wire.adapter import AdapterModel, AdapterReplica

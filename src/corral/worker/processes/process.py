@@ -14,8 +14,7 @@ from typing import Final, Protocol
 import psutil
 
 from corral.base.errors import ChildFailed, Conflict, CorralError
-from corral.base.processes import ChildCommand, ChildProcess, Streams, start_process
-from corral.base.readiness import describe_exit
+from corral.base.processes import ChildCommand, ChildProcess, Streams, describe_exit, start_process
 from corral.base.tasks import first_done
 from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig

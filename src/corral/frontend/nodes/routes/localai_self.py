@@ -10,8 +10,7 @@ from starlette.responses import Response
 
 from corral import __version__
 from corral.base.errors import AccessDenied, InvalidInput, NotFound
-from corral.base.ids import NodeId
-from corral.base.source_address import source_of
+from corral.base.ids import NodeId, source_of
 from corral.bus.credentials import UserJwt
 from corral.frontend.access.principals import JoinToken, NodeClaim
 from corral.frontend.api.answers import answer, node_error, worker_denied

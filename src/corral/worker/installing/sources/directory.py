@@ -7,7 +7,7 @@ import urllib.parse
 from pathlib import Path
 from typing import Final
 
-from corral.base.threads import CancelSignal, in_own_thread
+from corral.base.tasks import CancelSignal, in_own_thread
 from corral.oci.contents import is_layout
 from corral.wire.backends import size_text
 from corral.worker.installing.backend_metadata import Metadata
