@@ -32,6 +32,7 @@ from corral.frontend.operations.decide.intent import (
 )
 from corral.frontend.operations.decide.intent_steps import Rest, Send
 from corral.frontend.operations.decide.operation import FINAL, Target, TargetStatus, status_of
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.frontend.rules.decide import FleetRule, NameResolver, contradicting
 from corral.frontend.serving.decide.load_job import LoadNeed, needed_by_load
 from tests.kit.clock import START
@@ -135,7 +136,7 @@ class FleetModel:
     def take_back(self, place: IntentKey) -> None:
         intent = self.stored[place]
         if intents.may_cancel(intent):
-            self._put(place, intents.cancel(intent, "cancelled", self.now))
+            self._put(place, intents.cancel(intent, because(ReasonCode.CANCELLED, by="somebody"), self.now))
 
     def retry(self, place: IntentKey) -> None:
         intent = self.stored.get(place)
@@ -352,7 +353,7 @@ class FleetModel:
         target = targets[place[0]]
         if target.status not in FINAL:
             targets[place[0]] = replace(
-                target, status=status_of(intent), waits_for_node=intent.waits_for_node, message=intent.message
+                target, status=status_of(intent), waits_for_node=intent.waits_for_node, reason=intent.reason
             )
 
     def is_true(self, place: IntentKey, intent: Intent) -> bool:

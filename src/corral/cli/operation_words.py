@@ -6,10 +6,10 @@ from typing import Final
 
 from corral.base.words import format_size, listed
 from corral.cli.units import SHORT_ID
-from corral.frontend.backends.decide.backend import UNPROVABLE, Rung
-from corral.frontend.operations.decide.intent import ALREADY, TOLD, Verb
-from corral.frontend.operations.decide.intent_steps import CONTRADICTED
+from corral.frontend.backends.decide.backend import Rung
+from corral.frontend.operations.decide.intent import TOLD, Verb
 from corral.frontend.operations.decide.operation import FINAL, OperationState, TargetStatus
+from corral.frontend.operations.decide.reasons import ReasonCode
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationView, TargetView
 
@@ -94,8 +94,10 @@ def situation(target: TargetView, verb: str) -> str:
             return _moving(target) or f"the node was asked to {verb} it"
         case TargetStatus.RUNNING_ON_WORKER:
             return target.message or "no answer in time; the node may still be working"
-        case TargetStatus.SUCCESS if target.message.removeprefix(ALREADY) in _PROOFS:
-            return _proof(target, verb)
+        case TargetStatus.SUCCESS if (proof := _PROOFS.get(target.reason_fields.get("rung", ""))) is not None:
+            if not is_unchanged(target):
+                return proof
+            return f"nothing was asked: {'it was not there' if verb == Verb.DELETE else proof}"
         case TargetStatus.ERROR:
             return f"{target.message or 'failed'} ({_times(target.attempts)})"
         case TargetStatus.SUPERSEDED:
@@ -110,14 +112,7 @@ def shown_status(target: TargetView, verb: str) -> str:
 
 def is_unchanged(target: TargetView) -> bool:
     """Whether the node already was as requested, so that nothing was sent to it."""
-    return target.status == TargetStatus.SUCCESS and target.message.startswith(ALREADY)
-
-
-def _proof(target: TargetView, verb: str) -> str:
-    if verb == Verb.DELETE and is_unchanged(target):
-        return "nothing was asked: it was not there"
-    proof = _PROOFS[target.message.removeprefix(ALREADY)]
-    return f"nothing was asked: {proof}" if is_unchanged(target) else proof
+    return target.status == TargetStatus.SUCCESS and target.reason_code == ReasonCode.ALREADY
 
 
 def _times(attempts: int) -> str:
@@ -157,9 +152,9 @@ def _advice(target: TargetView, operation: OperationView) -> str:
         return _KEPT_ADVICE
     if waits(target):
         sentence = _WAITS_ADVICE
-    elif status is TargetStatus.ERROR and target.message.startswith(CONTRADICTED):
+    elif status is TargetStatus.ERROR and target.reason_code == ReasonCode.CONTRADICTED:
         sentence = _CONTRADICTED_ADVICE
-    elif status is TargetStatus.BLOCKED and target.message.endswith(UNPROVABLE):
+    elif status is TargetStatus.BLOCKED and target.reason_code == ReasonCode.UNPROVABLE:
         sentence = _UNPROVABLE_ADVICE
     else:
         sentence = _ADVICE.get(status, "") if status else ""

@@ -3,6 +3,8 @@
 A field with a default factory is always sent, any other default is not, where LocalAI's clients read it.
 """
 
+from typing import Any
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -40,6 +42,11 @@ class TargetView(msgspec.Struct, kw_only=True):
     status: str
     waits_for_node: bool
     message: str
+    """Why it stands so, in words for people."""
+    reason_code: str = ""
+    """The message as a code, for programs; empty when there is none, and from frontends that send no codes."""
+    reason_fields: dict[str, Any] = {}
+    """What the message names; a field may be a reason itself."""
     attempts: int
     changed_at: str
     percentage: float

@@ -15,6 +15,7 @@ import pytest
 from corral.base.ids import NodeId, OperationId
 from corral.cli.main import run
 from corral.frontend.operations.decide.operation import OperationState, Target, TargetStatus, state_of
+from corral.frontend.operations.decide.reasons import Reason, sentence
 from corral.processes.settings import gather
 from corral.wire.nodes import NodeDetail, NodePage, PeerView
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
@@ -197,14 +198,16 @@ def make_node() -> Callable[..., NodeDetail]:
 
 @pytest.fixture
 def make_target() -> Callable[..., TargetView]:
-    def make(name: str, status: str = "queued", **changes: object) -> TargetView:
+    def make(name: str, status: str = "queued", reason: Reason | None = None, **changes: object) -> TargetView:
         target = TargetView(
             node_id=f"id-of-{name}",
             node_name=name,
             backend="echo",
             status=status,
             waits_for_node=False,
-            message="",
+            message=sentence(reason),
+            reason_code="" if reason is None else reason.code,
+            reason_fields={} if reason is None else msgspec.to_builtins(reason.fields),
             attempts=0,
             changed_at="2026-03-01T12:00:00Z",
             percentage=100.0 if status == "success" else 0.0,

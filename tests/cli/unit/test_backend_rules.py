@@ -12,6 +12,7 @@ from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.cli.backends import rules as rule_commands
 from corral.cli.backends.fleet_file import FleetFile
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import (
     AppliedRules,
@@ -42,6 +43,8 @@ RULES = [
 GET, PUT, PLAN = (
     f"{method} /api/v1/fleet-rules{rest}" for method, rest in (("GET", ""), ("PUT", ""), ("POST", "/plan"))
 )
+
+PRESENT = because(ReasonCode.PROVEN, rung="present")
 NO_CHANGES = RuleChanges(added=[], changed=[], removed=[])
 
 
@@ -139,7 +142,7 @@ class TestApply:
         changes = RuleChanges(added=["mine-in-a"], changed=["echo"], removed=[])
         operation = make_operation(make_target("w1"))
         frontend.tell(PUT, AppliedRules(revision="r2", changes=changes, operations=[operation]))
-        frontend.tell_operation(make_operation(make_target("w1", "success", message="present")))
+        frontend.tell_operation(make_operation(make_target("w1", "success", PRESENT)))
         outcome = connected("backends", "apply", "-f", file)
         assert outcome.code == 0
         assert outcome.out.splitlines()[:3] == [

@@ -13,6 +13,7 @@ from corral.cli.backends import upgrades
 from corral.cli.backends.commands import external, start
 from corral.cli.backends.tables import rows
 from corral.cli.names import read_labels
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.wire.galleries import (
     BackendUpgradeView,
     FleetBackends,
@@ -22,6 +23,10 @@ from corral.wire.galleries import (
     UpgradesView,
 )
 from corral.wire.operation_views import OperationAsk, Plan, PlannedView
+
+ABSENT = because(ReasonCode.PROVEN, rung="absent")
+PRESENT = because(ReasonCode.PROVEN, rung="present")
+RENEWED = because(ReasonCode.PROVEN, rung="renewed")
 
 ID = "0123abcd-0000-4000-8000-000000000000"
 START = "POST /api/v1/operations"
@@ -207,7 +212,7 @@ class TestInstall:
         self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
     ) -> None:
         frontend.tell(START, make_operation(make_target("w1")), 202)
-        frontend.tell_operation(make_operation(make_target("w1", "success", message="present")))
+        frontend.tell_operation(make_operation(make_target("w1", "success", PRESENT)))
         outcome = connected("backends", "install", "echo")
         assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "echo: installed on w1.")
         posted = frontend.calls[0]
@@ -309,7 +314,7 @@ class TestUpgrade:
     def test_each_backend_is_an_operation_and_the_worst_counts(
         self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
     ) -> None:
-        done = make_operation(make_target("w1", "success", message="renewed"), verb="upgrade")
+        done = make_operation(make_target("w1", "success", RENEWED), verb="upgrade")
         frontend.tell(START, done, 202)
         outcome = connected("backends", "upgrade", "echo", "other", "echo", "--json")
         assert (outcome.code, len(outcome.json()["items"])) == (0, 2)
@@ -357,7 +362,7 @@ INSTALLED = FleetBackends(items=[backend("echo")])
 
 
 def test_a_delete_is_an_operation_too(connected: Any, frontend: Any, make_operation: Any, make_target: Any) -> None:
-    gone = make_operation(make_target("w1", "success", message="absent"), verb="delete")
+    gone = make_operation(make_target("w1", "success", ABSENT), verb="delete")
     frontend.tell(START, gone, 202)
     frontend.tell("GET /api/v1/backends", INSTALLED)
     outcome = connected("backends", "delete", "echo")
@@ -371,7 +376,7 @@ def test_a_delete_is_an_operation_too(connected: Any, frontend: Any, make_operat
 def test_a_delete_of_what_no_node_has_says_so(
     connected: Any, frontend: Any, make_operation: Any, make_target: Any, name: str, hint: str
 ) -> None:
-    frontend.tell(START, make_operation(make_target("w1", "success", message="absent"), verb="delete"), 202)
+    frontend.tell(START, make_operation(make_target("w1", "success", ABSENT), verb="delete"), 202)
     frontend.tell("GET /api/v1/backends", INSTALLED)
     outcome = connected("backends", "delete", name)
     assert (outcome.code, outcome.err) == (0, f"warning: no node is known to have {name}; {hint}\n")

@@ -8,8 +8,11 @@ import pytest
 
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.wire.models import LoadJobView, ModelList, ModelProblemView, ModelView
 from corral.wire.replicas import ReplicaView
+
+TOLD = because(ReasonCode.PROVEN, rung="told")
 
 
 def replica(node: str = "w1", **changes: Any) -> ReplicaView:
@@ -177,7 +180,7 @@ class TestRemove:
         self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
     ) -> None:
         begun = make_operation(make_target("w1", status="downloading"), verb="remove", backend="small")
-        done = make_operation(make_target("w1", status="success", message="told"), verb="remove", backend="small")
+        done = make_operation(make_target("w1", "success", TOLD), verb="remove", backend="small")
         frontend.tell(self.PATH, begun, 202)
         frontend.tell_operation(done)
         outcome = connected("models", "remove", "small", "--yes")

@@ -22,6 +22,7 @@ from corral.cli.operation_words import (
 )
 from corral.cli.operations import operation_facts, operation_table, target_table
 from corral.frontend.operations.decide.operation import OperationState, TargetStatus
+from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.processes.exit_codes import ExitCode
 
 NOW = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
@@ -66,6 +67,14 @@ def test_of_several_operations_the_worst_code_counts(codes: list[ExitCode], wait
     assert overall_code(codes, wait=wait) == code
 
 
+def proven(rung: str) -> Reason:
+    return because(ReasonCode.PROVEN, rung=rung)
+
+
+def already(rung: str) -> Reason:
+    return because(ReasonCode.ALREADY, rung=rung)
+
+
 @pytest.mark.parametrize(
     ("status", "changes", "told"),
     [
@@ -81,10 +90,14 @@ def test_of_several_operations_the_worst_code_counts(codes: list[ExitCode], wait
             "downloading 3.0 MiB of 9.0 MiB",
         ),
         ("running_on_worker", {}, "no answer in time; the node may still be working"),
-        ("success", {"message": "digest"}, "its report shows it, with the right digest"),
-        ("success", {"message": "absent"}, "its report no longer shows it"),
-        ("success", {"message": "already absent"}, "nothing was asked: it was not there"),
-        ("success", {"message": "in a new way"}, "in a new way"),
+        (
+            "success",
+            {"reason": proven("digest")},
+            "its report shows it, with the right digest",
+        ),
+        ("success", {"reason": proven("absent")}, "its report no longer shows it"),
+        ("success", {"reason": already("absent")}, "nothing was asked: it was not there"),
+        ("success", {"reason": proven("in a new way")}, "in a new way"),
         ("error", {"message": "disk full", "attempts": 1}, "disk full (tried once)"),
         ("error", {"message": "disk full", "attempts": 3}, "disk full (tried 3 times)"),
         ("blocked", {"message": "no build for arm64"}, "no build for arm64"),
@@ -99,18 +112,53 @@ def test_words_are_true_of_each_target(make_target: Any, status: str, changes: d
 @pytest.mark.parametrize(
     ("verb", "first", "second", "told"),
     [
-        ("delete", "already absent", "already absent", "echo: no node that was meant has it; nothing was deleted."),
-        ("delete", "absent", "already absent", "echo: deleted on w1; was not on w2."),
-        ("upgrade", "already digest", "already digest", "echo: is the newest already on 2 nodes; nothing was changed."),
-        ("upgrade", "digest", "already digest", "echo: upgraded on w1; is the newest already on w2."),
-        ("install", "already present", "already present", "echo: was there already on 2 nodes; nothing was fetched."),
-        ("install", "present", "already present", "echo: installed on w1; was there already on w2."),
+        (
+            "delete",
+            already("absent"),
+            already("absent"),
+            "echo: no node that was meant has it; nothing was deleted.",
+        ),
+        (
+            "delete",
+            proven("absent"),
+            already("absent"),
+            "echo: deleted on w1; was not on w2.",
+        ),
+        (
+            "upgrade",
+            already("digest"),
+            already("digest"),
+            "echo: is the newest already on 2 nodes; nothing was changed.",
+        ),
+        (
+            "upgrade",
+            proven("digest"),
+            already("digest"),
+            "echo: upgraded on w1; is the newest already on w2.",
+        ),
+        (
+            "install",
+            already("present"),
+            already("present"),
+            "echo: was there already on 2 nodes; nothing was fetched.",
+        ),
+        (
+            "install",
+            proven("present"),
+            already("present"),
+            "echo: installed on w1; was there already on w2.",
+        ),
     ],
 )
 def test_what_was_so_already_is_not_called_done(
-    make_operation: Any, make_target: Any, verb: str, first: str, second: str, told: str
+    make_operation: Any,
+    make_target: Any,
+    verb: str,
+    first: tuple[ReasonCode, str],
+    second: tuple[ReasonCode, str],
+    told: str,
 ) -> None:
-    targets = (make_target("w1", "success", message=first), make_target("w2", "success", message=second))
+    targets = [make_target(f"w{number}", "success", reason) for number, reason in enumerate((first, second), 1)]
     assert summary(make_operation(*targets, verb=verb)) == told
 
 
@@ -144,15 +192,18 @@ def test_nodes_in_the_same_plight_share_their_advice(make_operation: Any, make_t
 
 
 def test_a_node_whose_word_and_report_differ_is_not_said_to_complain(make_operation: Any, make_target: Any) -> None:
-    liar = make_target("w1", "error", message="the node says that it is done, but the node does not have echo")
+    missing = because(ReasonCode.BACKEND_MISSING, backend="echo")
+    liar = make_target("w1", "error", because(ReasonCode.CONTRADICTED, proof=missing))
+    assert liar.message == "the node says that it is done, but the node does not have echo"
     ((_, sentence),) = advice(make_operation(liar))
     assert sentence.startswith("The node's own report counts")
     assert sentence.endswith("corral ops retry 0123abcd")
 
 
 def test_what_nothing_can_prove_is_not_said_to_be_mended_by_a_retry(make_operation: Any, make_target: Any) -> None:
-    message = "the node tells neither a digest nor a date of echo: nothing can prove that it was replaced"
-    ((_, sentence),) = advice(make_operation(make_target("w1", "blocked", message=message)))
+    target = make_target("w1", "blocked", because(ReasonCode.UNPROVABLE, backend="echo"))
+    assert target.message.endswith("a date of echo: nothing can prove that it was replaced")
+    ((_, sentence),) = advice(make_operation(target))
     assert "corral backends delete echo --node" in sentence
 
 

@@ -14,7 +14,10 @@ from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.cli.operation_watch import views_of
 from corral.cli.units import DurationParameter
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.wire.operation_views import Changed, OperationPage, OperationUpdate, OperationView, TargetView
+
+PRESENT = because(ReasonCode.PROVEN, rung="present")
 
 ID = "0123abcd-0000-4000-8000-000000000000"
 ONE = f"GET /api/v1/operations/{ID}"
@@ -83,7 +86,7 @@ class TestWatch:
     ) -> None:
         half = make_target("w2", "downloading", phase="downloading", current_bytes=1, total_bytes=4)
         more = make_target("w2", "downloading", phase="downloading", current_bytes=2, total_bytes=4)
-        done = make_target("w1", "success", message="present")
+        done = make_target("w1", "success", PRESENT)
         frontend.tell_operation(
             make_operation(make_target("w1"), make_target("w2")),
             make_operation(done, half),
@@ -107,7 +110,7 @@ class TestWatch:
         self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
     ) -> None:
         away = make_target("w2", "queued", waits_for_node=True)
-        frontend.tell(ONE, make_operation(make_target("w1", "success", message="present"), away))
+        frontend.tell(ONE, make_operation(make_target("w1", "success", PRESENT), away))
         outcome = connected("ops", "watch", ID)
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.out.endswith("installed on w1; waiting for w2 to come back, which is no failure.\n")

@@ -15,6 +15,7 @@ from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Payload, Sighting, Unproven, Verb
+from corral.frontend.operations.decide.reasons import Reason
 from corral.galleries.gallery import GalleryEntry
 from corral.wire.backends import DeleteRequest, InstallRequest, UpgradeRequest
 
@@ -22,8 +23,8 @@ from corral.wire.backends import DeleteRequest, InstallRequest, UpgradeRequest
 class ReplicaMoves(Protocol):
     """Takes replicas out of the way of a request that ends their processes."""
 
-    async def before(self, intent: Intent, node: Node) -> str:
-        """Why the backend may not be replaced yet; empty when it may."""
+    async def before(self, intent: Intent, node: Node) -> Reason | None:
+        """Why the backend may not be replaced yet; None when it may."""
 
     async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
         """The node has answered, and ended these processes. Must not fail."""
@@ -53,8 +54,8 @@ class BackendKind:
         moved = await moved_tag(intent, evidence, self._images)
         return evidence if moved is None else evidence_of(replace(intent, payload=moved), inventory)
 
-    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> str:
-        return await self._replicas.before(intent, node) if replaces else ""
+    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> Reason | None:
+        return await self._replicas.before(intent, node) if replaces else None
 
     async def send(self, intent: Intent, *, replaces: bool) -> list[str]:
         """Send the request exactly as it was asked for."""

@@ -15,6 +15,7 @@ from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.operations.service import OperationRequest, Operations, PlannedTarget, Prepared
 from corral.galleries.build_uris import understood_by_all
 from corral.oci.errors import SourceInvalid
@@ -57,7 +58,7 @@ class BackendOperations:
         id = new_operation_id()
         planned = await self.plan(ask, id, guard=guard)
         if ask.refuses_unknown and all(one.is_unknown for one in planned):
-            raise InvalidInput("backend", planned[0].hindrance)
+            raise InvalidInput("backend", sentence(planned[0].hindrance))
         request = OperationRequest(
             id=id,
             verb=ask.verb,

@@ -16,6 +16,7 @@ from corral.frontend.backends.catalogue import ImageSource, NoImages, facts_of
 from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import Proven, Verb
+from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.frontend.operations.store.operations import Generations
 from corral.galleries.build_uris import BackendRef, is_pulled, is_same_source
 from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
@@ -113,8 +114,8 @@ class Planned:
 
     node: SeenNode
     wish: Wish
-    hindrance: str = ""
-    """Why nothing will be sent; empty when something may be."""
+    hindrance: Reason | None = None
+    """Why nothing will be sent; None when something may be."""
     is_unknown: bool = False
     """Neither a gallery nor the node knows the name."""
     unknown: str = ""
@@ -172,7 +173,7 @@ class _Draft:
     """What happens to an alias that we cannot know; empty when there is none to lose."""
     galleries: str = ""
     """Those that the build was found in, for the node to find the same."""
-    hindrance: str = ""
+    hindrance: Reason | None = None
     is_unknown: bool = False
     """Nobody knows the name."""
     unknown: str = ""
@@ -207,18 +208,23 @@ def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, invento
             unknown=_OTHER_GALLERIES if ask.ref.galleries else "",
         )
     hindrance = _hindrance(ask, found, catalogue)
-    is_unknown = bool(hindrance) and found.missing is Missing.UNKNOWN and draft.entry is None
+    is_unknown = hindrance is not None and found.missing is Missing.UNKNOWN and draft.entry is None
     return replace(draft, hindrance=hindrance, is_unknown=is_unknown, unknown=_NOT_IN_GALLERIES)
 
 
-def _hindrance(ask: Ask, missing: UnresolvedBuild, catalogue: BackendCatalogue) -> str:
-    """Why an install cannot succeed; empty when a gallery of the request's own, or one that could not be read, may have
+def _hindrance(ask: Ask, missing: UnresolvedBuild, catalogue: BackendCatalogue) -> Reason | None:
+    """Why an install cannot succeed; None when a gallery of the request's own, or one that could not be read, may have
     what ours do not."""
     if ask.verb is not Verb.INSTALL:
-        return ""
-    if missing.missing is not Missing.UNKNOWN:
-        return blocked_by(missing).reason
-    return "" if ask.ref.galleries else catalogue.absence(missing)
+        return None
+    blocked = blocked_by(missing)
+    if missing.missing is Missing.UNKNOWN:
+        blocked = replace(blocked, reason="" if ask.ref.galleries else catalogue.absence(missing))
+    return _does_not_fit(blocked) if blocked.reason else None
+
+
+def _does_not_fit(blocked: Blocked) -> Reason:
+    return because(ReasonCode.DOES_NOT_FIT, hindrance=blocked.hindrance.value, text=blocked.reason)
 
 
 def _origin(ask: Ask, entry: BackendEntry | None) -> str:
@@ -265,8 +271,8 @@ def _planned(ask: Ask, draft: _Draft, image: ImageFacts | None, id: OperationId)
     if draft.build is None or draft.unknown:
         return Planned(node=draft.node, wish=wish, unknown=draft.unknown)
     match judge_build(draft.build, traits, image):
-        case Blocked(reason=reason):
-            return Planned(node=draft.node, wish=wish, hindrance=reason)
+        case Blocked() as blocked:
+            return Planned(node=draft.node, wish=wish, hindrance=_does_not_fit(blocked))
         case Unknown(reason=reason, manifest=manifest):
             unknown = "; ".join(filter(None, (reason, draft.alias_warning)))
             return Planned(node=draft.node, wish=wish, unknown=unknown, download_bytes=_bytes(manifest))

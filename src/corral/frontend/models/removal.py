@@ -26,6 +26,7 @@ from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Sighting, Verb
 from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.frontend.operations.service import OperationRequest, PlannedTarget, Prepared, prepare, started_event
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import Event, EventKind
@@ -72,10 +73,6 @@ def _delete(directory: Path, path: str) -> None:
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=2)
-ADDED_AGAIN: Final = "the model was added again"
-_SHARED_DIRECTORY: Final = (
-    "a node that shares the models directory would also delete {danger}; a retry sends it all the same"
-)
 
 
 class ModelRemoval:
@@ -155,7 +152,7 @@ class ModelRemoval:
 
     async def _prepared(self, spec: ModelSpec, by: str, idempotency_key: str, now: datetime) -> Prepared:
         danger = endangered(spec.name, self._models.catalogue.models.values())
-        hindrance = _SHARED_DIRECTORY.format(danger=danger) if danger else ""
+        hindrance = because(ReasonCode.SHARED_DIRECTORY, danger=danger) if danger else None
         nodes = await self._fleet.all(NodeFilter(types=frozenset({NodeType.BACKEND})))
         meant = [one for one in nodes if one.status is not NodeStatus.PENDING and not spec.alias_of]
         request = OperationRequest(
@@ -166,10 +163,10 @@ class ModelRemoval:
 
     async def _add_again(self, removed: RemovedModel) -> None:
         """Nodes first: what was forgotten could not be taken back any more."""
-        now = self._clock.now()
+        now, why = self._clock.now(), because(ReasonCode.MODEL_ADDED_AGAIN)
 
         def taken_back(known: Intent) -> Intent | None:
-            return intents.cancel(known, ADDED_AGAIN, now) if intents.may_cancel(known) else None
+            return intents.cancel(known, why, now) if intents.may_cancel(known) else None
 
         await self._operations.change(removed.operation_id, None, taken_back, events=[])
         data = {"model": removed.name, "operation": removed.operation_id}
@@ -210,8 +207,8 @@ class ModelRemoval:
 class RemovalMoves(Protocol):
     """Takes replicas of a model out of the way of a request that deletes its files."""
 
-    async def before_removal(self, model: str, node: Node) -> str:
-        """Why the files may not be deleted yet; empty when they may."""
+    async def before_removal(self, model: str, node: Node) -> Reason | None:
+        """Why the files may not be deleted yet; None when they may."""
 
     async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
         """The node has answered. Must not fail."""
@@ -228,7 +225,7 @@ class ModelKind:
     async def look(self, intent: Intent) -> Sighting:
         return evidence_of_removal(intent)
 
-    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> str:
+    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> Reason | None:
         return await self._replicas.before_removal(intent.subject, node)
 
     async def send(self, intent: Intent, *, replaces: bool) -> list[str]:

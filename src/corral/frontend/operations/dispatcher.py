@@ -30,6 +30,7 @@ from corral.frontend.operations.decide.intent import (
     Verb,
 )
 from corral.frontend.operations.decide.intent_steps import Rest, Send
+from corral.frontend.operations.decide.reasons import Reason, sentence
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.record.decide import Event, EventKind
@@ -96,8 +97,8 @@ class KindActions(Protocol):
     async def look(self, intent: Intent) -> Sighting:
         """Find out what the node has of the subject, and what that says about the intent."""
 
-    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> str:
-        """Why the request may not be sent yet; empty when it may."""
+    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> Reason | None:
+        """Why the request may not be sent yet; None when it may."""
 
     async def send(self, intent: Intent, *, replaces: bool) -> Sequence[str]:
         """Send the request. Returns when the node has answered that it is done, with the processes that it ended for
@@ -329,7 +330,7 @@ def _is_healed(event: Event) -> bool:
 def _tell(intent: Intent) -> None:
     """One line for each change that matters to people."""
     if intent.state is IntentState.SATISFIED:
-        done = {"event": "intent.satisfied", "proof": intent.message}
+        done = {"event": "intent.satisfied", "proof": sentence(intent.reason)}
         log.info("%s of %s is proven", intent.verb, intent.subject, extra=done)
     elif intent.state is IntentState.BLOCKED:
-        log.warning("%s is blocked: %s", intent.subject, intent.message, extra={"event": "intent.blocked"})
+        log.warning("%s is blocked: %s", intent.subject, sentence(intent.reason), extra={"event": "intent.blocked"})

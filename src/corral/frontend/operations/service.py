@@ -17,6 +17,7 @@ from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide.intent import Intent, IntentState, Payload, Verb
 from corral.frontend.operations.decide.operation import FINAL, Operation, OperationState, Target, status_of
+from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.store.operations import Generations, OperationStore
 from corral.frontend.record.decide import Event, EventKind
@@ -55,8 +56,8 @@ class PlannedTarget:
     subject: str
     """The canonical name on that node."""
     payload: Payload = field(default_factory=dict)
-    hindrance: str = ""
-    """Why nothing will be sent; empty when something may be."""
+    hindrance: Reason | None = None
+    """Why nothing will be sent; None when something may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +173,10 @@ class Operations:
 
     async def take_back(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
         """Cancel what can still be cancelled, without telling other frontends: one of them told us."""
-        now = self._clock.now()
+        now, why = self._clock.now(), because(ReasonCode.CANCELLED, by=by)
 
         def taken_back(known: Intent) -> Intent | None:
-            return intents.cancel(known, f"cancelled by {by}", now) if intents.may_cancel(known) else None
+            return intents.cancel(known, why, now) if intents.may_cancel(known) else None
 
         event = Event(kind=EventKind.OPERATION_CANCELLED, at=now, actor=by, data={"operation": id})
         changed = await self._store.change(id, nodes, taken_back, events=[event])
@@ -248,7 +249,7 @@ def _intent(request: OperationRequest, planned: PlannedTarget, now: datetime) ->
         payload=planned.payload,
         operation_id=request.id,
         state=IntentState.BLOCKED if planned.hindrance else IntentState.OPEN,
-        message=planned.hindrance,
+        reason=planned.hindrance,
         accepted_at=now,
         changed_at=now,
         next_try=now + request.delay,
@@ -264,7 +265,7 @@ def _target(planned: PlannedTarget, intent: Intent, now: datetime) -> Target:
         subject=intent.subject,
         status=status_of(intent),
         waits_for_node=intent.waits_for_node,
-        message=intent.message,
+        reason=intent.reason,
         changed_at=now,
     )
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Final
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 
 from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.decide.localai_status import (
@@ -27,6 +27,7 @@ from corral.frontend.operations.decide.operation import (
     shown_progress,
     speed_of,
 )
+from corral.frontend.operations.decide.reasons import sentence
 from corral.wire.broadcasts import OperationStatus, StagingStatus
 from corral.wire.go_json import format_time
 from corral.wire.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
@@ -71,7 +72,9 @@ def _target_view(operation: Operation, target: Target, progress: Progress, now: 
         backend=target.subject if operation.kind is IntentKind.BACKEND else f"models/{target.subject}",
         status=target.status.value,
         waits_for_node=target.waits_for_node,
-        message=target.message,
+        message=sentence(target.reason),
+        reason_code="" if target.reason is None else target.reason.code.value,
+        reason_fields={} if target.reason is None else to_builtins(target.reason.fields),
         attempts=target.attempts,
         changed_at=format_time(target.changed_at),
         percentage=round(share_of(target, progress), 1),

@@ -11,6 +11,7 @@ from corral.frontend.api.answers import answer, no_content
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec, read_body
 from corral.frontend.operations.decide.operation import TargetStatus
+from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.operations.routes.native import planned_view
 from corral.frontend.operations.shapes import operation_view
 from corral.frontend.rules.decide import FleetRule, SetChange, demanded, revision_of
@@ -121,7 +122,7 @@ def _unmet_view(place: RulePlace) -> UnmetView:
 
 
 def _message(place: RulePlace) -> str:
-    return "" if place.intent is None else place.intent.message
+    return "" if place.intent is None else sentence(place.intent.reason)
 
 
 def _changes(change: SetChange) -> RuleChanges:

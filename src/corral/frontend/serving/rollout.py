@@ -16,6 +16,7 @@ from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import Intent, IntentKind, Verb
+from corral.frontend.operations.decide.reasons import Reason
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
@@ -140,19 +141,19 @@ class Rollout:
         self._feed = feed
         self._clock = clock
 
-    async def before_removal(self, model: str, node: Node) -> str:
-        """Why the node may not delete a model's files yet; empty when it may."""
+    async def before_removal(self, model: str, node: Node) -> Reason | None:
+        """Why the node may not delete a model's files yet; None when it may."""
         there = await self._replicas.on_node(node.id)
         return before_removal([one for one in there if one.model == model], self._clock.now())
 
-    async def before(self, intent: Intent, node: Node) -> str:
-        """Why the backend of an intent may not be replaced on a node yet; empty when it may.
+    async def before(self, intent: Intent, node: Node) -> Reason | None:
+        """Why the backend of an intent may not be replaced on a node yet; None when it may.
 
         By then each replica that ends with it is noted, and those that others can serve for are out of service.
         """
         mine = await self._ended_with(wish_of(intent), node)
         if not mine:
-            return ""
+            return None
         now = self._clock.now()
         healthy = await self._healthy()
 

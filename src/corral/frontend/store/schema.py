@@ -275,9 +275,9 @@ operation_targets: Final = Table(
     Column("subject", Words, nullable=False),
     Column("status", Words, nullable=False),
     Column("waits_for_node", Whole, nullable=False),
-    Column("message", Words, nullable=False),
     Column("attempts", Whole, nullable=False),
     Column("changed_at", UtcTime, nullable=False),
+    Column("reason", JSON(none_as_null=True)),
     Index(None, "status"),
 )
 
@@ -302,7 +302,7 @@ intents: Final = Table(
     Column("misses", Whole, nullable=False),
     Column("next_try", UtcTime, nullable=False),
     Column("waits_for_node", Whole, nullable=False),
-    Column("message", Words, nullable=False),
+    Column("reason", JSON(none_as_null=True)),
     Column("changed_at", UtcTime, nullable=False),
     # Owner: Intents.claim and extend; a replaced row keeps its lease.
     Column("lease_token", Words),

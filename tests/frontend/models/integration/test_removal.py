@@ -9,6 +9,7 @@ import pytest
 from corral.base.errors import Conflict, NotFound
 from corral.bus.port import Bus
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
+from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.unloading import HEARD_AFTER
@@ -77,7 +78,7 @@ async def test_a_model_leaves_the_view_its_replica_and_every_disk(world: World, 
     assert (first.processes, second.processes, files(world)) == ({}, {}, [])
     assert (first.models, second.models) == ({"other"}, set())
     done = await stored(world, operation)
-    assert (done.state, [one.message for one in done.targets]) == (OperationState.DONE, ["told", "told"])
+    assert (done.state, [sentence(one.reason) for one in done.targets]) == (OperationState.DONE, ["told", "told"])
     (event,) = await world.events(EventKind.MODEL_REMOVED)
     assert (event.actor, event.data["model"]) == ("me", "small")
 
@@ -88,10 +89,8 @@ async def test_files_are_left_until_the_processes_that_read_them_have_ended(worl
     operation = await remove(world)
     await step(world, after=timedelta(0))
     assert files(world) == ["small.yaml"]
-    assert (worker.requests[-1][0], (await stored(world, operation)).targets[0].message) == (
-        "load",
-        "the replica of small there ends first",
-    )
+    reason = (await stored(world, operation)).targets[0].reason
+    assert (worker.requests[-1][0], sentence(reason)) == ("load", "the replica of small there ends first")
 
 
 async def test_another_frontend_with_a_directory_of_its_own_hides_it_and_deletes_its_copy(
@@ -126,7 +125,7 @@ async def test_an_absent_node_gets_it_when_it_returns_and_a_refusal_is_tried_aga
     await world.control.context.operations.dispatcher.tick()
     waits, failed = (await stored(world, operation)).targets
     assert (waits.status, waits.waits_for_node) == (TargetStatus.QUEUED, True)
-    assert (failed.status, failed.message) == (TargetStatus.ERROR, "read-only file system")
+    assert (failed.status, sentence(failed.reason)) == (TargetStatus.ERROR, "read-only file system")
 
     refuses.faults.refusal = ""
     await away.listen(world.bus)
@@ -191,7 +190,7 @@ async def test_a_name_that_would_take_another_models_files_along_is_not_sent(wor
     await step(world)
     (target,) = (await stored(world, operation)).targets
     assert (target.status, worker.requests) == (TargetStatus.BLOCKED, [])
-    assert "small.gguf, which other needs" in target.message
+    assert "small.gguf, which other needs" in sentence(target.reason)
 
 
 async def test_an_alias_goes_alone(world: World) -> None:

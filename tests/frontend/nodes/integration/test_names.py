@@ -9,6 +9,7 @@ from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask, Lookups, Planner
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, TargetStatus
+from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.rules.service import RuleGuard
 from corral.frontend.rules.store import FleetRuleStore
 from corral.galleries.build_uris import BackendRef
@@ -48,7 +49,7 @@ async def test_what_has_no_build_for_a_node_is_blocked_there_and_not_sent(world:
     await world.control.context.operations.dispatcher.tick()
     (target,) = operation.targets
     assert target.status is TargetStatus.BLOCKED
-    assert "cuda12-mock is for" in target.message
+    assert "cuda12-mock is for" in sentence(target.reason)
     assert node.requests == []
 
 
@@ -56,7 +57,7 @@ async def test_what_no_gallery_has_is_blocked_with_what_comes_near(world: World,
     await world.backends("w")
     (target,) = (await started(world, tmp_path, "mocc")).targets
     assert target.status is TargetStatus.BLOCKED
-    assert "did you mean" in target.message
+    assert "did you mean" in sentence(target.reason)
 
 
 async def started(world: World, folder: Path, name: str) -> Operation:

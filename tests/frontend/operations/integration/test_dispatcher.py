@@ -17,6 +17,7 @@ from corral.frontend.backends.kind import BackendKind
 from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
+from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.record.decide import EventKind
@@ -158,7 +159,7 @@ async def test_an_upgrade_by_uri_carries_what_it_was_installed_with(world: World
 
     upgraded = await done(world, Verb.UPGRADE, "custom")
 
-    assert [(one.status, one.message) for one in upgraded.targets] == [(TargetStatus.SUCCESS, "version")]
+    assert [(one.status, sentence(one.reason)) for one in upgraded.targets] == [(TargetStatus.SUCCESS, "version")]
     _, request = node.requests[-1]
     assert isinstance(request, UpgradeRequest)
     assert (request.backend, request.name, request.uri, request.alias) == (
@@ -211,7 +212,7 @@ async def test_what_a_node_has_as_new_as_its_own_source_is_not_upgraded(world: W
 
     upgraded = await done(world, Verb.UPGRADE)
 
-    assert (only(upgraded).status, only(upgraded).message) == (TargetStatus.SUCCESS, "already digest")
+    assert (only(upgraded).status, sentence(only(upgraded).reason)) == (TargetStatus.SUCCESS, "already digest")
     assert verbs(node) == []
     entry.corral = InstalledDetails(source_digest="sha256:2")
     await done(world, Verb.UPGRADE)
@@ -264,14 +265,14 @@ async def test_deleting_what_is_not_there_is_no_error(world: World) -> None:
     operation = await done(world, Verb.DELETE)
     assert operation.state is OperationState.DONE
     assert verbs(lacks) == []
-    assert {one.node_name: one.message for one in operation.targets} == {"a": "absent", "b": "already absent"}
+    assert {one.node_name: sentence(one.reason) for one in operation.targets} == {"a": "absent", "b": "already absent"}
 
 
 async def test_an_error_is_told_in_the_workers_words_and_the_tenth_blocks(world: World) -> None:
     node = await world.backends("w")
     node.faults.refusal = "no space left on device"
     operation = await done(world)
-    assert (operation.state, only(operation).message) == (OperationState.FAILED, "no space left on device")
+    assert (operation.state, sentence(only(operation).reason)) == (OperationState.FAILED, "no space left on device")
     for _ in range(9):
         operation = await later(world, operation, timedelta(minutes=16))
     assert (only(operation).status, only(operation).attempts) == (TargetStatus.BLOCKED, 10)
@@ -289,7 +290,7 @@ async def test_a_worker_that_lies_is_found_out(world: World) -> None:
     node.faults.boasts = True
     operation = await done(world)
     assert only(operation).status is TargetStatus.ERROR
-    assert only(operation).message == "the node says that it is done, but the node does not have echo"
+    assert sentence(only(operation).reason) == "the node says that it is done, but the node does not have echo"
     node.faults.boasts, node.faults.modest = False, True
     operation = await later(world, operation, timedelta(seconds=31))
     assert (operation.state, node.written["echo"]) == (OperationState.DONE, 1)
@@ -301,7 +302,7 @@ async def test_an_upgrade_that_nothing_can_prove_is_blocked_and_not_repeated(wor
     node.faults.undated = True
     operation = await done(world, Verb.UPGRADE)
     assert only(operation).status is TargetStatus.BLOCKED
-    assert "nothing can prove" in only(operation).message
+    assert "nothing can prove" in sentence(only(operation).reason)
     assert verbs(node) == ["install", "upgrade"]
 
 
@@ -344,7 +345,7 @@ async def test_a_time_out_is_shown_as_running_counts_nothing_and_turns_green_by_
     operation = await overdue(done(hasty), node.begun, by=HASTE)
     target = only(operation)
     assert (target.status, target.attempts) == (TargetStatus.RUNNING_ON_WORKER, 0)
-    assert "may still be working" in target.message
+    assert "may still be working" in sentence(target.reason)
     node.gate.set()
     await node.finished.wait()
     await hasty.control.context.backends.inventory.sweep()
@@ -577,7 +578,9 @@ async def test_a_cancel_takes_back_what_was_not_sent_and_says_what_was(world: Wo
         sent.gate.set()
     operation = await world.control.context.operations.service.get(operation.id)
     assert [one.status for one in operation.targets] == [TargetStatus.CANCELLED, TargetStatus.SUCCESS]
-    assert operation.targets[0].message == "cancelled by me; it had been sent, and the node may still finish it"
+    assert (
+        sentence(operation.targets[0].reason) == "cancelled by me; it had been sent, and the node may still finish it"
+    )
 
 
 async def test_what_cannot_be_asked_for_is_refused_before_anything_is_stored(world: World) -> None:

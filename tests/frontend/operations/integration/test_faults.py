@@ -12,6 +12,7 @@ from corral.base.ids import OperationId
 from corral.bus.port import Bus
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.operations.decide.operation import Operation, OperationState, Target, TargetStatus
+from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.store.db import Database
 from corral.processes.control_rooms import Control
 from corral.wire.operation_views import JobStatus, OperationView
@@ -95,7 +96,7 @@ async def test_an_install_four_times_as_long_as_its_time_out_is_yellow_then_gree
     await hasty.control.context.backends.inventory.sweep()
     await hasty.control.context.operations.dispatcher.tick()
     seen, shown = await target(hasty, id), await job(hasty, id)
-    assert (seen.status, seen.attempts, seen.message) == (TargetStatus.SUCCESS, 0, "present")
+    assert (seen.status, seen.attempts, sentence(seen.reason)) == (TargetStatus.SUCCESS, 0, "present")
     assert (shown.completed, shown.progress) == (True, 100)
     assert node.written["echo"] == 1
 

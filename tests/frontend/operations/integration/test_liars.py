@@ -32,6 +32,7 @@ class Seen:
     state: str
     status: str
     message: str
+    code: str
     attempts: int = 0
     error: bool = False
     """Whether LocalAI's clients are told of an error: then the operation stays in their list."""
@@ -47,11 +48,11 @@ class Case:
 
 def contradicted(what: str) -> Seen:
     message = f"the node says that it is done, but {what}"
-    return Seen(state="failed", status="error", message=message, attempts=1, error=True)
+    return Seen(state="failed", status="error", message=message, code="contradicted", attempts=1, error=True)
 
 
 def proven(how: str) -> Seen:
-    return Seen(state="done", status="success", message=how)
+    return Seen(state="done", status="success", message=how, code="proven")
 
 
 STILL = f"echo is still the one of {format_time(START)}"
@@ -76,7 +77,7 @@ CASES = {
         asked=UPGRADE,
         faults=Faults(undated=True),
         is_corral=False,
-        seen=Seen(state="failed", status="blocked", message=UNPROVABLE, error=True),
+        seen=Seen(state="failed", status="blocked", message=UNPROVABLE, code="unprovable", error=True),
     ),
     "upgrade, no digests": Case(asked=UPGRADE, is_corral=False, seen=proven("renewed")),
     "install, error although installed": Case(asked=INSTALL, faults=Faults(modest=True), seen=proven("present")),
@@ -96,10 +97,11 @@ async def test_what_an_operator_sees_of_a_liar(world: World, case: Case) -> None
 
     native = await _native(world, id)
     (target,) = native.targets
-    assert (native.state, target.status, target.message, target.attempts) == (
+    assert (native.state, target.status, target.message, target.reason_code, target.attempts) == (
         case.seen.state,
         case.seen.status,
         case.seen.message,
+        case.seen.code,
         case.seen.attempts,
     )
     assert await _localais_error(world, id) == (f"w: {case.seen.message}" if case.seen.error else "")

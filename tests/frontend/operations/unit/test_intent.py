@@ -31,6 +31,7 @@ from corral.frontend.operations.decide.intent import (
     Verb,
 )
 from corral.frontend.operations.decide.intent_steps import IntentStep, Rest, Send
+from corral.frontend.operations.decide.reasons import ReasonCode, because, sentence
 from corral.frontend.serving.decide.load_job import LoadNeed, needed_by_load
 from tests.kit.clock import START
 from tests.kit.intent_model import FleetModel
@@ -125,7 +126,7 @@ def test_a_node_that_tells_neither_digest_nor_date_is_asked_once_and_then_blocke
     assert isinstance(step, Send)
     settled = answered(intent_steps.heard(step.intent, is_corral=False), None, seen(bare), START, POLICY)
     assert settled.state is IntentState.BLOCKED
-    assert "nothing can prove" in settled.message
+    assert "nothing can prove" in sentence(settled.reason)
 
 
 def test_what_came_with_the_machine_cannot_be_deleted_and_is_not_tried() -> None:
@@ -162,20 +163,20 @@ def test_a_time_out_is_no_failure_and_is_looked_at_again_when_it_is_over() -> No
 
 
 def test_failures_back_off_as_the_reference_does_and_the_tenth_blocks() -> None:
-    intent, pauses = an_intent(), []
+    intent, pauses, refused = an_intent(), [], because(ReasonCode.NODE_SAID, text="no")
     for _ in range(9):
-        intent = intent_steps.failed(intent, "no", START, POLICY)
+        intent = intent_steps.failed(intent, refused, START, POLICY)
         pauses.append((intent.next_try - START).total_seconds())
     assert pauses == [30, 60, 120, 240, 480, 900, 900, 900, 900]
-    intent = intent_steps.failed(intent, "no", START, POLICY)
-    assert (intent.state, intent.message, intent.attempts) == (IntentState.BLOCKED, "no", 10)
+    intent = intent_steps.failed(intent, refused, START, POLICY)
+    assert (intent.state, sentence(intent.reason), intent.attempts) == (IntentState.BLOCKED, "no", 10)
     again = intents.retry(intent, START)
     assert (again.state, again.attempts) == (IntentState.OPEN, 0)
 
 
 def test_a_success_that_the_report_contradicts_is_told_as_such_and_retried() -> None:
     told = answered(an_intent(), None, seen(), START, POLICY)
-    assert told.message == "the node says that it is done, but the node does not have echo"
+    assert sentence(told.reason) == "the node says that it is done, but the node does not have echo"
     assert (told.state, told.attempts) == (IntentState.OPEN, 1)
 
 
@@ -210,7 +211,7 @@ def test_a_load_waits_for_every_removal_of_its_model_that_may_still_take_its_fil
     over = START + 2 * POLICY.remove
     step = look(an_intent(Verb.REMOVE), seen(), START, POLICY, is_corral=True)
     assert isinstance(step, Send)
-    taken_back = intents.cancel(step.intent, "the model was added again", later)
+    taken_back = intents.cancel(step.intent, because(ReasonCode.MODEL_ADDED_AGAIN), later)
     done = answered(intent_steps.heard(step.intent, is_corral=True), None, seen(), START, POLICY)
     assert needed(step.intent, since=later, now=over) is LoadNeed.REFUSED
     assert needed(taken_back, since=later, now=later) is LoadNeed.REFUSED

@@ -22,6 +22,7 @@ from corral.frontend.operations.decide.operation import (
     speed_of,
     state_of,
 )
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from tests.kit.clock import START
 
 QUEUED, DOWNLOADING = TargetStatus.QUEUED, TargetStatus.DOWNLOADING
@@ -37,7 +38,7 @@ def target(status: TargetStatus, name: str = "w1", *, away: bool = False, messag
         subject="echo",
         status=status,
         waits_for_node=away,
-        message=message,
+        reason=because(ReasonCode.NODE_SAID, text=message) if message else None,
         changed_at=START,
     )
 

@@ -10,6 +10,7 @@ from corral.bus.port import Bus
 from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
+from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.store.restorations import Restorations
 from corral.frontend.serving.unloading import DRAIN_WITHIN, HEARD_AFTER
@@ -76,7 +77,7 @@ async def until_over(world: World, operation: Operation, control: Control | None
         stored = await control.context.operations.service.get(operation.id)
         if stored.state is not OperationState.RUNNING and not await noted.all():
             return stored
-    raise AssertionError([(one.status, one.message) for one in stored.targets])
+    raise AssertionError([(one.status, sentence(one.reason)) for one in stored.targets])
 
 
 @pytest.mark.parametrize("is_corral", [True, False])
@@ -129,7 +130,7 @@ async def test_one_that_waits_for_another_says_so(world: World) -> None:
     operation = await upgrade(world)
     await step(world, world.control, after=timedelta(0))
     stored = await world.control.context.operations.service.get(operation.id)
-    assert sorted((one.status, one.message) for one in stored.targets) == [
+    assert sorted((one.status, sentence(one.reason)) for one in stored.targets) == [
         (TargetStatus.QUEUED, "replicas are taken out of service first"),
         (TargetStatus.QUEUED, "waits until small is loaded again on another node"),
     ]
@@ -147,7 +148,7 @@ async def test_the_last_one_waits_also_while_the_other_node_has_nothing_at_all(h
     second = await upgrade(hasty, nodes=(last.node_id,))
     await step(hasty, hasty.control)
     (target,) = (await hasty.control.context.operations.service.get(second.id)).targets
-    assert target.message == "waits until small is loaded again on another node"
+    assert sentence(target.reason) == "waits until small is loaded again on another node"
     assert "small#0" in last.processes
 
     slow.gate.set()
@@ -251,7 +252,7 @@ async def test_what_a_node_ended_before_it_failed_is_out_of_service_at_once(worl
     assert ([asked for asked, _ in worker.requests], worker.processes) == (["load", verb], {})
     assert (await living(world), (await view_of(world.control)).replicas) == ([], {})
     (target,) = (await world.control.context.operations.service.get(operation.id)).targets
-    assert (target.status, target.message) == (TargetStatus.ERROR, "disk full")
+    assert (target.status, sentence(target.reason)) == (TargetStatus.ERROR, "disk full")
 
 
 async def test_a_backend_that_is_deleted_meanwhile_brings_nothing_back(world: World) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from corral.base.ids import NodeId, OperationId, ReplicaId
 from corral.frontend.backends.decide.backend import Artefact, payload_of
 from corral.frontend.operations.decide.intent import Before, Intent, IntentState, Outstanding, Verb
+from corral.frontend.operations.decide.reasons import ReasonCode, because, sentence
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.rollout import (
@@ -103,14 +104,18 @@ def test_one_on_a_node_that_is_not_healthy_stands_in_for_nobody() -> None:
 def test_the_last_one_waits_until_another_one_is_back() -> None:
     mine, gone = on(A), on(B)
     coming = [of(gone)]
-    assert decided([mine], restorations=coming) == Preparation(hold="waits until small is loaded again on another node")
+    assert decided([mine], restorations=coming) == Preparation(
+        hold=because(ReasonCode.RELOADED_ELSEWHERE_FIRST, model="small")
+    )
     back = on(B)
     assert decided([mine], back, restorations=[]).unload == {mine.id}
 
 
 def test_one_that_is_about_to_be_ended_too_is_not_relied_upon() -> None:
     mine, other = on(A), on(B)
-    assert decided([mine], other, restorations=[of(other)]).hold.startswith("waits until small")
+    assert decided([mine], other, restorations=[of(other)]).hold == because(
+        ReasonCode.RELOADED_ELSEWHERE_FIRST, model="small"
+    )
 
 
 def test_nobody_waits_for_ever_nor_for_a_node_that_is_away() -> None:
@@ -123,7 +128,7 @@ def test_nobody_waits_for_ever_nor_for_a_node_that_is_away() -> None:
 def test_a_node_that_must_wait_for_one_model_keeps_serving_the_others() -> None:
     waits, could_go = on(A, model="x"), on(A, model="y")
     prepared = decided([waits, could_go], on(B, model="y"), restorations=[of(on(C, model="x"))])
-    assert prepared.hold.startswith("waits until x")
+    assert prepared.hold == because(ReasonCode.RELOADED_ELSEWHERE_FIRST, model="x")
     assert (prepared.notes, prepared.unload) == ((), frozenset())
 
 
@@ -144,7 +149,7 @@ def test_what_is_on_its_way_out_or_in_gets_its_time_and_no_more(state: ReplicaSt
 def test_requests_at_the_only_replica_get_a_moment() -> None:
     mine = on(A)
     first = decided([mine], busy=[mine.id])
-    assert (first.hold, len(first.notes)) == ("requests for small end first", 1)
+    assert (sentence(first.hold), len(first.notes)) == ("requests for small end first", 1)
     assert decided([mine], busy=[mine.id], restorations=first.notes, seconds=5).hold
     assert decided([mine], restorations=first.notes, seconds=5) == Preparation()
     late = REQUESTS_WITHIN.total_seconds()

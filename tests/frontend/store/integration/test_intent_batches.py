@@ -15,6 +15,7 @@ from corral.frontend.operations.decide import intent_steps
 from corral.frontend.operations.decide.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Verb
 from corral.frontend.operations.decide.intent_steps import Send
 from corral.frontend.operations.decide.operation import TargetStatus
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.frontend.operations.store.intents import IntentChange, Intents, WaitingIntents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.store.db import Database
@@ -23,7 +24,8 @@ from tests.kit.samples import after, an_operation
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")
 POLICY = IntentPolicy()
 NASTY = "a\x00b\ud800 'quoted' \"twice\" {1,2} \\N ü 漢 \n%s $1 :x"
-STORABLE = NASTY.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
+CONTRADICTED = because(ReasonCode.CONTRADICTED, proof=because(ReasonCode.BACKEND_MISSING, backend=NASTY))
+PRESENT = because(ReasonCode.PROVEN, rung="present")
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def asked(intent: Intent) -> IntentChange:
 
 
 def satisfied(intent: Intent) -> IntentChange:
-    done = replace(intent_steps.heard(intent, is_corral=False), state=IntentState.SATISFIED, message="present")
+    done = replace(intent_steps.heard(intent, is_corral=False), state=IntentState.SATISFIED, reason=PRESENT)
     return IntentChange(intent=done, keeps_lease=False, is_corral=False)
 
 
@@ -86,7 +88,10 @@ async def test_a_batch_stores_what_is_wanted_and_learns_from_the_rest(
     assert await intents.store(MINE, list(sent.values())) == [True] * 3
     await started(operations, "op2", "superseded", "unsent", verb=Verb.DELETE)
     await operations.change(
-        OperationId("op1"), [NodeId("cancelled")], lambda known: intents_.cancel(known, "no", after(3)), events=[]
+        OperationId("op1"),
+        [NodeId("cancelled")],
+        lambda known: intents_.cancel(known, because(ReasonCode.CANCELLED, by="me"), after(3)),
+        events=[],
     )
 
     changes = [satisfied(sent[name].intent) for name in sent]
@@ -125,7 +130,7 @@ async def test_a_lost_lease_loses_its_row_and_no_other(operations: OperationStor
     ]
     assert (await claimed(intents, OTHER, at=10)).keys() == {"kept", "lost"}
     await intents.store(
-        OTHER, [IntentChange(intent=replace(work["kept"], message="free"), keeps_lease=False, is_corral=True)]
+        OTHER, [IntentChange(intent=replace(work["kept"], reason=PRESENT), keeps_lease=False, is_corral=True)]
     )
     assert (await claimed(intents, at=11)).keys() == {"kept"}
 
@@ -160,7 +165,7 @@ async def test_whatever_workers_say_survives_in_a_batch(
     reports = [Inventory(entries=(entry,), seen_at=after(5)), Inventory(seen_at=after(4))]
     changes = [
         IntentChange(
-            intent=replace(one, message=NASTY, before=Before(present=True, installed_at=NASTY)),
+            intent=replace(one, reason=CONTRADICTED, before=Before(present=True, installed_at=NASTY)),
             keeps_lease=False,
             is_corral=True,
             report=report,
@@ -171,7 +176,7 @@ async def test_whatever_workers_say_survives_in_a_batch(
 
     for name in work:
         known = await found(intents, name)
-        assert (known.message, known.before) == (STORABLE, Before(present=True, installed_at=NASTY))
+        assert (known.reason, known.before) == (CONTRADICTED, Before(present=True, installed_at=NASTY))
     known_reports = await Inventories(database).of([NodeId(name) for name in work])
     assert [known_reports[NodeId(name)] for name in work] == reports
 

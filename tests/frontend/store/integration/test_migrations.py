@@ -17,6 +17,7 @@ from corral.frontend.backends.decide.backend import artefact_of, with_alias_kept
 from corral.frontend.backends.store import write_reports
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import Before
+from corral.frontend.operations.decide.reasons import ReasonCode, because, sentence
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.store import Events
@@ -112,12 +113,12 @@ OLD_ROWS = (
     ('op2', 'remove', 'small', '{"backend": "small"}', 'alice', :at)""",
     """INSERT INTO operation_targets
     (operation_id, node_id, node_name, backend, status, waits_for_node, message, attempts, changed_at) VALUES
-    ('op1', 'n1', 'w1', 'echo', 'error', 0, 'disk full', 2, :at),
+    ('op1', 'n1', 'w1', 'echo', 'error', 0, 'disk ''full''', 2, :at),
     ('op2', 'n1', 'w1', 'models/small', 'queued', 1, '', 0, :at)""",
     """INSERT INTO backend_intents (node_id, backend, generation, operation_id, verb, artefact, accepted_at, state,
     before, attempts, misses, next_try, waits_for_node, message, changed_at, lease_token, lease_until) VALUES
     ('n1', 'echo', 3, 'op1', 'install', '{"backend": "g@echo", "uri": "oci://a", "digests": ["d"]}', :at, 'open',
-    '{"present": false}', 2, 1, :at, 0, 'disk full', :at, 'token', :at),
+    '{"present": false}', 2, 1, :at, 0, 'disk ''full''', :at, 'token', :at),
     ('n1', 'models/small', 1, 'op2', 'remove', '{"backend": "small"}', :at, 'open',
     NULL, 0, 0, :at, 1, '', :at, NULL, NULL)""",
 )
@@ -145,21 +146,23 @@ async def test_operations_of_an_earlier_version_are_taken_over_whole(database: D
     assert (install.kind, install.subject, install.generation, install.state) == ("backend", "echo", 3, "open")
     artefact = artefact_of(install.payload)
     assert (artefact.backend, artefact.uri, artefact.digests) == ("g@echo", "oci://a", {"d"})
-    assert (install.attempts, install.misses, install.message, install.before) == (
+    assert (install.attempts, install.misses, install.reason, install.before) == (
         2,
         1,
-        "disk full",
+        because(ReasonCode.OTHER, text="disk 'full'"),
         Before(present=False),
     )
     assert (install.lease_token, install.lease_until, install.next_try) == ("token", after(1), after(1))
     assert (removal.kind, removal.subject, removal.waits_for_node) == ("model", "small", True)
+    assert (sentence(install.reason), removal.reason) == ("disk 'full'", None)
     operations = OperationStore(database, with_alias_kept)
     first, second = await operations.get(OperationId("op1")), await operations.get(OperationId("op2"))
     assert first is not None
     assert second is not None
     assert (first.subject, artefact_of(first.payload), first.targets[0].subject) == ("g@echo", artefact, "echo")
-    assert (first.targets[0].status, first.targets[0].message, first.targets[0].attempts) == ("error", "disk full", 2)
+    assert (first.targets[0].status, first.targets[0].reason, first.targets[0].attempts) == ("error", install.reason, 2)
     assert (second.subject, second.targets[0].subject, second.targets[0].waits_for_node) == ("small", "small", True)
+    assert second.targets[0].reason is None
 
 
 async def test_rows_of_an_earlier_version_can_be_read_after_the_upgrade(database: Database) -> None:

@@ -22,6 +22,7 @@ from corral.frontend.operations.decide.intent import (
     Verb,
 )
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
+from corral.frontend.operations.decide.reasons import ReasonCode, because, sentence
 from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import EventKind
@@ -31,6 +32,7 @@ from corral.frontend.store.failures import ConstraintViolated
 from tests.kit.samples import a_node, after, an_event, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")
+CANCELLED = because(ReasonCode.CANCELLED, by="me")
 POLICY = IntentPolicy()
 
 
@@ -108,11 +110,11 @@ async def test_a_lease_that_is_not_renewed_ends_and_one_that_is_does_not(
     assert await intents.extend(MINE, [(NodeId("w1"), IntentKind.BACKEND, "echo")], until=after(12)) == 1
     assert await claimed(intents, OTHER, at=10) == []
     (lost,) = await claimed(intents, OTHER, at=13)
-    assert await intents.store(MINE, [settled(lost, message="too late")]) == [False]
-    assert await intents.store(OTHER, [settled(lost, message="mine")]) == [True]
+    assert await intents.store(MINE, [settled(lost, reason=because(ReasonCode.NODE_SAID, text="too late"))]) == [False]
+    assert await intents.store(OTHER, [settled(lost, reason=because(ReasonCode.NODE_SAID, text="mine"))]) == [True]
     known = await intents.get((NodeId("w1"), IntentKind.BACKEND, "echo"))
     assert known is not None
-    assert (known.message, known.lease_token) == ("mine", None)
+    assert (sentence(known.reason), known.lease_token) == ("mine", None)
 
 
 @pytest.mark.parametrize("hours", [-10, -0.05, 0, 10])
@@ -153,7 +155,7 @@ async def test_all_that_is_known_of_an_intent_survives(operations: OperationStor
         attempts=3,
         misses=2,
         waits_for_node=True,
-        message="why",
+        reason=because(ReasonCode.NODE_SAID, text="why"),
         next_try=after(60.5),
         changed_at=after(2),
     )
@@ -162,7 +164,7 @@ async def test_all_that_is_known_of_an_intent_survives(operations: OperationStor
     stored = await operations.get(OperationId("op1"))
     assert stored is not None
     (target,) = stored.targets
-    assert (target.status, target.waits_for_node, target.message, target.attempts) == (
+    assert (target.status, target.waits_for_node, sentence(target.reason), target.attempts) == (
         TargetStatus.RUNNING_ON_WORKER,
         True,
         "why",
@@ -197,7 +199,9 @@ async def test_a_newer_wish_takes_over_lease_and_doubt_and_what_was_done_for_the
 async def test_a_final_target_is_never_overwritten(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     (work,) = await claimed(intents)
-    await intents.store(MINE, [settled(work, state=IntentState.SATISFIED, message="present")])
+    await intents.store(
+        MINE, [settled(work, state=IntentState.SATISFIED, reason=because(ReasonCode.PROVEN, rung="present"))]
+    )
     await started(operations, "op2", "w1", verb=Verb.DELETE)
     done = await operations.get(OperationId("op1"))
     assert done is not None
@@ -220,7 +224,7 @@ async def test_people_cancel_and_retry_only_what_allows_it(
         return intents_.retry(known, after(3)) if intents_.may_retry(known) else None
 
     def taken_back(known: Intent) -> Intent | None:
-        return intents_.cancel(known, "cancelled", after(4)) if intents_.may_cancel(known) else None
+        return intents_.cancel(known, CANCELLED, after(4)) if intents_.may_cancel(known) else None
 
     id = OperationId("op1")
     retried = await operations.change(id, None, again, events=[an_event(kind=EventKind.OPERATION_RETRIED)])
@@ -242,7 +246,10 @@ async def test_removing_a_node_cancels_what_was_wanted_of_it(
     await nodes.remove(node.id, events=[an_event()])
     stored = await operations.get(OperationId("op1"))
     assert stored is not None
-    assert (stored.targets[0].status, stored.targets[0].message) == (TargetStatus.CANCELLED, "the node was removed")
+    assert (stored.targets[0].status, sentence(stored.targets[0].reason)) == (
+        TargetStatus.CANCELLED,
+        "the node was removed",
+    )
 
 
 async def test_a_node_that_is_back_makes_due_what_waited_for_it(operations: OperationStore, intents: Intents) -> None:

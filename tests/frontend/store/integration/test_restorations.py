@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
@@ -79,7 +80,7 @@ async def test_of_all_that_go_at_once_one_stays(restorations: Restorations, load
     prepared = [task.result() for task in tasks]
     assert sorted(len(one.unload) for one in prepared) == [0, 1, 1]
     (waits,) = [one for one in prepared if not one.unload]
-    assert waits.hold.startswith("waits until small")
+    assert waits.hold == because(ReasonCode.RELOADED_ELSEWHERE_FIRST, model="small")
     assert len(await restorations.all()) == 2
 
 

@@ -33,6 +33,7 @@ from corral.frontend.operations.decide.intent import (
     Unproven,
     Verb,
 )
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.galleries.build_uris import BackendRef, is_same_source
 from corral.galleries.fit import NodeTraits, read_platform
 
@@ -136,9 +137,6 @@ def before_of(inventory: Inventory, key: str) -> Before:
     return Before(present=False) if entry is None else Before(present=True, installed_at=entry.installed_at)
 
 
-UNPROVABLE: Final = "nothing can prove that it was replaced"
-
-
 class Rung(StrEnum):
     DIGEST = "digest"
     VERSION = "version"
@@ -186,7 +184,7 @@ def prove(wish: Wish, inventory: Inventory, before: Before | None) -> Proof:
         return _absent(wish, inventory)
     entry = inventory.find(wish.key)
     if entry is None:
-        return Unproven(reason=f"the node does not have {wish.key}")
+        return Unproven(reason=because(ReasonCode.BACKEND_MISSING, backend=wish.key))
     is_new = before is not None and bool(entry.installed_at) and entry.installed_at != before.installed_at
     return _renewed(wish, entry, is_new=is_new) if wish.must_renew else _present(wish.artefact, entry, is_new=is_new)
 
@@ -197,13 +195,14 @@ def _absent(wish: Wish, inventory: Inventory) -> Proof:
         return Proven(rung=Rung.ABSENT)
     names = ", ".join(sorted(entry.name for entry in left))
     if all(entry.is_system for entry in left):
-        return Unproven(reason=f"{names} came with the machine and cannot be deleted", is_hopeless=True)
-    return Unproven(reason=f"the node still has {names}")
+        return Unproven(reason=because(ReasonCode.CANNOT_DELETE, backends=names), is_hopeless=True)
+    return Unproven(reason=because(ReasonCode.BACKEND_LEFT, backends=names))
 
 
 def _present(artefact: Artefact, entry: BackendEntry, *, is_new: bool) -> Proof:
     if artefact.uri and entry.uri and not is_same_source(entry.uri, artefact.uri):
-        return Unproven(reason=f"the node has {entry.name} from {entry.uri}, not from {artefact.uri}")
+        code = ReasonCode.INSTALLED_FROM_ELSEWHERE
+        return Unproven(reason=because(code, backend=entry.name, uri=entry.uri, wanted=artefact.uri))
     if artefact.digests and entry.digests:
         return _by_digest(artefact, entry, is_new=is_new)
     return Proven(rung=Rung.PRESENT)
@@ -212,17 +211,17 @@ def _present(artefact: Artefact, entry: BackendEntry, *, is_new: bool) -> Proof:
 def _renewed(wish: Wish, entry: BackendEntry, *, is_new: bool) -> Proof:
     artefact = wish.artefact
     if entry.is_system:
-        return Unproven(reason=f"{entry.name} came with the machine and cannot be replaced", is_hopeless=True)
+        return Unproven(reason=because(ReasonCode.CANNOT_REPLACE, backend=entry.name), is_hopeless=True)
     if entry.digests and (is_new or not artefact.renewal):
         if artefact.digests:
             return _by_digest(artefact, entry, is_new=is_new)
         if entry.source_digest in entry.digests:
             return Proven(rung=Rung.DIGEST)
     if not entry.installed_at:
-        reason = f"the node tells neither a digest nor a date of {entry.name}: {UNPROVABLE}"
-        return Unproven(reason=reason, is_hopeless=True)
+        return Unproven(reason=because(ReasonCode.UNPROVABLE, backend=entry.name), is_hopeless=True)
     if not is_new:
-        return Unproven(reason=f"{entry.name} is still the one of {entry.installed_at}")
+        reason = because(ReasonCode.NOT_REPLACED, backend=entry.name, installed_at=entry.installed_at)
+        return Unproven(reason=reason)
     return _by_version(artefact, entry)
 
 
@@ -230,17 +229,20 @@ def _by_digest(artefact: Artefact, entry: BackendEntry, *, is_new: bool) -> Proo
     if entry.digests & artefact.digests:
         return Proven(rung=Rung.DIGEST)
     has, wanted = entry.digest or entry.platform_digest, " or ".join(sorted(artefact.digests))
-    return Unproven(reason=f"{entry.name} has the digest {has}, not {wanted}", is_other_digest=is_new)
+    reason = because(ReasonCode.OTHER_DIGEST, backend=entry.name, digest=has, wanted=wanted)
+    return Unproven(reason=reason, is_other_digest=is_new)
 
 
 def _by_version(artefact: Artefact, entry: BackendEntry) -> Proof:
     if artefact.version and entry.version:
         if entry.version != artefact.version:
-            return Unproven(reason=f"{entry.name} has the version {entry.version}, not {artefact.version}")
+            code = ReasonCode.OTHER_VERSION
+            return Unproven(reason=because(code, backend=entry.name, version=entry.version, wanted=artefact.version))
         return Proven(rung=Rung.VERSION)
     if artefact.uri and entry.uri:
         if not is_same_source(entry.uri, artefact.uri):
-            return Unproven(reason=f"{entry.name} comes from {entry.uri}, not from {artefact.uri}")
+            code = ReasonCode.OTHER_SOURCE
+            return Unproven(reason=because(code, backend=entry.name, uri=entry.uri, wanted=artefact.uri))
         return Proven(rung=Rung.VERSION)
     return Proven(rung=Rung.RENEWED)
 

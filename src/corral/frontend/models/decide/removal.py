@@ -10,6 +10,7 @@ from typing import Final
 from corral.base.ids import OperationId
 from corral.frontend.models.decide.model import ModelSpec, load_options
 from corral.frontend.operations.decide.intent import Before, Intent, Sighting, Unproven
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 
 REASON: Final = "the model was removed"
 _WEIGHTS: Final = ("ModelFile", "MMProj", "DraftModel")
@@ -26,7 +27,7 @@ class RemovedModel:
 
 def evidence_of_removal(intent: Intent) -> Sighting:
     """No node reports which files of models it has: they count as there until the node answers that they are gone."""
-    proof = Unproven(reason="the node was not asked yet", answer_proves=True)
+    proof = Unproven(reason=because(ReasonCode.NOT_ASKED), answer_proves=True)
     return Sighting(proof=proof, had=Before(present=True), payload=intent.payload)
 
 

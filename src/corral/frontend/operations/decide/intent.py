@@ -32,6 +32,7 @@ from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
+from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 
 
 class IntentKind(StrEnum):
@@ -155,7 +156,7 @@ class Proven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unproven:
-    reason: str
+    reason: Reason
     is_hopeless: bool = False
     """No further attempt can change that."""
     is_other_digest: bool = False
@@ -165,8 +166,6 @@ class Unproven:
 
 
 Proof = Proven | Unproven
-ALREADY: Final = "already "
-"""Prefix of the proof where a node had the wanted state before it was asked."""
 TOLD: Final = "told"
 """The rung of a proof that is only the node's answer."""
 
@@ -255,7 +254,7 @@ class Intent:
     """Times in a row that nobody listened although the node beats."""
     next_try: datetime
     waits_for_node: bool = False
-    message: str = ""
+    reason: Reason | None = None
     """Why it is not satisfied, or what proved it."""
     lease_token: LeaseToken | None = field(default=None, repr=False)
     lease_until: datetime | None = None
@@ -318,7 +317,7 @@ def retry(intent: Intent, now: datetime) -> Intent:
         attempts=0,
         misses=0,
         next_try=now,
-        message="",
+        reason=None,
         waits_for_node=False,
         changed_at=now,
     )
@@ -328,10 +327,10 @@ def may_cancel(intent: Intent) -> bool:
     return intent.state in (IntentState.OPEN, IntentState.BLOCKED)
 
 
-def cancel(intent: Intent, why: str, now: datetime) -> Intent:
+def cancel(intent: Intent, why: Reason, now: datetime) -> Intent:
     """Ask for nothing more. What the node was told already it may finish: nobody can take that back."""
-    message = f"{why}; it had been sent, and the node may still finish it" if intent.outstanding else why
-    return replace(intent, state=IntentState.CANCELLED, message=message, waits_for_node=False, changed_at=now)
+    reason = because(ReasonCode.CANCELLED_TOO_LATE, why=why) if intent.outstanding else why
+    return replace(intent, state=IntentState.CANCELLED, reason=reason, waits_for_node=False, changed_at=now)
 
 
 def is_due(intent: Intent, now: datetime, policy: IntentPolicy) -> bool:

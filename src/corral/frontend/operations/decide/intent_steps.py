@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
 
 from corral.frontend.operations.decide.intent import (
-    ALREADY,
     CLOCK_SKEW,
     TOLD,
     Before,
@@ -18,6 +16,7 @@ from corral.frontend.operations.decide.intent import (
     Unproven,
     together,
 )
+from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,8 @@ def look(
     doubt = intent.doubt
     in_doubt = doubt is not None and doubt.generation < intent.generation
     if in_doubt and doubt is not None and not is_corral:
-        return Rest(intent=_look_again(intent, now, min(doubt.until, now + policy.look_again), _IN_DOUBT))
+        reason = because(ReasonCode.EARLIER_REQUEST)
+        return Rest(intent=_look_again(intent, now, min(doubt.until, now + policy.look_again), reason))
     proof = evidence.proof
     if isinstance(proof, Proven) and not in_doubt:
         return Rest(intent=satisfied(intent, proof, now))
@@ -58,14 +58,11 @@ def look(
         return Rest(intent=blocked(intent, proof.reason, now))
     sent = intent.outstanding
     if sent is not None and (until := _patient_until(evidence, sent, policy)) > now:
-        return Rest(intent=_look_again(intent, now, min(until, now + policy.look_again), intent.message))
+        return Rest(intent=_look_again(intent, now, min(until, now + policy.look_again), intent.reason))
     if intent.before is None and evidence.renews and not is_corral and _is_recent(evidence.had, now):
         noted = replace(intent, before=evidence.had, next_try=now + policy.distinct_dates)
         return Rest(intent=replace(noted, changed_at=now))
     return _send(intent, evidence, now, policy, life)
-
-
-_IN_DOUBT: Final = "an earlier request may still be running on the node"
 
 
 def _without_what_died(intent: Intent, life: str) -> Intent:
@@ -129,7 +126,7 @@ def _send(intent: Intent, evidence: Sighting, now: datetime, policy: IntentPolic
         doubt=together(unanswered, intent.doubt),
         before=intent.before or evidence.had,
         waits_for_node=False,
-        message="",
+        reason=None,
         changed_at=now,
         next_try=now,
     )
@@ -140,12 +137,12 @@ def _send(intent: Intent, evidence: Sighting, now: datetime, policy: IntentPolic
 
 
 def satisfied(intent: Intent, proof: Proven, now: datetime) -> Intent:
-    message = str(proof.rung) if intent.before is not None else f"{ALREADY}{proof.rung}"
-    return _rested(intent, now, state=IntentState.SATISFIED, message=message, attempts=0)
+    code = ReasonCode.ALREADY if intent.before is None else ReasonCode.PROVEN
+    return _rested(intent, now, state=IntentState.SATISFIED, reason=because(code, rung=str(proof.rung)), attempts=0)
 
 
-def blocked(intent: Intent, reason: str, now: datetime) -> Intent:
-    return _rested(intent, now, state=IntentState.BLOCKED, message=reason)
+def blocked(intent: Intent, reason: Reason, now: datetime) -> Intent:
+    return _rested(intent, now, state=IntentState.BLOCKED, reason=reason)
 
 
 def heard(intent: Intent, *, is_corral: bool) -> Intent:
@@ -158,35 +155,29 @@ def answered(intent: Intent, error: str | None, evidence: Sighting, now: datetim
     proof = evidence.proof
     if isinstance(proof, Proven):
         return satisfied(intent, proof, now)
-    if error is None and proof.answer_proves:
+    if error is not None:
+        return failed(intent, because(ReasonCode.NODE_SAID, text=error), now, policy)
+    if proof.answer_proves:
         return satisfied(intent, Proven(rung=TOLD), now)
-    if error is None and proof.is_hopeless:
+    if proof.is_hopeless:
         return blocked(intent, proof.reason, now)
-    return failed(intent, contradicted(proof) if error is None else error, now, policy)
-
-
-CONTRADICTED: Final = "the node says that it is done, but"
-
-
-def contradicted(proof: Unproven) -> str:
-    return f"{CONTRADICTED} {proof.reason}"
+    return failed(intent, because(ReasonCode.CONTRADICTED, proof=proof.reason), now, policy)
 
 
 def answered_unseen(intent: Intent, error: str | None, now: datetime, policy: IntentPolicy) -> Intent:
     """The node answered, and does not tell what it has. Its word alone is no proof: look again soon."""
     if error is not None:
-        return failed(intent, error, now, policy)
-    message = "the node says that it is done, and does not tell what it has"
-    return _rested(intent, now, message=message, next_try=now + policy.look_again)
+        return failed(intent, because(ReasonCode.NODE_SAID, text=error), now, policy)
+    return _rested(intent, now, reason=because(ReasonCode.NOT_REPORTED), next_try=now + policy.look_again)
 
 
-def failed(intent: Intent, error: str, now: datetime, policy: IntentPolicy) -> Intent:
+def failed(intent: Intent, reason: Reason, now: datetime, policy: IntentPolicy) -> Intent:
     """One attempt more that came to nothing."""
     attempts = intent.attempts + 1
     if attempts >= policy.attempts:
-        return replace(blocked(intent, error, now), attempts=attempts)
+        return replace(blocked(intent, reason, now), attempts=attempts)
     next_try = now + policy.backoff.steady(attempts)
-    return _rested(intent, now, attempts=attempts, message=error, next_try=next_try)
+    return _rested(intent, now, attempts=attempts, reason=reason, next_try=next_try)
 
 
 def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
@@ -194,16 +185,16 @@ def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
     timeout = policy.timeout(intent.verb)
     until = now + timeout
     late = intent.outstanding and replace(intent.outstanding, is_late=True, until=max(until, intent.outstanding.until))
-    message = f"no answer within {timeout.total_seconds():.0f} s; the node may still be working"
-    return replace(_rested(intent, now, message=message, next_try=until), outstanding=late)
+    reason = because(ReasonCode.NO_ANSWER, seconds=f"{timeout.total_seconds():.0f}")
+    return replace(_rested(intent, now, reason=reason, next_try=until), outstanding=late)
 
 
-def unheard(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
+def unheard(intent: Intent, error: str, now: datetime, policy: IntentPolicy) -> Intent:
     """The bus went away, or the node did not tell what it has: nothing is known, nobody is to blame."""
-    return _look_again(intent, now, now + policy.look_again, why)
+    return _look_again(intent, now, now + policy.look_again, because(ReasonCode.CALL_FAILED, text=error))
 
 
-def held(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
+def held(intent: Intent, why: Reason, now: datetime, policy: IntentPolicy) -> Intent:
     """Something must happen first."""
     return replace(_look_again(intent, now, now + policy.hold, why), waits_for_node=False)
 
@@ -214,7 +205,7 @@ def absent(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
     At first it is looked for again soon: it may have come back while this was decided, and then nobody tells.
     """
     pause = min(policy.absent, max(policy.hold, now - intent.accepted_at))
-    away = _look_again(intent, now, now + pause, intent.message)
+    away = _look_again(intent, now, now + pause, intent.reason)
     return replace(away, waits_for_node=True)
 
 
@@ -229,8 +220,8 @@ def undelivered(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
     return replace(unreachable(intent, now, policy), outstanding=None)
 
 
-def _look_again(intent: Intent, now: datetime, at: datetime, message: str) -> Intent:
-    return replace(intent, next_try=at, message=message, changed_at=now)
+def _look_again(intent: Intent, now: datetime, at: datetime, reason: Reason | None) -> Intent:
+    return replace(intent, next_try=at, reason=reason, changed_at=now)
 
 
 def _rested(intent: Intent, now: datetime, **changes: object) -> Intent:

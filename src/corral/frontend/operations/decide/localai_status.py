@@ -14,6 +14,7 @@ from corral.frontend.operations.decide.operation import (
     compat_status,
     overall,
 )
+from corral.frontend.operations.decide.reasons import sentence
 from corral.wire.broadcasts import NodeProgress, NodeProgressStatus, OperationStatus
 
 Told = Mapping[NodeId, Progress]
@@ -101,7 +102,7 @@ def _node_row(target: Target, progress: Progress) -> NodeProgress:
         total=shown.total,
         percentage=_whole(shown.percentage),
         phase=shown.phase,
-        error=target.message if status is NodeProgressStatus.ERROR else "",
+        error=sentence(target.reason) if status is NodeProgressStatus.ERROR else "",
     )
 
 

@@ -28,6 +28,7 @@ from typing import Final
 
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentState, Payload, Verb
+from corral.frontend.operations.decide.reasons import Reason, sentence
 
 
 class TargetStatus(StrEnum):
@@ -62,7 +63,7 @@ class Target:
     """The canonical name on that node."""
     status: TargetStatus = TargetStatus.QUEUED
     waits_for_node: bool = False
-    message: str = ""
+    reason: Reason | None = None
     attempts: int = 0
     changed_at: datetime
 
@@ -142,7 +143,7 @@ def state_of(targets: Iterable[Target]) -> OperationState:
 
 def error_text(targets: Sequence[Target]) -> str:
     """All errors in one line, as LocalAI words it. That something is queued is not an error."""
-    return "; ".join(f"{one.node_name}: {one.message}" for one in targets if one.status in _BAD)
+    return "; ".join(f"{one.node_name}: {sentence(one.reason)}" for one in targets if one.status in _BAD)
 
 
 # Progress.

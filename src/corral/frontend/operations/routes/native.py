@@ -20,6 +20,7 @@ from corral.frontend.nodes.fleet import read_cursor, write_cursor
 from corral.frontend.nodes.routes.query import DEFAULT_LIMIT, MAX_LIMIT, read_limit
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.operations.shapes import operation_view
 from corral.galleries.build_uris import BackendRef
 from corral.wire.go_json import decode
@@ -148,7 +149,7 @@ def planned_view(planned: Planned) -> PlannedView:
         node_name=node.name,
         node_status=planned.node.status.value,
         backend=planned.wish.key,
-        blocked=planned.hindrance,
+        blocked=sentence(planned.hindrance),
         unknown=planned.unknown,
         reached=planned.is_reached,
         download_bytes=planned.download_bytes,

@@ -27,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.operations.decide.intent import Before, Intent, IntentKey, IntentState, Outstanding, Verb
 from corral.frontend.operations.decide.operation import FINAL, Target, TargetStatus, status_of
+from corral.frontend.operations.decide.reasons import Reason
 from corral.frontend.store.dialect import RowSet, same
 from corral.frontend.store.schema import intents as intents_table
 from corral.frontend.store.schema import operation_targets
@@ -49,7 +50,7 @@ def intent_values(intent: Intent) -> dict[str, object]:
         "misses": intent.misses,
         "next_try": intent.next_try,
         "waits_for_node": int(intent.waits_for_node),
-        "message": intent.message,
+        "reason": document(intent.reason),
         "changed_at": intent.changed_at,
     }
 
@@ -87,7 +88,7 @@ def intent_of(row: Row[Any]) -> Intent:
         misses=row.misses,
         next_try=row.next_try,
         waits_for_node=bool(row.waits_for_node),
-        message=row.message,
+        reason=None if row.reason is None else msgspec.convert(row.reason, Reason),
         lease_token=row.lease_token,
         lease_until=row.lease_until,
     )
@@ -98,7 +99,7 @@ def target_values(intent: Intent) -> dict[str, object]:
     return {
         "status": status_of(intent).value,
         "waits_for_node": int(intent.waits_for_node),
-        "message": intent.message,
+        "reason": document(intent.reason),
         "attempts": intent.attempts,
         "changed_at": intent.changed_at,
     }
@@ -112,7 +113,7 @@ def target_row(target: Target) -> dict[str, object]:
         "subject": target.subject,
         "status": target.status.value,
         "waits_for_node": int(target.waits_for_node),
-        "message": target.message,
+        "reason": document(target.reason),
         "attempts": target.attempts,
         "changed_at": target.changed_at,
     }
@@ -126,7 +127,7 @@ def target_of(row: Row[Any]) -> Target:
         subject=row.subject,
         status=TargetStatus(row.status),
         waits_for_node=bool(row.waits_for_node),
-        message=row.message,
+        reason=None if row.reason is None else msgspec.convert(row.reason, Reason),
         attempts=row.attempts,
         changed_at=row.changed_at,
     )
@@ -136,7 +137,7 @@ _PLACE: Final = ("node_id", "kind", "subject")
 _HOLDING: Final = (*_PLACE, "generation", "state", "lease_token", "lease_until")
 _FIXED: Final = ("generation", "operation_id", "verb", "accepted_at")
 _TARGET: Final = ("operation_id", "node_id")
-_TARGET_STATE: Final = ("status", "waits_for_node", "message", "attempts", "changed_at")
+_TARGET_STATE: Final = ("status", "waits_for_node", "reason", "attempts", "changed_at")
 
 _PLACES: Final = RowSet(*(intents_table.c[name] for name in _PLACE))
 _INTENTS: Final = RowSet(*intents_table.c)
@@ -289,7 +290,7 @@ def _update_intents(dialect: str) -> Update:
 @cache
 def _update_targets(dialect: str) -> Update:
     given = _TARGET_STATES.table(dialect)
-    values = {name: given.c[name] for name in _TARGET_STATE}
+    values = {name: _TARGET_STATES.value(given, name, dialect) for name in _TARGET_STATE}
     return update(operation_targets).where(same(operation_targets, given, *_TARGET), _LIVING).values(values)
 
 

@@ -25,6 +25,7 @@ from corral.frontend.operations.decide.intent import (
     may_cancel,
     overtaken,
 )
+from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.frontend.operations.store.intent_batches import (
     held,
     in_order,
@@ -252,6 +253,7 @@ async def cancel_intents_of(connection: AsyncConnection, node_id: NodeId, *, rea
     """For a node that is removed."""
     of_node = select(intents_table).where(intents_table.c.node_id == node_id)
     known = [intent_of(row) for row in await connection.execute(in_order(of_node))]
-    gone = [cancel(one, reason, at) for one in known if may_cancel(one)]
+    why = because(ReasonCode.NODE_GONE, why=reason)
+    gone = [cancel(one, why, at) for one in known if may_cancel(one)]
     await write_intents(connection, [replace(one, lease_token=None, lease_until=None) for one in gone])
     await write_targets(connection, gone)

@@ -18,6 +18,7 @@ from typing import Final
 
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
+from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.frontend.serving.decide.load_job import LoadJob, LoadState
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 
@@ -73,7 +74,7 @@ class Seen:
 class Preparation:
     """What is to be done before a backend is replaced. Nothing at all: it may be sent."""
 
-    hold: str = ""
+    hold: Reason | None = None
     """Why it may not be sent yet."""
     notes: tuple[Restoration, ...] = ()
     unload: frozenset[ReplicaId] = frozenset()
@@ -86,20 +87,20 @@ def prepare(mine: Collection[ReplicaId], backend: str, seen: Seen, now: datetime
     alone = [one for one in fresh if not _serves_elsewhere(one, seen)]
     for replica in alone:
         if _comes_back_elsewhere(replica, seen, now):
-            return Preparation(hold=f"waits until {replica.model} is loaded again on another node")
+            return Preparation(hold=because(ReasonCode.RELOADED_ELSEWHERE_FIRST, model=replica.model))
     notes = tuple(note(one, backend, seen.replicas, now, seen.restorations) for one in fresh)
     unload = frozenset(one.id for one in fresh if one not in alone)
     noted_at = {one.replica_id: one.noted_at for one in (*seen.restorations, *notes)}
     if unload:
-        return Preparation(hold="replicas are taken out of service first", notes=notes, unload=unload)
+        return Preparation(hold=because(ReasonCode.DRAINED_FIRST), notes=notes, unload=unload)
     hindrances = (_hindrance(one, noted_at.get(one.id, now), seen, now) for one in here)
-    return Preparation(hold=next(filter(None, hindrances), ""), notes=notes)
+    return Preparation(hold=next(filter(None, hindrances), None), notes=notes)
 
 
-def before_removal(replicas: Iterable[Replica], now: datetime) -> str:
+def before_removal(replicas: Iterable[Replica], now: datetime) -> Reason | None:
     """Why the files of a model that has these replicas on a node stay for a moment."""
     ending = [one for one in replicas if now - one.changed_at < UNLOADED_WITHIN]
-    return f"the replica of {ending[0].model} there ends first" if ending else ""
+    return because(ReasonCode.REPLICA_ENDS_FIRST, model=ending[0].model) if ending else None
 
 
 def _serves_elsewhere(replica: Replica, seen: Seen) -> bool:
@@ -147,17 +148,18 @@ def note(
     )
 
 
-def _hindrance(replica: Replica, noted_at: datetime, seen: Seen, now: datetime) -> str:
+def _hindrance(replica: Replica, noted_at: datetime, seen: Seen, now: datetime) -> Reason | None:
     """Why one that is noted, or does not serve yet, is not ended at this moment."""
     age = now - replica.changed_at
     match replica.state:
         case ReplicaState.UNLOADING:
-            return f"requests for {replica.model} end first" if age < UNLOADED_WITHIN else ""
+            code, holds = ReasonCode.REQUESTS_END_FIRST, age < UNLOADED_WITHIN
         case ReplicaState.LOADED:
-            is_busy = replica.id in seen.busy and now - noted_at < REQUESTS_WITHIN
-            return f"requests for {replica.model} end first" if is_busy else ""
+            code = ReasonCode.REQUESTS_END_FIRST
+            holds = replica.id in seen.busy and now - noted_at < REQUESTS_WITHIN
         case _:
-            return f"{replica.model} is being loaded" if age < LOADED_WITHIN else ""
+            code, holds = ReasonCode.BEING_LOADED, age < LOADED_WITHIN
+    return because(code, model=replica.model) if holds else None
 
 
 # Afterwards.

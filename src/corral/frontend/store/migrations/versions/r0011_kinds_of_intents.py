@@ -1,7 +1,8 @@
 """Intents are about a subject of some kind, a backend or a model, and no longer about a backend called `models/…`.
+Why they and targets stand as they do is a code with fields, and no longer a text.
 
-All rows are kept. Types are spelled out here and not imported from the code, which may change after this has run
-somewhere.
+All rows are kept; their texts become reasons with the code `other`. Types are spelled out here and not imported from
+the code, which may change after this has run somewhere.
 """
 
 from typing import Any
@@ -18,23 +19,29 @@ WORDS = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _PREFIX = len("models/")
 _KEPT = (
     "node_id, generation, operation_id, verb, accepted_at, state, before, outstanding, doubt, attempts, misses, "
-    "next_try, waits_for_node, message, changed_at, lease_token, lease_until"
+    "next_try, waits_for_node, changed_at, lease_token, lease_until"
 )
 
 
 def upgrade() -> None:
+    json_object = "json_build_object" if op.get_bind().dialect.name == "postgresql" else "json_object"
+    other = f"{json_object}('code', 'other', 'fields', {json_object}('text', message))"
+    reason = f"CASE WHEN message <> '' THEN {other} END"
     _create_intents()
     op.execute(
-        f"INSERT INTO intents (kind, subject, payload, {_KEPT}) SELECT "  # noqa: S608 - constants only
+        f"INSERT INTO intents (kind, subject, payload, reason, {_KEPT}) SELECT "  # noqa: S608 - constants only
         "CASE WHEN verb = 'remove' THEN 'model' ELSE 'backend' END, "
         f"CASE WHEN verb = 'remove' THEN substr(backend, {_PREFIX + 1}) ELSE backend END, "
-        f"artefact, {_KEPT} FROM backend_intents"
+        f"artefact, {reason}, {_KEPT} FROM backend_intents"
     )
     op.drop_table("backend_intents")
     for table in ("operations", "operation_targets"):
         op.execute(f"ALTER TABLE {table} RENAME COLUMN backend TO subject")
     op.execute("ALTER TABLE operations RENAME COLUMN artefact TO payload")
     op.drop_index("ix_operation_targets_node_id_backend", "operation_targets")
+    op.add_column("operation_targets", sa.Column("reason", sa.JSON()))
+    op.execute(f"UPDATE operation_targets SET reason = {reason}")  # noqa: S608 - constants only
+    op.drop_column("operation_targets", "message")
     op.execute(
         f"UPDATE operation_targets SET subject = substr(subject, {_PREFIX + 1}) "  # noqa: S608 - constants only
         "WHERE operation_id IN (SELECT id FROM operations WHERE verb = 'remove')"
@@ -60,7 +67,7 @@ def _create_intents() -> None:
         _required("misses", sa.BigInteger()),
         _required("next_try", TIME),
         _required("waits_for_node", sa.BigInteger()),
-        _required("message", WORDS),
+        sa.Column("reason", sa.JSON()),
         _required("changed_at", TIME),
         sa.Column("lease_token", WORDS),
         sa.Column("lease_until", TIME),
