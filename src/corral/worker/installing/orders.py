@@ -1,6 +1,6 @@
 """Requests to the installer, and the answers of its sources."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from corral.base.errors import CorralError
-from corral.wire.backends import Gallery
+from corral.galleries.build_uris import BackendRef
 from corral.worker.installing.backend_metadata import Metadata, Provenance
 from corral.worker.installing.progress import Report
 
@@ -39,18 +39,9 @@ class NoRoom(CannotInstall):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstallOrder:
-    """A request to install one backend."""
+class InstallOrder(BackendRef):
+    """A request to install one backend. Without a name, a backend from a uri is called as its source calls it."""
 
-    backend: str
-    """The requested name."""
-    uri: str = ""
-    """Source of the backend, instead of a gallery."""
-    name: str = ""
-    """Name for a backend that is installed from a URI; empty uses the source's name."""
-    alias: str = ""
-    galleries: Sequence[Gallery] | None = None
-    """Galleries for this order alone; None: the worker's own."""
     wants_newest: bool = False
     """Whether galleries are refreshed even if their cached copy is fresh."""
 

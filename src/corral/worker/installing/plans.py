@@ -1,10 +1,10 @@
 """Determines what a request would install, before taking locks: the source, and the directories it changes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from corral.base.errors import CorralError, InvalidInput
-from corral.wire.backends import Gallery, InstallRequest, UpgradeRequest, read_galleries
+from corral.wire.backends import InstallRequest, UpgradeRequest, read_galleries
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import CannotInstall, InstallableBackend, InstallOrder
 
@@ -55,14 +55,20 @@ UNMADE = InstallPlan()
 
 
 def order_of(request: InstallRequest | UpgradeRequest) -> InstallOrder:
-    order = InstallOrder(backend=request.backend, uri=request.uri, name=request.name, alias=request.alias)
-    replaces = isinstance(request, UpgradeRequest) or request.force
-    return replace(order, galleries=check_galleries(request), wants_newest=replaces)
+    check_galleries(request)
+    return InstallOrder(
+        backend=request.backend,
+        galleries=request.backend_galleries,
+        uri=request.uri,
+        name=request.name,
+        alias=request.alias,
+        wants_newest=isinstance(request, UpgradeRequest) or request.force,
+    )
 
 
-def check_galleries(request: InstallRequest | UpgradeRequest) -> list[Gallery] | None:
-    """Parse the request's galleries. Invalid text is an error even if no gallery is needed."""
+def check_galleries(request: InstallRequest | UpgradeRequest) -> None:
+    """Refuse galleries that cannot be read, even if no gallery is needed."""
     try:
-        return read_galleries(request.backend_galleries)
+        read_galleries(request.backend_galleries)
     except InvalidInput as error:
         raise GalleriesUnreadable(f"decoding backend galleries: {error.problem}") from error

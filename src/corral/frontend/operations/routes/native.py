@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from msgspec import convert
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -107,15 +108,10 @@ async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
     wanted = decode(await read_body(request, context.max_body), OperationAsk)
     if wanted.verb not in BACKEND_VERBS:
         raise InvalidInput("verb", f"is {wanted.verb[:50]!r}; say one of {', '.join(BACKEND_VERBS)}")
+    checked_galleries(wanted.galleries, "galleries")
     return Ask(
         verb=Verb(wanted.verb),
-        ref=BackendRef(
-            backend=wanted.backend,
-            uri=wanted.uri,
-            name=wanted.name,
-            alias=wanted.alias,
-            galleries=checked_galleries(wanted.galleries, "galleries"),
-        ),
+        ref=convert(wanted, BackendRef, from_attributes=True),
         force=wanted.force,
         nodes=tuple(NodeId(one) for one in wanted.nodes),
         labels=wanted.labels,

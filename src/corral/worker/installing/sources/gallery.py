@@ -13,6 +13,7 @@ from corral.galleries.gallery import BUILT_IN_URL, GalleryEntry, GallerySource
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import GalleryReading, Readings
 from corral.oci.references import names_an_entry
+from corral.wire.backends import read_galleries
 from corral.worker.installing.backend_metadata import Metadata, Provenance
 from corral.worker.installing.orders import (
     CannotInstall,
@@ -106,10 +107,11 @@ def _used_where_it_lies(build: GalleryEntry) -> InstallableBackend:
 
 def _sources(order: InstallOrder) -> Sequence[GallerySource] | None:
     """Return the galleries of the order, or this node's own. The built-in gallery always belongs to them."""
-    if order.galleries is None:
+    galleries = read_galleries(order.galleries)
+    if galleries is None:
         return None
-    given = sources_of(order.galleries)
-    return given if any(source.url == BUILT_IN_URL for source in given) else (*given, BUILT_IN)
+    sources = sources_of(galleries)
+    return sources if any(source.url == BUILT_IN_URL for source in sources) else (*sources, BUILT_IN)
 
 
 def _pointer(resolved: backend_catalogue.ResolvedBuild, readings: Readings) -> Metadata:
