@@ -6,9 +6,7 @@ from corral.frontend.access import routes as keys
 from corral.frontend.api import pages
 from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
-from corral.frontend.backends.routes import localai_nodes as node_backends
 from corral.frontend.backends.routes import native as backend_lists
-from corral.frontend.backends.routes import upgrades
 from corral.frontend.diagnosis.doctor import routes as doctor
 from corral.frontend.diagnosis.routes import metrics, vitals
 from corral.frontend.models.routes import native as models
@@ -19,7 +17,6 @@ from corral.frontend.nodes.routes import logs as node_logs
 from corral.frontend.nodes.routes import native as nodes_native
 from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
-from corral.frontend.operations.routes import stream as operation_stream
 from corral.frontend.record import routes as events
 from corral.frontend.rules import routes as fleet_rules
 from corral.frontend.serving.routes import gateway
@@ -31,14 +28,11 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *node_self.ROUTES,
     *nodes.ROUTES,
     *nodes_native.ROUTES,
-    *node_backends.ROUTES,
     *node_models.ROUTES,
     *node_logs.ROUTES,
     *backends.ROUTES,
     *backend_lists.ROUTES,
-    *upgrades.ROUTES,
     *operations.ROUTES,
-    *operation_stream.ROUTES,
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,
     *model_removal.ROUTES,

@@ -15,7 +15,7 @@ from corral.frontend.access.store import Keys
 from corral.frontend.api.context import AdminContext
 from corral.frontend.api.server import AdminServer
 from corral.frontend.backends.decide.backend import with_alias_kept
-from corral.frontend.backends.kind import BackendKind
+from corral.frontend.backends.operations import BackendKind
 from corral.frontend.backends.planning import Lookups
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.backends.store import write_reports

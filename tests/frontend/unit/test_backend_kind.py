@@ -11,7 +11,7 @@ from corral.frontend.backends.decide.backend import (
     evidence_of,
     payload_of,
 )
-from corral.frontend.backends.kind import moved_tag
+from corral.frontend.backends.operations import moved_tag
 from corral.frontend.operations.decide.intent import Before, Intent, Verb
 from corral.galleries.fit import ImageFacts
 from corral.galleries.gallery import GalleryEntry

@@ -13,8 +13,8 @@ from corral.frontend.backends.decide.backend import BackendEntry, Inventory, tra
 from corral.frontend.backends.decide.gallery_page import PageQuery, all_tags, meta_by_build, page_of
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import Verb
-from corral.frontend.operations.decide.localai_status import cache_key
 from corral.frontend.operations.decide.operation import Operation, compat_status
+from corral.frontend.operations.shapes import cache_key
 from corral.galleries.catalogue import DEFAULT, BackendCatalogue
 from corral.galleries.fit import NodeTraits
 from corral.galleries.gallery import GalleryEntry, GallerySource

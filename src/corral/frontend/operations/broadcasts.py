@@ -18,9 +18,9 @@ from corral.base.ids import FrontendId, NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
 from corral.bus.port import Bus
 from corral.frontend.operations.decide.intent import IntentKind, Verb
-from corral.frontend.operations.decide.localai_status import cache_key, operation_status
 from corral.frontend.operations.decide.operation import Operation, Progress
 from corral.frontend.operations.progress import ALL, ProgressBoard
+from corral.frontend.operations.shapes import cache_key, operation_status
 from corral.frontend.operations.store.operations import OperationStore
 from corral.wire import subjects
 from corral.wire.backends import InstallBytes

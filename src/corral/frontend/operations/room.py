@@ -10,8 +10,7 @@ from corral.frontend.operations import progress
 from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.operations.dispatcher import RETURNS_PERIOD, Dispatcher, DispatchStores
-from corral.frontend.operations.peer_operations import PeerOperations
-from corral.frontend.operations.peer_staging import PeerStaging
+from corral.frontend.operations.peers import PeerOperations
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.service import HOUSEKEEPING_PERIOD, CancelGuard, Housekeeping, Operations, Retention
 from corral.frontend.operations.shapes import operation_view
@@ -39,7 +38,6 @@ class OperationsRoom:
     broadcasts: Broadcasts
     watch: OperationWatch
     peers: PeerOperations
-    staging: PeerStaging
     housekeeping: Housekeeping
 
     @classmethod
@@ -76,14 +74,13 @@ class OperationsRoom:
             broadcasts=broadcasts,
             watch=OperationWatch(service, board, clock, frontend=frontend_id, view_of=operation_view),
             peers=PeerOperations(service, board, clock, frontend=frontend_id),
-            staging=PeerStaging(clock),
             housekeeping=Housekeeping(
                 record.events, stores.operations, foundation.leader, nodes.registry, clock, retention=retention
             ),
         )
 
     def subscriptions(self) -> dict[str, Handler]:
-        return self.peers.handlers() | self.staging.handlers()
+        return self.peers.handlers()
 
     def loops(self, record: RecordRoom) -> dict[str, Loop]:
         dispatcher, board = self.dispatcher, self.progress

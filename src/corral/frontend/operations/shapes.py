@@ -1,25 +1,24 @@
-"""Operations in the shapes of the admin API: Corral's own, and LocalAI's."""
+"""Operations in the shapes that clients read: Corral's own, and LocalAI's, which has fewer words.
+
+LocalAI's are also for its frontends on the same bus.
+"""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import UNSET, to_builtins
+from msgspec.structs import replace
 
+from corral.base.ids import NodeId
 from corral.frontend.operations.decide.intent import IntentKind
-from corral.frontend.operations.decide.localai_status import (
-    QUEUED,
-    PeerOperation,
-    Told,
-    cache_key,
-    operation_status,
-    with_progress,
-)
 from corral.frontend.operations.decide.operation import (
     NO_PROGRESS,
     Operation,
     OperationState,
     Progress,
     Target,
+    TargetStatus,
     compat_status,
     overall,
     seconds_left,
@@ -28,10 +27,24 @@ from corral.frontend.operations.decide.operation import (
     speed_of,
 )
 from corral.frontend.operations.decide.reasons import sentence
-from corral.wire.broadcasts import OperationStatus, StagingStatus
+from corral.wire.broadcasts import NodeProgress, NodeProgressStatus, OperationStatus, StagingStatus
 from corral.wire.go_json import format_time
 from corral.wire.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
 
+Told = Mapping[NodeId, Progress]
+"""The progress of an operation, by node."""
+_QUEUED: Final = "queued"
+_COMPAT: Final = {
+    TargetStatus.QUEUED: NodeProgressStatus.QUEUED,
+    TargetStatus.DOWNLOADING: NodeProgressStatus.DOWNLOADING,
+    TargetStatus.RUNNING_ON_WORKER: NodeProgressStatus.RUNNING_ON_WORKER,
+    TargetStatus.SUCCESS: NodeProgressStatus.SUCCESS,
+    TargetStatus.ERROR: NodeProgressStatus.ERROR,
+    TargetStatus.BLOCKED: NodeProgressStatus.ERROR,
+    TargetStatus.SUPERSEDED: NodeProgressStatus.SUCCESS,
+    TargetStatus.CANCELLED: NodeProgressStatus.ERROR,
+}
+"""LocalAI knows five words. Superseded is none of its errors, and nothing of it is left to do."""
 _OUTCOMES: Final = {
     OperationState.DONE: "completed",
     OperationState.FAILED: "failed",
@@ -51,7 +64,7 @@ def operation_view(operation: Operation, told: Told, now: float) -> OperationVie
         backend=operation.subject,
         uri=operation.payload.get("uri", ""),  # of all kinds only backends have one
         state=operation.state.value,
-        progress=round(overall(with_progress(operation, told)), 1),
+        progress=round(_overall(operation, told), 1),
         asked_by=operation.asked_by,
         accepted_at=format_time(operation.accepted_at),
         changed_at=format_time(operation.changed_at),
@@ -87,7 +100,71 @@ def _target_view(operation: Operation, target: Target, progress: Progress, now: 
     )
 
 
+def _overall(operation: Operation, told: Told) -> float:
+    return overall([(target, told.get(target.node_id, NO_PROGRESS)) for target in operation.targets])
+
+
 # LocalAI's.
+
+
+def operation_status(operation: Operation, told: Told) -> OperationStatus:
+    """LocalAI's whole status of an operation; its other forms are made of it."""
+    status, is_deletion = compat_status(operation), operation.verb.deletes
+    busy = [
+        told[target.node_id]
+        for target in operation.targets
+        if target.status is TargetStatus.DOWNLOADING and target.node_id in told
+    ]
+    current = max(busy, key=lambda progress: progress.percentage, default=NO_PROGRESS)
+    return OperationStatus(
+        deletion=is_deletion,
+        file_name=current.file_name,
+        error=status.error,
+        processed=status.processed,
+        message=status.message if status.processed else current.phase or status.message,
+        progress=100 if status.completed else _whole(_overall(operation, told)),
+        phase=_QUEUED if status.is_queued else "",
+        current_bytes=current.current_bytes,
+        total_bytes=current.total_bytes,
+        file_size=current.total,
+        downloaded_size=current.current,
+        gallery_element_name=operation.subject if status.completed or status.is_queued else "",
+        cancelled=status.cancelled,
+        cancellable=not status.processed and not is_deletion,
+        nodes=node_rows(operation, told),
+    )
+
+
+def cache_key(operation: Operation) -> str:
+    """What LocalAI files an operation under: one of a single node does not meet those of the fleet."""
+    return f"node:{operation.node_id}:{operation.subject}" if operation.node_id else operation.subject
+
+
+def node_rows(operation: Operation, told: Told) -> list[NodeProgress]:
+    """By the names of the nodes. What is over shows no share, as LocalAI's do not."""
+    rows = []
+    for target in operation.targets:
+        status = _COMPAT[target.status]
+        is_moving = status is NodeProgressStatus.DOWNLOADING
+        progress = told.get(target.node_id, NO_PROGRESS) if is_moving else NO_PROGRESS
+        row = NodeProgress(
+            node_id=target.node_id,
+            node_name=target.node_name,
+            status=status.value,
+            file_name=progress.file_name,
+            current=progress.current,
+            total=progress.total,
+            percentage=_whole(progress.percentage),
+            phase=progress.phase,
+            error=sentence(target.reason) if status is NodeProgressStatus.ERROR else "",
+        )
+        rows.append(row)
+    return rows
+
+
+def _whole(share: float) -> float:
+    """A whole number is written without a fraction, as Go does it."""
+    return int(share) if share.is_integer() else share
 
 
 def is_listed(operation: Operation) -> bool:
@@ -99,69 +176,52 @@ def is_listed(operation: Operation) -> bool:
 def operation_item(operation: Operation, told: Told) -> OperationItem:
     """Named by the backend, also when it is about one node: that is told beside it."""
     status = operation_status(operation, told)
-    return OperationItem(
+    return replace(
+        _item(status),
         id=operation.subject,
         name=_bare(operation.subject),
         full_name=operation.subject,
         job_id=operation.id,
-        progress=int(status.progress),
         task_type="deletion" if status.deletion else "Installation",
-        is_deletion=status.deletion,
         is_backend=operation.kind is IntentKind.BACKEND,
-        is_queued=status.phase == QUEUED,
-        cancellable=status.cancellable,
-        message=status.message,
         node_id=operation.node_id or "",
-        phase=status.phase,
-        current_bytes=status.current_bytes if status.phase else 0,  # as LocalAI does it, apart from broadcasts
-        total_bytes=status.total_bytes if status.phase else 0,
-        error=status.error,
         nodes=status.nodes,
     )
 
 
-def job_status(operation: Operation, told: Told) -> JobStatus:
-    status = operation_status(operation, told)
-    return JobStatus(
-        progress=status.progress,
-        message=status.message,
-        gallery_element_name=status.gallery_element_name,
-        processed=status.processed,
-        deletion=status.deletion,
-        error=status.error or UNSET,
-        completed=compat_status(operation).completed or UNSET,
+def peer_item(job_id: str, key: str, status: OperationStatus | None, *, is_backend: bool) -> OperationItem:
+    """An operation of a LocalAI frontend, as it would list it itself. Its key says what it is about."""
+    status = status or OperationStatus(message=_QUEUED, phase=_QUEUED)
+    node, backend = "", key
+    if key.startswith("node:"):  # `node:<id>:<backend>` is about one node
+        _, node, backend = (key + "::").split(":", 2)
+        backend = backend.rstrip(":")
+    waiting = "Waiting" if status.phase == _QUEUED else "Installation"
+    return replace(
+        _item(status),
+        id=key,
+        name=_bare(backend),
+        full_name=backend,
+        job_id=job_id,
+        task_type="deletion" if status.deletion else waiting,
+        is_backend=is_backend,
+        node_id=node,
+        node_name=next((row.node_name for row in status.nodes if row.node_id == node), ""),
+        nodes=sorted(status.nodes, key=lambda row: row.node_name),
     )
 
 
-UNKNOWN_JOB: Final = JobStatus(message="Operation queued", queued=True)
-"""LocalAI takes an id that it does not know for one that another frontend is about to tell of."""
-
-
-def peer_item(peer: PeerOperation) -> OperationItem:
-    """An operation of a LocalAI frontend, as it would list it itself."""
-    status = peer.status or OperationStatus(message=QUEUED, phase=QUEUED)
-    node, backend = _node_and_backend(peer.key)
-    is_queued = status.phase == QUEUED
-    kind = "deletion" if status.deletion else "Waiting" if is_queued else "Installation"
+def _item(status: OperationStatus) -> OperationItem:
     return OperationItem(
-        id=peer.key,
-        name=backend.rpartition("@")[2],
-        full_name=backend,
-        job_id=peer.job_id,
         progress=int(status.progress),
-        task_type=kind,
         is_deletion=status.deletion,
-        is_backend=peer.is_backend,
-        is_queued=is_queued,
+        is_queued=status.phase == _QUEUED,
         cancellable=status.cancellable,
         message=status.message,
-        node_id=node,
-        node_name=next((one.node_name for one in status.nodes if one.node_id == node), ""),
         phase=status.phase,
         current_bytes=status.current_bytes if status.phase else 0,  # as LocalAI does it, apart from broadcasts
         total_bytes=status.total_bytes if status.phase else 0,
         error=status.error,
-        nodes=sorted(status.nodes, key=lambda one: one.node_name),
     )
 
 
@@ -181,15 +241,11 @@ def staging_item(model: str, status: StagingStatus) -> OperationItem:
     )
 
 
-def _node_and_backend(key: str) -> tuple[str, str]:
-    """`node:<id>:<backend>` is about one node."""
-    if not key.startswith("node:"):
-        return "", key
-    _, node, backend = (key + "::").split(":", 2)
-    return node, backend.rstrip(":")
+UNKNOWN_JOB: Final = JobStatus(message="Operation queued", queued=True)
+"""LocalAI takes an id that it does not know for one that another frontend is about to tell of."""
 
 
-def peer_job_status(status: OperationStatus) -> JobStatus:
+def job_status(status: OperationStatus, *, is_completed: bool) -> JobStatus:
     return JobStatus(
         progress=status.progress,
         message=status.message,
@@ -197,7 +253,7 @@ def peer_job_status(status: OperationStatus) -> JobStatus:
         processed=status.processed,
         deletion=status.deletion,
         error=status.error or UNSET,
-        completed=(status.processed and not status.error and not status.cancelled) or UNSET,
+        completed=is_completed or UNSET,
     )
 
 

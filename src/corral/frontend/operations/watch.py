@@ -15,10 +15,10 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import NotFound
 from corral.base.ids import FrontendId, OperationId
-from corral.frontend.operations.decide.localai_status import Told
 from corral.frontend.operations.decide.operation import Operation, OperationState
 from corral.frontend.operations.progress import ALL, ProgressBoard
 from corral.frontend.operations.service import Operations
+from corral.frontend.operations.shapes import Told
 from corral.wire.operation_views import OperationUpdate, OperationView
 
 _GAP: Final = 0.2

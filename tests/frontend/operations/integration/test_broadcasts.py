@@ -170,7 +170,7 @@ async def test_an_operation_of_a_localai_frontend_is_listed_until_it_is_over(wor
 
 async def test_files_that_a_localai_frontend_stages_are_listed_until_they_are_there(world: World) -> None:
     await listening(world, world.control)
-    staging = world.control.context.operations.staging
+    peers = world.control.context.operations.peers
     told = {
         "model_id": "a.b",
         "node_name": "w2",
@@ -185,14 +185,14 @@ async def test_files_that_a_localai_frontend_stages_are_listed_until_they_are_th
         "started_at": "2026-11-15T19:37:40.833997673Z",
     }
     await say(world, "staging.a-b.progress", {"model_id": "a.b", "status": told, "done": False})
-    await until(staging.listed, "the staging")
+    await until(peers.staged, "the staging")
     (item,) = await listed(world)
     assert (item["id"], item["name"], item["taskType"], item["nodeName"]) == ("staging:a.b", "a.b", "staging", "w2")
     assert (item["progress"], item["isBackend"], item["cancellable"]) == (1, False, False)
     await say(world, "staging.a-b.progress", {"model_id": "a.b", "done": True})
-    await until(lambda: not staging.listed(), "its end")
+    await until(lambda: not peers.staged(), "its end")
     await say(world, "staging.c.progress", {"model_id": "c", "status": told, "done": False})
-    await until(staging.listed, "another staging")
+    await until(peers.staged, "another staging")
     await world.clock.advance(timedelta(seconds=61))
     assert await listed(world) == []
 

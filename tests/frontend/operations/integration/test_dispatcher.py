@@ -13,7 +13,7 @@ from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput, NotF
 from corral.base.ids import LeaseToken, NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
-from corral.frontend.backends.kind import BackendKind
+from corral.frontend.backends.operations import BackendKind
 from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus

@@ -1,4 +1,4 @@
-"""LocalAI's routes about backends: lists, and installing, upgrading and deleting on all nodes."""
+"""LocalAI's routes that install, upgrade and delete backends, on all nodes or on one, and list those of one node."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -7,17 +7,22 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.base.errors import InvalidInput
-from corral.frontend.api.answers import answer
-from corral.frontend.api.bodies import read_compat
+from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, InvalidInput, NoResponders, NotFound
+from corral.base.ids import NodeId
+from corral.frontend.api.answers import answer, node_error
+from corral.frontend.api.bodies import checked_galleries, read_compat
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.decide.gallery_page import meta_by_build
 from corral.frontend.backends.planning import Ask
+from corral.frontend.backends.shapes import installed_backends
+from corral.frontend.nodes.decide.node import NodeType
 from corral.frontend.operations.decide.intent import Verb
-from corral.frontend.operations.decide.localai_status import node_rows
 from corral.frontend.operations.decide.operation import Operation, OperationState, error_text, waits
+from corral.frontend.operations.shapes import node_rows
+from corral.frontend.rules.service import RuleDemands
 from corral.galleries.build_uris import BackendRef
+from corral.wire.backends import InstalledBackend
 from corral.wire.operation_views import (
     Applied,
     ApplyAsk,
@@ -31,10 +36,6 @@ from corral.wire.operation_views import (
 
 _DELETE_WITHIN: Final = timedelta(minutes=2)
 """How long a caller is kept waiting for a delete, as LocalAI does it."""
-
-
-def job_started(operation: Operation, message: str) -> JobStarted:
-    return JobStarted(job_id=operation.id, message=message)
 
 
 def job_to_follow(operation: Operation, message: str) -> JobStarted:
@@ -88,7 +89,8 @@ def results(operation: Operation) -> NodeResults:
 
 async def install(context: AdminContext, request: Request, caller: Caller) -> Response:
     ask = replace(_ask(Verb.INSTALL, request, caller), force=request.query_params.get("force") == "1")
-    return answer(job_started(await context.backends.operations.start(ask), "Backend installation started"))
+    operation = await context.backends.operations.start(ask)
+    return answer(JobStarted(job_id=operation.id, message="Backend installation started"))
 
 
 async def install_external(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -96,13 +98,13 @@ async def install_external(context: AdminContext, request: Request, caller: Call
     if not wanted.uri:
         return answer({"error": "uri is required"}, 400)
     ref = BackendRef(uri=wanted.uri, name=wanted.name, alias=wanted.alias)
-    ask = Ask(verb=Verb.INSTALL, ref=ref, by=caller.name)
-    return answer(job_started(await context.backends.operations.start(ask), "External backend installation started"))
+    operation = await context.backends.operations.start(Ask(verb=Verb.INSTALL, ref=ref, by=caller.name))
+    return answer(JobStarted(job_id=operation.id, message="External backend installation started"))
 
 
 async def delete(context: AdminContext, request: Request, caller: Caller) -> Response:
     operation = await context.backends.operations.start(_ask(Verb.DELETE, request, caller))
-    return answer(job_started(operation, "Backend deletion started"))
+    return answer(JobStarted(job_id=operation.id, message="Backend deletion started"))
 
 
 async def delete_and_wait(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -162,6 +164,72 @@ def _ask(verb: Verb, request: Request, caller: Caller) -> Ask:
     return Ask(verb=verb, ref=BackendRef(backend=request.path_params["id"]), by=caller.name)
 
 
+# For one node.
+
+
+async def list_backends_of_node(context: AdminContext, request: Request, caller: Caller) -> Response:
+    try:
+        seen = await context.nodes.fleet.get(_node_id(request))
+        if seen.node.type is NodeType.AGENT:
+            return answer([])
+        return answer(installed_backends(await context.backends.inventory.ask(seen.node.id)))
+    except CorralError as error:
+        status = 503 if is_bus_away(error) else 500
+        return node_error(status, f"failed to list backends on node: {error.message}")
+
+
+def is_bus_away(error: CorralError) -> bool:
+    """NATS itself, and not just the node."""
+    return isinstance(error, BusUnavailable) and not isinstance(error, NoResponders | BusTimeout)
+
+
+async def install_on_node(context: AdminContext, request: Request, caller: Caller) -> Response:
+    wanted = await read_compat(context, request, NodeBackendAsk)
+    if not wanted.backend and not wanted.uri:
+        return node_error(400, "backend name or uri required")
+    operation = await context.backends.operations.start(_ask_of_node(request, caller, Verb.INSTALL, wanted))
+    return answer(job_to_follow(operation, "backend installation started"), 202)
+
+
+async def upgrade_on_node(context: AdminContext, request: Request, caller: Caller) -> Response:
+    wanted = await read_compat(context, request, NodeBackendAsk)
+    if not wanted.backend:
+        return node_error(400, "backend name required")
+    operation = await context.backends.operations.start(_ask_of_node(request, caller, Verb.UPGRADE, wanted))
+    return answer(job_to_follow(operation, "backend upgrade started"), 202)
+
+
+async def delete_on_node(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """Answers when it is done, with the node's own words if it failed; it stays wanted in any case."""
+    wanted = await read_compat(context, request, NodeBackendAsk)
+    if not wanted.backend:
+        return node_error(400, "backend name required")
+    try:
+        operation = await deleted(context, _ask_of_node(request, caller, Verb.DELETE, wanted))
+    except RuleDemands as error:
+        return node_error(409, error.message)
+    except (NotFound, Conflict) as error:
+        return node_error(500, f"failed to delete backend on node: {error.message}")
+    if operation.state is OperationState.WAITING:
+        return node_error(500, "failed to delete backend on node: it is away, and will be told when it is back")
+    if why := why_not_deleted(operation):
+        return node_error(500, f"backend deletion failed: {why}")
+    return answer(Deleted(message="backend deleted", corral=results(operation)))
+
+
+def _ask_of_node(request: Request, caller: Caller, verb: Verb, wanted: NodeBackendAsk) -> Ask:
+    """Only an install looks at more than the name, as with LocalAI."""
+    ref = BackendRef(backend=wanted.backend)
+    if verb is Verb.INSTALL:
+        galleries = checked_galleries(wanted.backend_galleries, "backend_galleries")
+        ref = replace(ref, uri=wanted.uri, name=wanted.name, alias=wanted.alias, galleries=galleries)
+    return Ask(verb=verb, ref=ref, nodes=(_node_id(request),), by=caller.name)
+
+
+def _node_id(request: Request) -> NodeId:
+    return NodeId(request.path_params["id"])
+
+
 _NO_NODE = {400: "what was asked for is malformed", 409: "there is no node"}
 _NOWHERE = {400: "what was asked for is malformed", 409: "no node has it"}
 _ACCEPTED = "accepted, with the id of its job"
@@ -187,6 +255,22 @@ _PROGRAM = replace(
     query={},
     codes={200: _ACCEPTED, **_NO_NODE, 409: "it is a build for certain hardware, or there is no node"},
 )
+_NODE = RouteSpec(
+    method="GET",
+    path="/api/nodes/{id}/backends",
+    handler=list_backends_of_node,
+    access=Access.ADMIN,
+    dialect=Dialect.LOCALAI,
+    summary="What is on the node's disk, asked for now.",
+    gives=list[InstalledBackend],
+    codes={200: "a list; empty for agents", 500: "the node does not answer, or is not known", 503: "NATS is away"},
+)
+_ACCEPTED_BY_NODE = {
+    202: "accepted, with the id of its job",
+    400: "no backend, or a malformed one",
+    404: "no node has this id",
+    409: "the node waits for approval, is an agent, or does not have it",
+}
 
 ROUTES = [
     _PAGE,
@@ -243,5 +327,41 @@ ROUTES = [
         summary="Upgrade a backend wherever it is.",
         takes=None,
         codes={200: _ACCEPTED, **_NOWHERE},
+    ),
+    _NODE,
+    replace(
+        _NODE,
+        method="POST",
+        path="/api/nodes/{id}/backends/install",
+        handler=install_on_node,
+        summary="Install a backend on this node.",
+        takes=NodeBackendAsk,
+        gives=JobStarted,
+        codes=_ACCEPTED_BY_NODE,
+    ),
+    replace(
+        _NODE,
+        method="POST",
+        path="/api/nodes/{id}/backends/upgrade",
+        handler=upgrade_on_node,
+        summary="Upgrade a backend on this node.",
+        takes=NodeBackendAsk,
+        gives=JobStarted,
+        codes=_ACCEPTED_BY_NODE,
+    ),
+    replace(
+        _NODE,
+        method="POST",
+        path="/api/nodes/{id}/backends/delete",
+        handler=delete_on_node,
+        summary="Delete a backend on this node, and wait for that.",
+        takes=NodeBackendAsk,
+        gives=Deleted,
+        codes={
+            200: "deleted, or waiting for the node",
+            400: "no backend",
+            409: "a fleet rule demands it",
+            500: "not deleted yet, with the reason; it stays wanted",
+        },
     ),
 ]

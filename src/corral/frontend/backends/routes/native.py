@@ -1,7 +1,4 @@
-"""What is installed where, and what galleries offer: LocalAI's lists and its page, and Corral's own list.
-
-All answer from what nodes last said, with its age; `refresh=1` asks them first.
-"""
+"""What is installed, what galleries offer and what is outdated: LocalAI's routes and Corral's own."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +12,7 @@ from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.backends.decide.gallery_page import PageQuery
+from corral.frontend.backends.decide.upgrades import Comparison, Judged
 from corral.frontend.backends.inventory import is_listed
 from corral.frontend.backends.shapes import (
     Reported,
@@ -27,6 +25,7 @@ from corral.frontend.backends.shapes import (
     known_backends,
     repositories,
 )
+from corral.frontend.backends.upgrades import Findings
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.galleries.catalogue import DEFAULT, BackendCatalogue
 from corral.galleries.readings import Readings
@@ -34,12 +33,18 @@ from corral.wire.backends import Gallery
 from corral.wire.galleries import (
     AvailableBackend,
     BackendRow,
+    BackendUpgradeView,
     FleetBackends,
     FleetGalleryListing,
     FleetOfferView,
     GalleryPage,
     KnownBackend,
+    NodeDrift,
+    NodeUpgradeView,
+    UpgradeInfo,
+    UpgradesView,
 )
+from corral.wire.go_json import format_time
 
 
 class GalleriesUnread(CorralError):
@@ -142,6 +147,83 @@ def _may_have_backends(seen: SeenNode) -> bool:
     return seen.node.type is NodeType.BACKEND and seen.status is not NodeStatus.PENDING
 
 
+# What is outdated. No route waits for galleries or registries.
+
+
+async def list_upgrades_localai(context: AdminContext, request: Request, caller: Caller) -> Response:
+    found = await context.backends.upgrades.found()
+    return answer({compared.backend: _info(compared) for compared in found.backends if compared.needs_upgrade})
+
+
+async def check_upgrades_localai(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """As LocalAI does it: what is known is answered, and the look happens meanwhile."""
+    context.backends.upgrades.ask()
+    return await list_upgrades_localai(context, request, caller)
+
+
+async def list_upgrades(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return answer(_view(await context.backends.upgrades.found()))
+
+
+async def check_upgrades(context: AdminContext, request: Request, caller: Caller) -> Response:
+    context.backends.upgrades.ask()
+    return answer(_view(await context.backends.upgrades.found()), 202)
+
+
+def _info(compared: Comparison) -> UpgradeInfo:
+    version, digest = compared.usual
+    drift = []
+    for holding in (judged.holding for judged in compared.differing):
+        node_version, node_digest = holding.build
+        drift.append(
+            NodeDrift(node_id=holding.node_id, node_name=holding.node_name, version=node_version, digest=node_digest)
+        )
+    return UpgradeInfo(
+        backend_name=compared.backend,
+        installed_version=version,
+        available_version="" if compared.offer is None else compared.offer.version,
+        installed_digest=digest,
+        available_digest="" if compared.offer is None else compared.offer.digest,
+        node_drift=drift,
+    )
+
+
+def _view(found: Findings) -> UpgradesView:
+    check = found.check
+    items = [_backend_view(one, found) for one in found.backends]
+    if check is None:
+        return UpgradesView(checked_at=None, items=items)
+    return UpgradesView(checked_at=format_time(check.at), problem=check.problem, items=items)
+
+
+def _backend_view(one: Comparison, found: Findings) -> BackendUpgradeView:
+    view = BackendUpgradeView(
+        name=one.backend,
+        needs_upgrade=one.needs_upgrade,
+        installed_version=one.usual[0],
+        installed_digest=one.usual[1],
+        nodes=[_node_upgrade_view(judged, found.nodes[judged.holding.node_id]) for judged in one.nodes],
+    )
+    if one.offer is not None:
+        view.available_version, view.available_digest, view.uri = one.offer.version, one.offer.digest, one.offer.uri
+        view.looked_at = None if one.offer.looked_at is None else format_time(one.offer.looked_at)
+    return view
+
+
+def _node_upgrade_view(judged: Judged, seen: SeenNode) -> NodeUpgradeView:
+    version, digest = judged.holding.build
+    return NodeUpgradeView(
+        node_id=seen.node.id,
+        node_name=seen.node.name,
+        node_status=seen.status.value,
+        version=version,
+        digest=digest,
+        freshness=judged.freshness.value,
+        reason=judged.reason,
+        differs=judged.differs,
+    )
+
+
 _REFRESH = {"refresh": "1 asks every node now"}
 _PAGE_QUERY = {
     "term": "words that names, tags or description mention",
@@ -163,6 +245,23 @@ _LIST = RouteSpec(
     gives=list[BackendRow],
     query=_REFRESH,
     codes={200: "a list, by name"},
+)
+_UPGRADES = RouteSpec(
+    method="GET",
+    path="/api/backends/upgrades",
+    handler=list_upgrades_localai,
+    access=Access.ADMIN,
+    dialect=Dialect.LOCALAI_UI,
+    summary="Backends of which something newer is to be had, or that differ between nodes.",
+    gives=dict[str, UpgradeInfo],
+    codes={200: "a map from names to what is known"},
+)
+_CHECK_UPGRADES = replace(
+    _UPGRADES,
+    method="POST",
+    path="/api/backends/upgrades/check",
+    handler=check_upgrades_localai,
+    summary="Look for newer versions soon; answers what is known already.",
 )
 
 ROUTES = [
@@ -229,5 +328,27 @@ ROUTES = [
         gives=FleetOfferView,
         query={},
         codes={200: "the backend", 404: "no gallery that could be read has it", **_UNREAD},
+    ),
+    _UPGRADES,
+    _CHECK_UPGRADES,
+    replace(_UPGRADES, path="/backends/upgrades", dialect=Dialect.LOCALAI),
+    replace(_CHECK_UPGRADES, path="/backends/upgrades/check", dialect=Dialect.LOCALAI),
+    replace(
+        _UPGRADES,
+        path="/api/v1/backends/upgrades",
+        handler=list_upgrades,
+        dialect=Dialect.NATIVE,
+        summary="How what each node has stands against what galleries and registries offer, and when they were asked.",
+        gives=UpgradesView,
+        codes={200: "all backends that can be upgraded, by name"},
+    ),
+    replace(
+        _CHECK_UPGRADES,
+        path="/api/v1/backends/upgrades/check",
+        handler=check_upgrades,
+        dialect=Dialect.NATIVE,
+        summary="Look for newer versions soon; `checked_at` changes when that is done.",
+        gives=UpgradesView,
+        codes={202: "accepted, with what is known already"},
     ),
 ]

@@ -9,11 +9,10 @@ from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.routes.localai import whole_url
-from corral.frontend.operations.decide.localai_status import operation_status
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.routes.localai import job, status
 from corral.frontend.operations.routes.native import idempotency_key
-from corral.frontend.operations.shapes import operation_view
+from corral.frontend.operations.shapes import operation_status, operation_view
 from corral.wire.broadcasts import OperationStatus
 from corral.wire.operation_views import JobStarted, JobStatus, ModelApplied, OperationView
 

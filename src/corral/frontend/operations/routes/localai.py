@@ -11,7 +11,7 @@ from corral.base.ids import OperationId
 from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, Dialect, RouteSpec
-from corral.frontend.operations.decide.localai_status import operation_status
+from corral.frontend.operations.decide.operation import compat_status
 from corral.frontend.operations.routes.native import cut, read_place
 from corral.frontend.operations.shapes import (
     UNKNOWN_JOB,
@@ -19,8 +19,8 @@ from corral.frontend.operations.shapes import (
     is_listed,
     job_status,
     operation_item,
+    operation_status,
     peer_item,
-    peer_job_status,
     staging_item,
 )
 from corral.wire.broadcasts import OperationStatus
@@ -33,8 +33,11 @@ _HISTORY = 50
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
     listed = [one for one in await context.operations.service.current() if is_listed(one)]
     items = [operation_item(one, context.operations.progress.look(one)) for one in listed]
-    items += [peer_item(one) for one in context.operations.peers.listed()]
-    items += [staging_item(model, status) for model, status in context.operations.staging.listed().items()]
+    items += [
+        peer_item(one.job_id, one.key, one.status, is_backend=one.is_backend)
+        for one in context.operations.peers.listed()
+    ]
+    items += [staging_item(model, status) for model, status in context.operations.peers.staged().items()]
     return answer(OperationItems(operations=sorted(items, key=lambda one: (one.progress, one.id))))
 
 
@@ -76,8 +79,12 @@ async def job(context: AdminContext, request: Request, caller: Caller) -> Respon
         operation = await context.operations.service.get(_id(request))
     except NotFound:
         peer = context.operations.peers.find(_id(request))
-        return answer(UNKNOWN_JOB if peer is None or peer.status is None else peer_job_status(peer.status))
-    return answer(job_status(operation, context.operations.progress.look(operation)))
+        if peer is None or peer.status is None:
+            return answer(UNKNOWN_JOB)
+        is_completed = peer.status.processed and not peer.status.error and not peer.status.cancelled
+        return answer(job_status(peer.status, is_completed=is_completed))
+    whole = operation_status(operation, context.operations.progress.look(operation))
+    return answer(job_status(whole, is_completed=compat_status(operation).completed))
 
 
 async def status(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -13,7 +13,7 @@ from corral.frontend.api.answers import answer, node_error
 from corral.frontend.api.bodies import read_compat
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, Dialect, RouteSpec
-from corral.frontend.backends.routes.localai_nodes import is_bus_away
+from corral.frontend.backends.routes.localai import is_bus_away
 from corral.wire.refusals import Acknowledged
 
 

@@ -1,14 +1,15 @@
-"""What other frontends broadcast: operations of LocalAI's frontends are kept in memory and shown beside ours, as those
-do it with each other; of Corral's only the progress is news, since the rest is in the database.
+"""What other frontends broadcast. Nothing that is heard here is broadcast again.
 
-Nothing that is heard here is broadcast again.
+Operations of LocalAI's frontends, and the files of models that they bring to nodes, are kept in memory and shown beside
+ours, as those frontends do it with each other. Of Corral's only the progress is news: the rest is in the database.
 """
 
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -18,31 +19,45 @@ from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
 from corral.base.ids import FrontendId, OperationId
 from corral.bus.port import Handler, Message
-from corral.frontend.operations.decide.localai_status import PeerOperation
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.service import Operations
 from corral.wire import go_json, subjects
-from corral.wire.broadcasts import Invalidation, OperationCancel, OperationMark, OperationProgress, OperationStatus
+from corral.wire.broadcasts import (
+    Invalidation,
+    OperationCancel,
+    OperationMark,
+    OperationProgress,
+    OperationStatus,
+    StagingProgress,
+    StagingStatus,
+)
 
 log = logging.getLogger(__name__)
 
-_STALE: Final = timedelta(minutes=30)
+_OPERATION_STALE: Final = timedelta(minutes=30)
 """Without a word, after which LocalAI's frontends too take an operation for dead."""
+_STAGING_STALE: Final = timedelta(seconds=60)
+"""Without a word, after which they take files that are brought to a node for staged."""
 _MOST_KEPT: Final = 500
 _ANOTHER: Final = "another frontend"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOperation:
+    """An operation that a LocalAI frontend works on."""
+
+    job_id: str
+    key: str = ""
+    """What it is about; empty while only its progress was heard of, and then it is not listed."""
+    is_backend: bool = False
+    status: OperationStatus | None = None
+    heard_at: float
+
+
 class PeerOperations:
-    def __init__(
-        self,
-        operations: Operations,
-        progress: ProgressBoard,
-        clock: Clock,
-        *,
-        frontend: FrontendId,
-    ) -> None:
+    def __init__(self, operations: Operations, progress: ProgressBoard, clock: Clock, *, frontend: FrontendId) -> None:
         self._operations = operations
         self._progress = progress
         self._clock = clock
@@ -52,6 +67,7 @@ class PeerOperations:
         self.on_changed_backends: list[Callable[[], None]] = []
         """Called when a frontend of LocalAI changed backends, on nodes that we may share or in galleries."""
         self._known: OrderedDict[str, PeerOperation] = OrderedDict()
+        self._staged: OrderedDict[str, tuple[StagingStatus, float]] = OrderedDict()
 
     def handlers(self) -> dict[str, Handler]:
         """Which subject goes to which handler."""
@@ -60,8 +76,9 @@ class PeerOperations:
             subjects.OPERATION_END: understood(OperationMark, self._on_end),
             subjects.OPERATIONS_PROGRESS: understood(OperationProgress, self._on_progress),
             subjects.OPERATIONS_CANCEL: understood(OperationCancel, self._on_cancel),
-            subjects.INVALIDATE_MODELS: understood(Invalidation, self._on_changed_models),
-            subjects.INVALIDATE_BACKENDS: understood(Invalidation, self._on_changed_backends),
+            subjects.INVALIDATE_MODELS: understood(Invalidation, partial(_on_change, self.on_changed_models)),
+            subjects.INVALIDATE_BACKENDS: understood(Invalidation, partial(_on_change, self.on_changed_backends)),
+            subjects.STAGINGS_PROGRESS: understood(StagingProgress, self._on_staging),
         }
 
     def find(self, job_id: str) -> PeerOperation | None:
@@ -72,9 +89,17 @@ class PeerOperations:
         now = self._clock.monotonic()
         for job_id, known in list(self._known.items()):
             is_over = known.status is not None and known.status.processed
-            if not is_over and now - known.heard_at > _STALE.total_seconds():
+            if not is_over and now - known.heard_at > _OPERATION_STALE.total_seconds():
                 del self._known[job_id]
         return [one for one in self._known.values() if one.key and _is_shown(one.status)]
+
+    def staged(self) -> dict[str, StagingStatus]:
+        """The files that are on their way to nodes, by model."""
+        heard_since = self._clock.monotonic() - _STAGING_STALE.total_seconds()
+        for model, (_, heard_at) in list(self._staged.items()):
+            if heard_at < heard_since:
+                del self._staged[model]
+        return {model: status for model, (status, _) in self._staged.items()}
 
     async def _on_start(self, mark: OperationMark) -> None:
         if mark.corral is UNSET and mark.job_id:
@@ -101,14 +126,13 @@ class PeerOperations:
         if cancel.corral is UNSET and cancel.id not in self._known:
             await self._operations.take_back(OperationId(cancel.id), by=_ANOTHER)
 
-    async def _on_changed_models(self, told: Invalidation) -> None:
-        """Corral's frontends tell each other by their feed."""
-        if told.corral is UNSET:
-            _call(self.on_changed_models)
-
-    async def _on_changed_backends(self, told: Invalidation) -> None:
-        if told.corral is UNSET:
-            _call(self.on_changed_backends)
+    async def _on_staging(self, progress: StagingProgress) -> None:
+        self._staged.pop(progress.model_id, None)
+        if progress.done or progress.status is UNSET or not progress.model_id:
+            return
+        self._staged[progress.model_id] = (progress.status, self._clock.monotonic())
+        while len(self._staged) > _MOST_KEPT:
+            self._staged.popitem(last=False)
 
     def _of(self, job_id: str) -> PeerOperation:
         now = self._clock.monotonic()
@@ -122,9 +146,10 @@ class PeerOperations:
             self._known.popitem(last=False)
 
 
-def _call(listeners: Sequence[Callable[[], None]]) -> None:
-    for listener in listeners:
-        listener()
+async def _on_change(listeners: Sequence[Callable[[], None]], change: Invalidation) -> None:
+    if change.corral is UNSET:  # Corral's frontends tell each other by their feed
+        for listener in listeners:
+            listener()
 
 
 def _is_shown(status: OperationStatus | None) -> bool:
@@ -132,6 +157,8 @@ def _is_shown(status: OperationStatus | None) -> bool:
 
 
 def understood(kind: type[T], handle: Callable[[T], Awaitable[None]]) -> Handler:
+    """A handler of messages of this kind; one that cannot be read is ignored."""
+
     async def on_message(message: Message) -> None:
         try:
             told = go_json.decode(message.data, kind)
