@@ -15,7 +15,7 @@ import pytest
 from corral.base.ids import OperationId
 from corral.base.tasks import running
 from corral.bus.port import Bus
-from corral.frontend.backends.planning import Lookups
+from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.wire import go_json, subjects

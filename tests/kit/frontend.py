@@ -13,7 +13,7 @@ from corral.base.tasks import running
 from corral.bus.config import BusConfig
 from corral.bus.port import Bus
 from corral.frontend.app import build_app
-from corral.frontend.backends.planning import Lookups
+from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.config import ControlConfig
 from corral.frontend.serving.loading import BackendLoader
 from corral.frontend.store.db import Database

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.errors import CorralError
-from corral.frontend.backends.catalogue import GalleryCatalogue, RegistryImages
-from corral.frontend.backends.planning import Lookups
+from corral.frontend.backends.catalogue import GalleryCatalogue, Lookups, RegistryImages
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import ArtefactFile

@@ -11,7 +11,7 @@ import msgspec
 
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
-from corral.frontend.backends.planning import Lookups
+from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.serving.decide.replica import Replica
 from corral.frontend.serving.load_jobs import Loads

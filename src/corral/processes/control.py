@@ -18,8 +18,7 @@ from corral.frontend.access.credentials import Credentials, FirstKeys
 from corral.frontend.access.store import Keys
 from corral.frontend.api.server import AdminServer, bind, bind_socket
 from corral.frontend.app import build_app
-from corral.frontend.backends.catalogue import GalleryCatalogue, RegistryImages
-from corral.frontend.backends.planning import Lookups
+from corral.frontend.backends.catalogue import GalleryCatalogue, Lookups, RegistryImages
 from corral.frontend.config import ControlConfig
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import free_all

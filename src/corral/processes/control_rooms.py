@@ -14,9 +14,9 @@ from corral.frontend.access.room import AccessRoom
 from corral.frontend.access.store import Keys
 from corral.frontend.api.context import AdminContext
 from corral.frontend.api.server import AdminServer
+from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.backends.decide.backend import with_alias_kept
 from corral.frontend.backends.operations import BackendKind
-from corral.frontend.backends.planning import Lookups
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.backends.store import write_reports
 from corral.frontend.config import ControlConfig

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -19,9 +19,36 @@ from corral.galleries.readings import Readings
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
 from corral.oci.references import RegistryImage, parse_source
-from corral.oci.registry import ImageLook, ImageLooks, PlatformImage
+from corral.oci.registry import ImageLooks
 
 log = logging.getLogger(__name__)
+
+
+class CatalogueSource(Protocol):
+    """Where backends are looked up."""
+
+    async def catalogue(self) -> BackendCatalogue | None:
+        """None when the galleries cannot be read from here: then only the nodes can tell."""
+
+    async def newest(self) -> BackendCatalogue | None:
+        """The same, after asking every gallery whether there is something new. May take minutes."""
+
+    async def readings(self, *, newest: bool = False) -> Readings | None:
+        """Each gallery with its age and its problem; None when they are not read in time."""
+
+
+class NoCatalogue:
+    """A frontend that cannot look anything up."""
+
+    async def catalogue(self) -> BackendCatalogue | None:
+        return None
+
+    async def newest(self) -> BackendCatalogue | None:
+        return None
+
+    async def readings(self, *, newest: bool = False) -> Readings | None:
+        return None
+
 
 _PATIENCE: Final = timedelta(seconds=3)
 """How long an operation waits for galleries that are away, before only the nodes can tell."""
@@ -88,6 +115,14 @@ class NoImages:
         return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookups:
+    """Where it is looked up what can be had; by default nowhere."""
+
+    galleries: CatalogueSource = field(default_factory=NoCatalogue)
+    images: ImageSource = field(default_factory=NoImages)
+
+
 class RegistryImages:
     """Asks the places that a worker would try, in its order, until one has the image."""
 
@@ -104,31 +139,39 @@ class RegistryImages:
             return None
         try:
             async with asyncio.timeout(self._patience):
-                return await self._first(candidates(build))
+                missing = ImageNotFound("it names no image")
+                for uri in candidates(build):
+                    try:
+                        return await self._look(uri)
+                    except ImageNotFound as error:
+                        missing = error
+                raise missing
         except (ImageError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._patience:.0f} s"
             log.info("%s is not looked at: %s", build.name, why, extra={"event": "operation.without_image"})
             return None
 
-    async def _first(self, uris: Sequence[str]) -> ImageFacts | None:
-        missing = ImageNotFound("it names no image")
-        for uri in uris:
-            try:
-                return await self._look(uri)
-            except ImageNotFound as error:
-                missing = error
-        raise missing
-
     async def _look(self, uri: str) -> ImageFacts | None:
-        host = _host_of(uri)
+        source = parse_source(uri)
+        host = source.reference.registry if isinstance(source, RegistryImage) else ""
         if self._paused.get(host, 0.0) > self._clock.monotonic():
             raise RegistryUnavailable(f"{host} did not answer a moment ago")
         try:
-            found = await self._looks.at(uri)
+            image = await self._looks.at(uri)
         except (asyncio.CancelledError, RegistryUnavailable):  # cancelled is what a time-out looks like from inside
             self._paused[host] = self._clock.monotonic() + _PAUSE.total_seconds()
             raise
-        return None if found is None else _facts(found, uri)
+        if image is None:
+            return None
+        manifests = tuple(
+            ImageManifest(
+                platform=None if member.platform is None else read_platform(str(member.platform)),
+                digest=member.digest,
+                download_bytes=member.layer_bytes,
+            )
+            for member in image.members
+        )
+        return ImageFacts(is_index=image.is_index, digest=image.digest, uri=uri, manifests=manifests)
 
 
 async def facts_of(builds: Iterable[GalleryEntry], images: ImageSource) -> dict[str, ImageFacts]:
@@ -146,19 +189,3 @@ async def facts_of(builds: Iterable[GalleryEntry], images: ImageSource) -> dict[
         for build in {one.artefact: one for one in builds}.values():
             group.create_task(look(build), name=f"look at {build.name}")
     return found
-
-
-def _host_of(uri: str) -> str:
-    source = parse_source(uri)
-    return source.reference.registry if isinstance(source, RegistryImage) else ""
-
-
-def _facts(found: ImageLook, uri: str) -> ImageFacts:
-    return ImageFacts(
-        is_index=found.is_index, digest=found.digest, uri=uri, manifests=tuple(map(_manifest, found.members))
-    )
-
-
-def _manifest(member: PlatformImage) -> ImageManifest:
-    platform = None if member.platform is None else read_platform(str(member.platform))
-    return ImageManifest(platform=platform, digest=member.digest, download_bytes=member.layer_bytes)

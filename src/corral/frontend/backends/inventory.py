@@ -2,8 +2,11 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec import convert
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
@@ -191,20 +194,16 @@ class InventoryKeeper:
         await self._inventories.put(found)
         self._known |= {id: fingerprint(one.entries) for id, one in found.items()}
         looked_at = await self._intents.look_at(list(found), at=self._clock.now())
-        if await self._end_failed_installs(found) or looked_at:
+        # An install that a report shows to be there need not wait for its next try, as with LocalAI.
+        failed = await self._intents.failed(Verb.INSTALL, list(found))
+        installed = [
+            intent for intent in failed if isinstance(evidence_of(intent, found[intent.node_id]).proof, Proven)
+        ]
+        if installed:
+            await self._intents.hurry(installed, at=self._clock.now())
+        if installed or looked_at:
             self._dispatcher.ring()
         self.told.ring()
-
-    async def _end_failed_installs(self, found: Mapping[NodeId, Inventory]) -> bool:
-        """What a report shows to be there need not wait for its next try, as with LocalAI: only installs.
-
-        Whether there was any.
-        """
-        failed = await self._intents.failed(Verb.INSTALL, list(found))
-        there = [one for one in failed if isinstance(evidence_of(one, found[one.node_id]).proof, Proven)]
-        if there:
-            await self._intents.hurry(there, at=self._clock.now())
-        return bool(there)
 
 
 def _warn_dropped(node_id: NodeId, why: str) -> None:
@@ -215,20 +214,15 @@ def is_listed(seen: SeenNode) -> bool:
     return seen.node.type is NodeType.BACKEND and seen.status in LISTED
 
 
-def _inventory(entries: Sequence[InstalledBackend], seen_at: datetime) -> Inventory:
-    return Inventory(entries=tuple(map(_entry, entries)), seen_at=seen_at)
+def may_have_backends(seen: SeenNode) -> bool:
+    return seen.node.type is NodeType.BACKEND and seen.status is not NodeStatus.PENDING
 
 
-def _entry(told: InstalledBackend) -> BackendEntry:
-    return BackendEntry(
-        name=told.name,
-        is_system=told.is_system,
-        is_meta=told.is_meta,
-        installed_at=told.installed_at,
-        gallery_url=told.gallery_url,
-        version=told.version,
-        uri=told.uri,
-        digest=told.digest,
-        platform_digest="" if told.corral is None else told.corral.platform_digest,
-        source_digest="" if told.corral is None else told.corral.source_digest,
-    )
+def _inventory(installed: Sequence[InstalledBackend], seen_at: datetime) -> Inventory:
+    entries = []
+    for backend in installed:
+        entry = convert(backend, BackendEntry, from_attributes=True)
+        if (corral := backend.corral) is not None:
+            entry = replace(entry, platform_digest=corral.platform_digest, source_digest=corral.source_digest)
+        entries.append(entry)
+    return Inventory(entries=tuple(entries), seen_at=seen_at)

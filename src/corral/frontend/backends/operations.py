@@ -11,7 +11,7 @@ import msgspec
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, OperationId, new_operation_id
 from corral.frontend.backends.catalogue import ImageSource
-from corral.frontend.backends.decide.backend import Inventory, Wish, artefact_of, evidence_of, payload_of
+from corral.frontend.backends.decide.backend import Wish, artefact_of, evidence_of, payload_of
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.planning import Ask, GivenNames, Planned, Planner
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
@@ -74,24 +74,31 @@ class BackendOperations:
             idempotency_key=ask.idempotency_key,
             delay=ask.delay,
         )
-        return self._operations.prepare(request, [_target(one) for one in planned])
+        targets = [
+            PlannedTarget(
+                node=one.node, subject=one.wish.key, payload=payload_of(one.wish.artefact), hindrance=one.hindrance
+            )
+            for one in planned
+        ]
+        return self._operations.prepare(request, targets)
 
     async def plan(self, ask: Ask, id: OperationId | None = None, *, guard: WishGuard | None = None) -> list[Planned]:
         """What would be done where. At least one node, or an error that says why there is none."""
         ask = checked(ask)
         nodes = await self._meant(ask)
-        reports = await self._reports(ask, nodes)
-        planned = await self._planner.plan(ask, nodes, reports, id or OperationId("plan"), given=await self._given(ask))
+        reports = await self._inventory.known([one.node.id for one in nodes])
+        if ask.verb is Verb.UPGRADE:  # only nodes that have the backend are upgraded, so they are asked again
+            reached = [one.node.id for one in nodes if one.status is not NodeStatus.OFFLINE]
+            reports |= await self._inventory.refresh(reached, within=FRESH_WITHIN)
+        given = GivenNames()
+        if ask.verb is not Verb.INSTALL:
+            aliased = await self._inventory.aliased(ask.ref.backend)
+            given = GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.ref.backend))
+        planned = await self._planner.plan(ask, nodes, reports, id or OperationId("plan"), given=given)
         await (guard or self._guard).refuse([(one.node, one.wish) for one in planned])
         if not planned:
             raise Conflict(f'backend "{ask.ref.backend}" is not installed on any node')
         return planned
-
-    async def _given(self, ask: Ask) -> GivenNames:
-        if ask.verb is Verb.INSTALL:
-            return GivenNames()
-        aliased = await self._inventory.aliased(ask.ref.backend)
-        return GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.ref.backend))
 
     async def _meant(self, ask: Ask) -> list[SeenNode]:
         """The nodes that were asked for, never pending or agent nodes; absent ones are waited for."""
@@ -104,23 +111,6 @@ class BackendOperations:
             labels = ", ".join(f"{key}={value}" for key, value in ask.labels.items())
             raise Conflict(f"no node has the labels {labels}" if labels else "there is no node to do that on")
         return found
-
-    async def _reports(self, ask: Ask, nodes: Sequence[SeenNode]) -> dict[NodeId, Inventory]:
-        """The last reports. Only nodes that have the backend are upgraded, so for that they are asked again."""
-        known = await self._inventory.known([one.node.id for one in nodes])
-        if ask.verb is Verb.UPGRADE:
-            reached = [one.node.id for one in nodes if one.status is not NodeStatus.OFFLINE]
-            known |= await self._inventory.refresh(reached, within=FRESH_WITHIN)
-        return known
-
-
-def _target(planned: Planned) -> PlannedTarget:
-    return PlannedTarget(
-        node=planned.node,
-        subject=planned.wish.key,
-        payload=payload_of(planned.wish.artefact),
-        hindrance=planned.hindrance,
-    )
 
 
 def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:
@@ -144,7 +134,11 @@ def checked(ask: Ask) -> Ask:
         if len(text) > _LONGEST or not text.isprintable():
             raise InvalidInput(field, f"{text[:100]!r} is too long for a name, or has characters that nobody can read")
     if not ref.uri:
-        _check_name(ref.backend)
+        if not ref.backend:
+            raise InvalidInput("backend", "name or uri required")
+        if not _is_name(ref.backend.strip().rpartition("@")[2]):
+            problem = f"{ref.backend[:100]!r} cannot be the name of a backend; a uri goes into `uri`"
+            raise InvalidInput("backend", problem)
         return ask
     if ask.verb is Verb.DELETE:
         raise InvalidInput("uri", "a delete takes a name")
@@ -155,13 +149,6 @@ def checked(ask: Ask) -> Ask:
         raise InvalidInput("name", f"{name[:100]!r} cannot be the name of a backend")
     _source(ref.uri)
     return replace(ask, ref=replace(ref, name=name, backend=name, uri=understood_by_all(ref.uri)))
-
-
-def _check_name(backend: str) -> None:
-    if not backend:
-        raise InvalidInput("backend", "name or uri required")
-    if not _is_name(backend.strip().rpartition("@")[2]):
-        raise InvalidInput("backend", f"{backend[:100]!r} cannot be the name of a backend; a uri goes into `uri`")
 
 
 def _is_name(text: str) -> bool:
@@ -220,23 +207,26 @@ class BackendKind:
     async def send(self, intent: Intent, *, replaces: bool) -> list[str]:
         """Send the request exactly as it was asked for."""
         timeout = self._policy.timeout(intent.verb)
-        if intent.verb is Verb.UPGRADE:
-            return await self._upgrade(intent)
+        artefact = artefact_of(intent.payload)
         if intent.verb is Verb.DELETE:
-            request = DeleteRequest(backend=artefact_of(intent.payload).backend)
-            return await self._client.delete(intent.node_id, request, timeout=timeout)
-        await self._client.install(intent.node_id, _install(intent, force=replaces), timeout=timeout)
+            return await self._client.delete(intent.node_id, DeleteRequest(backend=artefact.backend), timeout=timeout)
+        install = InstallRequest(
+            backend=artefact.backend,
+            backend_galleries=artefact.galleries,
+            uri=artefact.uri,
+            name=artefact.name,
+            alias=artefact.alias,
+            force=replaces or intent.verb is Verb.UPGRADE,
+            op_id=intent.operation_id,
+        )
+        if intent.verb is Verb.UPGRADE:
+            upgrade = msgspec.convert(install, UpgradeRequest, from_attributes=True)
+            try:
+                return await self._client.upgrade(intent.node_id, upgrade, timeout=timeout)
+            except NodeUnreachable:
+                pass  # a worker that does not know upgrades is sent an install that replaces
+        await self._client.install(intent.node_id, install, timeout=timeout)
         return []
-
-    async def _upgrade(self, intent: Intent) -> list[str]:
-        """A worker that does not know upgrades is sent an install that replaces."""
-        install, timeout = _install(intent, force=True), self._policy.timeout(Verb.UPGRADE)
-        upgrade = msgspec.convert(install, UpgradeRequest, from_attributes=True)
-        try:
-            return await self._client.upgrade(intent.node_id, upgrade, timeout=timeout)
-        except NodeUnreachable:
-            await self._client.install(intent.node_id, install, timeout=timeout)
-            return []
 
     async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
         await self._replicas.after(intent, stopped, is_corral=is_corral)
@@ -250,16 +240,3 @@ async def moved_tag(intent: Intent, evidence: Sighting, images: ImageSource) -> 
         return None
     image = await images.facts(GalleryEntry(name=intent.subject, uri=artefact.image))
     return None if image is None else payload_of(replace(artefact, digests=frozenset({image.digest})))
-
-
-def _install(intent: Intent, *, force: bool) -> InstallRequest:
-    artefact = artefact_of(intent.payload)
-    return InstallRequest(
-        backend=artefact.backend,
-        backend_galleries=artefact.galleries,
-        uri=artefact.uri,
-        name=artefact.name,
-        alias=artefact.alias,
-        force=force,
-        op_id=intent.operation_id,
-    )

@@ -7,12 +7,12 @@ worker decides.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from corral.base.ids import NodeId, OperationId
-from corral.frontend.backends.catalogue import ImageSource, NoImages, facts_of
+from corral.frontend.backends.catalogue import Lookups, facts_of
 from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import Proven, Verb
@@ -25,7 +25,6 @@ from corral.galleries.fit import (
     Fits,
     ImageFacts,
     ImageManifest,
-    NodeTraits,
     Unknown,
     blocked_by,
     judge_build,
@@ -33,7 +32,6 @@ from corral.galleries.fit import (
 )
 from corral.galleries.gallery import GalleryEntry
 from corral.galleries.places import is_for_everybody
-from corral.galleries.readings import Readings
 from corral.wire.backends import Gallery
 
 _NO_GALLERIES: Final = "the galleries could not be read from here"
@@ -42,40 +40,6 @@ _NOT_IN_GALLERIES: Final = "no gallery that can be read from here has it"
 _ALIAS_UNKNOWN: Final = (
     "an alias that another frontend gave it is lost: no report tells it, and LocalAI's workers keep only what is sent"
 )
-
-
-class CatalogueSource(Protocol):
-    """Where backends are looked up."""
-
-    async def catalogue(self) -> BackendCatalogue | None:
-        """None when the galleries cannot be read from here: then only the nodes can tell."""
-
-    async def newest(self) -> BackendCatalogue | None:
-        """The same, after asking every gallery whether there is something new. May take minutes."""
-
-    async def readings(self, *, newest: bool = False) -> Readings | None:
-        """Each gallery with its age and its problem; None when they are not read in time."""
-
-
-class NoCatalogue:
-    """A frontend that cannot look anything up."""
-
-    async def catalogue(self) -> BackendCatalogue | None:
-        return None
-
-    async def newest(self) -> BackendCatalogue | None:
-        return None
-
-    async def readings(self, *, newest: bool = False) -> Readings | None:
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lookups:
-    """Where it is looked up what can be had; by default nowhere."""
-
-    galleries: CatalogueSource = field(default_factory=NoCatalogue)
-    images: ImageSource = field(default_factory=NoImages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +111,13 @@ class Planner:
             is_itself_there = report is not None and report.find(ask.ref.backend) is not None
             meant = ask.ref.backend if is_itself_there else given.aliased.get(one.node.id, ask.ref.backend)
             draft = _draft(replace(ask, ref=replace(ask.ref, backend=meant)), one, catalogue, report)
-            is_ours = meant != ask.ref.backend or _is_ours(draft.entry, given.installed.get(one.node.id))
+            asked = given.installed.get(one.node.id)
+            # Asked for by us, so that its alias is known. Before this version upgrades were sent without a uri.
+            is_ours = meant != ask.ref.backend or (
+                draft.entry is not None
+                and asked is not None
+                and (not asked.uri or is_same_source(asked.uri, draft.entry.uri))
+            )
             is_at_risk = ask.verb is Verb.UPGRADE and draft.is_external and one.node.peer is None and not is_ours
             drafts.append(replace(draft, alias_warning=_ALIAS_UNKNOWN if is_at_risk else ""))
         if ask.verb is Verb.UPGRADE:
@@ -235,12 +205,6 @@ def _origin(ask: Ask, entry: BackendEntry | None) -> str:
     return "" if entry.gallery_url else entry.uri
 
 
-def _is_ours(entry: BackendEntry | None, asked: Artefact | None) -> bool:
-    """Whether what a node has was asked for by us, so that its alias is known. Before this version upgrades were sent
-    without a uri, and kept the alias."""
-    return entry is not None and asked is not None and (not asked.uri or is_same_source(asked.uri, entry.uri))
-
-
 def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:
     """JSON of the galleries that every node can read, if the build is from one of them: what we look at and what the
     node fetches is then the same. What ships with Corral each node has itself."""
@@ -265,7 +229,8 @@ def _planned(ask: Ask, draft: _Draft, image: ImageFacts | None, id: OperationId)
         return Planned(node=draft.node, wish=wish, download_bytes=0)
     traits = traits_of(draft.node.node)
     if image is not None:
-        wish = _with_digests(wish, image, traits)
+        digests = wanted_digests(image, traits.platform)
+        wish = replace(wish, artefact=replace(wish.artefact, digests=digests, image=image.uri))
     if _is_shown(wish, draft.inventory):
         return Planned(node=draft.node, wish=wish, is_reached=True, download_bytes=0)
     if draft.build is None or draft.unknown:
@@ -294,11 +259,6 @@ def _wish(ask: Ask, draft: _Draft, id: OperationId) -> Wish:
         renewal=id if ask.force and ask.verb is Verb.INSTALL else "",
     )
     return Wish(verb=ask.verb, key=draft.key, artefact=artefact)
-
-
-def _with_digests(wish: Wish, image: ImageFacts, traits: NodeTraits) -> Wish:
-    digests = wanted_digests(image, traits.platform)
-    return replace(wish, artefact=replace(wish.artefact, digests=digests, image=image.uri))
 
 
 def _is_shown(wish: Wish, inventory: Inventory | None) -> bool:

@@ -5,10 +5,11 @@ from typing import Self
 
 from corral.bus.port import Handler
 from corral.frontend.backends import inventory, upgrades
+from corral.frontend.backends.catalogue import CatalogueSource, Lookups
 from corral.frontend.backends.decide.upgrades import UpgradePolicy
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.operations import BackendOperations, WishGuard
-from corral.frontend.backends.planning import CatalogueSource, Lookups, Planner
+from corral.frontend.backends.planning import Planner
 from corral.frontend.backends.store import Inventories, UpgradeChecks
 from corral.frontend.backends.upgrades import Upgrades
 from corral.frontend.nodes.room import NodesRoom

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from msgspec import UNSET
+from msgspec import UNSET, convert
 from msgspec.structs import asdict
 
 from corral.base.ids import NodeId
@@ -26,7 +26,6 @@ from corral.wire.galleries import (
     BackendMetadata,
     BackendNodeRow,
     BackendRow,
-    FitView,
     FleetBackends,
     FleetBackendView,
     FleetGalleryListing,
@@ -99,26 +98,16 @@ class Reported:
 
 def backend_rows(reported: Reported) -> list[BackendRow]:
     """At the top what the first node says."""
-    return [_row(name, held, reported) for name, held in reported.by_name.items()]
-
-
-def _row(name: str, held: Sequence[InstalledOnNode], reported: Reported) -> BackendRow:
-    first = held[0].entry
-    metadata = BackendMetadata(
-        name=name,
-        gallery_url=first.gallery_url,
-        installed_at=first.installed_at,
-        version=first.version,
-        uri=first.uri,
-        digest=first.digest,
-    )
-    return BackendRow(
-        name=name,
-        is_meta=first.is_meta,
-        is_system=first.is_system,
-        metadata=metadata,
-        nodes=node_rows(held, reported),
-    )
+    return [
+        BackendRow(
+            name=name,
+            is_meta=held[0].entry.is_meta,
+            is_system=held[0].entry.is_system,
+            metadata=convert(held[0].entry, BackendMetadata, from_attributes=True),
+            nodes=node_rows(held, reported),
+        )
+        for name, held in reported.by_name.items()
+    ]
 
 
 def node_rows(held: Sequence[InstalledOnNode], reported: Reported) -> list[BackendNodeRow]:
@@ -139,19 +128,8 @@ def node_rows(held: Sequence[InstalledOnNode], reported: Reported) -> list[Backe
 
 def installed_backends(inventory: Inventory) -> list[InstalledBackend]:
     """In the words of `backend.list`, by name."""
-    return [
-        InstalledBackend(
-            name=entry.name,
-            is_system=entry.is_system,
-            is_meta=entry.is_meta,
-            installed_at=entry.installed_at,
-            gallery_url=entry.gallery_url,
-            version=entry.version,
-            uri=entry.uri,
-            digest=entry.digest,
-        )
-        for entry in sorted(inventory.entries, key=lambda one: one.name)
-    ]
+    entries = sorted(inventory.entries, key=lambda entry: entry.name)
+    return [convert(entry, InstalledBackend, from_attributes=True) for entry in entries]
 
 
 # Corral's own.
@@ -301,21 +279,11 @@ def fleet_listing(readings: Readings, reported: Reported, entries: Iterable[Gall
 
 def fleet_offer(catalogue: BackendCatalogue, entry: GalleryEntry, name: str, reported: Reported) -> FleetOfferView:
     """An entry, and which nodes can use what `name` means there."""
-    fits = [
-        _nodes_fit(fit_view(catalogue, name, traits), nodes, reported) for traits, nodes in reported.by_traits.items()
-    ]
+    fits = []
+    for traits, nodes in reported.by_traits.items():
+        fit = fit_view(catalogue, name, traits)
+        having = {held.seen.node.name for held in reported.by_name.get(fit.build, ())}
+        installed_on = [node for node in nodes if node in having]
+        fit.installed = bool(installed_on)
+        fits.append(NodesFitView(**asdict(fit), nodes=nodes, installed_on=installed_on))
     return FleetOfferView(**asdict(entry_view(entry)), fits=fits)
-
-
-def _nodes_fit(fit: FitView, nodes: list[str], reported: Reported) -> NodesFitView:
-    having = {held.seen.node.name for held in reported.by_name.get(fit.build, ())}
-    installed_on = [name for name in nodes if name in having]
-    return NodesFitView(
-        verdict=fit.verdict,
-        build=fit.build,
-        installed=bool(installed_on),
-        reason=fit.reason,
-        would_fit=fit.would_fit,
-        nodes=nodes,
-        installed_on=installed_on,
-    )

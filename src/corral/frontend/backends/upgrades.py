@@ -12,14 +12,14 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke
-from corral.frontend.backends.catalogue import facts_of
+from corral.frontend.backends.catalogue import Lookups, facts_of
 from corral.frontend.backends.decide.backend import Inventory
 from corral.frontend.backends.decide.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare
-from corral.frontend.backends.inventory import InventoryKeeper, is_listed
+from corral.frontend.backends.inventory import InventoryKeeper, is_listed, may_have_backends
 from corral.frontend.backends.operations import BackendOperations
-from corral.frontend.backends.planning import Ask, Lookups
+from corral.frontend.backends.planning import Ask
 from corral.frontend.backends.store import UpgradeChecks
-from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.store.leases import Leader
@@ -100,15 +100,13 @@ class Upgrades:
         asked, self._is_asked_for = self._is_asked_for, False  # at once: whoever asks during a look wants another one
         has_looked = False
         try:
-            has_looked = (asked or await self._is_due()) and await self.look()
+            is_due = asked
+            if not asked and self._policy.period:
+                last = await self._checks.last()
+                is_due = last is None or self._clock.now() - last.at >= self._policy.period
+            has_looked = is_due and await self.look()
         finally:
             self._is_asked_for |= asked and not has_looked
-
-    async def _is_due(self) -> bool:
-        if not self._policy.period:
-            return False
-        last = await self._checks.last()
-        return last is None or self._clock.now() - last.at >= self._policy.period
 
     async def look(self) -> bool:
         """Ask nodes, galleries and registries now. False: another frontend is at it."""
@@ -121,10 +119,12 @@ class Upgrades:
 
     async def _look(self) -> None:
         at, last = self._clock.now(), await self._checks.last()
-        held = await self._reported()
+        nodes = await self._nodes()
+        await self._inventory.refresh([one.node.id for one in nodes if is_listed(one)], within=_FRESH_WITHIN)
+        held = _held(nodes, await self._inventory.known([one.node.id for one in nodes]))
         is_needed = any(_is_from_gallery(one) for holdings in held.values() for one in holdings)
         catalogue = await self._lookups.galleries.newest() if is_needed else BackendCatalogue()
-        wanted = [*_external(held), *(() if catalogue is None else _offered(held, catalogue))]
+        wanted = list(_wanted(held, catalogue or BackendCatalogue()))
         images = await facts_of([one.build for one in wanted], self._lookups.images)
         before = () if last is None else last.offers
         offers = [_offer(one, images.get(one.build.artefact), before, at) for one in wanted]
@@ -134,12 +134,6 @@ class Upgrades:
         await self._checks.put(Check(at=at, offers=tuple(offers), problem=problem))
         told = {"event": "upgrades.looked_for", "backends": len(offers), "images": len(images)}
         log.info("looked for newer versions of backends", extra=told)
-
-    async def _reported(self) -> HoldingsByBackend:
-        """What nodes have, by their words of just now, or else by their last."""
-        nodes = await self._nodes()
-        await self._inventory.refresh([one.node.id for one in nodes if is_listed(one)], within=_FRESH_WITHIN)
-        return _held(nodes, await self._inventory.known([one.node.id for one in nodes]))
 
     async def _upgrade(self) -> None:
         """What is outdated is asked for once: the same nodes and the same offer are the same operation."""
@@ -163,11 +157,7 @@ class Upgrades:
                 log.warning("%s is not upgraded: %s", one.backend, error, extra=shown)
 
     async def _nodes(self) -> list[SeenNode]:
-        return [one for one in await self._fleet.all() if _may_have_backends(one)]
-
-
-def _may_have_backends(seen: SeenNode) -> bool:
-    return seen.node.type is NodeType.BACKEND and seen.status is not NodeStatus.PENDING
+        return [one for one in await self._fleet.all() if may_have_backends(one)]
 
 
 def _held(nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> HoldingsByBackend:
@@ -185,18 +175,16 @@ def _is_from_gallery(holding: Holding) -> bool:
     return bool(url) and url != BUILT_IN_URL and not holding.entry.is_system
 
 
-def _offered(held: HoldingsByBackend, catalogue: BackendCatalogue) -> Iterator[_Wanted]:
-    for backend, holdings in held.items():
-        entry = catalogue.entry(backend) if any(map(_is_from_gallery, holdings)) else None
-        if entry is not None and not entry.is_meta and is_pulled(entry.artefact):
-            yield _Wanted(build=replace(entry, name=backend))
-
-
-def _external(held: HoldingsByBackend) -> Iterator[_Wanted]:
+def _wanted(held: HoldingsByBackend, catalogue: BackendCatalogue) -> Iterator[_Wanted]:
+    """Builds to look at: those at the uris that nodes have backends from, then those of galleries."""
     for backend, holdings in held.items():
         uris = {one.entry.uri for one in holdings if one.entry.uri and not one.entry.gallery_url}
         for uri in sorted(filter(is_pulled, uris)):
             yield _Wanted(build=GalleryEntry(name=backend, uri=uri), is_external=True)
+    for backend, holdings in held.items():
+        entry = catalogue.entry(backend) if any(map(_is_from_gallery, holdings)) else None
+        if entry is not None and not entry.is_meta and is_pulled(entry.artefact):
+            yield _Wanted(build=replace(entry, name=backend))
 
 
 def _offer(wanted: _Wanted, image: ImageFacts | None, before: Sequence[Offer], at: datetime) -> Offer:

@@ -106,7 +106,10 @@ class Broadcasts:
             await self._mark_start(operation)  # it goes on: a node is back, or somebody had it tried again
         await self._tell(operation, status, known)
         if status.processed and (before is None or not before.processed):
-            await self._invalidate(operation)
+            is_backend = operation.kind is IntentKind.BACKEND
+            about = subjects.INVALIDATE_BACKENDS if is_backend else subjects.INVALIDATE_MODELS
+            verb = Verb.DELETE if operation.verb.deletes else operation.verb  # LocalAI has no `remove`
+            await self._publish(about, Invalidation(element=operation.subject, op=verb.value, corral=self._sender))
         if status.processed and not status.error:
             await self.dismissed(operation.id)
 
@@ -119,23 +122,23 @@ class Broadcasts:
         )
         await self._publish(subjects.OPERATION_START, mark)
 
-    async def _invalidate(self, operation: Operation) -> None:
-        verb = operation.verb
-        is_backend = operation.kind is IntentKind.BACKEND
-        about = subjects.INVALIDATE_BACKENDS if is_backend else subjects.INVALIDATE_MODELS
-        word = Verb.DELETE if verb.deletes else verb  # the only one that LocalAI has for it
-        await self._publish(about, Invalidation(element=operation.subject, op=word.value, corral=self._sender))
-
     async def _tell(self, operation: Operation, status: OperationStatus, known: Mapping[NodeId, Progress]) -> None:
         self._told[operation.id] = status
         self._told.move_to_end(operation.id)
         while len(self._told) > _MOST_KEPT:
             self._told.popitem(last=False)
-        numbers = OperationNumbers(
-            frontend=self._sender.frontend,
-            nodes={node_id: _numbers(one) for node_id, one in known.items() if one.sequence},
-        )
-        told = OperationProgress(job_id=operation.id, status=status, corral=numbers)
+        numbers: dict[str, InstallBytes] = {
+            node_id: InstallBytes(
+                attempt=progress.attempt,
+                sequence=progress.sequence,
+                current=progress.current_bytes,
+                total=progress.total_bytes,
+            )
+            for node_id, progress in known.items()
+            if progress.sequence
+        }
+        corral = OperationNumbers(frontend=self._sender.frontend, nodes=numbers)
+        told = OperationProgress(job_id=operation.id, status=status, corral=corral)
         await self._publish(subjects.operation_progress(operation.id), told)
 
     async def _publish(self, subject: str, message: msgspec.Struct) -> None:
@@ -143,9 +146,3 @@ class Broadcasts:
             await self._bus.publish(subject, msgspec.json.encode(message))
         except CorralError as error:
             log.debug("other frontends were not told", extra={"event": "broadcast.unheard", "reason": str(error)})
-
-
-def _numbers(known: Progress) -> InstallBytes:
-    return InstallBytes(
-        attempt=known.attempt, sequence=known.sequence, current=known.current_bytes, total=known.total_bytes
-    )

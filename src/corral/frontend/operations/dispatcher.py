@@ -162,9 +162,7 @@ class Dispatcher:
                     waiting = await self._stores.intents.waiting(now=now, until=now + self._policy.lease)
                     if not waiting.is_due:
                         return None if waiting.next is None else max(waiting.next - now, _NOT_BEFORE)
-                while batch := await self.claim():
-                    for held, node in batch:
-                        group.create_task(self.work(held, node), name=f"{held.verb} {held.subject}")
+                await self._work_on_all(group)
                 return _BUSY_PERIOD
 
             await poke_or_period(step, poke=self.poke, clock=self._clock, period=PERIOD, name="dispatcher")
@@ -172,9 +170,12 @@ class Dispatcher:
     async def tick(self) -> None:
         """Work on all that is due, to its end."""
         async with asyncio.TaskGroup() as group:
-            while batch := await self.claim():
-                for held, node in batch:
-                    group.create_task(self.work(held, node), name=f"{held.verb} {held.subject}")
+            await self._work_on_all(group)
+
+    async def _work_on_all(self, group: asyncio.TaskGroup) -> None:
+        while batch := await self.claim():
+            for held, node in batch:
+                group.create_task(self.work(held, node), name=f"{held.verb} {held.subject}")
 
     async def claim(self) -> list[tuple[Intent, Node | None]]:
         """Take what is due and nobody works on. None is a node that was removed a moment ago."""
@@ -253,11 +254,8 @@ class Dispatcher:
             await self._kind(intent).after(intent, refusal.stopped, is_corral=is_corral)
         except CorralError as trouble:
             return intent_steps.unheard(intent, trouble.message, self._clock.now(), self._policy), None
-        return await self._judge(intent_steps.heard(intent, is_corral=is_corral), error)
-
-    async def _judge(self, intent: Intent, error: str | None) -> tuple[Intent, Report | None]:
-        """The node answered; what it has decides."""
-        evidence = await self._look(intent)
+        intent = intent_steps.heard(intent, is_corral=is_corral)
+        evidence = await self._look(intent)  # the node answered; what it has decides
         now = self._clock.now()
         if isinstance(evidence, Intent):
             return intent_steps.answered_unseen(intent, error, now, self._policy), None
@@ -303,7 +301,9 @@ class Dispatcher:
     async def _welcome(self, happened: Sequence[Event]) -> None:
         back = {one.node_id for one in happened if one.node_id is not None and _is_return(one)}
         heard = {one.node_id for one in happened if one.node_id is not None and _is_healed(one)} - back
-        await self._give_up_on_earlier_lives(back & self._requests.nodes)
+        waited_for = back & self._requests.nodes
+        for node in (await self._stores.nodes.load_many(waited_for)).values() if waited_for else ():
+            self._requests.give_up(node.id, life=node.facts.incarnation)
         at, woken = self._clock.now(), 0
         if back:
             woken += await self._stores.intents.wake(sorted(back), at=at)
@@ -312,10 +312,6 @@ class Dispatcher:
             woken += await self._stores.intents.wake_unmissed(sorted(heard), at=at)
         if woken:
             self.poke.ring()
-
-    async def _give_up_on_earlier_lives(self, ids: set[NodeId]) -> None:
-        for node in (await self._stores.nodes.load_many(ids)).values() if ids else ():
-            self._requests.give_up(node.id, life=node.facts.incarnation)
 
 
 def _is_return(event: Event) -> bool:

@@ -134,15 +134,18 @@ class ProgressBoard:
                 del self._looked_until[operation]
                 await self._stop_listening(operation)
 
-    def _is_wanted(self, operation: OperationId) -> bool:
-        return self._followers[operation] > 0 or operation in self._looked_until
-
     async def _listen(self, operation: OperationId) -> None:
         if operation in self._heard:
             return
 
         async def on_message(message: Message) -> None:
-            self._take(operation, message)
+            try:
+                told = go_json.decode(message.data, InstallProgress)
+            except InvalidInput as error:
+                log.debug("progress ignored: %s", error, extra={"event": "progress.ignored"})
+                return
+            if self._merge(operation, subjects.node_of(message.subject), _progress(told, told.corral)):
+                self.changed(operation)
 
         self._heard[operation] = None
         subscription: Subscription | None = None
@@ -157,21 +160,12 @@ class ProgressBoard:
         await self._stop_listening(operation)
 
     async def _stop_listening(self, operation: OperationId) -> None:
-        if self._is_wanted(operation):
+        if self._followers[operation] > 0 or operation in self._looked_until:
             return
         self._followers.pop(operation, None)
         if (subscription := self._heard.get(operation)) is not None:
             del self._heard[operation]
             await subscription.close()
-
-    def _take(self, operation: OperationId, message: Message) -> None:
-        try:
-            told = go_json.decode(message.data, InstallProgress)
-        except InvalidInput as error:
-            log.debug("progress ignored: %s", error, extra={"event": "progress.ignored"})
-            return
-        if self._merge(operation, subjects.node_of(message.subject), _progress(told, told.corral)):
-            self.changed(operation)
 
     def _merge(self, operation: OperationId, node_id: NodeId, told: Progress) -> bool:
         nodes = self._of(operation)
@@ -188,7 +182,7 @@ class ProgressBoard:
 
 
 def _progress(told: InstallProgress | NodeProgress, numbers: InstallBytes | None) -> Progress:
-    """Of LocalAI's workers the words are read: they tell no numbers."""
+    """The progress that a node or another frontend reports. LocalAI's workers send no numbers: their words are read."""
     return Progress(
         attempt=0 if numbers is None else numbers.attempt,
         sequence=0 if numbers is None else numbers.sequence,

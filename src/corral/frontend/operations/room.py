@@ -13,7 +13,6 @@ from corral.frontend.operations.dispatcher import RETURNS_PERIOD, Dispatcher, Di
 from corral.frontend.operations.peers import PeerOperations
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.service import HOUSEKEEPING_PERIOD, CancelGuard, Housekeeping, Operations, Retention
-from corral.frontend.operations.shapes import operation_view
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.operations.watch import OperationWatch
@@ -72,7 +71,7 @@ class OperationsRoom:
             dispatcher=Dispatcher(dispatch_stores, board, nodes.fleet, clock, policy, poke=due),
             progress=board,
             broadcasts=broadcasts,
-            watch=OperationWatch(service, board, clock, frontend=frontend_id, view_of=operation_view),
+            watch=OperationWatch(service, board, clock, frontend=frontend_id),
             peers=PeerOperations(service, board, clock, frontend=frontend_id),
             housekeeping=Housekeeping(
                 record.events, stores.operations, foundation.leader, nodes.registry, clock, retention=retention

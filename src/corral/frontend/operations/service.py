@@ -110,7 +110,14 @@ class Operations:
 
         Overtaken when an intent is not of the generation that was `seen`.
         """
-        stored = await self._stored(prepared, seen)
+        events = [started_event(prepared.operation)]
+        for left in reversed(range(_TRIES)):
+            try:
+                stored = await self._store.start(prepared.operation, prepared.intents, events=events, seen=seen)
+                break
+            except ConstraintViolated:
+                if not left:
+                    raise
         await self.tell([stored] if stored.id == prepared.operation.id else [])
         return stored
 
@@ -120,16 +127,6 @@ class Operations:
         await self._feed.announce()
         for operation in started:
             await self._broadcasts.accepted(operation)
-
-    async def _stored(self, prepared: Prepared, seen: Generations | None) -> Operation:
-        events = [started_event(prepared.operation)]
-        for left in reversed(range(_TRIES)):
-            try:
-                return await self._store.start(prepared.operation, prepared.intents, events=events, seen=seen)
-            except ConstraintViolated:
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
 
     # What is there.
 
@@ -165,7 +162,16 @@ class Operations:
 
         Conflict when a fleet rule demands it: that would only ask for it again.
         """
-        await self._refuse_to_cancel_what_is_demanded(id, nodes)
+        operation = await self._store.get(id)
+        if operation is not None:
+            left = [
+                target
+                for target in operation.targets
+                if target.status not in FINAL and (nodes is None or target.node_id in nodes)
+            ]
+            known = await self._fleet.some([target.node_id for target in left])
+            there = [(known[target.node_id], target) for target in left if target.node_id in known]
+            await self._guard.refuse_cancel(operation, there)
         changed = await self.take_back(id, by=by, nodes=nodes)
         if nodes is None:
             await self._broadcasts.cancelled(id)
@@ -184,15 +190,6 @@ class Operations:
             self._progress.changed(id)
             await self._feed.announce()
         return changed
-
-    async def _refuse_to_cancel_what_is_demanded(self, id: OperationId, nodes: Sequence[NodeId] | None) -> None:
-        operation = await self._store.get(id)
-        if operation is None:
-            return
-        left = [one for one in operation.targets if one.status not in FINAL and (nodes is None or one.node_id in nodes)]
-        known = await self._fleet.some([one.node_id for one in left])
-        there = [(known[one.node_id], one) for one in left if one.node_id in known]
-        await self._guard.refuse_cancel(operation, there)
 
     async def retry(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
         """Try again at once what failed or is blocked; returns those intents."""
@@ -226,7 +223,33 @@ class Operations:
 
 def prepare(request: OperationRequest, planned: Sequence[PlannedTarget], now: datetime) -> Prepared:
     """The operation with its targets and intents, accepted now."""
-    wanted = [_intent(request, one, now) for one in planned]
+    wanted, targets = [], []
+    for plan in planned:
+        intent = Intent(
+            node_id=plan.node.node.id,
+            verb=request.verb,
+            subject=plan.subject,
+            payload=plan.payload,
+            operation_id=request.id,
+            state=IntentState.BLOCKED if plan.hindrance else IntentState.OPEN,
+            reason=plan.hindrance,
+            accepted_at=now,
+            changed_at=now,
+            next_try=now + request.delay,
+            waits_for_node=not plan.hindrance and plan.node.status in _AWAY,
+        )
+        target = Target(
+            operation_id=request.id,
+            node_id=intent.node_id,
+            node_name=plan.node.node.name,
+            subject=intent.subject,
+            status=status_of(intent),
+            waits_for_node=intent.waits_for_node,
+            reason=intent.reason,
+            changed_at=now,
+        )
+        wanted.append(intent)
+        targets.append(target)
     operation = Operation(
         id=request.id,
         verb=request.verb,
@@ -236,38 +259,9 @@ def prepare(request: OperationRequest, planned: Sequence[PlannedTarget], now: da
         accepted_at=now,
         node_id=request.node_id,
         idempotency_key=request.idempotency_key,
-        targets=tuple(_target(one, intent, now) for one, intent in zip(planned, wanted, strict=True)),
+        targets=tuple(targets),
     )
     return Prepared(operation=operation, intents=wanted)
-
-
-def _intent(request: OperationRequest, planned: PlannedTarget, now: datetime) -> Intent:
-    return Intent(
-        node_id=planned.node.node.id,
-        verb=request.verb,
-        subject=planned.subject,
-        payload=planned.payload,
-        operation_id=request.id,
-        state=IntentState.BLOCKED if planned.hindrance else IntentState.OPEN,
-        reason=planned.hindrance,
-        accepted_at=now,
-        changed_at=now,
-        next_try=now + request.delay,
-        waits_for_node=not planned.hindrance and planned.node.status in _AWAY,
-    )
-
-
-def _target(planned: PlannedTarget, intent: Intent, now: datetime) -> Target:
-    return Target(
-        operation_id=intent.operation_id,
-        node_id=intent.node_id,
-        node_name=planned.node.node.name,
-        subject=intent.subject,
-        status=status_of(intent),
-        waits_for_node=intent.waits_for_node,
-        reason=intent.reason,
-        changed_at=now,
-    )
 
 
 def started_event(operation: Operation) -> Event:

@@ -31,8 +31,7 @@ from corral.wire.broadcasts import NodeProgress, NodeProgressStatus, OperationSt
 from corral.wire.go_json import format_time
 from corral.wire.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
 
-Told = Mapping[NodeId, Progress]
-"""The progress of an operation, by node."""
+ProgressByNode = Mapping[NodeId, Progress]
 _QUEUED: Final = "queued"
 _COMPAT: Final = {
     TargetStatus.QUEUED: NodeProgressStatus.QUEUED,
@@ -52,10 +51,10 @@ _OUTCOMES: Final = {
 }
 
 
-def operation_view(operation: Operation, told: Told, now: float) -> OperationView:
+def operation_view(operation: Operation, progress: ProgressByNode, now: float) -> OperationView:
     """`now` is of the clock that progress was heard by."""
     targets = [
-        _target_view(operation, one, shown_progress(one, told.get(one.node_id, NO_PROGRESS)), now)
+        _target_view(operation, one, shown_progress(one, progress.get(one.node_id, NO_PROGRESS)), now)
         for one in operation.targets
     ]
     return OperationView(
@@ -64,7 +63,7 @@ def operation_view(operation: Operation, told: Told, now: float) -> OperationVie
         backend=operation.subject,
         uri=operation.payload.get("uri", ""),  # of all kinds only backends have one
         state=operation.state.value,
-        progress=round(_overall(operation, told), 1),
+        progress=round(_overall(operation, progress), 1),
         asked_by=operation.asked_by,
         accepted_at=format_time(operation.accepted_at),
         changed_at=format_time(operation.changed_at),
@@ -100,29 +99,29 @@ def _target_view(operation: Operation, target: Target, progress: Progress, now: 
     )
 
 
-def _overall(operation: Operation, told: Told) -> float:
-    return overall([(target, told.get(target.node_id, NO_PROGRESS)) for target in operation.targets])
+def _overall(operation: Operation, progress: ProgressByNode) -> float:
+    return overall([(target, progress.get(target.node_id, NO_PROGRESS)) for target in operation.targets])
 
 
 # LocalAI's.
 
 
-def operation_status(operation: Operation, told: Told) -> OperationStatus:
+def operation_status(operation: Operation, progress: ProgressByNode) -> OperationStatus:
     """LocalAI's whole status of an operation; its other forms are made of it."""
     status, is_deletion = compat_status(operation), operation.verb.deletes
     busy = [
-        told[target.node_id]
+        progress[target.node_id]
         for target in operation.targets
-        if target.status is TargetStatus.DOWNLOADING and target.node_id in told
+        if target.status is TargetStatus.DOWNLOADING and target.node_id in progress
     ]
-    current = max(busy, key=lambda progress: progress.percentage, default=NO_PROGRESS)
+    current = max(busy, key=lambda one: one.percentage, default=NO_PROGRESS)
     return OperationStatus(
         deletion=is_deletion,
         file_name=current.file_name,
         error=status.error,
         processed=status.processed,
         message=status.message if status.processed else current.phase or status.message,
-        progress=100 if status.completed else _whole(_overall(operation, told)),
+        progress=100 if status.completed else _whole(_overall(operation, progress)),
         phase=_QUEUED if status.is_queued else "",
         current_bytes=current.current_bytes,
         total_bytes=current.total_bytes,
@@ -131,7 +130,7 @@ def operation_status(operation: Operation, told: Told) -> OperationStatus:
         gallery_element_name=operation.subject if status.completed or status.is_queued else "",
         cancelled=status.cancelled,
         cancellable=not status.processed and not is_deletion,
-        nodes=node_rows(operation, told),
+        nodes=node_rows(operation, progress),
     )
 
 
@@ -140,22 +139,22 @@ def cache_key(operation: Operation) -> str:
     return f"node:{operation.node_id}:{operation.subject}" if operation.node_id else operation.subject
 
 
-def node_rows(operation: Operation, told: Told) -> list[NodeProgress]:
+def node_rows(operation: Operation, progress: ProgressByNode) -> list[NodeProgress]:
     """By the names of the nodes. What is over shows no share, as LocalAI's do not."""
     rows = []
     for target in operation.targets:
         status = _COMPAT[target.status]
         is_moving = status is NodeProgressStatus.DOWNLOADING
-        progress = told.get(target.node_id, NO_PROGRESS) if is_moving else NO_PROGRESS
+        current = progress.get(target.node_id, NO_PROGRESS) if is_moving else NO_PROGRESS
         row = NodeProgress(
             node_id=target.node_id,
             node_name=target.node_name,
             status=status.value,
-            file_name=progress.file_name,
-            current=progress.current,
-            total=progress.total,
-            percentage=_whole(progress.percentage),
-            phase=progress.phase,
+            file_name=current.file_name,
+            current=current.current,
+            total=current.total,
+            percentage=_whole(current.percentage),
+            phase=current.phase,
             error=sentence(target.reason) if status is NodeProgressStatus.ERROR else "",
         )
         rows.append(row)
@@ -173,9 +172,9 @@ def is_listed(operation: Operation) -> bool:
     return not status.processed or bool(status.error)
 
 
-def operation_item(operation: Operation, told: Told) -> OperationItem:
+def operation_item(operation: Operation, progress: ProgressByNode) -> OperationItem:
     """Named by the backend, also when it is about one node: that is told beside it."""
-    status = operation_status(operation, told)
+    status = operation_status(operation, progress)
     return replace(
         _item(status),
         id=operation.subject,

@@ -5,7 +5,6 @@ Nothing is kept for any reader. What it gets follows from the number that it had
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -18,7 +17,7 @@ from corral.base.ids import FrontendId, OperationId
 from corral.frontend.operations.decide.operation import Operation, OperationState
 from corral.frontend.operations.progress import ALL, ProgressBoard
 from corral.frontend.operations.service import Operations
-from corral.frontend.operations.shapes import Told
+from corral.frontend.operations.shapes import operation_view
 from corral.wire.operation_views import OperationUpdate, OperationView
 
 _GAP: Final = 0.2
@@ -52,21 +51,11 @@ class _Seen:
 
 
 class OperationWatch:
-    def __init__(
-        self,
-        operations: Operations,
-        progress: ProgressBoard,
-        clock: Clock,
-        *,
-        frontend: FrontendId,
-        view_of: Callable[[Operation, Told, float], OperationView],
-    ) -> None:
-        """`view_of` makes the form in which readers get an operation; its last argument is the monotonic time."""
+    def __init__(self, operations: Operations, progress: ProgressBoard, clock: Clock, *, frontend: FrontendId) -> None:
         self._operations = operations
         self._progress = progress
         self._clock = clock
         self._frontend = frontend
-        self._view_of = view_of
         self._seen: OrderedDict[OperationId, _Seen] = OrderedDict()
         self._looked: dict[OperationId | None, float] = {}
         self._current: list[OperationId] = []
@@ -103,7 +92,7 @@ class OperationWatch:
             return self._news([id], place.version)
 
     async def all(self, place: WatchCursor) -> list[OperationUpdate]:
-        """The same of all that are not over, and the end of those that were not when the reader was at its place."""
+        """What is new of all operations that are not over, and the end of those that were not at the reader's place."""
         async with self._looking:
             if self._is_due(ALL):
                 await self._look_at_all()
@@ -124,13 +113,10 @@ class OperationWatch:
         before, self._current = self._current, [one.id for one in current]
         for id in before:
             if id not in self._current:
-                await self._take_end(id)
-
-    async def _take_end(self, id: OperationId) -> None:
-        try:
-            self._take(await self._operations.get(id))
-        except NotFound:
-            self._seen.pop(id, None)
+                try:
+                    self._take(await self._operations.get(id))
+                except NotFound:
+                    self._seen.pop(id, None)
 
     async def _changed_since(self, at: datetime) -> list[OperationId]:
         newest = await self._operations.newest(limit=_MISSED)
@@ -154,7 +140,7 @@ class OperationWatch:
 
     def _take(self, operation: Operation) -> None:
         """Compare with the look before, and number what is new."""
-        view = self._view_of(operation, self._progress.look(operation), self._clock.monotonic())
+        view = operation_view(operation, self._progress.look(operation), self._clock.monotonic())
         known = self._seen.get(operation.id)
         if known is not None and known.view == view:
             return

@@ -11,10 +11,11 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
+from corral.frontend.backends.catalogue import CatalogueSource, NoCatalogue
 from corral.frontend.backends.decide.backend import Artefact, Inventory, traits_of
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.operations import BackendOperations
-from corral.frontend.backends.planning import Ask, CatalogueSource, NoCatalogue
+from corral.frontend.backends.planning import Ask
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.operations.decide.intent import Intent, IntentKey, IntentKind, IntentState, Verb

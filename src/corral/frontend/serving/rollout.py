@@ -8,8 +8,8 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, ReplicaId
+from corral.frontend.backends.catalogue import CatalogueSource
 from corral.frontend.backends.decide.backend import Wish, traits_of, wish_of
-from corral.frontend.backends.planning import CatalogueSource
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import Node, NodeStatus

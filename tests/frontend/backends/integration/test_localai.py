@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus
-from corral.frontend.backends.planning import Lookups
+from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from corral.bus.port import Bus
-from corral.frontend.backends.catalogue import GalleryCatalogue
-from corral.frontend.backends.planning import Lookups
+from corral.frontend.backends.catalogue import GalleryCatalogue, Lookups
 from corral.frontend.store.db import Database
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries

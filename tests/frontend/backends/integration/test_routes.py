@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus, Message
-from corral.frontend.backends.planning import Lookups
+from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.store.db import Database
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.gallery import GalleryEntry, GallerySource

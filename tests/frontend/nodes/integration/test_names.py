@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.frontend.backends.catalogue import GalleryCatalogue
+from corral.frontend.backends.catalogue import GalleryCatalogue, Lookups
 from corral.frontend.backends.operations import BackendOperations
-from corral.frontend.backends.planning import Ask, Lookups, Planner
+from corral.frontend.backends.planning import Ask, Planner
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, TargetStatus
 from corral.frontend.operations.decide.reasons import sentence

@@ -270,7 +270,7 @@ async def test_a_frontend_that_does_not_listen_knows_the_progress_from_another_o
 
 async def test_what_nobody_understands_is_ignored(world: World) -> None:
     context = world.control.context
-    for handler in {**context.operations.peers.handlers(), **context.operations.staging.handlers()}.values():
+    for handler in context.operations.peers.handlers().values():
         for nonsense in (b"", b"[]", b"null", b'{"job_id": 7, "id": 7, "element": 7}', b'{"status": null}'):
             await handler(Message(subject="gallery.x.progress", data=nonsense, reply=_nowhere))
     assert world.control.context.operations.peers.listed() == []

@@ -210,10 +210,8 @@ async def test_a_reply_that_nobody_heard_still_brings_the_replica_back(world: Wo
     # Everything up to the request is stored; then this frontend is gone, and the node carries the request out.
     (held,) = await world.control.context.operations.dispatcher.claim()
     assert held[1] is not None
-    assert (
-        await world.control.context.operations.dispatcher._kinds[held[0].kind].hold(held[0], held[1], replaces=True)
-        == ""
-    )
+    kind = world.control.context.operations.dispatcher._kinds[held[0].kind]
+    assert await kind.hold(held[0], held[1], replaces=True) is None
     worker.put("echo")
     worker.processes.clear()
 

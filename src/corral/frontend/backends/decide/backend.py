@@ -167,15 +167,11 @@ def with_alias_kept(new: Intent, old: Intent) -> Payload:
     if new.verb.deletes or not is_there:
         return new.payload
     artefact, replaced = artefact_of(new.payload), artefact_of(old.payload)
-    is_upgrade_of_other = new.verb is Verb.UPGRADE and not _may_be_same(artefact.uri, replaced.uri)
-    if artefact.alias or is_upgrade_of_other:
+    # An empty uri can be any source.
+    is_other = bool(artefact.uri and replaced.uri) and not is_same_source(artefact.uri, replaced.uri)
+    if artefact.alias or (new.verb is Verb.UPGRADE and is_other):
         return new.payload
     return payload_of(replace(artefact, alias=replaced.alias))
-
-
-def _may_be_same(uri: str, other: str) -> bool:
-    """Whether two uris can name the same source; an empty one can be any."""
-    return not uri or not other or is_same_source(uri, other)
 
 
 def prove(wish: Wish, inventory: Inventory, before: Before | None) -> Proof:

@@ -13,7 +13,7 @@ from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.backends.decide.gallery_page import PageQuery
 from corral.frontend.backends.decide.upgrades import Comparison, Judged
-from corral.frontend.backends.inventory import is_listed
+from corral.frontend.backends.inventory import is_listed, may_have_backends
 from corral.frontend.backends.shapes import (
     Reported,
     available_backends,
@@ -26,7 +26,7 @@ from corral.frontend.backends.shapes import (
     repositories,
 )
 from corral.frontend.backends.upgrades import Findings
-from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
 from corral.galleries.catalogue import DEFAULT, BackendCatalogue
 from corral.galleries.readings import Readings
 from corral.wire.backends import Gallery
@@ -59,7 +59,7 @@ async def list_installed(context: AdminContext, request: Request, caller: Caller
 
 
 async def list_native(context: AdminContext, request: Request, caller: Caller) -> Response:
-    nodes = [one for one in await context.nodes.fleet.all() if _may_have_backends(one)]
+    nodes = [one for one in await context.nodes.fleet.all() if may_have_backends(one)]
     return answer(fleet_backends(await _reports_of(context, request, nodes)))
 
 
@@ -118,7 +118,7 @@ async def _readings(context: AdminContext, *, newest: bool) -> Readings:
 
 async def _fleet(context: AdminContext) -> Reported:
     """Nodes that may have backends, with what they said last."""
-    nodes = [one for one in await context.nodes.fleet.all() if _may_have_backends(one)]
+    nodes = [one for one in await context.nodes.fleet.all() if may_have_backends(one)]
     known = await context.backends.inventory.known([one.node.id for one in nodes])
     return Reported(nodes=nodes, known=known, at=context.clock.now())
 
@@ -141,10 +141,6 @@ async def _reports_of(context: AdminContext, request: Request, nodes: Sequence[S
         await context.backends.inventory.refresh([one.node.id for one in nodes if is_listed(one)])
     known = await context.backends.inventory.known([one.node.id for one in nodes])
     return Reported(nodes=nodes, known=known, at=context.clock.now())
-
-
-def _may_have_backends(seen: SeenNode) -> bool:
-    return seen.node.type is NodeType.BACKEND and seen.status is not NodeStatus.PENDING
 
 
 # What is outdated. No route waits for galleries or registries.
@@ -172,12 +168,10 @@ async def check_upgrades(context: AdminContext, request: Request, caller: Caller
 
 def _info(compared: Comparison) -> UpgradeInfo:
     version, digest = compared.usual
-    drift = []
-    for holding in (judged.holding for judged in compared.differing):
-        node_version, node_digest = holding.build
-        drift.append(
-            NodeDrift(node_id=holding.node_id, node_name=holding.node_name, version=node_version, digest=node_digest)
-        )
+    drift = [
+        NodeDrift(node_id=has.node_id, node_name=has.node_name, version=has.entry.version, digest=has.entry.digest)
+        for has in (judged.holding for judged in compared.differing)
+    ]
     return UpgradeInfo(
         backend_name=compared.backend,
         installed_version=version,

@@ -107,15 +107,10 @@ def status_of(intent: Intent) -> TargetStatus:
             return TargetStatus.BLOCKED
         case IntentState.CANCELLED:
             return TargetStatus.CANCELLED
+        case IntentState.OPEN if intent.outstanding is None:
+            return TargetStatus.ERROR if intent.attempts else TargetStatus.QUEUED
         case IntentState.OPEN:
-            return _status_of_open(intent)
-
-
-def _status_of_open(intent: Intent) -> TargetStatus:
-    sent = intent.outstanding
-    if sent is None:
-        return TargetStatus.ERROR if intent.attempts else TargetStatus.QUEUED
-    return TargetStatus.RUNNING_ON_WORKER if sent.is_late else TargetStatus.DOWNLOADING
+            return TargetStatus.RUNNING_ON_WORKER if intent.outstanding.is_late else TargetStatus.DOWNLOADING
 
 
 UNDER_WAY: Final = frozenset({TargetStatus.QUEUED, TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER})

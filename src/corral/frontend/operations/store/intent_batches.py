@@ -24,10 +24,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.frontend.operations.decide.intent import Before, Intent, IntentKey, IntentState, Outstanding, Verb
+from corral.base.ids import LeaseToken
+from corral.frontend.operations.decide.intent import Intent, IntentKey
 from corral.frontend.operations.decide.operation import FINAL, Target, TargetStatus, status_of
-from corral.frontend.operations.decide.reasons import Reason
 from corral.frontend.store.dialect import RowSet, same
 from corral.frontend.store.schema import intents as intents_table
 from corral.frontend.store.schema import operation_targets
@@ -38,9 +37,15 @@ def document(value: object) -> Any:
     return None if value is None else msgspec.to_builtins(value, order="sorted")
 
 
-def intent_values(intent: Intent) -> dict[str, object]:
-    """What changes in the life of one generation, apart from its lease."""
+def intent_row(intent: Intent) -> dict[str, object]:
     return {
+        "node_id": intent.node_id,
+        "kind": intent.kind.value,
+        "subject": intent.subject,
+        "generation": intent.generation,
+        "operation_id": intent.operation_id,
+        "verb": intent.verb.value,
+        "accepted_at": intent.accepted_at,
         "payload": dict(intent.payload),
         "state": intent.state.value,
         "before": document(intent.before),
@@ -52,85 +57,22 @@ def intent_values(intent: Intent) -> dict[str, object]:
         "waits_for_node": int(intent.waits_for_node),
         "reason": document(intent.reason),
         "changed_at": intent.changed_at,
-    }
-
-
-def intent_row(intent: Intent) -> dict[str, object]:
-    return {
-        **intent_values(intent),
-        "node_id": intent.node_id,
-        "kind": intent.kind.value,
-        "subject": intent.subject,
-        "generation": intent.generation,
-        "operation_id": intent.operation_id,
-        "verb": intent.verb.value,
-        "accepted_at": intent.accepted_at,
         "lease_token": intent.lease_token,
         "lease_until": intent.lease_until,
     }
 
 
+def values_of(row: Row[Any]) -> dict[str, Any]:
+    """The columns of a row by their names, which are plain strings here."""
+    return {str(name): value for name, value in row._mapping.items()}
+
+
 def intent_of(row: Row[Any]) -> Intent:
-    return Intent(
-        node_id=NodeId(row.node_id),
-        verb=Verb(row.verb),
-        subject=row.subject,
-        payload=row.payload,
-        operation_id=OperationId(row.operation_id),
-        generation=row.generation,
-        state=IntentState(row.state),
-        accepted_at=row.accepted_at,
-        changed_at=row.changed_at,
-        before=None if row.before is None else msgspec.convert(row.before, Before),
-        outstanding=None if row.outstanding is None else msgspec.convert(row.outstanding, Outstanding),
-        doubt=None if row.doubt is None else msgspec.convert(row.doubt, Outstanding),
-        attempts=row.attempts,
-        misses=row.misses,
-        next_try=row.next_try,
-        waits_for_node=bool(row.waits_for_node),
-        reason=None if row.reason is None else msgspec.convert(row.reason, Reason),
-        lease_token=row.lease_token,
-        lease_until=row.lease_until,
-    )
-
-
-def target_values(intent: Intent) -> dict[str, object]:
-    """How the target of an intent's own operation stands."""
-    return {
-        "status": status_of(intent).value,
-        "waits_for_node": int(intent.waits_for_node),
-        "reason": document(intent.reason),
-        "attempts": intent.attempts,
-        "changed_at": intent.changed_at,
-    }
-
-
-def target_row(target: Target) -> dict[str, object]:
-    return {
-        "operation_id": target.operation_id,
-        "node_id": target.node_id,
-        "node_name": target.node_name,
-        "subject": target.subject,
-        "status": target.status.value,
-        "waits_for_node": int(target.waits_for_node),
-        "reason": document(target.reason),
-        "attempts": target.attempts,
-        "changed_at": target.changed_at,
-    }
+    return msgspec.convert({**values_of(row), "waits_for_node": bool(row.waits_for_node)}, Intent)
 
 
 def target_of(row: Row[Any]) -> Target:
-    return Target(
-        operation_id=OperationId(row.operation_id),
-        node_id=NodeId(row.node_id),
-        node_name=row.node_name,
-        subject=row.subject,
-        status=TargetStatus(row.status),
-        waits_for_node=bool(row.waits_for_node),
-        reason=None if row.reason is None else msgspec.convert(row.reason, Reason),
-        attempts=row.attempts,
-        changed_at=row.changed_at,
-    )
+    return msgspec.convert({**values_of(row), "waits_for_node": bool(row.waits_for_node)}, Target)
 
 
 _PLACE: Final = ("node_id", "kind", "subject")
@@ -158,7 +100,7 @@ def in_order(statement: Select[Any]) -> Select[Any]:
 
 
 def locked_places(which: ColumnElement[bool]) -> ColumnElement[bool]:
-    """The same rows as the condition says, locked in order first: for an update of all that match."""
+    """A condition for an update: the rows that match `which`, locked in order first."""
     return _AT.in_(in_order(select(*_AT.clauses).where(which)))
 
 
@@ -170,7 +112,7 @@ async def locked(connection: AsyncConnection, places: Sequence[IntentKey]) -> li
 
 
 async def held(connection: AsyncConnection, places: Sequence[IntentKey]) -> list[Row[Any]]:
-    """The same, with no more of each than says whose it is, and of which generation."""
+    """Lock what is at these places, and return no more of each than says whose it is, and of which generation."""
     return list(await connection.execute(_hold(connection.dialect.name), _places(connection, places)))
 
 
@@ -191,27 +133,52 @@ async def replace_intents(connection: AsyncConnection, known: Sequence[IntentKey
     dialect = connection.dialect.name
     if known:
         await connection.execute(_delete_intents(dialect), _places(connection, known))
-    rows = [intent_row(one) for one in new]
-    await connection.execute(_insert_intents(dialect), _INTENTS.parameters(connection, rows))
+    statement = _insert(intents_table, _INTENTS, dialect)
+    await connection.execute(statement, _INTENTS.parameters(connection, [intent_row(intent) for intent in new]))
 
 
 async def write_intents(connection: AsyncConnection, changed: Sequence[Intent]) -> None:
     """All that changes in the life of one generation, and the lease; they are locked."""
     if changed:
-        rows = [intent_row(one) for one in changed]
+        rows = [intent_row(intent) for intent in changed]
         statement = _update_intents(connection.dialect.name)
         await connection.execute(statement, _INTENT_STATES.parameters(connection, rows))
 
 
 async def insert_targets(connection: AsyncConnection, targets: Sequence[Target]) -> None:
-    rows = [target_row(one) for one in targets]
-    await connection.execute(_insert_targets(connection.dialect.name), _TARGETS.parameters(connection, rows))
+    rows = [
+        {
+            "operation_id": target.operation_id,
+            "node_id": target.node_id,
+            "node_name": target.node_name,
+            "subject": target.subject,
+            "status": target.status.value,
+            "waits_for_node": int(target.waits_for_node),
+            "reason": document(target.reason),
+            "attempts": target.attempts,
+            "changed_at": target.changed_at,
+        }
+        for target in targets
+    ]
+    statement = _insert(operation_targets, _TARGETS, connection.dialect.name)
+    await connection.execute(statement, _TARGETS.parameters(connection, rows))
 
 
 async def write_targets(connection: AsyncConnection, changed: Sequence[Intent]) -> None:
     """The targets of the intents' own operations, apart from those that are over."""
     if changed:
-        rows = [{"operation_id": one.operation_id, "node_id": one.node_id, **target_values(one)} for one in changed]
+        rows = [
+            {
+                "operation_id": intent.operation_id,
+                "node_id": intent.node_id,
+                "status": status_of(intent).value,
+                "waits_for_node": int(intent.waits_for_node),
+                "reason": document(intent.reason),
+                "attempts": intent.attempts,
+                "changed_at": intent.changed_at,
+            }
+            for intent in changed
+        ]
         statement = _update_targets(connection.dialect.name)
         await connection.execute(statement, _TARGET_STATES.parameters(connection, rows))
 
@@ -264,15 +231,6 @@ def _delete_intents(dialect: str) -> Delete:
 
 
 @cache
-def _insert_intents(dialect: str) -> Insert:
-    return _insert(intents_table, _INTENTS, dialect)
-
-
-@cache
-def _insert_targets(dialect: str) -> Insert:
-    return _insert(operation_targets, _TARGETS, dialect)
-
-
 def _insert(table: Table, rows: RowSet, dialect: str) -> Insert:
     given = rows.table(dialect)
     names = [column.name for column in table.c]

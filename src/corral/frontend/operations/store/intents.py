@@ -145,8 +145,16 @@ class Intents:
             raise ValueError("two changes of one intent cannot be stored together")
         async with self._db.begin() as connection:
             rows = await held(connection, list(work))
-            ours = {_key_of(row): row for row in rows if row.lease_token == token}
-            wanted = {place for place, change in work.items() if _is_wanted(change, ours.get(place))}
+            ours = {
+                (NodeId(row.node_id), IntentKind(row.kind), str(row.subject)): row
+                for row in rows
+                if row.lease_token == token
+            }
+            wanted = {
+                place
+                for place, row in ours.items()
+                if row.generation == work[place].intent.generation and row.state == IntentState.OPEN.value
+            }
             stored = [_with_lease(work[place], ours[place]) for place in sorted(wanted)]
             late = {place: work[place] for place in sorted(ours.keys() - wanted)}
             await write_intents(connection, [*stored, *await _learned(connection, late)])
@@ -159,7 +167,7 @@ class Intents:
         return await self._wake(ids, at, intents_table.c.waits_for_node == 1)
 
     async def wake_unmissed(self, ids: Sequence[NodeId], *, at: datetime) -> int:
-        """The same for nodes that are heard again, apart from what found nobody listening: that keeps its pause."""
+        """These nodes are heard again: what waited for them is due, apart from what found nobody listening."""
         return await self._wake(ids, at, and_(intents_table.c.waits_for_node == 1, intents_table.c.misses == 0))
 
     async def _wake(self, ids: Sequence[NodeId], at: datetime, which: ColumnElement[bool]) -> int:
@@ -204,23 +212,14 @@ class Intents:
             return [intent_of(row) for row in await connection.execute(ordered)]
 
 
-def _key_of(row: Row[Any]) -> IntentKey:
-    return NodeId(row.node_id), IntentKind(row.kind), str(row.subject)
-
-
 def _due(now: datetime, until: datetime) -> ColumnElement[bool]:
-    """As `domain.intent.is_due` says it; a lease that is taken now ends at `until`."""
+    """As `is_due` of an intent says it; a lease that is taken now ends at `until`."""
     lease_until = intents_table.c.lease_until
     return and_(
         intents_table.c.state == IntentState.OPEN.value,
         or_(intents_table.c.next_try <= now, intents_table.c.changed_at > now + CLOCK_SKEW),
         or_(lease_until.is_(None), lease_until <= now, lease_until > until + CLOCK_SKEW),
     )
-
-
-def _is_wanted(change: IntentChange, ours: Row[Any] | None) -> bool:
-    """Whether what was worked on is still what is wanted there, and ours to change."""
-    return ours is not None and ours.generation == change.intent.generation and ours.state == IntentState.OPEN.value
 
 
 def _with_lease(change: IntentChange, ours: Row[Any]) -> Intent:
@@ -230,14 +229,14 @@ def _with_lease(change: IntentChange, ours: Row[Any]) -> Intent:
 
 async def _learned(connection: AsyncConnection, late: Mapping[IntentKey, IntentChange]) -> list[Intent]:
     """The intents that were superseded or cancelled while we worked, free again, with what they learn from that."""
-    known = [intent_of(row) for row in await locked(connection, list(late))]
-    free = [replace(one, lease_token=None, lease_until=None) for one in known]
-    return [_overtaken(one, late[one.key]) for one in free]
-
-
-def _overtaken(known: Intent, change: IntentChange) -> Intent:
-    """A request that was not sent teaches nothing."""
-    return known if change.keeps_lease else overtaken(known, change.intent, is_corral=change.is_corral)
+    learned = []
+    for row in await locked(connection, list(late)):
+        intent = replace(intent_of(row), lease_token=None, lease_until=None)
+        change = late[intent.key]
+        if not change.keeps_lease:  # a request that was not sent teaches nothing
+            intent = overtaken(intent, change.intent, is_corral=change.is_corral)
+        learned.append(intent)
+    return learned
 
 
 def _newest_reports(changes: Sequence[IntentChange]) -> dict[NodeId, Report]:

@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
-from corral.frontend.operations.decide.intent import Inherit, Intent, IntentKey, Verb, supersede
+from corral.frontend.operations.decide.intent import Inherit, Intent, IntentKey, supersede
 from corral.frontend.operations.decide.operation import FINAL, UNDER_WAY, Operation, Target
 from corral.frontend.operations.store.intent_batches import (
     in_order,
@@ -19,6 +20,7 @@ from corral.frontend.operations.store.intent_batches import (
     replace_intents,
     supersede_targets,
     target_of,
+    values_of,
     write_intents,
     write_targets,
 )
@@ -92,7 +94,7 @@ class OperationStore:
         return await self._page(true(), limit=limit, before=before)
 
     async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
-        """The same of those where nothing is under way, and of those that somebody has dismissed."""
+        """Operations of which nothing is under way, or that somebody has dismissed, newest first."""
         moving = select(operation_targets.c.operation_id).where(operation_targets.c.status.in_(_UNDER_WAY))
         over = or_(operations.c.id.not_in(moving), operations.c.dismissed_at.is_not(None))
         return await self._page(over, limit=limit, before=before)
@@ -100,7 +102,11 @@ class OperationStore:
     async def _page(
         self, which: ColumnElement[bool], *, limit: int, before: tuple[datetime, str] | None
     ) -> list[Operation]:
-        earlier = or_(operations.c.accepted_at < before[0], _same_time_before(before)) if before else true()
+        earlier: ColumnElement[bool] = true()
+        if before is not None:
+            at, id = before
+            same_time_before = and_(operations.c.accepted_at == at, operations.c.id < id)
+            earlier = or_(operations.c.accepted_at < at, same_time_before)
         newest = select(operations).order_by(operations.c.accepted_at.desc(), operations.c.id.desc())
         async with self._db.read() as connection:
             rows = (await connection.execute(newest.where(which, earlier).limit(limit))).all()
@@ -159,7 +165,18 @@ async def write_operations(
 ) -> None:
     """Operations of one moment, and the intents of all of them, of which each place has at most one."""
     for operation in started:
-        await connection.execute(insert(operations).values(_row(operation)))
+        row = {
+            "id": operation.id,
+            "verb": operation.verb.value,
+            "subject": operation.subject,
+            "payload": dict(operation.payload),
+            "asked_by": operation.asked_by,
+            "accepted_at": operation.accepted_at,
+            "node_id": operation.node_id,
+            "idempotency_key": operation.idempotency_key or None,
+            "dismissed_at": operation.dismissed_at,
+        }
+        await connection.execute(insert(operations).values(row))
     ordered = sorted(intents, key=lambda one: one.key)
     for start in range(0, len(ordered), _AT_ONCE):
         await _replace(connection, ordered[start : start + _AT_ONCE], inherit, seen)
@@ -195,8 +212,7 @@ async def _by_key(connection: AsyncConnection, key: str) -> Operation | None:
 
 async def _load_one(connection: AsyncConnection, which: ColumnElement[bool]) -> Operation | None:
     rows = (await connection.execute(select(operations).where(which))).all()
-    found = await _with_targets(connection, rows)
-    return found[0] if found else None
+    return next(iter(await _with_targets(connection, rows)), None)
 
 
 async def _with_targets(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[Operation]:
@@ -209,37 +225,10 @@ async def _with_targets(connection: AsyncConnection, rows: Sequence[Row[Any]]) -
     targets: dict[str, list[Target]] = {row.id: [] for row in rows}
     for row in await connection.execute(by_name):
         targets[row.operation_id].append(target_of(row))
-    return [_operation(row, targets[row.id]) for row in rows]
-
-
-def _same_time_before(before: tuple[datetime, str]) -> ColumnElement[bool]:
-    return and_(operations.c.accepted_at == before[0], operations.c.id < before[1])
-
-
-def _row(operation: Operation) -> dict[str, object]:
-    return {
-        "id": operation.id,
-        "verb": operation.verb.value,
-        "subject": operation.subject,
-        "payload": dict(operation.payload),
-        "asked_by": operation.asked_by,
-        "accepted_at": operation.accepted_at,
-        "node_id": operation.node_id,
-        "idempotency_key": operation.idempotency_key or None,
-        "dismissed_at": operation.dismissed_at,
-    }
-
-
-def _operation(row: Row[Any], targets: Sequence[Target]) -> Operation:
-    return Operation(
-        id=OperationId(row.id),
-        verb=Verb(row.verb),
-        subject=row.subject,
-        payload=row.payload,
-        asked_by=row.asked_by,
-        accepted_at=row.accepted_at,
-        node_id=None if row.node_id is None else NodeId(row.node_id),
-        idempotency_key=row.idempotency_key or "",
-        dismissed_at=row.dismissed_at,
-        targets=tuple(targets),
-    )
+    return [
+        msgspec.convert(
+            {**values_of(row), "idempotency_key": row.idempotency_key or "", "targets": tuple(targets[row.id])},
+            Operation,
+        )
+        for row in rows
+    ]
