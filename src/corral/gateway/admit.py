@@ -1,22 +1,88 @@
-"""Admission of a request: its API key, the model it names, and the fair queue for requests that have to wait.
+"""Admission of a request: its API key, and the model that it names in a JSON body or a multipart form.
 
-Reads the body only as far as routing needs. Everything else in it is passed on as the client wrote it.
+Reads the body only as far as routing needs. Everything else in it is passed on as the client wrote it, and the other
+parts of a form, such as megabytes of audio, are skipped without a copy.
 """
 
-from collections import deque
+import re
+from collections.abc import Iterable
 from hmac import compare_digest
-from typing import Final, Generic, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
 from corral.base.clock import Clock
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.gateway.answers import GatewayRefusal
-from corral.gateway.forms import model_in_form
 from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
 from corral.wire.keys import IMPLIED, Scope, hash_secret
 from corral.wire.view import KeyEntry
+
+_FORM: Final = re.compile(rb"content-type:\s*multipart/form-data\s*;(.*)", re.IGNORECASE | re.DOTALL)
+_BOUNDARY: Final = re.compile(rb'(?:^|;)\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE)
+_FIELD_NAME: Final = re.compile(
+    rb'content-disposition:\s*form-data\s*;(?:[^\r\n]*;)?\s*name="?([^";\r\n]*)', re.IGNORECASE
+)
+_HEAD_BYTES: Final = 16 * 1024
+_MOST_PARTS: Final = 256
+_MOST_LOOKALIKES: Final = 20_000
+"""Maximum number of byte sequences in one part that look like the delimiter. Honest clients choose a boundary
+without any."""
+_LINE_PADDING: Final = 64
+
+
+class _Delimiter(NamedTuple):
+    start: int
+    end: int
+    is_last: bool
+
+
+def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
+    """Return the field `model` of a form, or "" when it is missing. Raise `GatewayRefusal` for other bodies.
+
+    Each search starts where the last one ended, so the body is scanned once.
+    """
+    form = next((match for line in lines if (match := _FORM.fullmatch(line))), None)
+    if form is None:
+        raise GatewayRefusal(400, "the body must be multipart/form-data", code="invalid_body")
+    boundary = _BOUNDARY.search(form[1])
+    if boundary is None:
+        raise GatewayRefusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
+    mark = b"--" + (boundary[1] or boundary[2])
+    here = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
+    if here is None:
+        raise GatewayRefusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
+    for _ in range(_MOST_PARTS):
+        if here.is_last:
+            return ""
+        head_end = body.find(b"\r\n\r\n", here.end, here.end + _HEAD_BYTES)
+        following = _delimiter(b"\r\n" + mark, body, head_end) if head_end >= 0 else None
+        if following is None:
+            raise GatewayRefusal(400, "the form is cut off, or damaged", code="invalid_body")
+        name = _FIELD_NAME.search(body[here.end : head_end])
+        if name is not None and name[1] == b"model":
+            start = head_end + 4
+            return body[start : min(following.start, start + _HEAD_BYTES)].decode(errors="replace")
+        here = following
+    raise GatewayRefusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
+
+
+def _delimiter(mark: bytes, body: bytes, start: int) -> _Delimiter | None:
+    """Find the next delimiter from `start`. A delimiter ends with its line; anything longer is content of the part."""
+    for _ in range(_MOST_LOOKALIKES):
+        start = body.find(mark, start)
+        if start < 0:
+            return None
+        end = start + len(mark)
+        if body.startswith(b"--", end):
+            return _Delimiter(start, end, is_last=True)
+        line_end = body.find(b"\r\n", end, end + _LINE_PADDING)
+        if line_end >= 0 and not body[end:line_end].strip(b" \t"):
+            return _Delimiter(start, line_end, is_last=False)
+        start = end
+    raise GatewayRefusal(400, "the form's boundary occurs in its content", code="invalid_body")
+
 
 _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512
@@ -98,13 +164,18 @@ class RequestFields(msgspec.Struct, gc=False):
     def named(self) -> str:
         """Return the name of the requested model. Raise `GatewayRefusal` when the body has none."""
         if self.model is _ABSENT or self.model == _NULL:
-            return _named("")
+            raise _missing_model()
         if memoryview(self.model)[0] != _TEXT:
             raise GatewayRefusal(400, "`model` must be a string", code="invalid_type", param="model")
         try:
-            return _named(_text_decoder.decode(self.model))
+            name = _text_decoder.decode(self.model)
         except UNREADABLE_JSON as error:
             raise _not_json(error) from None
+        if not name:
+            raise _missing_model()
+        if len(name) > _MAX_NAME:
+            raise GatewayRefusal(404, "there is no model with such a long name", code="model_not_found", param="model")
+        return name
 
     def needs_care(self) -> bool:
         """Whether the request uses a feature that some engines ignore silently or answer wrongly."""
@@ -166,48 +237,5 @@ def asked_in_form(head: RequestHead, body: bytes) -> RequestFields:
     return RequestFields(model=msgspec.Raw(msgspec.json.encode(model_in_form(head.lines, body))))
 
 
-def _named(model: str) -> str:
-    if not model:
-        raise GatewayRefusal(400, "`model` is missing: name the model to ask", code="missing_model", param="model")
-    if len(model) > _MAX_NAME:
-        raise GatewayRefusal(404, "there is no model with such a long name", code="model_not_found", param="model")
-    return model
-
-
-W = TypeVar("W")
-
-
-class FairQueue(Generic[W]):
-    """Waiters in order of arrival, with owners taking turns: an owner with many requests does not delay the others."""
-
-    def __init__(self) -> None:
-        self._lines: dict[str, deque[W]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
-
-    def add(self, owner: str, waiter: W) -> None:
-        self._lines.setdefault(owner, deque()).append(waiter)
-
-    def first(self) -> W | None:
-        return next(iter(self._lines.values()))[0] if self._lines else None
-
-    def pop(self) -> W:
-        """Remove and return the first waiter. Its owner moves to the end of the line."""
-        owner, line = next(iter(self._lines.items()))
-        waiter = line.popleft()
-        del self._lines[owner]
-        if line:
-            self._lines[owner] = line
-        return waiter
-
-    def remove(self, owner: str, waiter: W) -> None:
-        """Remove a waiter; do nothing when it is not in the queue."""
-        line = self._lines.get(owner)
-        if line is not None and waiter in line:
-            line.remove(waiter)
-            if not line:
-                del self._lines[owner]
-
-    def all(self) -> list[W]:
-        return [waiter for line in self._lines.values() for waiter in line]
+def _missing_model() -> GatewayRefusal:
+    return GatewayRefusal(400, "`model` is missing: name the model to ask", code="missing_model", param="model")

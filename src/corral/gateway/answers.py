@@ -7,8 +7,7 @@ from typing import Final, Self
 
 import msgspec
 
-from corral.adapter.dialects.anthropic import anthropic_error
-from corral.adapter.dialects.engine_errors import error_type
+from corral.adapter.dialects.engine_errors import anthropic_error, error_type
 from corral.wire.keys import Scope
 from corral.wire.models import REASON_SENTENCES, LoadReason
 from corral.wire.refusals import SAFETY_HEADERS
@@ -44,20 +43,15 @@ class Answer:
 
     def as_bytes(self, *, closes: bool, is_head: bool, added: bytes) -> bytes:
         """Return the whole response. `added` are complete header lines."""
-        lines = [
-            b"HTTP/1.1 %d %s" % (self.status, _REASONS.get(self.status, b"")),
-            *self._content_lines(),
-            *(f"{name}: {value}".encode("latin-1") for name, value in self.headers.items()),
-            *_SAFETY,
-        ]
+        lines = [b"HTTP/1.1 %d %s" % (self.status, _REASONS.get(self.status, b""))]
+        if self.status != HTTPStatus.NO_CONTENT:
+            lines.append(b"Content-Type: " + self.content_type.encode("latin-1"))
+            lines.append(b"Content-Length: %d" % len(self.body))
+        lines += (f"{name}: {value}".encode("latin-1") for name, value in self.headers.items())
+        lines += _SAFETY
         if closes:
             lines.append(b"Connection: close")
         return b"\r\n".join([*lines, added + b"\r\n"]) + (b"" if is_head else self.body)
-
-    def _content_lines(self) -> list[bytes]:
-        if self.status == HTTPStatus.NO_CONTENT:
-            return []
-        return [b"Content-Type: " + self.content_type.encode("latin-1"), b"Content-Length: %d" % len(self.body)]
 
 
 class GatewayRefusal(Exception):
@@ -117,17 +111,22 @@ class GatewayRefusal(Exception):
         may see."""
         loading = shown_to(loading, scopes)
         code = "model_load_failed" if loading.state == "failed" else "model_loading"
-        refusal = cls.busy(503, _load_status(loading), code=code, retry_after=_retry_after(loading))
+        seconds = loading.retry_after_seconds if loading.eta_seconds is None else math.ceil(loading.eta_seconds)
+        retry_after = min(max(seconds, _SOONEST), _LATEST)
+        refusal = cls.busy(503, _load_status(loading), code=code, retry_after=retry_after)
         refusal._type = code
         refusal._more = {"loading": loading.for_client()}
         return refusal
 
 
-def shown_to_everybody(loading: Loading) -> Loading:
-    """Return the load status without anything internal: progress and a plain reason only.
+def shown_to(loading: Loading, scopes: Collection[str]) -> Loading:
+    """Return the load status as a key with these scopes may see it: complete for administrators.
 
-    Paths, ports, node names, gallery URLs and engine output are left out, whatever control reports.
+    Others see progress and a plain reason. Paths, ports, node names, gallery URLs and engine output are left out,
+    whatever control reports.
     """
+    if Scope.ADMIN in scopes:
+        return loading
     is_known = loading.reason in REASON_SENTENCES
     return Loading(
         model=loading.model,
@@ -144,22 +143,10 @@ def shown_to_everybody(loading: Loading) -> Loading:
     )
 
 
-def shown_to(loading: Loading, scopes: Collection[str]) -> Loading:
-    """Return the load status as a key with these scopes may see it: complete for administrators, reduced for others."""
-    return loading if Scope.ADMIN in scopes else shown_to_everybody(loading)
-
-
 def _load_status(loading: Loading) -> str:
+    why = f": {loading.message}" if loading.message else ""
     if loading.state == "failed":
-        why = f": {loading.message}" if loading.message else ""
         lines = "".join(f"\n    {line}" for line in loading.engine_lines)
         return f"model {loading.model} cannot be loaded{why}" + (f"\nThe engine's last lines:{lines}" if lines else "")
     where = f" on node {loading.node}" if loading.node else ""
-    why = f": {loading.message}" if loading.message else ""
     return f"model {loading.model} is {loading.state}{where}{why}"
-
-
-def _retry_after(loading: Loading) -> int:
-    """Seconds until the load is expected to finish, where that is known."""
-    seconds = loading.retry_after_seconds if loading.eta_seconds is None else math.ceil(loading.eta_seconds)
-    return min(max(seconds, _SOONEST), _LATEST)

@@ -122,24 +122,17 @@ class Inflation:
             piece = self._next()
             worked += self._at - before + len(piece)
             if self._inflater.eof:
-                if self._is_at_end():
+                if padding := _PADDING.match(self._body, self._at):  # zeros may follow a gzip member
+                    self._at = padding.end()
+                if self._at == len(self._body):
                     return True
-                self._begin_member()
+                self._members += 1
+                if self._members > _MOST_MEMBERS:
+                    raise _bad_gzip(f"it has more than {_MOST_MEMBERS} members")
+                self._inflater = _inflater()
             elif not piece and self._at == len(self._body):
                 raise _bad_gzip("it ends too early")
         return False
-
-    def _is_at_end(self) -> bool:
-        """Whether only padding is left: zeros may follow a gzip member."""
-        padding = _PADDING.match(self._body, self._at)
-        self._at = self._at if padding is None else padding.end()
-        return self._at == len(self._body)
-
-    def _begin_member(self) -> None:
-        self._members += 1
-        if self._members > _MOST_MEMBERS:
-            raise _bad_gzip(f"it has more than {_MOST_MEMBERS} members")
-        self._inflater = _inflater()
 
     def _next(self) -> bytes:
         inflater = self._inflater

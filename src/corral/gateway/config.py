@@ -23,7 +23,8 @@ from corral.base.setting_kinds import (
     whole,
 )
 from corral.base.settings import PublicPort, setting
-from corral.gateway.sources import TrustedNetwork
+
+TrustedNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def _read_control_url(text: str) -> str:
@@ -56,15 +57,10 @@ ORIGINS: Final = SettingKind(
     read=items(_read_origin),
 )
 
-
-def _read_network(text: str) -> TrustedNetwork:
-    return ipaddress.ip_network(text, strict=False)
-
-
 NETWORKS: Final = SettingKind(
     placeholder="NETWORK[,NETWORK…]",
     allowed="an IP address such as 10.0.0.5, a network such as 10.0.0.0/24, or several, comma-separated",
-    read=items(_read_network),
+    read=items(lambda text: ipaddress.ip_network(text, strict=False)),
 )
 
 

@@ -132,7 +132,10 @@ class ControlLink:
     ) -> AsyncIterator[tuple[asyncio.StreamReader, _ControlAnswer]]:
         """Open a connection and send a request on it. Raise OSError or TimeoutError when that fails."""
         async with asyncio.timeout(_CALL_SECONDS):
-            reader, writer = await self._connect()
+            if self._origin.socket:
+                reader, writer = await asyncio.open_unix_connection(self._origin.socket)
+            else:
+                reader, writer = await asyncio.open_connection(self._origin.host, self._origin.port, ssl=self._tls)
         try:
             head = (
                 f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: Bearer {self._key}\r\n"
@@ -142,11 +145,6 @@ class ControlLink:
             yield reader, _ControlAnswer()
         finally:
             writer.transport.abort()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._origin.socket:
-            return await asyncio.open_unix_connection(self._origin.socket)
-        return await asyncio.open_connection(self._origin.host, self._origin.port, ssl=self._tls)
 
 
 class ViewFollower:
@@ -167,28 +165,23 @@ class ViewFollower:
             heard = False
             try:
                 async for line in self._link.view_lines(self._silence):
-                    self._directory.hear(decode_line(line), now=asyncio.get_running_loop().time())
+                    self._directory.hear(decode_line(line), now=loop.time())
                     if not heard:
                         heard, failures, logged = True, 0, None
-                        self._say(self._directory.version)
+                        version = self._directory.version
+                        log.info("view received", extra={"event": "gateway.view_received", "version": version})
                 log.info("control ended the view", extra={"event": "gateway.view_ended"})
             except (CorralError, msgspec.MsgspecError) as error:
                 is_starting = self._directory.version is None and loop.time() - began < STARTING_SECONDS
                 if (is_starting, str(error)) != logged:  # log each new reason once, not every attempt
                     logged = (is_starting, str(error))
-                    self._complain(error, is_starting=is_starting)
+                    if is_starting:
+                        log.info("waiting for control: %s", error, extra={"event": "gateway.waiting"})
+                    else:
+                        log.warning("no view from control: %s", error, extra={"event": "gateway.view_lost"})
             failures += 1
-            self._directory.lost(now=asyncio.get_running_loop().time())
+            self._directory.lost(now=loop.time())
             await asyncio.sleep(self._reconnect.delay(failures).total_seconds())
-
-    def _complain(self, error: Exception, *, is_starting: bool) -> None:
-        if is_starting:
-            log.info("waiting for control: %s", error, extra={"event": "gateway.waiting"})
-        else:
-            log.warning("no view from control: %s", error, extra={"event": "gateway.view_lost"})
-
-    def _say(self, version: int | None) -> None:
-        log.info("view received", extra={"event": "gateway.view_received", "version": version})
 
 
 class GatewayReporter:

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Coroutine
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from corral.base.errors import CorralError
 from corral.base.tasks import end_tasks, start_task
-from corral.gateway.admit import FairQueue
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.config import GatewayConfig
 from corral.gateway.view import Directory, UpstreamReplica
@@ -20,20 +19,15 @@ log = logging.getLogger(__name__)
 class Waiter(Protocol):
     """A request that needs a replica of a model."""
 
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def owner(self) -> str:
-        """The key that the fair queue takes turns by."""
+    model: str
+    owner: str
+    """The key that the fair queue takes turns by."""
+    excluded: set[str]
+    """Ids of replicas that must not be asked again for this request."""
 
     @property
     def scopes(self) -> Collection[str]:
         """Scopes of the API key, which decide how much of a load's status the client may see."""
-
-    @property
-    def excluded(self) -> set[str]:
-        """Ids of replicas that must not be asked again for this request."""
 
     def assign(self, replica: UpstreamReplica) -> None: ...
     def wait(self, seconds: float) -> None: ...
@@ -65,6 +59,45 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task failed", exc_info=error, extra={"event": "task.failed", "task": task.get_name()})
+
+
+W = TypeVar("W")
+
+
+class FairQueue(Generic[W]):
+    """Waiters in order of arrival, with owners taking turns: an owner with many requests does not delay the others."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[W]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def add(self, owner: str, waiter: W) -> None:
+        self._lines.setdefault(owner, deque()).append(waiter)
+
+    def first(self) -> W | None:
+        return next(iter(self._lines.values()))[0] if self._lines else None
+
+    def pop(self) -> W:
+        """Remove and return the first waiter. Its owner moves to the end of the line."""
+        owner, line = next(iter(self._lines.items()))
+        waiter = line.popleft()
+        del self._lines[owner]
+        if line:
+            self._lines[owner] = line
+        return waiter
+
+    def remove(self, owner: str, waiter: W) -> None:
+        """Remove a waiter; do nothing when it is not in the queue."""
+        line = self._lines.get(owner)
+        if line is not None and waiter in line:
+            line.remove(waiter)
+            if not line:
+                del self._lines[owner]
+
+    def all(self) -> list[W]:
+        return [waiter for line in self._lines.values() for waiter in line]
 
 
 class RequestDispatcher:
@@ -146,22 +179,19 @@ class RequestDispatcher:
         return GatewayRefusal.loading(loading, waiter.scopes)
 
     def _view_changed(self) -> None:
-        self._take_up_stranded()
-        for model in list(self._queues):
-            self._pump(model)
-            if model in self._queues and not self._directory.serves(model):
-                self._ensure(model)
-
-    def _take_up_stranded(self) -> None:
-        """Submit stranded requests again when another replica exists, or when none is left and a load is needed."""
         serves = self._directory.serves
         for waiter in list(self._stranded):
+            # Submit it again when another replica exists, or when none is left and a load is needed.
             if serves(waiter.model, waiter.excluded) or not serves(waiter.model):
                 self._stranded.pop(waiter, None)
                 try:
                     self.submit(waiter)
                 except GatewayRefusal as refusal:
                     waiter.refuse(refusal)
+        for model in list(self._queues):
+            self._pump(model)
+            if model in self._queues and not serves(model):
+                self._ensure(model)
 
     def _pump(self, model: str) -> None:
         queue = self._queues.get(model)
@@ -200,10 +230,6 @@ class RequestDispatcher:
             log.info("control was not asked: %s", error, extra={"event": "gateway.ensure_failed", "model": model})
             return
         self._loading[model] = loading
-        if loading.state == "failed":
-            self._refuse_all(model, loading)
-
-    def _refuse_all(self, model: str, loading: Loading) -> None:
-        queue = self._queues.pop(model, None)
-        for waiter in [] if queue is None else queue.all():
-            waiter.refuse(GatewayRefusal.loading(loading, waiter.scopes))
+        if loading.state == "failed" and (queue := self._queues.pop(model, None)) is not None:
+            for waiter in queue.all():
+                waiter.refuse(GatewayRefusal.loading(loading, waiter.scopes))

@@ -60,29 +60,20 @@ class ClientSide(Protocol):
     """The client connection as an exchange sees it. After `answer`, `finish`, `refuse` or `abort` it does not call
     back."""
 
+    request_id: bytes
+    """The request's id, for logs, control and replicas."""
+    id_line: bytes
+    """Header line with the request id, for the upstream."""
+    answer_lines: bytes
+    """Header lines that the gateway adds to every response to this request."""
+    closes: bool
+    """Whether the connection is closed after this response."""
+    is_full: bool
+    """Whether the client reads more slowly than the response arrives."""
+
     @property
     def forwarded(self) -> bytes:
         """Header lines that tell the upstream about the sender."""
-
-    @property
-    def request_id(self) -> bytes:
-        """The request's id, for logs, control and replicas."""
-
-    @property
-    def id_line(self) -> bytes:
-        """Header line with the request id, for the upstream."""
-
-    @property
-    def answer_lines(self) -> bytes:
-        """Header lines that the gateway adds to every response to this request."""
-
-    @property
-    def closes(self) -> bool:
-        """Whether the connection is closed after this response."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the client reads more slowly than the response arrives."""
 
     def hold_body(self, size: int) -> None:
         """Account body bytes until `body_sent`. Raise `GatewayRefusal` when the budget is exceeded."""

@@ -6,6 +6,7 @@ gets its own Content-Length, so an upstream cannot see another request than the 
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from corral.base.ids import is_request_id
@@ -21,80 +22,52 @@ WEBSOCKET: Final = b"websocket"
 _API_KEYS: Final = tuple(name.encode() for name in API_KEY_HEADERS)
 _END: Final = b"\r\n\r\n"
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
-_NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 _MOST_REMEMBERED: Final = 1024
 _LONGEST_REMEMBERED: Final = 256
 _passed_on: Final[set[bytes]] = set()
 """Header fields that are known to be passed on unchanged: clients repeat the same fields with every request."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestHead:
     """The head of one request, parsed."""
 
-    __slots__ = (
-        "api_key",
-        "authorization",
-        "encoding",
-        "expects_continue",
-        "fields",
-        "forwarded_for",
-        "forwarded_proto",
-        "host",
-        "is_chunked",
-        "is_http10",
-        "is_preflight",
-        "keep_alive",
-        "key",
-        "key_hash",
-        "length",
-        "lines",
-        "method",
-        "options",
-        "origin",
-        "path",
-        "preflight_headers",
-        "query",
-        "request_id",
-        "upgrades_to_websocket",
-    )
-
-    def __init__(self) -> None:
-        self.method = b""
-        self.path = b""
-        self.query = b""
-        self.lines: list[bytes] = []
-        """Header fields that are passed on unchanged."""
-        self.fields = b""
-        """`lines` joined, ready to be written."""
-        self.forwarded_for = b""
-        """`X-Forwarded-For` as received; believed only from trusted proxies."""
-        self.forwarded_proto = b""
-        self.host: bytes | None = None
-        self.authorization: bytes | None = None
-        self.key: str | None = None
-        """The API key that the sender presented."""
-        self.key_hash: str | None = None
-        """Hash of `key`, computed on first use. A repeated head on the same connection keeps it."""
-        self.api_key = b""
-        """Header lines with the API key in LocalAI's own headers. Sent to control, never to replicas."""
-        self.request_id = b""
-        """`X-Request-ID` of the sender if it is usable, else empty."""
-        self.origin: bytes | None = None
-        """The `Origin` header, which browsers send."""
-        self.is_preflight = False
-        """Whether this is a CORS preflight request: see `cors.py`."""
-        self.preflight_headers = b""
-        """Header names that a preflight request asks about."""
-        self.encoding = b""
-        """The Content-Encoding of the body; empty when it is not encoded."""
-        self.length: int | None = None
-        self.is_chunked = False
-        self.is_http10 = False
-        self.keep_alive = False
-        self.expects_continue = False
-        self.upgrades_to_websocket = False
-        self.options: frozenset[bytes] = _NO_OPTIONS
-        """The options of the `Connection` header."""
+    method: bytes = b""
+    path: bytes = b""
+    query: bytes = b""
+    lines: list[bytes] = field(default_factory=list)
+    """Header fields that are passed on unchanged."""
+    fields: bytes = b""
+    """`lines` joined, ready to be written."""
+    forwarded_for: bytes = b""
+    """`X-Forwarded-For` as received; believed only from trusted proxies."""
+    forwarded_proto: bytes = b""
+    host: bytes | None = None
+    authorization: bytes | None = None
+    key: str | None = None
+    """The API key that the sender presented."""
+    key_hash: str | None = None
+    """Hash of `key`, computed on first use. A repeated head on the same connection keeps it."""
+    api_key: bytes = b""
+    """Header lines with the API key in LocalAI's own headers. Sent to control, never to replicas."""
+    request_id: bytes = b""
+    """`X-Request-ID` of the sender if it is usable, else empty."""
+    origin: bytes | None = None
+    """The `Origin` header, which browsers send."""
+    is_preflight: bool = False
+    """Whether this is a CORS preflight request: see `routes.CorsPolicy`."""
+    preflight_headers: bytes = b""
+    """Header names that a preflight request asks about."""
+    encoding: bytes = b""
+    """The Content-Encoding of the body; empty when it is not encoded."""
+    length: int | None = None
+    is_chunked: bool = False
+    is_http10: bool = False
+    keep_alive: bool = False
+    expects_continue: bool = False
+    upgrades_to_websocket: bool = False
+    options: frozenset[bytes] = frozenset()
+    """The options of the `Connection` header."""
 
     @property
     def wants_tunnel(self) -> bool:
@@ -105,39 +78,34 @@ class RequestHead:
 
 def read_head(raw: bytes) -> RequestHead:
     """Parse a head that the parser has accepted, so its lines end with CRLF. Raise `GatewayRefusal`."""
-    line, *fields = raw[: -len(_END)].split(b"\r\n")
-    words = line.split(b" ")
+    request_line, *fields = raw[: -len(_END)].split(b"\r\n")
+    words = request_line.split(b" ")
     if len(words) != 3 or words[2] not in _VERSIONS or not _TARGET.fullmatch(words[1]):
         raise GatewayRefusal.bad_framing("the request line needs a method, a path and HTTP/1.1")
-    head = RequestHead()
-    head.method, target, version = words
-    path, _, head.query = target.partition(b"?")
-    head.path = path.rstrip(b"/") or path[:1] if path.endswith(b"/") else path
-    head.is_http10 = version == b"HTTP/1.0"
-    lines = head.lines
-    for field in fields:
-        if field in _passed_on:
-            lines.append(field)
+    method, target, version = words
+    path, _, query = target.partition(b"?")
+    if path.endswith(b"/"):
+        path = path.rstrip(b"/") or path[:1]
+    lines: list[bytes] = []
+    head = RequestHead(method, path, query, lines, is_http10=version == b"HTTP/1.0")
+    for line in fields:
+        if line in _passed_on:
+            lines.append(line)
             continue
-        name, _, value = field.partition(b":")
+        name, _, value = line.partition(b":")
         name = name.lower()
         take = _TAKERS.get(name)
         if take is not None:
             take(head, value.strip(b" \t"))
         elif not name.startswith(_FORWARDED) and b"_" not in name:  # some servers read an underscore as a hyphen
-            lines.append(field)
-            _remember(field)
+            lines.append(line)
+            if len(line) <= _LONGEST_REMEMBERED:
+                if len(_passed_on) >= _MOST_REMEMBERED:  # bounded, because clients decide what they send
+                    _passed_on.clear()
+                _passed_on.add(line)
     _check(head)
     head.fields = b"\r\n".join([*head.lines, b""])
     return head
-
-
-def _remember(field: bytes) -> None:
-    """Remember that a field is passed on. Bounded, because clients decide what they send."""
-    if len(field) <= _LONGEST_REMEMBERED:
-        if len(_passed_on) >= _MOST_REMEMBERED:
-            _passed_on.clear()
-        _passed_on.add(field)
 
 
 def _take_host(head: RequestHead, value: bytes) -> None:

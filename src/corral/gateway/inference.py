@@ -4,10 +4,10 @@ import asyncio
 import re
 from codecs import BOM_UTF8
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, cast
 
-from corral.adapter.dialects.anthropic import ANTHROPIC_ROUTES, anthropic_error_of
-from corral.adapter.dialects.engine_errors import is_mendable, openai_error
+from corral.adapter.dialects.engine_errors import ANTHROPIC_ROUTES, anthropic_error_of, is_mendable, openai_error
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Inflation
@@ -18,7 +18,7 @@ from corral.gateway.usage import AnswerTail
 from corral.gateway.view import UpstreamReplica
 from corral.wire.adapter import MODEL_GONE_STATUS
 from corral.wire.models import ROUTE_USES
-from corral.wire.view import KeyEntry, ModelEntry
+from corral.wire.view import KeyEntry
 
 _VERSION: Final = b"/v1"
 _USES: Final = {route.encode(): use for route, use in ROUTE_USES.items()}
@@ -40,8 +40,6 @@ _GONE: Final = frozenset(
 """Failures that a dead process, or one that lost its model, produces at its address."""
 _WAITED_FOR: Final = {"model_busy": "queue", "replica_failed": "replacement"}
 """Name of the timeout that ended a wait, by the code of the refusal. All others were waits for a load."""
-
-
 _MOST_ERROR_BYTES: Final = 64 * 1024
 _ASKED_IN: Final = {
     b"/v1/chat/completions": "messages",
@@ -53,17 +51,12 @@ _ASKED_IN: Final = {
 _RETRY_AFTER: Final = re.compile(rb"\r\nretry-after:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
+@dataclass(slots=True)
 class _HeldError:
     """An error response of a replica that is being received."""
 
-    def __init__(self, head: AnswerHead, body: bytes) -> None:
-        self.head = head
-        self.body = body
-
-    @property
-    def kept_headers(self) -> dict[str, str]:
-        match = _RETRY_AFTER.search(self.head.raw)
-        return {} if match is None else {"Retry-After": match[1].decode("latin-1")}
+    head: AnswerHead
+    body: bytes
 
 
 class Inference(Exchange):
@@ -109,17 +102,13 @@ class Inference(Exchange):
         self._tail = AnswerTail()
 
     def start(self) -> None:
-        if self._head.encoding:
-            self._inflate()
+        if not self._head.encoding:
+            self._submit()
             return
-        self._submit()
-
-    def _inflate(self) -> None:
-        """Inflate a small body on the loop, and a large one in a thread, so that other clients are not delayed."""
         inflation = Inflation(self._body, limit=self._services.config.limits.body)
         if inflation.run(_INFLATED_AT_ONCE):
             self._take_inflated(inflation)
-        else:
+        else:  # a large body is inflated in a thread, so that other clients are not delayed
             self._inflating = self._services.tasks.start(self._inflate_in_thread(inflation), name="inflate")
 
     async def _inflate_in_thread(self, inflation: Inflation) -> None:
@@ -144,7 +133,11 @@ class Inference(Exchange):
         entry = self._services.directory.find_model(asked.named())
         asked.check()
         self._needs_care = asked.needs_care()
-        _check_use(entry, self._route)
+        use = _USES[self._route]
+        if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
+            reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
+            knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"
+            raise GatewayRefusal(400, f"{reason}; {knobs}", code="unsupported_by_model", param="model")
         self.model = entry.name
         self._queue_up()
 
@@ -180,7 +173,8 @@ class Inference(Exchange):
         elif self._last_failure is not None:
             self._outlive(self._last_failure)
         else:
-            self.refuse(_unanswered(self.model, self._route))
+            text = f"the backend of the model {self.model} does not answer {self._route.decode()}"
+            self.refuse(GatewayRefusal(400, text, code="unsupported_by_model", param="model"))
 
     def wait(self, seconds: float) -> None:
         now = self._services.loop.time()
@@ -193,10 +187,9 @@ class Inference(Exchange):
     def _request_head(self) -> bytes:
         head = self._head
         replica = cast(UpstreamReplica, self._replica)
-        target = self._route
         return write_head(
             head,
-            target=target + b"?" + head.query if head.query else target,
+            target=self._route + b"?" + head.query if head.query else self._route,
             host=replica.host,
             authorization=replica.authorization,
             added=self._client.forwarded + self._client.id_line,
@@ -253,7 +246,8 @@ class Inference(Exchange):
         self._status, body = translated
         self._tail.add(body)
         self._end(RequestOutcome.REFUSED)
-        headers = error.kept_headers
+        retry_after = _RETRY_AFTER.search(error.head.raw)
+        headers = {} if retry_after is None else {"Retry-After": retry_after[1].decode("latin-1")}
         if self._services.config.expose_node and self._replica is not None:
             headers["X-LocalAI-Node"] = self._replica.node_id
         self._client.answer(Answer(self._status, body, headers))
@@ -296,11 +290,10 @@ class Inference(Exchange):
         self._leave()
         if self._failures > _RETRIES:
             self.refuse(_failed(self.model, failure))
-            return
-        if not self._services.directory.serves(self.model, self.excluded):
+        elif not self._services.directory.serves(self.model, self.excluded):
             self._outlive(failure)
-            return
-        self._queue_up()
+        else:
+            self._queue_up()
 
     def _queue_up(self) -> None:
         try:
@@ -341,20 +334,6 @@ class Inference(Exchange):
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage)
         self._services.tally.ended(self.model, self._status, outcome, answer_bytes=self._tail.size, usage=usage)
         self._leave()
-
-
-def _check_use(entry: ModelEntry, route: bytes) -> None:
-    """Raise `GatewayRefusal` when the model does not support the route, before anything is loaded for it."""
-    use = _USES[route]
-    if entry.uses and use is not None and use not in entry.uses:
-        reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
-        knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"
-        raise GatewayRefusal(400, f"{reason}; {knobs}", code="unsupported_by_model", param="model")
-
-
-def _unanswered(model: str, route: bytes) -> GatewayRefusal:
-    text = f"the backend of the model {model} does not answer {route.decode()}"
-    return GatewayRefusal(400, text, code="unsupported_by_model", param="model")
 
 
 def _failed(model: str, failure: UpstreamFailure) -> GatewayRefusal:

@@ -40,24 +40,21 @@ class Passing(Exchange):
 
     def _request_head(self) -> bytes:
         head = self._head
+        added = head.api_key + self._client.forwarded + self._client.id_line
+        if head.origin is not None:
+            added += b"Origin: " + head.origin + b"\r\n"
+        if head.encoding:
+            added += b"Content-Encoding: " + head.encoding + b"\r\n"
+        if head.host:
+            added += b"X-Forwarded-Host: " + head.host + b"\r\n"
         return write_head(
             head,
             target=head.path + b"?" + head.query if head.query else head.path,
             host=head.host or self._services.control.host_header,
             authorization=head.authorization,
-            added=self._added(),
+            added=added + _TUNNEL if head.wants_tunnel else added,
             length=len(self._body),
         )
-
-    def _added(self) -> bytes:
-        added = self._head.api_key + self._client.forwarded + self._client.id_line
-        if self._head.origin is not None:
-            added += b"Origin: " + self._head.origin + b"\r\n"
-        if self._head.encoding:
-            added += b"Content-Encoding: " + self._head.encoding + b"\r\n"
-        if self._head.host:
-            added += b"X-Forwarded-Host: " + self._head.host + b"\r\n"
-        return added + _TUNNEL if self._head.wants_tunnel else added
 
     def _accept(self, head: AnswerHead) -> UpstreamFailure | None:
         return UpstreamFailure.GARBAGE if head.status == 101 and not self._head.wants_tunnel else None
@@ -112,22 +109,15 @@ class Metrics(Passing):
             super()._recover(failure)
 
     def _control_is_away(self) -> None:
-        try:
-            self._admit()
+        services = self._services
+        try:  # control's own rule: administrators, or everybody where the setting `metrics_public` says so
+            if not services.directory.control.metrics_public:
+                admit_key(services.directory, self._head, services.clock, scope=Scope.ADMIN)
         except GatewayRefusal as refusal:
             self.refuse(refusal)
             return
+        note = "# control is away: these are the series of this gateway alone\n"
+        text = note + render(families({services.ledger.gateway: Vitals(services).counts()}))
         self._status = 200
         self._end(RequestOutcome.OK)
-        self._client.answer(Answer(200, self._text().encode(), content_type=CONTENT_TYPE))
-
-    def _admit(self) -> None:
-        """Apply control's own rule: administrators, or everybody where the setting `metrics_public` says so."""
-        services = self._services
-        if not services.directory.control.metrics_public:
-            admit_key(services.directory, self._head, services.clock, scope=Scope.ADMIN)
-
-    def _text(self) -> str:
-        services = self._services
-        note = "# control is away: these are the series of this gateway alone\n"
-        return note + render(families({services.ledger.gateway: Vitals(services).counts()}))
+        self._client.answer(Answer(200, text.encode(), content_type=CONTENT_TYPE))

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Container
+from functools import partial
 
 from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.upstream import Origin, UpstreamConnection
@@ -50,24 +51,17 @@ class Pool:
 
     async def connect(self, origin: Origin) -> UpstreamConnection:
         """Open a connection. Raise OSError or TimeoutError when that fails."""
-
-        def make() -> UpstreamConnection:
-            return UpstreamConnection(self, origin, self._batcher)
-
+        make = partial(UpstreamConnection, self, origin, self._batcher)
         async with asyncio.timeout(self._time_outs.connect):
             if origin.socket:
                 _, connection = await self._loop.create_unix_connection(make, origin.socket)
             else:
-                tls = self._trust() if origin.tls else None
+                if origin.tls and self._tls is None:  # the system's certificates are read on first use
+                    self._tls = ssl.create_default_context()
+                tls = self._tls if origin.tls else None
                 _, connection = await self._loop.create_connection(make, origin.host, origin.port, ssl=tls)
         self._open.add(connection)
         return connection
-
-    def _trust(self) -> ssl.SSLContext:
-        """Return the configured certificates or the system's, which are read on first use."""
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls
 
     def release(self, connection: UpstreamConnection) -> None:
         idle = self._idle.setdefault(connection.origin, [])

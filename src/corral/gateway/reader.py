@@ -74,11 +74,7 @@ class RequestReader:
         self.body = []
         self.body_size = 0
         self.is_complete = self.has_overrun = False
-        head = self._recalled(raw)
-        if head is None:
-            head = self._parsed(raw)
-            self._remember(raw, head)
-        return head
+        return self._recalled(raw) or self._parsed(raw)
 
     def feed(self, data: bytes) -> None:
         """Add a piece of the body, never more than the head announced. Raise `GatewayRefusal`."""
@@ -121,6 +117,7 @@ class RequestReader:
         return head
 
     def _parsed(self, raw: bytes) -> RequestHead:
+        """Parse the head, and remember it for the next request."""
         self._knows_end = False
         wants_upgrade = self._feed_head(raw)
         head = read_head(raw)
@@ -128,6 +125,14 @@ class RequestReader:
             self._feed_head(_UPGRADE.sub(b"", raw))
         if self.is_complete == (head.is_chunked or bool(head.length)):
             raise GatewayRefusal.bad_framing("the length of the body is unclear")
+        # A head can be repeated if it has a length and the connection stays open.
+        self._last_head = None
+        if head.length is None or head.upgrades_to_websocket or not head.keep_alive or len(raw) > _LONGEST_KEPT:
+            return head
+        length = _LENGTH.search(raw)
+        if length is not None:
+            self._last_head = head
+            self._before_length, self._after_length = raw[: length.start(1)], raw[length.end(1) :]
         return head
 
     def _feed_head(self, raw: bytes) -> bool:
@@ -145,16 +150,6 @@ class RequestReader:
             raise GatewayRefusal.bad_framing("the head has no end")
         return False
 
-    def _remember(self, raw: bytes, head: RequestHead) -> None:
-        """Remember a head that can be repeated: a request with a length, on a connection that stays open."""
-        self._last_head = None
-        if head.length is None or head.upgrades_to_websocket or not head.keep_alive or len(raw) > _LONGEST_KEPT:
-            return
-        length = _LENGTH.search(raw)
-        if length is not None:
-            self._last_head = head
-            self._before_length, self._after_length = raw[: length.start(1)], raw[length.end(1) :]
-
     # Called by the parser. It gets no header callbacks, so trailers are dropped: some servers would trust them.
 
     def on_message_begin(self) -> None:
@@ -167,18 +162,12 @@ class RequestReader:
     def on_body(self, body: bytes) -> None:
         if not self.is_complete:
             self.body_size += len(body)
-            if len(body) < _SMALL and self.body:
-                self._collect(body)
-            else:
+            if len(body) >= _SMALL or not self.body:
                 self.body.append(body)
-
-    def _collect(self, piece: bytes) -> None:
-        """Join small pieces: each alone would take many times its size."""
-        last = self.body[-1]
-        if isinstance(last, bytearray):
-            last += piece
-        else:
-            self.body.append(bytearray(piece))
+            elif isinstance(last := self.body[-1], bytearray):
+                last += body
+            else:
+                self.body.append(bytearray(body))
 
     def on_message_complete(self) -> None:
         self.is_complete = True

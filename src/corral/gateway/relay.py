@@ -9,18 +9,20 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol, cast
 
 from corral.gateway.answers import CONTINUE, Answer, GatewayRefusal
 from corral.gateway.bodies import HeldBody, body_too_large, keyless_too_large, overloaded
-from corral.gateway.chunks import Unchunker
+from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.exchange import Exchange, Services
 from corral.gateway.head import RequestHead
 from corral.gateway.inference import ANTHROPIC_PATHS
 from corral.gateway.reader import END, PartialHead, RequestReader, head_too_large
-from corral.gateway.routes import Admission, Router
+from corral.gateway.routes import Admission, CorsPolicy, Router
 from corral.gateway.senders import RequestSender, Senders
+from corral.gateway.upstream import Unchunker
 from corral.wire.keys import UNCHECKED, KeylessRoute
 
 _EMPTY_LINES: Final = b"\r\n" * 4
@@ -46,10 +48,9 @@ _HEAD, _BODY, _BUSY, _TUNNEL, _LINGERING, _CLOSING = _State
 class ClientRegistry(Protocol):
     """Counts all clients of the process."""
 
-    @property
-    def is_draining(self) -> bool: ...
-    @property
-    def senders(self) -> Senders: ...
+    is_draining: bool
+    senders: Senders
+
     def opened(self, client: "ClientConnection") -> bool:
         """Register a client; return False when there are too many."""
 
@@ -73,80 +74,62 @@ class _Stall:
         return now - self._since
 
 
+def _nowhere(data: bytes) -> None:
+    """Discard data for a connection that is gone; the writer is notified separately."""
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class ClientConnection(asyncio.Protocol):
-    """One client's connection. Implements `exchange.Client`."""
+    """One client's connection. Implements `exchange.ClientSide`.
 
-    __slots__ = (
-        "__weakref__",
-        "_admission",
-        "_advancing",
-        "_body",
-        "_body_since",
-        "_cors",
-        "_deadline",
-        "_exchange",
-        "_head",
-        "_held",
-        "_in_head",
-        "_limits",
-        "_new_request_id",
-        "_partial",
-        "_reader",
-        "_reading_paused",
-        "_registry",
-        "_remaining",
-        "_router",
-        "_sender",
-        "_services",
-        "_stall",
-        "_state",
-        "_time",
-        "_time_outs",
-        "_transport",
-        "answer_lines",
-        "body_sent",
-        "closes",
-        "hold_body",
-        "id_line",
-        "is_full",
-        "request_id",
-        "write",
-    )
-    """Slots, because there are more attributes than Python's shared-key dictionaries hold, and lookups would be
-    slower."""
+    It has slots, because there are more attributes than Python's shared-key dictionaries hold, and lookups would be
+    slower.
+    """
 
-    def __init__(self, services: Services, router: Router, registry: ClientRegistry) -> None:
-        self._services = services
-        self._router = router
-        self._registry = registry
-        self._limits = services.config.limits
-        self._time_outs = services.config.time_outs
+    _services: Services
+    _router: Router
+    _registry: ClientRegistry
+    _limits: Limits = field(init=False)
+    _time_outs: TimeOuts = field(init=False)
+    _time: Callable[[], float] = field(init=False)
+    _new_request_id: Callable[[], bytes] = field(init=False)
+    _cors: CorsPolicy = field(init=False)
+    _transport: asyncio.Transport = field(init=False)
+    write: Callable[[bytes], None] = field(init=False)
+    """The transport's own method, without a wrapper: it is called for every event of every stream."""
+    _sender: RequestSender = field(init=False)
+    _reader: RequestReader = field(default_factory=RequestReader, init=False)
+    _state: _State = _HEAD
+    _deadline: float = 0.0
+    _held: bytes = b""
+    _partial: PartialHead | None = None
+    _head: RequestHead = _NO_HEAD
+    _admission: Admission = UNCHECKED
+    _remaining: int = 0
+    _body: HeldBody = field(init=False)
+    hold_body: Callable[[int], None] = field(init=False)
+    body_sent: Callable[[], None] = field(init=False)
+    _body_since: float = 0.0
+    _exchange: Exchange | None = None
+    _advancing: bool = False
+    _reading_paused: bool = False
+    _in_head: bool = False
+    """Whether a byte of the next request has arrived, including empty lines before it."""
+    _stall: _Stall | None = None
+    closes: bool = False
+    is_full: bool = False
+    request_id: bytes = b""
+    id_line: bytes = b""
+    answer_lines: bytes = b""
+
+    def __post_init__(self) -> None:
+        services = self._services
+        self._limits, self._time_outs = services.config.limits, services.config.time_outs
         self._time = services.loop.time
         self._new_request_id = services.request_ids.new
-        self._cors = router.cors
-        self._reader = RequestReader()
-        self._state = _HEAD
-        self._deadline = 0.0
-        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.write: Callable[[bytes], None] = _nowhere
-        """The transport's own method, without a wrapper: it is called for every event of every stream."""
-        self._held = b""
-        self._partial: PartialHead | None = None
-        self._head = _NO_HEAD
-        self._admission: Admission = UNCHECKED
-        self._remaining = 0
+        self._cors = self._router.cors
         self._body = body = HeldBody(services.bodies, self._limits)
         self.hold_body, self.body_sent = body.add, body.release
-        self._body_since = 0.0
-        self._exchange: Exchange | None = None
-        self._advancing = self._reading_paused = False
-        self._in_head = False
-        """Whether a byte of the next request has arrived, including empty lines before it."""
-        self._sender: RequestSender = cast(RequestSender, None)
-        self._stall: _Stall | None = None
-        self.closes = False
-        self.is_full = False
-        self.request_id = self.id_line = self.answer_lines = b""
 
     # Called by the event loop.
 
@@ -161,7 +144,9 @@ class ClientConnection(asyncio.Protocol):
         self._services.tally.connections += 1
         self._services.tally.open_connections += 1
         if not self._registry.opened(self):
-            self.refuse(_too_many_connections())
+            refusal = GatewayRefusal.busy(503, "too many connections", code="too_many_connections")
+            refusal.closes = True  # without reading a request: no other response may follow on this connection
+            self.refuse(refusal)
 
     def data_received(self, data: bytes) -> None:
         state = self._state
@@ -234,19 +219,22 @@ class ClientConnection(asyncio.Protocol):
             self._advancing = False
 
     def _take_head(self, data: bytes) -> None:
-        if self._partial is not None or not (end := data.find(END) + 1):
+        if self._partial is not None or (end := data.find(END)) < 0:
             self._begin_head()
-            data = self._joined(data)
+            if self._partial is None:
+                self._partial = PartialHead(self._limits.head)
+            data = self._partial.add(data)
             if not data:
                 return
-            end = data.find(END) + 1
+            self._partial = None
+            end = data.find(END)
         if data.startswith(b"\r\n"):
             if data.startswith(_EMPTY_LINES):
                 raise GatewayRefusal.bad_framing("there are only empty lines")
             self._begin_head()
             self._held = data[2:]  # some clients send an empty line after a body
             return
-        end += len(END) - 1
+        end += len(END)
         if end > self._limits.head:
             raise head_too_large()
         self._begin_request(data[:end], data[end:])
@@ -256,16 +244,6 @@ class ClientConnection(asyncio.Protocol):
         if not self._in_head:
             self._in_head = True
             self._deadline = self._time() + self._time_outs.head
-
-    def _joined(self, data: bytes) -> bytes:
-        """Return the head once it is complete, else b""."""
-        partial = self._partial
-        if partial is None:
-            partial = self._partial = PartialHead(self._limits.head)
-        whole = partial.add(data)
-        if whole:
-            self._partial = None
-        return whole
 
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
         self._head = head = self._reader.read_head(raw)
@@ -303,19 +281,16 @@ class ClientConnection(asyncio.Protocol):
             if keyless is not None or not self._sender.is_known:
                 self._sender.meet(self, head, keyless, self._time())
             if keyless is not None:
-                self._admit_keyless(head, keyless)
+                if (head.length or 0) > keyless.max_body:
+                    raise keyless_too_large(keyless.max_body)
+                if not self._reader.is_complete:
+                    self._body.begin_keyless(keyless.max_body, self._give_up_body)
             elif (head.length or 0) > self._limits.body:
                 raise body_too_large(self._limits.body)
             return admission
         except GatewayRefusal as refusal:
             refusal.closes = refusal.closes or not self._reader.is_complete
             raise
-
-    def _admit_keyless(self, head: RequestHead, route: KeylessRoute) -> None:
-        if (head.length or 0) > route.max_body:
-            raise keyless_too_large(route.max_body)
-        if not self._reader.is_complete:
-            self._body.begin_keyless(route.max_body, self._give_up_body)
 
     def _give_up_body(self) -> bool:
         """Drop the body to make room for others. Return False when it is no longer being received."""
@@ -486,14 +461,3 @@ class ClientConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_gone()
-
-
-def _too_many_connections() -> GatewayRefusal:
-    """Close without reading a request: no other response may follow on this connection."""
-    refusal = GatewayRefusal.busy(503, "too many connections", code="too_many_connections")
-    refusal.closes = True
-    return refusal
-
-
-def _nowhere(data: bytes) -> None:
-    """Discard data for a connection that is gone; the writer is notified separately."""

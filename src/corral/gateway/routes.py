@@ -1,20 +1,64 @@
-"""Routing: decides whether a model, the gateway itself or control answers a request."""
+"""Routing: decides whether a model, the gateway itself or control answers a request, and which web pages may ask.
 
+There is one CORS policy for all routes: CORS headers of engines and of control are removed from their responses (see
+`upstream.AnswerHead`).
+"""
+
+import re
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from corral.gateway.admit import admit_key, valid_key
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import check_encoding
-from corral.gateway.cors import CorsPolicy
 from corral.gateway.exchange import ClientSide, Exchange, Services
 from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
-from corral.gateway.view import Directory
 from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
 from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED
 from corral.wire.view import KeyEntry, ModelEntry
+
+ANY: Final = "*"
+_EXPOSED: Final = b"Access-Control-Expose-Headers: X-Request-ID, Retry-After\r\n"
+_VARY: Final = b"Vary: Origin\r\n"
+_METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE"
+_FIELD_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, \t-]*")
+_MAX_AGE_SECONDS: Final = 600
+
+
+class CorsPolicy:
+    def __init__(self, origins: Collection[str]) -> None:
+        self._allows_any = ANY in origins
+        self._origins = frozenset(origin.encode() for origin in origins)
+        self.is_on = bool(origins)
+
+    def lines(self, origin: bytes | None) -> bytes:
+        """Return the header lines for a response to a request from this origin.
+
+        Credentials are allowed only for origins that are listed by name.
+        """
+        if self._allows_any:
+            return b"" if origin is None else b"Access-Control-Allow-Origin: *\r\n" + _EXPOSED
+        if origin is None or origin.lower() not in self._origins:
+            return _VARY
+        named = b"Access-Control-Allow-Origin: %b\r\nAccess-Control-Allow-Credentials: true\r\n" % origin
+        return named + _EXPOSED + _VARY
+
+    def preflight(self, head: RequestHead) -> Answer:
+        """Return the answer to a preflight request. Raise `GatewayRefusal` for an origin that is not allowed."""
+        origin = head.origin or b""
+        if not self._allows_any and origin.lower() not in self._origins:
+            knob = "the setting gateway.cors_origins (CORRAL_CORS_ORIGINS) names those that may"
+            text = f"pages of the origin {origin.decode('latin-1')[:200]} may not send requests; {knob}"
+            raise GatewayRefusal(403, text, code="origin_not_allowed")
+        names = head.preflight_headers if _FIELD_NAMES.fullmatch(head.preflight_headers) else b""
+        headers = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Max-Age": str(_MAX_AGE_SECONDS)}
+        if names:
+            headers["Access-Control-Allow-Headers"] = names.decode()
+        return Answer(204, b"", headers)
+
 
 METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
 _READING: Final = frozenset({b"GET", b"HEAD"})
@@ -43,12 +87,14 @@ class Router:
         if head.method not in METHODS:
             raise GatewayRefusal(405, "this method is not known here", code="method_not_allowed", closes=True)
         if head.path in ROUTES:
-            _only(head, b"POST")
+            if head.method != b"POST":
+                raise GatewayRefusal(405, "use POST here", code="method_not_allowed", headers={"Allow": "POST"})
             if head.encoding:
                 check_encoding(head.encoding)
         elif not _asks_for_models(head):
             return self._admit_to_control(head)
-        self._check_age()
+        if self._is_view_too_old():
+            raise GatewayRefusal.busy(503, "control has been away for longer than `max_view_age`", code="view_too_old")
         return admit_key(self._services.directory, head, self._services.clock)
 
     def _admit_to_control(self, head: RequestHead) -> Admission:
@@ -104,7 +150,11 @@ class Router:
     def _readiness(self) -> Answer:
         """Return 200 when models can be served. What control lacks is listed, but does not make the gateway unready."""
         directory, now = self._services.directory, self._services.loop.time()
-        control = _control_state(directory, now)
+        control: dict[str, object] = {"state": "up"}
+        if directory.away_since is not None:
+            control = {"state": "away", "for_seconds": round(now - directory.away_since, 1)}
+        elif problems := list(directory.control.problems):  # what control itself reports
+            control = {"state": "impaired", "problems": problems}
         if directory.version is None:
             text = "the gateway has not heard from control yet"
             return Answer(503, {"status": "no view", "message": text, "control": control})
@@ -114,24 +164,12 @@ class Router:
             return Answer(503, {"status": "view too old", "message": text, "control": control, "view": view})
         return Answer(200, {"status": "ready", "control": control, "view": view})
 
-    def _check_age(self) -> None:
-        if self._is_view_too_old():
-            raise GatewayRefusal.busy(503, "control has been away for longer than `max_view_age`", code="view_too_old")
-
     def _is_view_too_old(self) -> bool:
         bound = self._services.config.max_view_age
         directory = self._services.directory
         if bound is None or directory.version is None:
             return False
         return directory.age(self._services.loop.time()) > bound.total_seconds()
-
-
-def _control_state(directory: Directory, now: float) -> dict[str, object]:
-    """Return `up`, `impaired` when control itself reports a problem, or `away` with the time since when."""
-    problems = list(directory.control.problems)
-    if directory.away_since is not None:
-        return {"state": "away", "for_seconds": round(now - directory.away_since, 1)}
-    return {"state": "impaired", "problems": problems} if problems else {"state": "up"}
 
 
 def _asks_for_models(head: RequestHead) -> bool:
@@ -145,12 +183,6 @@ def _in_words_of(route: KeylessRoute | None, head: RequestHead, refusal: Gateway
     if route is not None and route.proof is RequiredProof.NODE:
         return GatewayRefusal.by_localai(401, BEARER_REQUIRED, code=refusal.code)
     return GatewayRefusal.by_localai(401, KEY_REQUIRED, code=refusal.code, headers={"WWW-Authenticate": "Bearer"})
-
-
-def _only(head: RequestHead, method: bytes) -> None:
-    if head.method != method:
-        text = f"use {method.decode()} here"
-        raise GatewayRefusal(405, text, code="method_not_allowed", headers={"Allow": method.decode()})
 
 
 def _model_object(entry: ModelEntry) -> dict[str, object]:

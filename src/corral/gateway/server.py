@@ -1,24 +1,141 @@
-"""The listening side of a gateway: accepts clients, enforces their timeouts, and shuts down gracefully."""
+"""The listening side of a gateway: accepts clients, enforces their timeouts, and shuts down gracefully.
+
+A connection counts from its accept, also with TLS. asyncio's own server reports a TLS connection only after its
+handshake, so connections that send nothing would escape every limit. Here the gateway accepts these sockets itself,
+and can close a pending handshake like any stranger.
+"""
 
 import asyncio
-import contextlib
+import errno
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import fields
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import astuple
+from functools import partial
 from typing import Final
 
-from corral.gateway.config import TimeOuts
 from corral.gateway.exchange import Services
-from corral.gateway.handshakes import Handshake, TlsListener
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
-from corral.gateway.senders import RequestSender, Senders
-from corral.gateway.sources import Evictable
+from corral.gateway.senders import Evictable, RequestSender, Senders
 
 log = logging.getLogger(__name__)
+
+_ACCEPTED_AT_ONCE: Final = 64
+"""Connections accepted in one turn of the loop. Connections evicted to make room are closed in the next turn."""
+_PAUSE_SECONDS: Final = 0.1
+"""Pause after an accept failed for lack of descriptors: the listener stays readable, so the loop would spin."""
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Handshake:
+    """A connection between its accept and the end of its TLS handshake. Can be evicted like any stranger."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def abort(self) -> None:
+        self._task.cancel()
+
+
+class TlsClientConnection(ClientConnection):
+    """A TLS client. Once connected it is counted as a client, and its handshake no longer."""
+
+    __slots__ = ("_handshake", "_server")
+
+    def __init__(self, services: Services, router: Router, server: "Server", handshake: Handshake) -> None:
+        super().__init__(services, router, server)
+        self._server = server
+        self._handshake: Handshake | None = handshake
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        handshake, self._handshake = self._handshake, None
+        if handshake is not None:
+            self._server.handshake_ended(handshake)
+        super().connection_made(transport)
+
+
+class TlsListener:
+    """Accepts clients on a listening socket, and owns that socket."""
+
+    def __init__(
+        self, listener: socket.socket, tls: ssl.SSLContext, services: Services, router: Router, server: "Server"
+    ) -> None:
+        self._listener = listener
+        self._tls = tls
+        self._services = services
+        self._router = router
+        self._server = server
+        self._resuming: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        listener.listen(services.config.limits.backlog)
+        self._watch()
+
+    def close(self) -> None:
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._services.loop.remove_reader(self._listener)
+        self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Return immediately: `close` leaves nothing behind. Handshakes and clients belong to the server."""
+
+    def _watch(self) -> None:
+        self._services.loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted, peer = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    log.warning("cannot accept clients: %s", error, extra={"event": "gateway.accept_failed"})
+                    loop = self._services.loop
+                    loop.remove_reader(self._listener)
+                    self._resuming = loop.call_later(_PAUSE_SECONDS, self._watch)
+                    return
+                continue  # the client left before it was accepted
+            self._shake_hands(accepted, peer)
+
+    def _shake_hands(self, accepted: socket.socket, peer: object) -> None:
+        accepted.setblocking(False)
+        handshake: Handshake
+        is_taken = False
+
+        def make() -> TlsClientConnection:
+            nonlocal is_taken
+            is_taken = True
+            return TlsClientConnection(self._services, self._router, self._server, handshake)
+
+        def ended(_: object) -> None:
+            if not is_taken:  # cancelled before the loop took ownership of the socket
+                accepted.close()
+            self._server.handshake_ended(handshake)
+
+        task = self._services.tasks.start(self._connect(accepted, make), name="tls handshake")
+        handshake = Handshake(task)
+        task.add_done_callback(ended)
+        self._server.handshake_began(handshake, peer)
+
+    async def _connect(self, accepted: socket.socket, make: Callable[[], TlsClientConnection]) -> None:
+        time_outs = self._services.config.time_outs
+        try:
+            await self._services.loop.connect_accepted_socket(
+                make,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=time_outs.head,
+                ssl_shutdown_timeout=time_outs.linger,
+            )
+        except OSError as error:  # any error here is caused by the client
+            log.debug("a TLS handshake failed: %s", error, extra={"event": "gateway.handshake_failed"})
+
 
 _SLOWEST_LOOK: Final = 0.5
 _FASTEST_LOOK: Final = 0.01
@@ -38,7 +155,8 @@ class Server:
         self.senders = Senders.of(services.config, services.tally.refusals)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
-        self._look_seconds = _look_seconds(services.config.time_outs)
+        shortest = min(astuple(services.config.time_outs))
+        self._look_seconds = max(min(shortest / _LOOKS, _SLOWEST_LOOK), _FASTEST_LOOK)
         self.is_draining = False
 
     @property
@@ -55,29 +173,24 @@ class Server:
 
         With TLS configured, the first listener uses it and the others never do.
         """
-        tls = self._services.config.tls
-        servers = [await self._listen(listener) if tls is None else self._listen_with(tls, listener)]
-        servers += [await self._listen(listener) for listener in plain]
+        services = self._services
+        listening: list[TlsListener | asyncio.AbstractServer] = []
+        if services.config.tls is not None:
+            listening.append(TlsListener(listener, services.config.tls, services, self._router, self))
+        else:
+            plain = (listener, *plain)
+        for each in plain:
+            make = partial(ClientConnection, services, self._router, self)
+            backlog = services.config.limits.backlog
+            listening.append(await services.loop.create_server(make, sock=each, backlog=backlog))
         try:
             yield
         finally:
-            for server in servers:
+            for server in listening:
                 server.close()
             await self._drain()
-            for server in servers:
+            for server in listening:
                 await server.wait_closed()
-
-    def _listen_with(self, tls: ssl.SSLContext, listener: socket.socket) -> TlsListener | asyncio.AbstractServer:
-        accepting = TlsListener(listener, tls, self._services, self._router, self)
-        accepting.start()
-        return accepting
-
-    async def _listen(self, listener: socket.socket) -> TlsListener | asyncio.AbstractServer:
-        def make() -> ClientConnection:
-            return ClientConnection(self._services, self._router, self)
-
-        backlog = self._services.config.limits.backlog
-        return await self._services.loop.create_server(make, sock=listener, backlog=backlog)
 
     async def _drain(self) -> None:
         """Close idle connections at once; cut off what is left at the drain timeout."""
@@ -86,9 +199,8 @@ class Server:
             handshake.abort()
         for client in list(self._clients):
             client.drain()
-        bound = self._services.config.time_outs.drain
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(bound):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._services.config.time_outs.drain):
                 await self._all_gone.wait()
         if self._clients:
             log.warning("cut off", extra={"event": "gateway.cut_off", "clients": len(self._clients)})
@@ -146,8 +258,3 @@ class Server:
         self.senders.strangers.closed(connection)
         if not self._clients and not self._handshakes:
             self._all_gone.set()
-
-
-def _look_seconds(time_outs: TimeOuts) -> float:
-    shortest: float = min(getattr(time_outs, field.name) for field in fields(time_outs))
-    return max(min(shortest / _LOOKS, _SLOWEST_LOOK), _FASTEST_LOOK)

@@ -1,6 +1,7 @@
 """What the gateway counts: a `Tally` for its metrics, and a `Ledger` that is reported to control in batches."""
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Final
 
 from corral.gateway.usage import Usage
@@ -15,52 +16,31 @@ CLIENT_LEFT: Final = 499
 """Status that is counted when the client left before there was a response."""
 
 
+@dataclass(slots=True)
 class ModelTally:
-    __slots__ = (
-        "answer_bytes",
-        "completion_tokens",
-        "prompt_tokens",
-        "request_bytes",
-        "requests",
-        "wait_seconds",
-        "waits",
-    )
-
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[int, str]] = Counter()
-        """Number of requests by status and outcome."""
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self.request_bytes = 0
-        self.answer_bytes = 0
-        self.waits = 0
-        self.wait_seconds = 0.0
+    requests: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Number of requests by status and outcome."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    request_bytes: int = 0
+    answer_bytes: int = 0
+    waits: int = 0
+    wait_seconds: float = 0.0
 
 
+@dataclass(slots=True)
 class Tally:
     """Counters of this process since its start. They only grow, except `open_connections`."""
 
-    __slots__ = (
-        "connections",
-        "models",
-        "open_connections",
-        "passed",
-        "reconnects",
-        "refusals",
-        "retries",
-        "time_outs",
-    )
-
-    def __init__(self) -> None:
-        self.models: dict[str, ModelTally] = {}
-        self.connections = 0
-        self.open_connections = 0
-        """Currently open client connections."""
-        self.retries = 0
-        self.reconnects = 0
-        self.refusals: Counter[str] = Counter()
-        self.passed: Counter[int] = Counter()
-        self.time_outs: Counter[str] = Counter()
+    models: dict[str, ModelTally] = field(default_factory=dict)
+    connections: int = 0
+    open_connections: int = 0
+    """Currently open client connections."""
+    retries: int = 0
+    reconnects: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    passed: Counter[int] = field(default_factory=Counter)
+    time_outs: Counter[str] = field(default_factory=Counter)
 
     def of(self, model: str) -> ModelTally:
         tally = self.models.get(model)
@@ -129,12 +109,7 @@ class Ledger:
             self._sending = list(self._finished.values()), failures
             self._finished, self._failures = {}, Counter()
         finished, failures = self._sending
-        return GatewayReport(
-            gateway=self.gateway,
-            sequence=self._sequence,
-            finished=finished,
-            failures=failures,
-        )
+        return GatewayReport(gateway=self.gateway, sequence=self._sequence, finished=finished, failures=failures)
 
     def acknowledged(self) -> None:
         self._sending = None

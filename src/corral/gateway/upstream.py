@@ -6,6 +6,8 @@ untouched. Anything but exactly one well-formed response is a failure.
 
 import asyncio
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
@@ -157,49 +159,34 @@ class Keeper(Protocol):
     def lost(self, connection: "UpstreamConnection") -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UpstreamConnection(asyncio.Protocol):
     """Owned by a taker from `send` until the end of its response, and by the keeper otherwise."""
 
-    __slots__ = (
-        "_batcher",
-        "_closed",
-        "_complete",
-        "_held",
-        "_in_head",
-        "_is_head_request",
-        "_keep_alive",
-        "_keeper",
-        "_last_head",
-        "_overrun",
-        "_own_length",
-        "_parser",
-        "_paused",
-        "_seen",
-        "_taker",
-        "_transport",
-        "_tunnel",
-        "idle_since",
-        "origin",
-        "served",
-    )
+    _keeper: Keeper
+    origin: Origin
+    _batcher: WriteBatcher
+    served: int = 0
+    idle_since: float = 0.0
+    _transport: asyncio.Transport = field(init=False)
+    _parser: httptools.HttpResponseParser = field(init=False)
+    _taker: Taker | None = None
+    _last_head: AnswerHead = _NO_ANSWER
+    """Head of the last response. An identical head is not parsed again."""
+    _held: bytes = b""
+    _in_head: bool = False
+    _is_head_request: bool = False
+    _seen: bool = False
+    _own_length: bool = False
+    _complete: bool = False
+    _overrun: bool = False
+    _keep_alive: bool = False
+    _paused: bool = False
+    _closed: bool = False
+    _tunnel: bool = False
 
-    def __init__(self, keeper: Keeper, origin: Origin, batcher: WriteBatcher) -> None:
-        self.origin = origin
-        self._batcher = batcher
-        self.served = 0
-        self.idle_since = 0.0
-        self._keeper = keeper
-        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+    def __post_init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        self._taker: Taker | None = None
-        self._last_head = _NO_ANSWER
-        """Head of the last response. An identical head is not parsed again."""
-        self._held = b""
-        self._in_head = False
-        self._is_head_request = False
-        self._seen = self._own_length = False
-        self._complete = self._overrun = self._keep_alive = False
-        self._paused = self._closed = self._tunnel = False
 
     def send(self, taker: Taker, head: bytes, body: bytes, *, is_head: bool = False) -> None:
         self._taker = taker
@@ -316,7 +303,9 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(UpstreamFailure.GARBAGE)
                 return
             if end < len(_END):
-                self._hold(data)
+                self._held = data
+                if len(data) > _MAX_HEAD:
+                    self._fail(UpstreamFailure.GARBAGE)
                 return
             raw, data = data[:end], data[end:]
             if not self._is_sound(raw) and self._parser.get_status_code() != 101:
@@ -329,11 +318,6 @@ class UpstreamConnection(asyncio.Protocol):
         head = AnswerHead(status, raw)
         self._last_head = head if status != 101 and len(raw) <= _LONGEST_KEPT else _NO_ANSWER
         self._begin(taker, head, data)
-
-    def _hold(self, data: bytes) -> None:
-        self._held = data
-        if len(data) > _MAX_HEAD:
-            self._fail(UpstreamFailure.GARBAGE)
 
     def _begin(self, taker: Taker, head: AnswerHead, first: bytes) -> None:
         self._in_head = False
@@ -390,3 +374,44 @@ class UpstreamConnection(asyncio.Protocol):
         self.abort()
         if taker is not None:
             taker.upstream_failed(failure)
+
+
+_LINE_END: Final = b"\r\n"
+
+
+class Unchunker:
+    """Takes the chunked body of a response in any pieces and writes the payload as it arrives.
+
+    The parser of the upstream connection has already checked that the chunks are well-formed.
+    """
+
+    __slots__ = ("_held", "_is_over", "_left", "_write")
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._held = b""
+        """The beginning of a size line whose end has not arrived yet."""
+        self._left = 0
+        """Bytes that are missing of the current chunk and of the line end after it."""
+        self._is_over = False
+
+    def write(self, data: bytes) -> None:
+        data = self._held + data if self._held else data
+        content, at = [], 0
+        while at < len(data) and not self._is_over:
+            if not self._left:
+                end = data.find(_LINE_END, at)
+                if end < 0:
+                    break
+                size = int(data[at:end].partition(b";")[0], 16)
+                self._is_over = not size  # only trailers follow, and they are dropped
+                self._left = size + len(_LINE_END)
+                at = end + len(_LINE_END)
+                continue
+            end = min(at + self._left, len(data))
+            content.append(data[at : min(at + max(self._left - len(_LINE_END), 0), end)])
+            self._left -= end - at
+            at = end
+        self._held = b"" if self._is_over else data[at:]
+        if content:
+            self._write(b"".join(content))

@@ -59,14 +59,10 @@ class AnswerTail:
         self._pieces.append(piece)
         self.size += len(piece)
         if self.size >= self._trim_at:
-            self._trim()
-
-    def _trim(self) -> None:
-        """Copy the end, so that a large piece is not kept for its last bytes."""
-        kept = b"".join(self._pieces)
-        self._first = self._first or kept[:_FIRST]
-        self._pieces = [kept[-TAIL:]]
-        self._trim_at = self.size + _MOST - TAIL
+            kept = b"".join(self._pieces)  # copy the end, so that a large piece is not kept for its last bytes
+            self._first = self._first or kept[:_FIRST]
+            self._pieces = [kept[-TAIL:]]
+            self._trim_at = self.size + _MOST - TAIL
 
     def usage(self) -> Usage | None:
         kept = b"".join(self._pieces)
@@ -81,9 +77,16 @@ def read_usage(tail: bytes, *, first: bytes = b"") -> Usage | None:
 
 
 def _input_and_output(usage: bytes, first: bytes) -> Usage | None:
-    """Read `input_tokens` and `output_tokens`, as in `/v1/messages` and `/v1/responses`."""
+    """Read `input_tokens` and `output_tokens`, as in `/v1/messages` and `/v1/responses`.
+
+    A stream of `/v1/messages` has the first of them in the usage object of its first event.
+    """
     output = _OUTPUT.search(usage)
-    counts = usage if _INPUT.search(usage) else _message_start(first)
+    counts = usage
+    if not _INPUT.search(usage):
+        at = first.find(_USAGE)
+        match = _OBJECT.match(first, at + len(_USAGE)) if b'"message_start"' in first[: max(at, 0)] else None
+        counts = b"" if match is None else match[1]
     prompt = _INPUT.search(counts)
     if prompt is None or output is None:
         return None
@@ -98,13 +101,6 @@ def _openai_usage(usage: bytes) -> Usage | None:
     if completion is None:  # embeddings have none, but a chunk border may also hide it
         return None if b"\r\n" in usage else Usage(int(prompt[1]), 0)
     return Usage(int(prompt[1]), int(completion[1]))
-
-
-def _message_start(first: bytes) -> bytes:
-    """Return the usage object of a stream's first event."""
-    at = first.find(_USAGE)
-    match = _OBJECT.match(first, at + len(_USAGE)) if b'"message_start"' in first[: max(at, 0)] else None
-    return b"" if match is None else match[1]
 
 
 def _llama_timings(timings: bytes) -> Usage | None:

@@ -18,26 +18,19 @@ from corral.wire.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, V
 class RoutableReplica(Protocol):
     """A replica as routing sees it."""
 
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def rank(self) -> int:
-        """Lower is better; any rank is better than none."""
-
-    @property
-    def limit(self) -> int:
-        """How many requests at once; 0 is without limit."""
-
-    @property
-    def in_flight(self) -> int: ...
+    id: str
+    rank: int
+    """Lower is better; any rank is better than none."""
+    limit: int
+    """How many requests at once; 0 is without limit."""
+    in_flight: int
 
 
 C = TypeVar("C", bound=RoutableReplica)
 
 
 def pick(candidates: Iterable[C], *, turn: int, exclude: Container[str] = ()) -> C | None:
-    """The replica to ask, or None when all are full or excluded: then the request waits.
+    """Return the replica to ask, or None when all are full or excluded: then the request waits.
 
     A replica of a worse rank is chosen only when all better ones are full. `turn` is any number that grows from
     request to request: equally loaded replicas are taken in turn.
@@ -202,16 +195,16 @@ class Directory:
         if entry is not None and entry.alias_of:
             entry = view.models.get(entry.alias_of)
         if entry is None:
-            raise GatewayRefusal(404, _unknown(name, self._near(view, name)), code="model_not_found", param="model")
+            if self._near_of is not view:
+                self._near_of = view
+                if self._near_names.names != view.models.keys():  # the index is rebuilt only for other names
+                    self._near_names = NearNames(view.models)
+            near = self._near_names.find(name)
+            short = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
+            hint = f"did you mean {' or '.join(near)}?" if near else "/v1/models lists those that do"
+            text = f"the model {short!r} does not exist; {hint}"
+            raise GatewayRefusal(404, text, code="model_not_found", param="model")
         return entry
-
-    def _near(self, view: View, name: str) -> Sequence[str]:
-        """Return names similar to an unknown one. The index is rebuilt only when a view has other names."""
-        if self._near_of is not view:
-            self._near_of = view
-            if self._near_names.names != view.models.keys():
-                self._near_names = NearNames(view.models)
-        return self._near_names.find(name)
 
     @property
     def control(self) -> ControlState:
@@ -268,25 +261,17 @@ class NearNames:
         name = name[:_SHOWN_NAME]
         near = self._cached.get(name)
         if near is None:
-            near = difflib.get_close_matches(name, sorted(self._candidates(name)), n=_NEAR_NAMES)
+            candidates: Iterable[str] = self.names
+            if len(self.names) > _COMPARED:
+                backward = (each[::-1] for each in _around(self._backward, name[::-1]))
+                candidates = {*_around(self._forward, name), *backward}
+            near = difflib.get_close_matches(name, sorted(candidates), n=_NEAR_NAMES)
             if len(self._cached) >= _REMEMBERED:
                 del self._cached[next(iter(self._cached))]
             self._cached[name] = near
         return near
 
-    def _candidates(self, name: str) -> Iterable[str]:
-        if len(self.names) <= _COMPARED:
-            return self.names
-        backward = (each[::-1] for each in _around(self._backward, name[::-1]))
-        return {*_around(self._forward, name), *backward}
-
 
 def _around(ordered: Sequence[str], name: str) -> Sequence[str]:
     at = bisect_left(ordered, name)
     return ordered[max(at - _COMPARED // 4, 0) : at + _COMPARED // 4]
-
-
-def _unknown(name: str, near: Sequence[str]) -> str:
-    short = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
-    hint = f"did you mean {' or '.join(near)}?" if near else "/v1/models lists those that do"
-    return f"the model {short!r} does not exist; {hint}"

@@ -60,27 +60,24 @@ class Vitals:
         services = self._services
         in_flight, waiting = services.directory.in_flight_by_model(), services.dispatcher.waiting()
         tallies = services.tally.models
-        return {
-            name: _counted(tallies.get(name) or ModelTally(), in_flight.get(name, 0), waiting.get(name, 0))
-            for name in {*tallies, *in_flight, *waiting}
-        }
-
-
-def _counted(tally: ModelTally, in_flight: int, waiting: int) -> ModelCounts:
-    return ModelCounts(
-        requests=[
-            RequestCount(code=code, outcome=outcome, requests=times)
-            for (code, outcome), times in sorted(tally.requests.items())
-        ],
-        prompt_tokens=tally.prompt_tokens,
-        completion_tokens=tally.completion_tokens,
-        request_bytes=tally.request_bytes,
-        answer_bytes=tally.answer_bytes,
-        waits=tally.waits,
-        wait_seconds=round(tally.wait_seconds, 3),
-        in_flight=in_flight,
-        waiting=waiting,
-    )
+        models: dict[str, ModelCounts] = {}
+        for name in {*tallies, *in_flight, *waiting}:
+            tally = tallies.get(name) or ModelTally()
+            models[name] = ModelCounts(
+                requests=[
+                    RequestCount(code=code, outcome=outcome, requests=times)
+                    for (code, outcome), times in sorted(tally.requests.items())
+                ],
+                prompt_tokens=tally.prompt_tokens,
+                completion_tokens=tally.completion_tokens,
+                request_bytes=tally.request_bytes,
+                answer_bytes=tally.answer_bytes,
+                waits=tally.waits,
+                wait_seconds=round(tally.wait_seconds, 3),
+                in_flight=in_flight.get(name, 0),
+                waiting=waiting.get(name, 0),
+            )
+        return models
 
 
 def _resident_bytes() -> int:

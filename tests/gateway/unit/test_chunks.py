@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.gateway.chunks import Unchunker
+from corral.gateway.upstream import Unchunker
 from tests.kit.engine import chunk
 
 

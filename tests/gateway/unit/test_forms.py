@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.gateway.admit import asked_in_form
+from corral.gateway.admit import asked_in_form, model_in_form
 from corral.gateway.answers import GatewayRefusal
-from corral.gateway.forms import model_in_form
 from corral.gateway.head import RequestHead
 
 KIND = b"Content-Type: multipart/form-data; boundary=b"

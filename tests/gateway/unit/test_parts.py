@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput, PeerUnavailable
-from corral.gateway.admit import FairQueue
 from corral.gateway.config import GatewayConfig
 from corral.gateway.control_link import ControlLink
+from corral.gateway.dispatch import FairQueue
 from corral.gateway.tally import OTHERS, Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.usage import Usage

@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.ids import source_of
 from corral.gateway.config import Limits
-from corral.gateway.sources import AcceptedBearers, SourceBudget, Strangers, TrustedProxies
+from corral.gateway.senders import AcceptedBearers, SourceBudget, Strangers, TrustedProxies
 from corral.processes.gateway import fitting
 
 

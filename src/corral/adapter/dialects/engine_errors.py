@@ -1,4 +1,4 @@
-"""Translates errors of engines to OpenAI's format. Pure.
+"""Translates errors of engines to the formats of OpenAI and Anthropic. Pure.
 
 Engines report client errors in many ways: llama.cpp's server with numeric codes, and with status 500 for invalid
 requests. Clients depend on code and status, and retry 404, 501 and 5xx.
@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.wire.models import COUNT_TOKENS, MESSAGES
 
 _encode: Final = msgspec.json.encode
 
@@ -43,6 +44,7 @@ _NAMED: Final = re.compile(
 _MENDABLE: Final = re.compile(rb"but is null|Field 'n':")
 """llama.cpp refuses null values, which mean "not given", and more answers than it has slots."""
 _PARAMS: Final = {"content": "messages", "json_schema": "response_format"}
+_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES: Final = {
     401: "invalid_api_key",
     403: "permission_denied",
@@ -83,27 +85,24 @@ def openai_error(status: int, body: bytes, *, about: str = "messages") -> tuple[
     error = document.get("error") if isinstance(document, dict) else None
     if isinstance(error, dict) and isinstance(error.get("code"), str) and status not in (404, 501):
         return None
-    said = _said(document, error) or body.decode(errors="replace").strip()[:1000] or f"the engine answered {status}"
-    fault = refusal_in(said, about=about) or _by_status(status, said)
+    text = (
+        _error_text(document, error) or body.decode(errors="replace").strip()[:1000] or f"the engine answered {status}"
+    )
+    fault = refusal_in(text, about=about)
+    if fault is None and status in (404, 501):  # an unknown path concerns the model
+        fault = EngineRefusal("unsupported_by_model", "model")
+    elif fault is None and status in (400, 422):  # these concern a field
+        match = _FIELD.search(text) or _NAMED.search(text)
+        fault = EngineRefusal("invalid_value", _PARAMS.get(match[1], match[1]) if match else None)
     if fault is not None:
         status = 400
     code, param = fault or (_CODES.get(status, "engine_error"), None)
     more = {name: value for name, value in error.items() if name != "code"} if isinstance(error, dict) else {}
-    document = {**more, "message": said, "type": error_type(status), "param": param, "code": code}
+    document = {**more, "message": text, "type": error_type(status), "param": param, "code": code}
     return status, _encode({"error": document})
 
 
-def _by_status(status: int, said: str) -> EngineRefusal | None:
-    """400 and 422 concern a field; an unknown path and 501 concern the model."""
-    if status in (404, 501):
-        return EngineRefusal("unsupported_by_model", "model")
-    if status not in (400, 422):
-        return None
-    match = _FIELD.search(said) or _NAMED.search(said)
-    return EngineRefusal("invalid_value", _PARAMS.get(match[1], match[1]) if match else None)
-
-
-def _said(document: Any, error: Any) -> str:
+def _error_text(document: Any, error: Any) -> str:
     """Return the error text: `error.message` in llama.cpp and OpenAI, `message` in vLLM, `detail` in FastAPI."""
     for text in (
         error.get("message") if isinstance(error, dict) else error,
@@ -117,14 +116,40 @@ def _said(document: Any, error: Any) -> str:
 
 def error_type(status: int) -> str:
     """Return OpenAI's error type for a status."""
-    match status:
-        case 401:
-            return "authentication_error"
-        case 403:
-            return "permission_error"
-        case 429:
-            return "rate_limit_error"
-        case _ if status >= 500:
-            return "server_error"
-        case _:
-            return "invalid_request_error"
+    return _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
+
+
+ANTHROPIC_ROUTES: Final = frozenset({MESSAGES, COUNT_TOKENS})
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+class _ErrorMessage(msgspec.Struct):
+    message: str
+
+
+class _OpenAiError(msgspec.Struct):
+    error: _ErrorMessage
+
+
+def anthropic_error(status: int, message: str) -> dict[str, object]:
+    """Return the error body for a status and a message."""
+    type = _ANTHROPIC_TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": type, "message": message}}
+
+
+def anthropic_error_of(status: int, body: bytes) -> bytes:
+    """Convert an error body in OpenAI's format, or plain text, to Anthropic's format."""
+    try:
+        message = msgspec.json.decode(body, type=_OpenAiError).error.message
+    except UNREADABLE_JSON:
+        message = body.decode(errors="replace")
+    return msgspec.json.encode(anthropic_error(status, message))
