@@ -1,1 +1,1 @@
-"""An OpenAI URL for replicas that only speak gRPC. Thin: `dialect` translates, `rpc` calls."""
+"""An OpenAI URL for replicas that only speak gRPC. Thin: `dialects` translates, `rpc` calls."""

@@ -4,29 +4,40 @@ A client that disconnects cancels its handler, and with it the handler's gRPC ca
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
-from corral.adapter.audio import speech, transcriptions
-from corral.adapter.calls import detokenize, embeddings, rerank, tokenize, voice_activity
-from corral.adapter.chat import chat, completions
-from corral.adapter.errors import document_of, failure_of
+from corral.adapter import handlers
 from corral.adapter.forms import MAX_BODY_BYTES, read_body
 from corral.adapter.replicas import KeyUnknown, Served, ServedReplicas
+from corral.adapter.responses import error_response, stream_events
 from corral.adapter.scratch import Scratch
-from corral.adapter.streams import stream_events
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 
-_JSON: Final = "application/json"
-
-AdapterReply = bytes | AsyncGenerator[bytes, None]
-Translate = Callable[[Served, bytes, Clock], Awaitable[AdapterReply]]
+Translate = Callable[[Served, bytes, Clock], Awaitable[bytes | AsyncGenerator[bytes, None]]]
 """Handles a JSON request; answers with JSON or with a stream of events."""
 AudioHandler = Callable[[Served, web.Request, Scratch], Awaitable[web.StreamResponse]]
 """Handles a request with audio, which backends read and write as files."""
-Handle = Callable[[web.Request, Served], Awaitable[web.StreamResponse]]
+
+_ROUTES: Final[dict[str, Translate]] = {
+    "/v1/chat/completions": handlers.chat,
+    "/v1/completions": handlers.completions,
+    "/v1/embeddings": handlers.embeddings,
+    "/v1/rerank": handlers.rerank,
+    "/v1/vad": handlers.voice_activity,
+    "/tokenize": handlers.tokenize,
+    "/detokenize": handlers.detokenize,
+}
+"""The last two have no version prefix, as in llama.cpp's own server."""
+_SOUND_ROUTES: Final[dict[str, AudioHandler]] = {
+    "/v1/audio/speech": handlers.speech,
+    "/v1/audio/transcriptions": handlers.transcriptions,
+}
+_PROMPT_FIELDS: Final = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
+"""Name of the field that holds the prompt; `input` for other routes."""
 
 
 class AdapterApp:
@@ -43,9 +54,9 @@ class AdapterApp:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/v1/models", self._models)
         for path, translate in _ROUTES.items():
-            app.router.add_post(path, self._route(self._translating(translate)))
-        for path, exchange in _SOUND_ROUTES.items():
-            app.router.add_post(path, self._route(self._exchanging(exchange)))
+            app.router.add_post(path, partial(self._answer, partial(self._translate, translate)))
+        for path, handle in _SOUND_ROUTES.items():
+            app.router.add_post(path, partial(self._answer, partial(self._handle_audio, handle)))
         return app
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -55,60 +66,30 @@ class AdapterApp:
         try:
             name = self._replicas.find(_bearer(request)).model.name
         except KeyUnknown as error:
-            return _refusal(error, request)
+            return error_response(error)
         return web.json_response({"object": "list", "data": [{"id": name, "object": "model", "owned_by": "corral"}]})
 
-    def _route(self, handle: Handle) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            self._in_flight += 1
-            try:
-                return await handle(request, self._replicas.find(_bearer(request)))
-            except CorralError as error:
-                return _refusal(error, request)
-            finally:
-                self._in_flight -= 1
+    async def _answer(
+        self, handle: Callable[[Served, web.Request], Awaitable[web.StreamResponse]], request: web.Request
+    ) -> web.StreamResponse:
+        self._in_flight += 1
+        try:
+            return await handle(self._replicas.find(_bearer(request)), request)
+        except CorralError as error:
+            return error_response(error, about=_PROMPT_FIELDS.get(request.path, "input"))
+        finally:
+            self._in_flight -= 1
 
-        return answer
+    async def _translate(self, translate: Translate, served: Served, request: web.Request) -> web.StreamResponse:
+        answer = await translate(served, await read_body(request), self._clock)
+        if isinstance(answer, bytes):
+            return web.Response(body=answer, content_type="application/json")
+        return await stream_events(request, answer)
 
-    def _translating(self, translate: Translate) -> Handle:
-        async def handle(request: web.Request, served: Served) -> web.StreamResponse:
-            answer = await translate(served, await read_body(request), self._clock)
-            if isinstance(answer, bytes):
-                return web.Response(body=answer, content_type=_JSON)
-            return await stream_events(request, answer)
-
-        return handle
-
-    def _exchanging(self, exchange: AudioHandler) -> Handle:
-        async def handle(request: web.Request, served: Served) -> web.StreamResponse:
-            return await exchange(served, request, self._scratch)
-
-        return handle
-
-
-def _refusal(error: CorralError, request: web.Request) -> web.Response:
-    failure = failure_of(error, about=_ASKED_IN.get(request.path, "input"))
-    return web.Response(status=failure.status, body=document_of(error, failure), content_type=_JSON)
+    async def _handle_audio(self, handle: AudioHandler, served: Served, request: web.Request) -> web.StreamResponse:
+        return await handle(served, request, self._scratch)
 
 
 def _bearer(request: web.Request) -> str:
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
-
-
-_ROUTES: Final[dict[str, Translate]] = {
-    "/v1/chat/completions": chat,
-    "/v1/completions": completions,
-    "/v1/embeddings": embeddings,
-    "/v1/rerank": rerank,
-    "/v1/vad": voice_activity,
-    "/tokenize": tokenize,
-    "/detokenize": detokenize,
-}
-"""The last two have no version prefix, as in llama.cpp's own server."""
-_ASKED_IN: Final = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-"""Name of the field that holds the prompt; `input` for other routes."""
-_SOUND_ROUTES: Final[dict[str, AudioHandler]] = {
-    "/v1/audio/speech": speech,
-    "/v1/audio/transcriptions": transcriptions,
-}

@@ -48,10 +48,6 @@ class UploadForm:
     fields: Mapping[str, list[str]]
     file: Path
 
-    def text(self, name: str, default: str = "") -> str:
-        """Return a field; the last one, where there are several."""
-        return self.fields.get(name, [default])[-1]
-
 
 async def read_form(request: web.Request, folder: Path) -> UploadForm:
     """Read the form and store its file in `folder`. Raise InvalidInput when it is malformed."""

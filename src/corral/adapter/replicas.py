@@ -10,17 +10,9 @@ import msgspec
 
 from corral.base.errors import CorralError
 from corral.rpc.backend import Backend
-from corral.wire.adapter import (
-    ORDER_BYTES,
-    AdapterModel,
-    AdapterOrder,
-    AdapterReplica,
-    Done,
-    Forget,
-    Listening,
-    Serve,
-    Word,
-)
+from corral.wire.adapter import ORDER_BYTES, AdapterModel, AdapterOrder, AdapterReplica, Done, Forget, Listening, Serve
+
+log = logging.getLogger(__name__)
 
 
 class KeyUnknown(CorralError):
@@ -52,14 +44,14 @@ class ServedReplicas:
 
     async def serve(self, replica: AdapterReplica) -> None:
         """Add or replace a replica. Requests in progress continue if it is still the same process."""
-        before = self._served.get(_digest(replica.key))
-        stays = before is not None and (before.replica.address, before.replica.token) == (
-            replica.address,
-            replica.token,
-        )
-        backend = before.backend if before is not None and stays else Backend(replica.address, token=replica.token)
-        self._served[_digest(replica.key)] = Served(replica=replica, backend=backend)
-        if before is not None and not stays:
+        digest = _digest(replica.key)
+        address, token = replica.address, replica.token
+        before = self._served.get(digest)
+        if before is not None and (before.replica.address, before.replica.token) == (address, token):
+            self._served[digest] = Served(replica=replica, backend=before.backend)
+            return
+        self._served[digest] = Served(replica=replica, backend=Backend(address, token=token))
+        if before is not None:
             await before.backend.close()
 
     async def forget(self, key: str) -> None:
@@ -81,11 +73,8 @@ class ServedReplicas:
 
 
 def _digest(key: str) -> bytes:
-    """Hash of a key: looking up by hash reveals nothing about keys through timing."""
+    """Return the hash of a key: looking up by hash reveals nothing about keys through timing."""
     return hashlib.sha256(key.encode()).digest()
-
-
-log = logging.getLogger(__name__)
 
 
 class Orders:
@@ -101,22 +90,15 @@ class Orders:
         ours = socket.socket(fileno=self._descriptor)
         reader, writer = await asyncio.open_connection(sock=ours, limit=ORDER_BYTES)
         try:
-            _say(writer, listening)
+            writer.write(msgspec.json.encode(listening) + b"\n")
             while line := await reader.readline():
-                _say(writer, await self._obey(self._decoder.decode(line)))
+                match self._decoder.decode(line):
+                    case Serve(number=number, replica=replica):
+                        await self._replicas.serve(replica)
+                    case Forget(number=number, key=key):
+                        await self._replicas.forget(key)
+                writer.write(msgspec.json.encode(Done(number=number)) + b"\n")
         except ConnectionError:
             log.info("the parent is gone", extra={"event": "adapter.orphaned"})
         finally:
             writer.close()
-
-    async def _obey(self, order: AdapterOrder) -> Done:
-        match order:
-            case Serve(number=number, replica=replica):
-                await self._replicas.serve(replica)
-            case Forget(number=number, key=key):
-                await self._replicas.forget(key)
-        return Done(number=number)
-
-
-def _say(writer: asyncio.StreamWriter, word: Word) -> None:
-    writer.write(msgspec.json.encode(word) + b"\n")

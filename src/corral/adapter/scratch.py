@@ -59,7 +59,8 @@ class Scratch:
                 self._release()
                 _sweep(self._parent)
                 home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
-                self._lock = _held(home)
+                self._lock = (home / _LOCK).open("wb")
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._home = home
             return Path(tempfile.mkdtemp(dir=self._home))
 
@@ -106,12 +107,6 @@ async def read_parts(file: Path) -> AsyncGenerator[bytes, None]:
                 yield part
         finally:
             content.close()
-
-
-def _held(home: Path) -> BinaryIO:
-    lock = (home / _LOCK).open("wb")
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return lock
 
 
 def _sweep(parent: Path) -> None:

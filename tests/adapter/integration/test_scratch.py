@@ -8,9 +8,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from corral.adapter.errors import failure_of
+from corral.adapter.responses import error_response, stream_sound
 from corral.adapter.scratch import Scratch, ScratchNotUsable, disk_errors, read_parts, size_of
-from corral.adapter.streams import stream_sound
 from corral.rpc.errors import BackendFailed
 
 
@@ -71,7 +70,7 @@ async def test_no_room_is_told_and_is_not_the_clients_fault(tmp_path: Path) -> N
                 pass
     with pytest.raises(ScratchNotUsable, match="No space left on device") as refused, disk_errors():
         raise OSError(28, "No space left on device")
-    assert failure_of(refused.value).status == 507
+    assert error_response(refused.value).status == 507
 
 
 async def test_a_file_that_is_not_there_has_no_parts_and_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from corral.adapter.dialects.answers import (
     chat_answer,
     completion_answer,
     embedding_answer,
-    error_document,
     finish_reason,
 )
+from corral.adapter.responses import error_response
 from corral.base.errors import InvalidInput
 from corral.rpc.messages import ChatDelta, EmbeddingLayout, EmbeddingResult, Reply, ToolCallDelta
 
@@ -161,5 +161,6 @@ def test_why_an_answer_ended_is_concluded_from_its_tokens(tokens: int, limit: in
 
 
 def test_an_error_has_all_four_fields_of_openais_shape() -> None:
-    document = json.loads(error_document("no", kind="invalid_request_error", param="n"))
-    assert document == {"error": {"message": "no", "type": "invalid_request_error", "param": "n", "code": None}}
+    response = error_response(InvalidInput("n", "must be 1"))
+    error = {"message": "n: must be 1", "type": "invalid_request_error", "param": "n", "code": "invalid_input"}
+    assert (response.status, json.loads(response.body)) == (400, {"error": error})

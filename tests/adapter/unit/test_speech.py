@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 
+from corral.adapter.dialects.localai import VoiceActivityRequest, voice_activity_answer, voice_activity_options
 from corral.adapter.dialects.requests import parse
-from corral.adapter.dialects.speech import (
+from corral.adapter.dialects.sound import (
     SpeechParts,
     SpeechRequest,
-    VoiceActivityRequest,
     speech_options,
-    voice_activity_answer,
-    voice_activity_options,
-)
-from corral.adapter.dialects.transcripts import (
     transcription_answer,
     transcription_event,
     transcription_options,

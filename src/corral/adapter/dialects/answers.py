@@ -38,19 +38,19 @@ class Stamp:
     """Number of answers to each prompt."""
 
 
+@dataclass(slots=True)
 class _Counts:
-    """Running token counts of a stream; the last ones are valid."""
+    """Running token counts of an answer; the last ones are valid."""
 
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.prompt_tokens = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
 
     def take(self, reply: Reply) -> None:
         self.tokens = reply.tokens or self.tokens
         self.prompt_tokens = reply.prompt_tokens or self.prompt_tokens
 
     def timings(self) -> bytes:
-        """The counts as llama.cpp's `timings`, on the last event of a stream, where the gateway reads them."""
+        """Return the counts as llama.cpp's `timings`, on the last event of a stream, where the gateway reads them."""
         if self.usage() is None:
             return b""
         return b',"timings":{"prompt_n":%d,"predicted_n":%d}' % (self.prompt_tokens, self.tokens)
@@ -62,15 +62,27 @@ class _Counts:
         return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.tokens, "total_tokens": total}
 
 
-class ChatEvents:
-    """The events of a streamed chat: for each answer `opening`, `part` for every reply and `ending`, then `closing`."""
+class _AnswerEvents:
+    """The events of a stream: for each answer `opening`, `part` for every reply and `ending`, then `closing`."""
 
-    def __init__(self, stamp: Stamp) -> None:
+    def __init__(self, kind: str, stamp: Stamp) -> None:
         self._stamp = stamp
         self._all: list[_Counts] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        head = _encode({"id": stamp.id, "object": "chat.completion.chunk", "created": stamp.created})
+        head = _encode({"id": stamp.id, "object": kind, "created": stamp.created})
         self._head = b"data: " + head[:-1] + b',"model":' + _encode(stamp.model)
+
+    def closing(self) -> bytes:
+        """Return the counts of the whole stream, if they are known and were requested, and its end."""
+        usage = _sum(self._all, n=self._stamp.n).usage() if self._stamp.include_usage else None
+        return (self._head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n" if usage else b"") + DONE
+
+
+class ChatEvents(_AnswerEvents):
+    """The events of a streamed chat."""
+
+    def __init__(self, stamp: Stamp) -> None:
+        super().__init__("chat.completion.chunk", stamp)
         self._after = b',"finish_reason":null}]}\n\n'
         self._begin(0)
 
@@ -91,12 +103,10 @@ class ChatEvents:
         else:
             text = self._decoder.decode(reply.message)
             made = self._content(text) if text else b""
-        return self._with_logprobs(made, logprobs) if (logprobs := _logprobs(reply)) else made
-
-    def _with_logprobs(self, made: bytes, logprobs: bytes) -> bytes:
-        """Add log probabilities to the first event of their reply, which may contain nothing else."""
-        first, after, rest = (made or self._before + b"{}" + self._after).partition(self._after)
-        return first + b',"logprobs":' + logprobs + after + rest
+        if logprobs := _logprobs(reply):  # they go to the first event of their reply, which may contain nothing else
+            first, after, rest = (made or self._before + b"{}" + self._after).partition(self._after)
+            return first + b',"logprobs":' + logprobs + after + rest
+        return made
 
     def ending(self) -> bytes:
         """Return the rest of an unfinished character and the finish reason. Following parts belong to the next
@@ -109,10 +119,6 @@ class ChatEvents:
         self._decoder.reset()
         self._begin(self._index + 1)
         return ending
-
-    def closing(self) -> bytes:
-        """Return the counts, if requested, and the end of the stream."""
-        return _counted(self._head, self._all, self._stamp) + DONE
 
     def _content(self, text: str) -> bytes:
         return self._before + b'{"content":' + _encode(text) + b"}" + self._after
@@ -136,26 +142,23 @@ class ChatEvents:
         return {"index": call.index, **start, "function": function}
 
 
-class CompletionEvents:
-    """The events of one streamed completion: `part` for every reply to one prompt, `ending` of each, then `closing`."""
+class CompletionEvents(_AnswerEvents):
+    """The events of a streamed completion. `before` has a text for each answer, which it begins with."""
 
-    def __init__(self, stamp: Stamp) -> None:
-        self._stamp = stamp
+    def __init__(self, stamp: Stamp, *, before: Sequence[str] = ()) -> None:
+        super().__init__("text_completion", stamp)
+        self._before = before
         self._index = 0
-        self._all: list[_Counts] = [_Counts()]
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        head = _encode({"id": stamp.id, "object": "text_completion", "created": stamp.created})
-        self._head = b"data: " + head[:-1] + b',"model":' + _encode(stamp.model)
+        self._all.append(_Counts())
+
+    def opening(self) -> bytes:
+        return self._choice(self._before[self._index], None) if self._before else b""
 
     def part(self, reply: Reply) -> bytes:
         self._all[-1].take(reply)
         text = self._decoder.decode(reply.message)
         logprobs = _raw_logprobs(reply)
         return self._choice(text, None, logprobs) if text or logprobs else b""
-
-    def echo(self, prompt: str) -> bytes:
-        """Return the prompt itself, for requests with `echo`."""
-        return self._choice(prompt, None)
 
     def ending(self) -> bytes:
         """End this answer. Following parts belong to the next one."""
@@ -165,9 +168,6 @@ class CompletionEvents:
         self._all.append(_Counts())
         self._decoder.reset()
         return ending
-
-    def closing(self) -> bytes:
-        return _counted(self._head, self._all, self._stamp) + DONE
 
     def _choice(self, text: str, reason: str | None, logprobs: msgspec.Raw | None = None) -> bytes:
         choice = {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}
@@ -190,20 +190,14 @@ def finish_reason(tokens: int, limit: int, *, called: bool = False) -> str:
 
 
 def chat_answer(replies: Sequence[Reply], stamp: Stamp) -> bytes:
-    choices = [_chat_choice(index, reply, stamp) for index, reply in enumerate(replies)]
-    return _document("chat.completion", stamp, choices, _usage(replies, stamp))
-
-
-def _chat_choice(index: int, reply: Reply, stamp: Stamp) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": reply.message.decode(errors="replace")}
-    if reply.chat_deltas:
-        message = _joined(reply.chat_deltas)
-    return {
-        "index": index,
-        "message": message,
-        "logprobs": _raw_logprobs(reply),
-        "finish_reason": finish_reason(reply.tokens, stamp.limit, called="tool_calls" in message),
-    }
+    choices = []
+    for index, reply in enumerate(replies):
+        message: dict[str, Any] = {"role": "assistant", "content": reply.message.decode(errors="replace")}
+        if reply.chat_deltas:
+            message = _joined(reply.chat_deltas)
+        reason = finish_reason(reply.tokens, stamp.limit, called="tool_calls" in message)
+        choices.append({"index": index, "message": message, "logprobs": _raw_logprobs(reply), "finish_reason": reason})
+    return _document("chat.completion", stamp, choices, replies)
 
 
 def completion_answer(replies: Sequence[Reply], stamp: Stamp, *, before: Sequence[str] = ()) -> bytes:
@@ -213,20 +207,11 @@ def completion_answer(replies: Sequence[Reply], stamp: Stamp, *, before: Sequenc
         text = (before[index] if before else "") + reply.message.decode(errors="replace")
         reason = finish_reason(reply.tokens, stamp.limit)
         choices.append({"index": index, "text": text, "logprobs": _raw_logprobs(reply), "finish_reason": reason})
-    return _document("text_completion", stamp, choices, _usage(replies, stamp))
+    return _document("text_completion", stamp, choices, replies)
 
 
 def _raw_logprobs(reply: Reply) -> msgspec.Raw | None:
     return msgspec.Raw(logprobs) if (logprobs := _logprobs(reply)) else None
-
-
-def _usage(replies: Sequence[Reply], stamp: Stamp) -> dict[str, int] | None:
-    all_counts = []
-    for reply in replies:
-        counts = _Counts()
-        counts.take(reply)
-        all_counts.append(counts)
-    return _sum(all_counts, n=stamp.n).usage()
 
 
 def embedding_answer(
@@ -289,34 +274,11 @@ def _joined(deltas: Sequence[ChatDelta]) -> dict[str, Any]:
 
 def _sum(all_counts: Sequence[_Counts], *, n: int) -> _Counts:
     """Sum the counts. A prompt with `n` answers counts once, as at OpenAI."""
-    total = _Counts()
-    total.tokens = sum(counts.tokens for counts in all_counts)
-    total.prompt_tokens = sum(counts.prompt_tokens for counts in all_counts[::n])
-    return total
+    prompt_tokens = sum(counts.prompt_tokens for counts in all_counts[::n])
+    return _Counts(sum(counts.tokens for counts in all_counts), prompt_tokens)
 
 
-def _counted(head: bytes, all_counts: Sequence[_Counts], stamp: Stamp) -> bytes:
-    """Return the event with the counts of the whole stream, if they are known and were requested."""
-    usage = _sum(all_counts, n=stamp.n).usage() if stamp.include_usage else None
-    return head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n" if usage else b""
-
-
-def _document(kind: str, stamp: Stamp, choices: Sequence[Mapping[str, Any]], usage: dict[str, int] | None) -> bytes:
-    answer: dict[str, Any] = {
-        "id": stamp.id,
-        "object": kind,
-        "created": stamp.created,
-        "model": stamp.model,
-        "choices": choices,
-    }
-    return _encode(answer | ({"usage": usage} if usage else {}))
-
-
-def error_document(message: str, *, kind: str, code: str | None = None, param: str | None = None) -> bytes:
-    """Return an error body in OpenAI's format."""
-    return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
-
-
-def error_event(message: str, *, kind: str, code: str | None = None) -> bytes:
-    """Return an error event for a stream that has begun; no `[DONE]` follows."""
-    return b"data: " + error_document(message, kind=kind, code=code) + b"\n\n"
+def _document(kind: str, stamp: Stamp, choices: Sequence[Mapping[str, Any]], replies: Sequence[Reply]) -> bytes:
+    usage = _sum([_Counts(reply.tokens, reply.prompt_tokens) for reply in replies], n=stamp.n).usage()
+    head = {"id": stamp.id, "object": kind, "created": stamp.created, "model": stamp.model}
+    return _encode({**head, "choices": choices, **({"usage": usage} if usage else {})})

@@ -1,9 +1,9 @@
-"""LocalAI's own routes: converts rerank and token requests to gRPC messages, and the results back. Pure."""
+"""LocalAI's own routes: ranks, tokens and voice activity, as requests, gRPC messages and answers. Pure."""
 
 import msgspec
 
 from corral.base.errors import InvalidInput
-from corral.rpc.messages import PredictOptions, RerankRequest, RerankResult
+from corral.rpc.messages import RerankRequest, RerankResult, VADRequest, VADResponse
 from corral.wire.adapter import AdapterModel
 
 
@@ -56,5 +56,20 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
             raise InvalidInput("tokens", "must be numbers of tokens")
 
 
-def tokenize_options(request: TokenizeRequest, model: AdapterModel) -> PredictOptions:
-    return PredictOptions(Prompt=request.content, ModelIdentity=model.identity)
+class VoiceActivityRequest(msgspec.Struct, kw_only=True):
+    """LocalAI's request: samples from -1 to 1, mono, 16,000 per second."""
+
+    audio: list[float]
+    model: str | None = None
+
+
+def voice_activity_options(request: VoiceActivityRequest, model: AdapterModel) -> VADRequest:
+    if not request.audio:
+        raise InvalidInput("audio", "must not be empty")
+    return VADRequest(audio=request.audio, ModelIdentity=model.identity)
+
+
+def voice_activity_answer(response: VADResponse) -> bytes:
+    """Return the segments in seconds, rounded to milliseconds: the contract's floats are not more exact."""
+    segments = [{"start": round(segment.start, 3), "end": round(segment.end, 3)} for segment in response.segments]
+    return msgspec.json.encode({"segments": segments})

@@ -25,7 +25,9 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     options = _sampling_options(request, model)
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     options.Tokens = _limit(limit, model)
-    messages = _with_system_prompt(request.messages, model)
+    messages = request.messages
+    if model.system_prompt and not any(message.role == "system" for message in messages):
+        messages = [ChatMessage(role="system", content=model.system_prompt), *messages]
     mark = "" if model.use_tokenizer_template else MEDIA_MARK
     plain = [_message(message, options, mark) for message in messages]
     if model.use_tokenizer_template:
@@ -111,19 +113,13 @@ def _sampling_options(request: Sampling, model: AdapterModel) -> PredictOptions:
     return options
 
 
-def _or(given: Value | None, default: Value) -> Value:
-    return default if given is None else given
+def _or(value: Value | None, default: Value) -> Value:
+    return default if value is None else value
 
 
-def _limit(asked: int | None, model: AdapterModel) -> int:
+def _limit(max_tokens: int | None, model: AdapterModel) -> int:
     """Return the token limit: the contract uses 0 for unlimited, OpenAI's clients send nothing or -1."""
-    return max(0, _or(asked, model.defaults.max_tokens))
-
-
-def _with_system_prompt(messages: Sequence[ChatMessage], model: AdapterModel) -> list[ChatMessage]:
-    if not model.system_prompt or any(message.role == "system" for message in messages):
-        return list(messages)
-    return [ChatMessage(role="system", content=model.system_prompt), *messages]
+    return max(0, _or(max_tokens, model.defaults.max_tokens))
 
 
 def _message(message: ChatMessage, options: PredictOptions, mark: str) -> Message:
@@ -146,29 +142,21 @@ def _text_of(part: MessagePart, options: PredictOptions, mark: str) -> str:
         case "text":
             return part.text or ""
         case "image_url":
-            options.Images.append(_inline(part))
+            link = part.image_url
+            url = link if isinstance(link, str) else (link and link.url) or ""
+            head, comma, data = url.partition(",")
+            if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+                # Other URLs are refused: this process does not fetch files for clients.
+                raise InvalidInput("messages.content.image_url", "must be a data URL in base64")
+            options.Images.append(data)
             return mark
         case "input_audio":
-            options.Audios.append(_recorded(part))
+            if part.input_audio is None or not part.input_audio.data:
+                raise InvalidInput("messages.content.input_audio", "must have data in base64")
+            options.Audios.append(part.input_audio.data)
             return mark
         case _:
             raise InvalidInput("messages.content.type", f"there are no parts of type {part.type}")
-
-
-def _recorded(part: MessagePart) -> str:
-    if part.input_audio is None or not part.input_audio.data:
-        raise InvalidInput("messages.content.input_audio", "must have data in base64")
-    return part.input_audio.data
-
-
-def _inline(part: MessagePart) -> str:
-    """Return the base64 text of a data URL. Other URLs are refused: this process does not fetch files for clients."""
-    link = part.image_url
-    url = link if isinstance(link, str) else (link and link.url) or ""
-    head, comma, data = url.partition(",")
-    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
-        raise InvalidInput("messages.content.image_url", "must be a data URL in base64")
-    return data
 
 
 def _set_metadata(options: PredictOptions, request: ChatRequest, model: AdapterModel) -> None:

@@ -12,7 +12,6 @@ _WHERE: Final = re.compile(r" - at `\$\.?(.*)`$")
 
 Parsed = TypeVar("Parsed")
 
-
 _TOOL_CHOICES: Final = ("auto", "none", "required")
 _MOST_ANSWERS: Final = 128
 """OpenAI's own limit of `n`."""
@@ -129,19 +128,14 @@ def parse(body: bytes, kind: type[Parsed]) -> Parsed:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise _located(str(error)) from error
+        match = _WHERE.search(str(error))
+        field = match[1] if match else ""
+        problem = _WHERE.sub("", str(error)).replace("`", "'")
+        if missing := re.search(r"required field '(.+)'", problem):
+            raise InvalidInput(f"{field}.{missing[1]}" if field else missing[1], "is missing") from error
+        raise InvalidInput(field, problem[:1].lower() + problem[1:]) from error
     except UNREADABLE_JSON as error:
         raise InvalidInput("", f"the body is not JSON: {error}") from error
-
-
-def _located(text: str) -> InvalidInput:
-    match = _WHERE.search(text)
-    field = match[1] if match else ""
-    problem = _WHERE.sub("", text).replace("`", "'")
-    missing = re.search(r"required field '(.+)'", problem)
-    if missing:
-        return InvalidInput(f"{field}.{missing[1]}" if field else missing[1], "is missing")
-    return InvalidInput(field, problem[:1].lower() + problem[1:])
 
 
 def check_chat(request: ChatRequest) -> None:

@@ -1,0 +1,177 @@
+"""Handlers of the adapter's routes: each translates a request for the backend, calls it, and translates the answer."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from corral.adapter.dialects import answers, localai, openai, requests, sound
+from corral.adapter.forms import read_body, read_form
+from corral.adapter.replicas import Served
+from corral.adapter.responses import stream_events, stream_sound
+from corral.adapter.scratch import Scratch, read_parts, size_of
+from corral.base.clock import Clock
+from corral.base.errors import InvalidInput
+from corral.base.ids import new_answer_id
+from corral.rpc.errors import BackendError, BackendFailed
+from corral.rpc.messages import EmbeddingResult, PredictOptions, TranscriptRequest
+
+_MARK_WITHIN: Final = timedelta(seconds=10)
+_EMBEDDED_AT_ONCE: Final = 8
+_WAV: Final = {"Content-Type": "audio/wav"}
+
+
+async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+    request = requests.parse(body, requests.ChatRequest)
+    requests.check_chat(request)
+    options = openai.chat_options(request, served.model)
+    if openai.MEDIA_MARK in options.Prompt and (options.Images or options.Audios):
+        with suppress(BackendError):  # LocalAI's llama.cpp invents a media marker of its own at every start
+            mark = (await served.backend.metadata(timeout=_MARK_WITHIN)).media_marker or openai.MEDIA_MARK
+            options.Prompt = options.Prompt.replace(openai.MEDIA_MARK, mark)
+    stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
+    calls = openai.repeated(options, stamp.n)
+    if request.stream:
+        return _prediction(served, calls, answers.ChatEvents(stamp))
+    return answers.chat_answer([await served.backend.predict(call) for call in calls], stamp)
+
+
+async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+    """Several prompts, and several answers to each, are generated one after the other, with one call for each."""
+    request = requests.parse(body, requests.CompletionRequest)
+    requests.check_completion(request)
+    prompts = openai.prompts_of(request)
+    first = openai.completion_options(request, prompts[0], served.model)
+    stamp = _stamp("cmpl", request, served, clock, limit=first.Tokens)
+    calls = [
+        call
+        for prompt in prompts
+        for call in openai.repeated(openai.completion_options(request, prompt, served.model), stamp.n)
+    ]
+    before = [prompt for prompt in prompts for _ in range(stamp.n)] if request.echo else []
+    if request.stream:
+        return _prediction(served, calls, answers.CompletionEvents(stamp, before=before))
+    return answers.completion_answer([await served.backend.predict(call) for call in calls], stamp, before=before)
+
+
+def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, *, limit: int) -> answers.Stamp:
+    return answers.Stamp(
+        id=new_answer_id(kind),
+        created=int(clock.now().timestamp()),
+        model=served.model.name,
+        limit=limit,
+        include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
+        n=request.n or 1,
+    )
+
+
+async def _prediction(
+    served: Served, calls: list[PredictOptions], events: answers.ChatEvents | answers.CompletionEvents
+) -> AsyncGenerator[bytes, None]:
+    for call in calls:
+        opening = events.opening()  # waits for the first reply: until then an error can still get a status
+        async with aclosing(served.backend.predict_stream(call)) as replies:
+            async for reply in replies:
+                if part := opening + events.part(reply):
+                    yield part
+                opening = b""
+        yield opening + events.ending()
+    yield events.closing()
+
+
+async def embeddings(served: Served, body: bytes, _: Clock) -> bytes:
+    """One call for each text, several of them at once; the first failure cancels the others."""
+    request = requests.parse(body, requests.EmbeddingRequest)
+    if request.encoding_format not in ("float", "base64", None):
+        raise InvalidInput("encoding_format", "must be float or base64")
+    if request.dimensions is not None and request.dimensions < 1:
+        raise InvalidInput("dimensions", "must be at least 1")
+    room = asyncio.Semaphore(_EMBEDDED_AT_ONCE)
+
+    async def embed(text: str | list[int]) -> EmbeddingResult:
+        async with room:
+            return await served.backend.embedding(openai.embedding_options(text, served.model))
+
+    texts = request.texts()
+    if len(texts) == 1:
+        results = [await embed(texts[0])]
+    else:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(embed(text), name="embed") for text in texts]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        results = [task.result() for task in tasks]
+    as_base64 = request.encoding_format == "base64"
+    return answers.embedding_answer(
+        results, model=served.model.name, as_base64=as_base64, dimensions=request.dimensions
+    )
+
+
+async def rerank(served: Served, body: bytes, _: Clock) -> bytes:
+    request = requests.parse(body, localai.RankingRequest)
+    request.check()
+    result = await served.backend.rerank(localai.ranking_options(request, served.model))
+    return localai.ranking_answer(result, model=served.model.name)
+
+
+async def voice_activity(served: Served, body: bytes, _: Clock) -> bytes:
+    request = requests.parse(body, localai.VoiceActivityRequest)
+    response = await served.backend.vad(localai.voice_activity_options(request, served.model))
+    return localai.voice_activity_answer(response)
+
+
+async def tokenize(served: Served, body: bytes, _: Clock) -> bytes:
+    request = requests.parse(body, localai.TokenizeRequest)
+    options = PredictOptions(Prompt=request.content, ModelIdentity=served.model.identity)
+    return msgspec.json.encode({"tokens": await served.backend.tokenize(options)})
+
+
+async def detokenize(served: Served, body: bytes, _: Clock) -> bytes:
+    request = requests.parse(body, localai.DetokenizeRequest)
+    request.check()
+    return msgspec.json.encode({"content": await served.backend.detokenize(request.tokens)})
+
+
+async def speech(served: Served, request: web.Request, scratch: Scratch) -> web.StreamResponse:
+    asked = requests.parse(await read_body(request), sound.SpeechRequest)
+    asked.check()
+    if asked.stream:
+        return await stream_sound(request, _speech_parts(served, asked), _WAV)
+    async with scratch.folder() as folder:
+        file = folder / "speech.wav"
+        await served.backend.speak(sound.speech_options(asked, served.model, file=str(file)))
+        size = await asyncio.to_thread(size_of, file)
+        if not size:
+            raise BackendFailed(served.replica.address, "it wrote no sound")
+        return await stream_sound(request, read_parts(file), {**_WAV, "Content-Length": str(size)})
+
+
+async def _speech_parts(served: Served, asked: sound.SpeechRequest) -> AsyncGenerator[bytes, None]:
+    joined = sound.SpeechParts()
+    async with aclosing(served.backend.speech(sound.speech_options(asked, served.model))) as replies:
+        async for reply in replies:
+            if part := joined.part(reply):
+                yield part
+
+
+async def transcriptions(served: Served, request: web.Request, scratch: Scratch) -> web.StreamResponse:
+    async with scratch.folder() as folder:
+        form = await read_form(request, folder)
+        wish = sound.transcription_wish(form.fields)
+        options = sound.transcription_options(wish, served.model, file=str(form.file))
+        if wish.stream:
+            return await stream_events(request, _transcript_events(served, options))
+        body, kind = sound.transcription_answer(await served.backend.transcribe(options), wish)
+    return web.Response(body=body, headers={"Content-Type": kind})
+
+
+async def _transcript_events(served: Served, options: TranscriptRequest) -> AsyncGenerator[bytes, None]:
+    async with aclosing(served.backend.transcript(options)) as parts:
+        async for part in parts:
+            if event := sound.transcription_event(part):
+                yield event
