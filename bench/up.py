@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from bench.simulation import Frontend
 from corral.base.errors import ChildFailed
 from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
-from corral.bus.server_config import FRONTEND
+from corral.bus.server import FRONTEND
 from corral.processes.up_file import UpFile, read_up_file
 
 READY_WITHIN_SECONDS: Final = 60.0

@@ -22,8 +22,7 @@ from typing import Any
 import click
 import pytest
 
-from corral.bus.server import find_nats_server
-from corral.bus.server_config import PERMISSIONS
+from corral.bus.server import PERMISSIONS, find_nats_server
 from corral.cli.main import cli
 from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, known_variables
 from tests.kit.images import own_gallery

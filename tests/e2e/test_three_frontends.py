@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from corral.base.ids import NodeId
-from corral.bus.server import NatsServer, running_cluster
+from corral.bus.server import NatsServer
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.secrets import SecretsKey
 from tests.kit.admin_api import open_session
 from tests.kit.databases import DatabaseSource
+from tests.kit.nats_cluster import running_cluster
 from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
 from tests.kit.waiting import eventually
 

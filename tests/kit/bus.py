@@ -11,13 +11,33 @@ from typing import Final, Self
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable, MessageTooLarge
 from corral.base.tasks import end_tasks, start_task, task_group
-from corral.bus.port import CLOSE_GRACE, DEFAULT_CONCURRENCY, Handler, Message
+from corral.bus.port import (
+    CLOSE_GRACE,
+    DEFAULT_CONCURRENCY,
+    Handler,
+    Message,
+    check_pattern,
+    check_queue,
+    check_subject,
+)
 from corral.bus.replies import Replies
-from corral.bus.subjects import check_pattern, check_queue, check_subject, covers
 from corral.bus.subscriptions import Handlers
 
 MAX_PAYLOAD: Final = 8 * 1024 * 1024
 REPLY_PATIENCE: Final = timedelta(seconds=30)
+
+
+def covers(pattern: str, subject: str) -> bool:
+    """Whether a subscription to the pattern gets messages for the subject."""
+    expected, tokens = pattern.split("."), subject.split(".")
+    if expected[-1] == ">":
+        expected = expected[:-1]
+        if len(tokens) <= len(expected):
+            return False
+        tokens = tokens[: len(expected)]
+    return len(expected) == len(tokens) and all(
+        each in ("*", token) for each, token in zip(expected, tokens, strict=True)
+    )
 
 
 class MemoryServer:

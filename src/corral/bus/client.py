@@ -1,9 +1,7 @@
-"""The bus over NATS, for ever trying to be connected.
+"""The bus over NATS. It keeps trying to connect, so an unreachable server is never an error, not even at the start.
 
-An unreachable server is not an error here, at the start as little as later. What outlives a connection is kept here:
-subscriptions, open requests, and the servers we know. A connection itself is a `Link`, which is used once.
-
-Pauses between attempts are plain sleeps, not policy time: they spare the server, and no decision depends on them.
+What outlives a connection is kept here: subscriptions, open requests, and the known servers. A connection itself is a
+`Link`, which is used once. Pauses between attempts are plain sleeps: no decision depends on them.
 """
 
 import asyncio
@@ -19,22 +17,28 @@ from typing import Final, Self
 from corral.base.errors import BusPermissionDenied, BusUnavailable, CorralError
 from corral.base.retry import Backoff
 from corral.base.tasks import end_tasks, first_done, start_task, task_group
-from corral.bus.config import BusConfig
-from corral.bus.credentials import CredentialsProvider, TlsFiles, credentials_of, tls_context
-from corral.bus.endpoints import Endpoint, parse_endpoints
+from corral.bus.config import BusConfig, Endpoint, parse_endpoints
+from corral.bus.credentials import CredentialsProvider, credentials_of, tls_context
 from corral.bus.link import Arrival, Link, LinkFailed
-from corral.bus.port import CLOSE_GRACE, DEFAULT_CONCURRENCY, Handler, Message
+from corral.bus.port import (
+    CLOSE_GRACE,
+    DEFAULT_CONCURRENCY,
+    Handler,
+    Message,
+    check_pattern,
+    check_queue,
+    check_subject,
+)
 from corral.bus.problems import Problem, ProblemKind, Problems
 from corral.bus.replies import Replies
-from corral.bus.subjects import check_pattern, check_queue, check_subject
 from corral.bus.subscriptions import Handlers, Interest
 
 log = logging.getLogger(__name__)
 
 FIRST_ATTEMPT: Final = timedelta(seconds=2)
-"""How long entering the context waits for the first attempt: a server that is there is then connected."""
+"""How long entering the context waits for the first attempt to connect."""
 REPLY_PATIENCE: Final = timedelta(seconds=30)
-"""How long an answer waits for a lost connection to come back."""
+"""How long an answer waits for a new connection."""
 _HEARTBEAT: Final = timedelta(seconds=15)
 _SHORT_LIFE_SECONDS: Final = 1.0
 _UNREACHABLE_BACKOFF: Final = Backoff(first=timedelta(milliseconds=50), cap=timedelta(seconds=2))
@@ -60,7 +64,7 @@ class _Subscription:
 
 
 class NatsBus:
-    """See `port.Bus` for what is promised. Used as a context; an async exit stack will do."""
+    """Implements `port.Bus`. Used as an asynchronous context manager."""
 
     def __init__(
         self,
@@ -70,15 +74,15 @@ class NatsBus:
         inbox_prefix: str = "_INBOX",
         credentials: CredentialsProvider | None = None,
     ) -> None:
-        """InvalidInput for a URL or credentials that can never work.
+        """Raise InvalidInput for a URL or credentials that can never work.
 
-        `name` is shown in the server's monitoring; the user must be allowed to listen to `<inbox_prefix>.>` if it asks
-        anything; `credentials` stand in for those of the configuration where they change over time.
+        `name` is shown in the server's monitoring. A user that sends requests must be allowed to subscribe to
+        `<inbox_prefix>.>`. `credentials` replace those of the configuration where they change over time.
         """
         configured = parse_endpoints(config.url)
         self._configured = random.sample(configured, len(configured))  # so that a fleet spreads over a cluster
         self._endpoints = deque(self._configured)
-        self._tls_files = TlsFiles(ca=config.tls_ca, certificate=config.tls_cert, key=config.tls_key)
+        self._config = config
         self._tls: ssl.SSLContext | None = None
         self._name = name
         self._credentials = credentials or credentials_of(config)
@@ -86,7 +90,7 @@ class NatsBus:
         self._up = asyncio.Event()
         self._attempted = asyncio.Event()
         self._renewal = asyncio.Event()
-        """Set while the credentials of the present connection or attempt are known to be outdated."""
+        """Set while the credentials of the current connection or attempt are known to be outdated."""
         self._watchers: list[Callable[[bool], None]] = []
         self._subscriptions: set[_Subscription] = set()
         self._replies = Replies(inbox_prefix)
@@ -97,12 +101,13 @@ class NatsBus:
         self.problems = Problems()
 
     async def __aenter__(self) -> Self:
-        """Connected on return, or trying on in the background when the first attempt fails.
+        """Return connected, or when the first attempt failed; then attempts continue in the background.
 
-        InvalidInput for TLS files that cannot be used.
+        Raise InvalidInput for TLS files that cannot be used. Any of them makes TLS mandatory, also for nats:// URLs.
         """
-        if self._tls_files.given or any(endpoint.tls for endpoint in self._configured):
-            self._tls = tls_context(self._tls_files)
+        config = self._config
+        if config.tls_ca or config.tls_cert or config.tls_key or any(endpoint.tls for endpoint in self._configured):
+            self._tls = tls_context(config)
         self._runner = start_task(self._run(), name="bus")
         try:
             with suppress(TimeoutError):
@@ -122,7 +127,7 @@ class NatsBus:
 
     @property
     def unauthorized(self) -> bool:
-        """Whether there is no connection because a server does not know us, or no longer."""
+        """Whether there is no connection because a server refuses our credentials."""
         enduring = self.problems.enduring
         return enduring is not None and enduring.kind is ProblemKind.UNAUTHORIZED
 
@@ -139,7 +144,7 @@ class NatsBus:
         await self._up.wait()
 
     def renew(self) -> None:
-        """Connect anew, with the credentials of now. Subscriptions stay, and nothing more goes over the old link."""
+        """Reconnect with the current credentials. Subscriptions stay, and nothing more is sent over the old link."""
         self._renewal.set()
         if (link := self._link) is not None:
             self._leave(link)
@@ -186,23 +191,25 @@ class NatsBus:
         return subscription
 
     def forget(self, subscription: _Subscription) -> None:
-        """For subscriptions that close."""
+        """Called by subscriptions when they close."""
         self._subscriptions.discard(subscription)
 
     async def flush(self) -> None:
         await self._current_link().ping()
 
     async def close(self) -> None:
-        """Handle what has arrived, let handlers finish and their answers leave, all within CLOSE_GRACE; then end."""
+        """Handle what has arrived, wait for handlers and until their answers are sent, all within CLOSE_GRACE."""
         self._closed = True
         try:
-            await self._drain(asyncio.get_running_loop().time() + CLOSE_GRACE.total_seconds())
+            await self._drain()
         finally:
             if self._runner is not None:
                 await end_tasks(self._runner)
             self._replies.fail(BusUnavailable("the bus was closed"))
 
-    async def _drain(self, deadline: float) -> None:
+    async def _drain(self) -> None:
+        deadline = asyncio.get_running_loop().time() + CLOSE_GRACE.total_seconds()
+
         def left() -> timedelta:
             return timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
 
@@ -229,7 +236,7 @@ class NatsBus:
         return self._link
 
     async def _ask(self, subject: str, data: bytes, reply_to: str) -> None:
-        """Listening for answers begins with the first question: a user who never asks needs no right to listen."""
+        """Subscribe to the inbox with the first request: a user that sends none needs no permission for it."""
         link = self._current_link()
         self._asks = True
         if self._inbox.link is not link:
@@ -237,27 +244,22 @@ class NatsBus:
         await link.publish(subject, data, reply_to)
 
     async def _reply(self, reply_to: str, data: bytes) -> None:
-        """What a dying link does not take any more goes out on the next one."""
+        """Send an answer, on the next link if the current one breaks."""
         try:
             async with asyncio.timeout(REPLY_PATIENCE.total_seconds()):
-                while not await self._is_taken(reply_to, data):
+                while True:
+                    if self._closed or self._link is not None:
+                        link = self._current_link()
+                        try:
+                            return await link.publish(reply_to, data)
+                        except BusUnavailable:
+                            if self._closed:
+                                raise
+                            await link.lost()
+                            await asyncio.sleep(0)  # until `_serve` has noticed it too
                     await self.wait_connected()
         except TimeoutError:
             raise BusUnavailable("an answer could not be sent") from None
-
-    async def _is_taken(self, reply_to: str, data: bytes) -> bool:
-        if self._closed or self._link is not None:
-            link = self._current_link()
-            try:
-                await link.publish(reply_to, data)
-            except BusUnavailable:
-                if self._closed:
-                    raise
-                await link.lost()
-                await asyncio.sleep(0)  # until whoever keeps the link has noticed too
-            else:
-                return True
-        return False
 
     async def _on_reply(self, arrival: Arrival) -> None:
         if arrival.nobody_listens:
@@ -266,7 +268,7 @@ class NatsBus:
             self._replies.deliver(arrival.subject, arrival.data)
 
     def on_refused(self, action: str, subject: str) -> None:
-        """A link tells: the server refused something, outside of any subscribe call."""
+        """Called by a link: the server refused something outside of any `subscribe` call."""
         detail = f"the server refuses this user the {action} to {subject}"
         self.problems.report(Problem(kind=ProblemKind.PERMISSION_DENIED, detail=detail, subject=subject))
         if action == "publish":
@@ -281,7 +283,7 @@ class NatsBus:
                     subscription.interest.is_refused = True
 
     def on_dropped(self, subject: str) -> None:
-        """A link tells: handlers do not keep up."""
+        """Called by a link: handlers do not keep up."""
         detail = f"messages dropped on {subject}: their handlers do not keep up"
         self.problems.report(Problem(kind=ProblemKind.SLOW_CONSUMER, detail=detail, subject=subject))
 
@@ -291,19 +293,16 @@ class NatsBus:
             lived = 0.0
             try:
                 lived = await self._connect_once()
-            except Exception:  # the rim: a fault, in a credentials provider for example, must not end the bus
+            except Exception:  # a fault, for example in a credentials provider, must not end the bus
                 log.exception("connecting failed", extra={"event": "bus.connect_failed"})
             self._attempted.set()
             failures = 0 if lived >= _SHORT_LIFE_SECONDS else failures + 1
             if failures:
-                await first_done(asyncio.sleep(self._pause(failures)), self._renewal.wait())
-
-    def _pause(self, failures: int) -> float:
-        backoff = _UNAUTHORIZED_BACKOFF if self.unauthorized else _UNREACHABLE_BACKOFF
-        return backoff.delay(failures).total_seconds()
+                backoff = _UNAUTHORIZED_BACKOFF if self.unauthorized else _UNREACHABLE_BACKOFF
+                await first_done(asyncio.sleep(backoff.delay(failures).total_seconds()), self._renewal.wait())
 
     async def _connect_once(self) -> float:
-        """Try every server once, stay with the first that takes us; for how many seconds that was."""
+        """Try every server once, and stay with the first that accepts us. Return for how many seconds."""
         for _ in range(len(self._endpoints)):
             link = Link(self._endpoints[0], self)
             self._endpoints.rotate(-1)  # after a loss, and after a failure, the others come first
@@ -319,18 +318,15 @@ class NatsBus:
         try:
             credentials = await self._credentials()
             await link.open(name=self._name, credentials=credentials, tls=self._tls)
-            await self._replay(link)
+            # Subscribe again, including what is added meanwhile. Only then may the link be used.
+            while waiting := [interest for interest in self._interests() if interest.link is not link]:
+                for interest in waiting:
+                    await interest.establish(link)
+                await link.ping()
         except (LinkFailed, CorralError) as error:
             self._report_loss(ProblemKind.UNREACHABLE, link.endpoint, str(error))
             return False
         return not self._renewal.is_set()
-
-    async def _replay(self, link: Link) -> None:
-        """Subscribe anew, including what is asked for meanwhile; then the link may be used."""
-        while waiting := [interest for interest in self._interests() if interest.link is not link]:
-            for interest in waiting:
-                await interest.establish(link)
-            await link.ping()
 
     def _interests(self) -> list[Interest]:
         inbox = [self._inbox] if self._asks else []
@@ -350,7 +346,13 @@ class NatsBus:
                 self._report_loss(ProblemKind.DISCONNECTED, link.endpoint, link.reason)
         finally:
             self._leave(link)
-        self._learn(link)
+        # Remember the cluster's other servers as the last link knew them, and forget those it no longer did.
+        siblings = {(sibling.host, sibling.port): sibling for sibling in link.siblings}
+        current = siblings.keys() | {(endpoint.host, endpoint.port) for endpoint in self._configured}
+        kept = {(endpoint.host, endpoint.port): endpoint for endpoint in self._endpoints}
+        kept = {address: endpoint for address, endpoint in kept.items() if address in current}
+        new = [sibling for address, sibling in siblings.items() if address not in kept]
+        self._endpoints = deque([*new, *kept.values()])
         return asyncio.get_running_loop().time() - began
 
     def _leave(self, link: Link) -> None:
@@ -368,15 +370,6 @@ class NatsBus:
         refused = any(word in reason.lower() for word in ("authorization", "authentication"))
         detail = f"no connection to NATS at {endpoint.url}: {reason}"
         self.problems.report(Problem(kind=ProblemKind.UNAUTHORIZED if refused else kind, detail=detail))
-
-    def _learn(self, link: Link) -> None:
-        """Remember the cluster's other servers as the last link knew them, and forget those it no longer did."""
-        siblings = {(sibling.host, sibling.port): sibling for sibling in link.siblings}
-        configured = {(endpoint.host, endpoint.port) for endpoint in self._configured}
-        kept = [known for known in self._endpoints if (known.host, known.port) in siblings.keys() | configured]
-        known = {(endpoint.host, endpoint.port) for endpoint in kept}
-        new = [sibling for address, sibling in siblings.items() if address not in known]
-        self._endpoints = deque([*new, *kept])
 
     def _tell_watchers(self) -> None:
         for watcher in list(self._watchers):

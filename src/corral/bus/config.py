@@ -1,13 +1,91 @@
-"""How to reach NATS: plain values and the settings they come from."""
+"""How to reach NATS: URLs of servers, made fit for logs, and the settings they come from."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
+from urllib.parse import unquote, urlsplit
 
 from corral.base.errors import InvalidInput
 from corral.base.setting_kinds import EXISTING_FILE, SECRET, SettingKind, hide_password
 from corral.base.settings import setting
-from corral.bus.endpoints import parse_endpoints
+
+DEFAULT_PORT: Final = 4222
+_SCHEMES: Final = ("nats", "tls")
+_HARMLESS: Final = re.compile(r"\s*([a-z]+://)?([\w.-]*|\[[0-9a-f:.]+\])(:\d*)?/?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One server, with the login of its URL if there is one."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    tls: bool = False
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    tls_name: str | None = None
+    """The name that its certificate must have, when that is not the host."""
+
+    @property
+    def url(self) -> str:
+        """The URL without credentials, which may be logged."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
+
+    def sibling(self, host: str, port: int) -> Self:
+        """Return another server of the same cluster, which has the same login and, by address, certificate name."""
+        try:
+            ip_address(host)
+            name = self.tls_name or self.host
+        except ValueError:
+            name = None
+        return replace(self, host=host, port=port, tls_name=name)
+
+
+def parse_endpoints(urls: str) -> tuple[Endpoint, ...]:
+    """Parse comma-separated URLs. Raise InvalidInput, without any secret in its text."""
+    endpoints = tuple(_parse(part.strip()) for part in urls.split(",") if part.strip())
+    if not endpoints:
+        raise InvalidInput("NATS URL", "is empty; write for example nats://127.0.0.1:4222")
+    return endpoints
+
+
+def _parse(text: str) -> Endpoint:
+    try:
+        parts = urlsplit(text if "://" in text else f"nats://{text}")
+    except ValueError:
+        raise InvalidInput("NATS URL", f"{redact_url(text)!r} cannot be read") from None
+    if parts.scheme not in _SCHEMES:
+        raise InvalidInput("NATS URL", f"{redact_url(text)!r} starts with neither nats:// nor tls://")
+    try:
+        host, port = parts.hostname, parts.port or DEFAULT_PORT
+    except ValueError:
+        raise InvalidInput("NATS URL", f"{redact_url(text)!r} has no usable port") from None
+    if not host or parts.path.strip("/") or parts.query or parts.fragment:
+        raise InvalidInput("NATS URL", f"{redact_url(text)!r} is not of the form nats://user:password@host:port")
+    user = unquote(parts.username) if parts.username else None
+    if user is not None and parts.password is None:
+        return Endpoint(host=host, port=port, tls=parts.scheme == "tls", token=user)
+    password = unquote(parts.password) if parts.password is not None else None
+    return Endpoint(host=host, port=port, tls=parts.scheme == "tls", user=user, password=password)
+
+
+def redact_url(urls: str) -> str:
+    """Replace passwords and tokens in URLs by ***; safe also for text that is no proper URL."""
+    return ",".join(_redact(part) for part in urls.split(","))
+
+
+def _redact(url: str) -> str:
+    before, at, host = url.rpartition("@")
+    if not at:
+        # A part that does not look harmless may be the first half of a password with a comma in it.
+        return url if _HARMLESS.fullmatch(url) else "***"
+    scheme, separator, login = before.rpartition("://")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{separator}{user + ':' if colon else ''}***@{host}"
 
 
 def _read_nats_urls(text: str) -> str:

@@ -16,8 +16,8 @@ The client library is kept on a short leash, because as of 2.16 it
 import asyncio
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
@@ -30,8 +30,8 @@ from nats.aio.transport import TcpTransport
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable, MessageTooLarge
 from corral.base.tasks import end_tasks, start_task
+from corral.bus.config import Endpoint
 from corral.bus.credentials import UserJwt
-from corral.bus.endpoints import Endpoint
 
 CONNECT_SECONDS: Final = 2
 PING_SECONDS: Final = 5
@@ -47,13 +47,13 @@ _VIOLATION: Final = re.compile(r'permissions violation for (subscription|publish
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A message as it came in."""
+    """A message as it was received."""
 
     subject: str
     data: bytes
     reply_to: str
     nobody_listens: bool
-    """Not a message at all, but the server's word that a request found no listener."""
+    """Not a message, but the server's reply that a request has no subscriber."""
 
 
 LinkSubscription = _NatsSubscription
@@ -63,7 +63,7 @@ Receive = Callable[[Arrival], Awaitable[None]]
 
 
 class LinkFailed(Exception):
-    """No connection came about."""
+    """No connection could be made."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -71,7 +71,7 @@ class LinkFailed(Exception):
 
 
 class Owner(Protocol):
-    """Whom a link tells what happens on it."""
+    """Gets the events of a link."""
 
     def on_refused(self, action: str, subject: str) -> None:
         """The server refused a `publish` or a `subscription`. The client lower-cases the subject."""
@@ -81,7 +81,7 @@ class Owner(Protocol):
 
 
 class _Client(Client):
-    """The library's client, mended in three places. Tests fail when the library no longer calls these methods."""
+    """The library's client, changed in three places. Tests fail when the library no longer calls these methods."""
 
     tls_is_a_must = False
 
@@ -90,13 +90,13 @@ class _Client(Client):
         self._on_closed = on_closed
 
     async def _send_ping(self, future: "asyncio.Future[bool] | None" = None) -> None:
-        """In line with what was sent before: the library lets pings overtake it, and then a pong confirms nothing."""
+        """Send the ping after everything before it: the library's overtakes messages, and its pong confirms nothing."""
         self._pongs.append(future or asyncio.get_running_loop().create_future())
         await self._send_command(b"PING\r\n")
         await self._flush_pending()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """Before any credential is sent: TLS that was asked for is a must."""
+        """Refuse a server without TLS, where TLS was requested, before any credential is sent."""
         if initial_connection and self.tls_is_a_must:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise nats.errors.SecureConnWantedError
@@ -110,7 +110,7 @@ class _Client(Client):
             await super()._close(status, do_cbs)
 
     async def end_what_is_left(self) -> None:
-        """After a close, whatever became of it: no task and no socket stays."""
+        """End all tasks and the socket, after a close that may have failed."""
         tasks = [self._reading_task, self._flusher_task, self._ping_interval_task]
         tasks += [subscription._wait_for_msgs_task for subscription in self._subs.values()]
         self._subs.clear()
@@ -126,7 +126,7 @@ class Link:
     def __init__(self, endpoint: Endpoint, owner: Owner) -> None:
         self.endpoint = endpoint
         self._owner = owner
-        self._client = _Client(on_closed=self._lose)
+        self._client = _Client(on_closed=self.abandon)
         self._begun = False
         self._error: Exception | None = None
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -134,9 +134,15 @@ class Link:
         self._confirming: dict[str, list[asyncio.Event]] = {}
 
     async def open(self, *, name: str, credentials: UserJwt | None, tls: ssl.SSLContext | None) -> None:
-        """Log in. LinkFailed says why not."""
+        """Log in. Raise LinkFailed when that fails."""
         self._client.tls_is_a_must = tls is not None
         self._begun = True
+        login: dict[str, Any] = {"user": self.endpoint.user, "password": self.endpoint.password}
+        if credentials is not None:
+            jwt = credentials.jwt.encode()
+            login = {"user_jwt_cb": lambda: jwt, "nkeys_seed_str": credentials.seed}
+        elif self.endpoint.token is not None:
+            login = {"token": self.endpoint.token}
         try:
             with _Cancellable():
                 await self._client.connect(
@@ -150,7 +156,7 @@ class Link:
                     error_cb=self._on_error,
                     tls=tls,
                     tls_hostname=self.endpoint.tls_name,
-                    **self._login(credentials),
+                    **login,
                 )
         except nats.errors.NoServersError as error:
             raise LinkFailed(_text(self._error or error)) from error
@@ -159,22 +165,14 @@ class Link:
         if not self._client.is_connected:
             raise LinkFailed("the server did not complete the login")
 
-    def _login(self, credentials: UserJwt | None) -> dict[str, Any]:
-        if credentials is not None:
-            jwt = credentials.jwt.encode()
-            return {"user_jwt_cb": lambda: jwt, "nkeys_seed_str": credentials.seed}
-        if self.endpoint.token is not None:
-            return {"token": self.endpoint.token}
-        return {"user": self.endpoint.user, "password": self.endpoint.password}
-
     @property
     def reason(self) -> str:
-        """Why it was lost."""
+        """Why the connection was lost."""
         return _text(self._client.last_error or self._error or "connection closed")
 
     @property
     def siblings(self) -> list[Endpoint]:
-        """The other servers of its cluster, as it told us."""
+        """The other servers of the cluster, as the server reported them."""
         urls = self._client.discovered_servers
         return [self.endpoint.sibling(url.hostname, url.port) for url in urls if url.hostname and url.port]
 
@@ -189,14 +187,16 @@ class Link:
             raise BusUnavailable(_text(error)) from error
 
     async def subscribe(self, subject: str, queue: str, receive: Receive) -> LinkSubscription:
-        """Ask for messages; a refusal is told to the owner when it comes."""
+        """Subscribe. A refusal is passed to the owner when it arrives."""
 
         async def on_message(message: Msg) -> None:
-            await receive(_arrival(message))
+            status = (message.headers or {}).get("Status")
+            nobody_listens = status == _NO_RESPONDERS and not message.data
+            await receive(Arrival(message.subject, message.data, message.reply, nobody_listens))
 
         remote: LinkSubscription | None = None
         try:
-            with self._translated(), _Cancellable():
+            with _Cancellable():
                 remote = await self._client.subscribe(
                     subject,
                     queue=queue,
@@ -205,14 +205,19 @@ class Link:
                     pending_bytes_limit=PENDING_BYTES,
                 )
                 return remote  # noqa: RET504 - named for the handler below
+        except (nats.errors.Error, OSError) as error:
+            raise BusUnavailable(_text(error)) from error
         except asyncio.CancelledError:
             if remote is not None:
                 await self.unsubscribe(remote)
             raise
 
     async def subscribe_confirmed(self, subject: str, queue: str, receive: Receive) -> LinkSubscription:
-        """Ask for messages and wait for the server's yes. BusPermissionDenied is its no."""
-        with self._listening_for_refusal(subject) as refused:
+        """Subscribe, and wait for the server's confirmation. Raise BusPermissionDenied when it refuses."""
+        refused = asyncio.Event()
+        waiting = self._confirming.setdefault(subject.lower(), [])
+        waiting.append(refused)
+        try:
             remote = await self.subscribe(subject, queue, receive)
             try:
                 await self.ping()
@@ -222,14 +227,18 @@ class Link:
                 await self.unsubscribe(remote)
                 raise
             return remote
+        finally:
+            waiting.remove(refused)
+            if not waiting:
+                self._confirming.pop(subject.lower(), None)
 
     async def unsubscribe(self, remote: LinkSubscription) -> None:
-        """No more messages; those that wait for their handlers are dropped."""
+        """End a subscription. Messages that wait for their handlers are dropped."""
         with suppress(nats.errors.Error, OSError), _Cancellable():
             await remote.unsubscribe()
 
     async def drain(self, remote: LinkSubscription, within: timedelta) -> None:
-        """No more messages from the server; those already on their way are handled, within the bound."""
+        """End a subscription, but handle the messages that are already on their way, within the bound."""
         if self._lost.done():
             return
         task = self._spawn(_succeeds(remote.drain))
@@ -238,8 +247,8 @@ class Link:
             await self.unsubscribe(remote)
 
     async def ping(self) -> None:
-        """Return when the server has processed all that was sent. BusUnavailable, and the link lost, if it does not."""
-        if self._lost.done():  # nothing shall begin on a link that is about to be closed
+        """Return when the server has processed all that was sent. Else the link is lost: raise BusUnavailable."""
+        if self._lost.done():  # nothing may begin on a link that is about to be closed
             raise BusUnavailable(self.reason)
         task = self._spawn(_succeeds(lambda: self._client.rtt(PING_SECONDS)))
         await self._until_done(task, None)
@@ -247,7 +256,7 @@ class Link:
             raise BusUnavailable(self.reason)
         if not task.result():
             self._error = self._error or TimeoutError("the server does not answer pings")
-            self._lose()
+            self.abandon()
             raise BusUnavailable(self.reason)
 
     async def lost(self) -> None:
@@ -265,44 +274,36 @@ class Link:
                     await each(self)
 
     def abandon(self) -> None:
-        """Have it count as lost from now on."""
-        self._lose()
+        """Count the connection as lost from now on."""
+        if not self._lost.done():
+            self._lost.set_result(None)
 
     async def close(self) -> None:
-        """Bounded; leaves no task and no socket."""
-        self._lose()
+        """Close within a bound. No task and no socket is left."""
+        self.abandon()
         try:
-            if self._begun:  # the client cannot be closed before it was told to connect
-                await self._close_client()
+            if self._begun:  # the client cannot be closed before it began to connect
+                try:
+                    with suppress(nats.errors.Error, OSError, TimeoutError), _Cancellable():
+                        async with asyncio.timeout(CLOSE_SECONDS):
+                            await self._client.close()
+                finally:
+                    await self._client.end_what_is_left()
         finally:
             await end_tasks(*self._tasks)  # only now: see pings at the top of this file
-
-    async def _close_client(self) -> None:
-        try:
-            with suppress(nats.errors.Error, OSError, TimeoutError), _Cancellable():
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await self._client.close()
-        finally:
-            await self._client.end_what_is_left()
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, nats.errors.SlowConsumerError):
             self._owner.on_dropped(error.subject)
         elif violation := _VIOLATION.search(str(error)):
-            self._on_violation(violation[1], violation[2])
+            action, subject = violation.groups()
+            waiting = self._confirming.get(subject, []) if action == "subscription" else []
+            for refused in waiting:
+                refused.set()
+            if not waiting:
+                self._owner.on_refused(action, subject)
         else:
             self._error = error
-
-    def _on_violation(self, action: str, subject: str) -> None:
-        waiting = self._confirming.get(subject, []) if action == "subscription" else []
-        for refused in waiting:
-            refused.set()
-        if not waiting:
-            self._owner.on_refused(action, subject)
-
-    def _lose(self) -> None:
-        if not self._lost.done():
-            self._lost.set_result(None)
 
     def _spawn(self, work: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
         task = start_task(work, name=f"bus link {self.endpoint.url}")
@@ -311,28 +312,9 @@ class Link:
         return task
 
     async def _until_done(self, task: asyncio.Task[bool], seconds: float | None) -> None:
-        """Or until the link is lost, or the time is over. Never cancels the task: see the top of this file."""
+        """Wait for the task, the loss of the link, or the timeout. Never cancel the task: see the top of this file."""
         either: set[asyncio.Future[Any]] = {task, self._lost}
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-
-    @contextmanager
-    def _listening_for_refusal(self, subject: str) -> Iterator[asyncio.Event]:
-        refused = asyncio.Event()
-        waiting = self._confirming.setdefault(subject.lower(), [])
-        waiting.append(refused)
-        try:
-            yield refused
-        finally:
-            waiting.remove(refused)
-            if not waiting:
-                self._confirming.pop(subject.lower(), None)
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except (nats.errors.Error, OSError) as error:
-            raise BusUnavailable(_text(error)) from error
 
 
 async def _succeeds(work: Callable[[], Awaitable[object]]) -> bool:
@@ -360,11 +342,6 @@ class _Cancellable:
             raise asyncio.CancelledError
 
 
-def _arrival(message: Msg) -> Arrival:
-    status = (message.headers or {}).get("Status")
-    return Arrival(message.subject, message.data, message.reply, status == _NO_RESPONDERS and not message.data)
-
-
 def _text(error: object) -> str:
-    """An error without the library's prefix, or its type when it says nothing."""
+    """Return the error's text without the library's prefix, or its type when it has none."""
     return str(error).removeprefix("nats: ").strip("'") or type(error).__name__

@@ -1,13 +1,15 @@
-"""The bus in the words of those who use it: say, ask, listen, ask everybody.
+"""The bus as its users see it: publish, request, subscribe, gather; and which subjects are valid.
 
-Nothing here is durable. A message may be lost, and a reply that does not come proves nothing: the database is the
-truth, the bus only makes it fast.
+Nothing here is durable. A message may be lost, and a missing reply proves nothing: the database is the truth, the bus
+only makes changes known quickly.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
+
+from corral.base.errors import InvalidInput
 
 DEFAULT_CONCURRENCY: Final = 64
 """Enough that slow handlers rarely hold up the rest, few enough that a flood cannot start thousands of tasks."""
@@ -18,18 +20,18 @@ CLOSE_GRACE: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message as a handler gets it."""
+    """A message as a handler gets it."""
 
     subject: str
     data: bytes
     reply_to: str = ""
-    """Where an answer goes; empty when nobody waits for one."""
+    """Subject for the answer; empty when the sender expects none."""
     reply: Callable[[str, bytes], Awaitable[None]] = field(repr=False)
 
     async def respond(self, data: bytes) -> None:
-        """Answer whoever asked; does nothing when nobody did.
+        """Answer a request; do nothing when no answer is expected.
 
-        While the bus is disconnected this waits for it, within a bound: the other side kept its request open.
+        While the bus is disconnected this waits for it, within a bound: the other side keeps its request open.
         """
         if self.reply_to:
             await self.reply(self.reply_to, data)
@@ -57,36 +59,66 @@ class Bus(Protocol):
         """Subjects of subscriptions that the server refuses since a reconnect. They are asked for again and again."""
 
     def on_connection(self, callback: Callable[[bool], None]) -> Callable[[], None]:
-        """Be told of every change of `connected`, subscriptions already back in place. Returns how to stop that."""
+        """Call back at every change of `connected`, with subscriptions in place. Return a function that ends that."""
 
     async def wait_connected(self) -> None:
-        """Return as soon as messages can be sent; for ever if need be."""
+        """Return as soon as messages can be sent, however long that takes."""
 
     async def publish(self, subject: str, data: bytes) -> None:
-        """Send to whoever listens. BusUnavailable at once while disconnected: nothing is kept for later."""
+        """Send to all subscribers. Raise BusUnavailable at once while disconnected: nothing is kept for later."""
 
     async def request(self, subject: str, data: bytes, *, timeout: timedelta) -> bytes:
         """Ask, and return the first answer. It is still awaited when the connection is lost and comes back.
 
-        BusUnavailable at once while disconnected, NoResponders at once when nobody listens, BusTimeout when no answer
-        came in time.
+        Raise BusUnavailable at once while disconnected, NoResponders at once when there is no subscriber, and
+        BusTimeout when no answer came in time.
         """
 
     async def gather(self, subject: str, data: bytes, *, window: timedelta, at_most: int | None = None) -> list[bytes]:
-        """Ask everybody, and return what was answered within the window, or as soon as `at_most` answers are in.
+        """Ask all subscribers, and return the answers within the window, or as soon as there are `at_most`.
 
-        Nobody listening is no error: nobody answered.
+        Return an empty list when there is no subscriber.
         """
 
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = DEFAULT_CONCURRENCY
     ) -> Subscription:
-        """Have each message handled in a task of its own, at most `concurrency` at once, in order of arrival.
+        """Handle each message in a task of its own, at most `concurrency` at once, in order of arrival.
 
         With a queue name, each message goes to only one of all subscribers of that name. What a handler raises is
-        logged and ends only that handler. Returns when the server has confirmed; while disconnected at once, and the
-        subscription is made on the next connection. BusPermissionDenied when the server refuses.
+        logged and ends only that handler. Return when the server has confirmed; at once while disconnected, and the
+        subscription is made on the next connection. Raise BusPermissionDenied when the server refuses.
         """
 
     async def flush(self) -> None:
-        """Return when the server has processed all that was sent before. BusUnavailable when it does not answer."""
+        """Return when the server has processed all that was sent. Raise BusUnavailable when it does not answer."""
+
+
+_FORBIDDEN = frozenset(" \t\r\n\f\0")
+
+
+def check_subject(subject: str) -> None:
+    """Raise InvalidInput unless a message can be sent to this subject."""
+    _check_tokens(subject)
+    if any(token in ("*", ">") for token in subject.split(".")):
+        raise InvalidInput("subject", f"{subject!r} has a wildcard; messages go to one subject")
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise InvalidInput unless this can be subscribed to."""
+    _check_tokens(pattern)
+    if ">" in pattern.split(".")[:-1]:
+        raise InvalidInput("subject", f"{pattern!r} has a > that is not at its end")
+
+
+def check_queue(queue: str) -> None:
+    """Raise InvalidInput unless it can name a queue group; the empty name means none."""
+    if _FORBIDDEN & set(queue):
+        raise InvalidInput("queue", f"{queue!r} has white space")
+
+
+def _check_tokens(subject: str) -> None:
+    if not subject or not all(subject.split(".")):
+        raise InvalidInput("subject", f"{subject!r} is empty or has an empty part")
+    if _FORBIDDEN & set(subject):
+        raise InvalidInput("subject", f"{subject!r} has white space")

@@ -1,9 +1,9 @@
-"""What goes wrong on the bus outside of any call: counted, logged, and told to whoever wants to show it."""
+"""Problems of the bus that no caller gets as an exception: they are counted, logged and passed to listeners."""
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -43,34 +43,26 @@ class Problem:
 
 
 class Problems:
-    """Collects them. All are counted and told; the log hears of the same one at most once a minute."""
+    """Counts problems, and passes each to the listeners. An identical one is logged at most once a minute."""
 
     def __init__(self) -> None:
-        self._counts: Counter[ProblemKind] = Counter()
+        self.counts: Counter[ProblemKind] = Counter()
+        """How many of each kind since the start."""
+        self.enduring: Problem | None = None
+        """Why there is no connection now, when a reason is known."""
         self._listeners: list[Callable[[Problem], None]] = []
-        self._enduring: Problem | None = None
         self._logged: dict[Problem, float] = {}
 
-    @property
-    def counts(self) -> Mapping[ProblemKind, int]:
-        """How many of each kind since the start."""
-        return self._counts
-
-    @property
-    def enduring(self) -> Problem | None:
-        """Why there is no connection now, when a reason is known."""
-        return self._enduring
-
     def listen(self, listener: Callable[[Problem], None]) -> Callable[[], None]:
-        """Be told of each. Returns how to stop that."""
+        """Call the listener for each problem. Return a function that removes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def report(self, problem: Problem) -> None:
-        self._counts[problem.kind] += 1
+        self.counts[problem.kind] += 1
         self._log(problem)
         if problem.kind in _ENDURING:
-            self._enduring = problem
+            self.enduring = problem
         for listener in list(self._listeners):
             try:
                 listener(problem)
@@ -78,8 +70,8 @@ class Problems:
                 log.exception("listener failed", extra={"event": "bus.listener_failed"})
 
     def overcome(self) -> None:
-        """There is a connection again."""
-        self._enduring = None
+        """A connection is established again."""
+        self.enduring = None
         self._logged.clear()
 
     def _log(self, problem: Problem) -> None:

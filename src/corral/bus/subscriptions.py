@@ -1,4 +1,4 @@
-"""What happens to messages of a subscription, and whether somebody listens to a subject."""
+"""Subscriptions: the tasks that handle their messages, and how they are kept on the current link."""
 
 import asyncio
 import logging
@@ -33,24 +33,18 @@ class Handlers:
         task.add_done_callback(self._ended)
 
     async def finish(self, within: timedelta, *, apart_from: asyncio.Task[object] | None) -> None:
-        """Wait for the running handlers, then cancel the rest; but not the one that called for the end itself."""
+        """Wait for the running handlers, then cancel the rest, except the one that is calling this."""
         others = {task for task in self._running if task is not apart_from}
         try:
             if others:
                 await asyncio.wait(others, timeout=within.total_seconds())
         finally:
-            await self._cancel({task for task in others if not task.done()})
-
-    async def _cancel(self, late: set[asyncio.Task[None]]) -> None:
-        if not late:
-            return
-        log.warning(
-            "handlers cancelled",
-            extra={"event": "bus.handlers_cancelled", "subject": self._subject, "handlers": len(late)},
-        )
-        for task in late:
-            task.cancel()
-        await asyncio.wait(late, timeout=_CANCEL_SECONDS)
+            if late := {task for task in others if not task.done()}:
+                about = {"subject": self._subject, "handlers": len(late)}
+                log.warning("handlers cancelled", extra={"event": "bus.handlers_cancelled", **about})
+                for task in late:
+                    task.cancel()
+                await asyncio.wait(late, timeout=_CANCEL_SECONDS)
 
     async def _handle(self, message: Message) -> None:
         try:
@@ -64,7 +58,7 @@ class Handlers:
 
 
 class Interest:
-    """A subscription as the server should have it, on whichever link there is."""
+    """A subscription that the server should have, on the current link."""
 
     def __init__(self, subject: str, queue: str, receive: Receive) -> None:
         self.subject = subject
@@ -72,11 +66,11 @@ class Interest:
         self._receive = receive
         self.link: Link | None = None
         self.is_refused = False
-        """The server of this link said no, though an earlier one had said yes."""
+        """Whether the server of this link refuses what an earlier one allowed."""
         self._remote: LinkSubscription | None = None
 
     async def establish(self, link: Link) -> None:
-        """Ask once for each link."""
+        """Subscribe on a new link, without waiting for the server's confirmation."""
         self.link = link
         self.is_refused = False
         remote = await link.subscribe(self.subject, self._queue, self._receive)
@@ -89,7 +83,7 @@ class Interest:
         await self._keep(link, remote)
 
     async def establish_again(self, link: Link) -> None:
-        """After a refusal: permissions may have changed since."""
+        """Try again after a refusal: permissions may have changed since."""
         if self._remote is not None:
             await link.unsubscribe(self._remote)
         with suppress(BusPermissionDenied):
@@ -98,11 +92,11 @@ class Interest:
     async def _keep(self, link: Link, remote: LinkSubscription) -> None:
         if self.link is link:
             self._remote = remote
-        else:  # given up, or taken over by a newer link, while we waited
+        else:  # given up, or moved to a newer link, meanwhile
             await link.unsubscribe(remote)
 
     async def give_up(self) -> None:
-        """Returns when the server knows: whoever asks from then on finds nobody here."""
+        """Unsubscribe. Return when the server has processed it: later requests find no responder here."""
         link, self.link = self.link, None
         if link is not None and self._remote is not None:
             await link.unsubscribe(self._remote)

@@ -10,7 +10,8 @@ import pytest
 
 from corral.base.errors import NoResponders
 from corral.bus.port import Message
-from corral.bus.server import NatsServer, running_cluster
+from corral.bus.server import NatsServer
+from tests.kit.nats_cluster import running_cluster
 
 LONG = timedelta(seconds=20)
 

@@ -14,8 +14,7 @@ import pytest
 from corral.base.errors import BusTimeout, BusUnavailable, InvalidInput, NoResponders
 from corral.bus import client, link
 from corral.bus.client import NatsBus
-from corral.bus.config import BusConfig
-from corral.bus.endpoints import Endpoint
+from corral.bus.config import BusConfig, Endpoint
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.server import NatsServer

@@ -13,7 +13,7 @@ from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
 from corral.bus import client
 from corral.bus.config import BusConfig
-from corral.bus.credentials import Minter, UserJwt, credentials_from_files, lifetime_of, names_user
+from corral.bus.credentials import Minter, UserJwt, lifetime_of, names_user
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.replies import FRONTEND_INBOX
@@ -86,27 +86,26 @@ async def test_a_faulty_provider_does_not_end_the_bus(
     assert "no credentials yet" in caplog.text
 
 
-async def test_files_are_read_at_every_connection(realm: Realm, open_bus: Any, tmp_path: Path) -> None:
-    jwt_file, seed_file = tmp_path / "user.jwt", tmp_path / "user.seed"
+async def test_a_seed_that_cannot_be_used_is_reported_until_the_provider_has_another(
+    realm: Realm, open_bus: Any
+) -> None:
     user = realm.user()
-    jwt_file.write_text(f"{user.jwt}\n")
-    seed_file.write_text(f"{user.seed}\n")
-    watched = await open_bus(realm.url, credentials=credentials_from_files(jwt_file, seed_file))
+    seed = user.seed
+
+    async def provide() -> UserJwt:
+        return UserJwt(user.jwt, seed)
+
+    watched = await open_bus(realm.url, credentials=provide)
     await watched.becomes(connected=True)
 
-    seed_file.write_text("")
+    seed = ""
     await realm.server.kill()
     await realm.server.start()
     async with asyncio.timeout(60):
         while "no user seed" not in (await watched.problems.get()).detail:
             pass
-    seed_file.write_text(user.seed)
+    seed = user.seed
     await watched.becomes(connected=True)
-
-
-def test_a_missing_file_is_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"NATS user JWT file: cannot read .*missing"):
-        credentials_from_files(tmp_path / "missing", tmp_path / "missing")
 
 
 @pytest.mark.parametrize("seed", ["", "SU", "SUnot base 32!", "SAAM", "SU" + "A" * 200])

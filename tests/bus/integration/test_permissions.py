@@ -17,8 +17,7 @@ from corral.base.errors import BusPermissionDenied
 from corral.bus import client, link
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
-from corral.bus.server import NatsServer
-from corral.bus.server_config import WORKER_INBOX
+from corral.bus.server import WORKER_INBOX, NatsServer
 from tests.kit.waiting import eventually
 
 LONG = timedelta(seconds=20)

@@ -16,8 +16,7 @@ import pytest
 from corral.base.clock import SystemClock
 from corral.base.errors import AddressInUse, ChildFailed, InvalidInput, PathNotUsable
 from corral.bus import server as server_module
-from corral.bus.server import NatsServer, find_nats_server
-from corral.bus.server_config import MAX_PAYLOAD
+from corral.bus.server import MAX_PAYLOAD, NatsServer, find_nats_server
 from corral.processes.children import Children
 from tests.kit.ports import lasting_port
 

@@ -3,7 +3,7 @@
 import pytest
 
 from corral.base.errors import InvalidInput
-from corral.bus.endpoints import Endpoint, parse_endpoints, redact_url
+from corral.bus.config import Endpoint, parse_endpoints, redact_url
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.bus.subjects import covers
+from tests.kit.bus import covers
 
 
 @pytest.mark.parametrize(
