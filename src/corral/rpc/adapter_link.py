@@ -22,12 +22,12 @@ from corral.wire.adapter import ORDER_BYTES, AdapterReplica, Done, Forget, Liste
 
 
 class AdapterLink:
-    """Orders are carried out one after the other. ChildFailed when the adapter is gone."""
+    """Sends orders, which the adapter executes one after the other. Raises ChildFailed when the adapter is gone."""
 
     def __init__(self, ours: socket.socket, descriptor: int) -> None:
         self._socket = ours
         self.descriptor = descriptor
-        """The adapter's end: to be handed over to its process, which is then the only one to have it."""
+        """The adapter's end, which its process inherits."""
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._listening: asyncio.Future[Listening] | None = None
@@ -46,23 +46,23 @@ class AdapterLink:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """The adapter ends when it sees this. Closed even when whoever closes it is cancelled meanwhile."""
+        """Close the link, which ends the adapter. It is closed even if this is cancelled meanwhile."""
         try:
             if self._hearing is not None:
                 await end_tasks(self._hearing)
         finally:
             if self._writer is not None:
                 self._writer.close()
-            self._fail_the_waiting()
+            self._fail_waiters()
 
     async def listening(self) -> Listening:
-        """Where the adapter serves HTTP, once it does."""
+        """Return the address where the adapter serves HTTP, once it does."""
         if self._listening is None:
             raise RuntimeError("the link is not open")
-        return await asyncio.shield(self._listening)  # many may wait: one that goes must not end it for the others
+        return await asyncio.shield(self._listening)  # cancelling one waiter must not affect the others
 
     async def serve(self, replica: AdapterReplica) -> None:
-        """Returns when requests under this key are answered. InvalidInput for a model that is too large to be told."""
+        """Return when requests under this key are served. Raise InvalidInput when the order would be too long."""
         number = next(self._numbers)
         line = msgspec.json.encode(Serve(number=number, replica=replica))
         if len(line) >= ORDER_BYTES:
@@ -87,29 +87,23 @@ class AdapterLink:
         decoder = msgspec.json.Decoder(Word)
         try:
             while line := await reader.readline():
-                self._take(decoder.decode(line))
+                match decoder.decode(line):
+                    case Listening() as listening:
+                        if self._listening is not None and not self._listening.done():
+                            self._listening.set_result(listening)
+                    case Done(number=number):
+                        if (done := self._waiting.get(number)) is not None and not done.done():
+                            done.set_result(None)
         except ConnectionError:
-            pass  # the same as its end
+            pass  # the adapter has ended
         finally:
-            self._fail_the_waiting()
+            self._fail_waiters()
 
-    def _take(self, word: Word) -> None:
-        match word:
-            case Listening():
-                if self._listening is not None and not self._listening.done():
-                    self._listening.set_result(word)
-            case Done(number=number):
-                if (done := self._waiting.get(number)) is not None and not done.done():
-                    done.set_result(None)
-
-    def _fail_the_waiting(self) -> None:
-        for done in self._waiting.values():
-            _fail(done)
+    def _fail_waiters(self) -> None:
+        futures: list[asyncio.Future[None] | asyncio.Future[Listening]] = [*self._waiting.values()]
         if self._listening is not None:
-            _fail(self._listening)
-
-
-def _fail(future: "asyncio.Future[None] | asyncio.Future[Listening]") -> None:
-    if not future.done():
-        future.set_exception(ChildFailed("the adapter is gone", child="adapter"))
-        future.exception()  # seen, even if nobody is waiting any more
+            futures.append(self._listening)
+        for future in futures:
+            if not future.done():
+                future.set_exception(ChildFailed("the adapter is gone", child="adapter"))
+                future.exception()  # mark it as retrieved: nobody may be waiting any more

@@ -1,4 +1,4 @@
-"""What can go wrong with a backend, by what to do about it, and how a gRPC status becomes one of these errors.
+"""Errors of backends, by what to do about them, and how a gRPC status becomes one of them.
 
 BackendError
 ├── BackendBusy           retryable: no answer before the deadline; the process may be working
@@ -108,10 +108,10 @@ _BY_CODE: Final[dict[Code, type[BackendError]]] = {
 
 
 def error_for(address: str, status: Status) -> BackendError:
-    """The error for a call that ended with this status.
+    """Return the error for a call that ended with this status.
 
-    Texts are read as LocalAI's own client reads them: some backends say it in words only, and NOT_FOUND alone does not
-    mean another model (some backends find no face in a picture).
+    Texts are interpreted as in LocalAI's own client: some backends report errors only in words, and NOT_FOUND alone
+    does not mean another model (some backends find no face in a picture).
     """
     said = status.details.strip()
     lowered = said.lower()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from hpack import Encoder, HeaderTuple, NeverIndexedHeaderTuple
+from hpack import Encoder, NeverIndexedHeaderTuple
 
 from .call import Call, CallFailed, Code, Status, framed
 from .connection import Http2Connection
@@ -91,7 +91,7 @@ class Channel:
         return call
 
     async def _ready(self) -> Http2Connection:
-        """A connection that takes one more call."""
+        """Return a connection that takes one more call."""
         while True:
             if self._is_closed:
                 raise _unavailable("the channel is closed")
@@ -104,7 +104,7 @@ class Channel:
                 return connection
 
     async def _connected(self) -> Http2Connection:
-        """All who wait share one attempt to connect, and it goes on when one of them is cancelled."""
+        """Connect. All callers share one attempt, which goes on when one of them is cancelled."""
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect(), name=f"connect to {self._address}")
         connecting = self._connecting
@@ -116,10 +116,13 @@ class Channel:
         return outcome
 
     async def _connect(self) -> Http2Connection | str:
-        """A new connection, or why there is none."""
+        """Return a new connection, or why there is none."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS) as limit:
-                connection = await self._open()
+                place = urlsplit(f"//{self._address}")
+                if not place.hostname or not place.port:
+                    raise ValueError(f"{self._address!r} is no host:port")
+                connection = await self._open(place.hostname, place.port)
         except (OSError, ValueError) as error:
             return f"no HTTP/2 within {CONNECT_SECONDS:g} s" if limit.expired() else f"cannot connect: {error}"
         finally:
@@ -132,8 +135,7 @@ class Channel:
         self._connection = connection
         return connection
 
-    async def _open(self) -> Http2Connection:
-        host, port = _place(self._address)
+    async def _open(self, host: str, port: int) -> Http2Connection:
         loop = asyncio.get_running_loop()
         transport, connection = await loop.create_connection(lambda: Http2Connection(self._keepalive), host, port)
         try:
@@ -145,7 +147,7 @@ class Channel:
         return connection
 
     def _head(self, path: str) -> bytes:
-        """The header block of a method. It adds nothing to the peer's table, so that it is the same for every call."""
+        """Return the header block of a method. It does not change the peer's table, so every call can use it."""
         head = self._heads.get(path)
         if head is None:
             fields = [
@@ -159,7 +161,9 @@ class Channel:
                 ("grpc-accept-encoding", "identity"),
             ]
             secrets = [NeverIndexedHeaderTuple(name, value) for name, value in self._metadata]
-            head = self._heads[path] = _encoded([*fields, *secrets])
+            encoder = Encoder()
+            encoder.header_table_size = 0
+            head = self._heads[path] = encoder.encode([*fields, *secrets], huffman=False)
         return head
 
 
@@ -185,21 +189,8 @@ def _notice_dead_machines(transport: asyncio.BaseTransport) -> None:
             handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _place(address: str) -> tuple[str, int]:
-    place = urlsplit(f"//{address}")
-    if not place.hostname or not place.port:
-        raise ValueError(f"{address!r} is no host:port")
-    return place.hostname, place.port
-
-
-def _encoded(fields: Iterable[tuple[str, str] | HeaderTuple]) -> bytes:
-    encoder = Encoder()
-    encoder.header_table_size = 0
-    return encoder.encode(fields, huffman=False)
-
-
 def _timeout_field(seconds: float) -> bytes:
-    """The header with the time that is left, rounded up: our side is the one to notice that it has passed."""
+    """Return the header with the time that is left, rounded up: our side notices first that it has passed."""
     milliseconds = max(math.ceil(seconds * 1000), 1)
     is_short = milliseconds <= _MAX_TIMEOUT_VALUE
     text = f"{milliseconds}m" if is_short else f"{min(math.ceil(seconds), _MAX_TIMEOUT_VALUE)}S"

@@ -137,7 +137,15 @@ class Http2Connection(asyncio.Protocol):
         self._pinger.hear()
         try:
             for read in self._reader.feed(data):
-                self._take(read)
+                if self._expected is not None and read.kind != self._expected:
+                    is_first = self._expected == frames.SETTINGS
+                    text = "its first frame is not its settings" if is_first else "headers that are cut off"
+                    raise ProtocolViolated(text)
+                take = _TAKEN.get(read.kind)
+                if take is not None:  # frames of unknown kinds are to be ignored
+                    take(self, read)
+                elif read.kind == frames.PUSH_PROMISE:
+                    raise ProtocolViolated("it pushes, which was forbidden")
         except (ProtocolViolated, HPACKError) as error:
             self.end(f"it breaks HTTP/2: {error}" if self.greeted.done() else _what_it_speaks(error))
 
@@ -156,16 +164,6 @@ class Http2Connection(asyncio.Protocol):
         self._sender.resume()
 
     # What the peer sends.
-
-    def _take(self, read: Frame) -> None:
-        if self._expected is not None and read.kind != self._expected:
-            is_first = self._expected == frames.SETTINGS
-            raise ProtocolViolated("its first frame is not its settings" if is_first else "headers that are cut off")
-        take = _TAKEN.get(read.kind)
-        if take is not None:  # frames of unknown kinds are to be ignored
-            take(self, read)
-        elif read.kind == frames.PUSH_PROMISE:
-            raise ProtocolViolated("it pushes, which was forbidden")
 
     def _take_data(self, read: Frame) -> None:
         self._pinger.has_heard_data = True
@@ -269,7 +267,7 @@ _TAKEN: Final[dict[int, Callable[[Http2Connection, Frame], None]]] = {
 
 
 def _what_it_speaks(error: Exception) -> str:
-    """Why the first bytes of a peer are not HTTP/2."""
+    """Say why the first bytes of a peer are not HTTP/2."""
     if not isinstance(error, FrameTooLarge):
         return f"it does not speak HTTP/2: {error}"
     if error.start.startswith(b"HTTP/"):

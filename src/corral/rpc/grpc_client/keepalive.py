@@ -88,32 +88,26 @@ class Pinger:
         self._timer = None
         if not self._is_needed():
             return
-        now = self._loop.time()
+        now, limits = self._loop.time(), self._keepalive
         if self.has_heard_data:
-            self.has_heard_data, self._pings_left = False, self._keepalive.pings_without_data
-        if self._pinged_at > self._heard_at:
-            self._judge(now)
-        elif now >= (due := self._next_ping_at()):
+            self.has_heard_data, self._pings_left = False, limits.pings_without_data
+        if self._pinged_at > self._heard_at:  # nothing has come since the last ping
+            due = self._pinged_at + limits.timeout_seconds
+            if now < due:
+                self._check_at(due)
+            elif now - due > _LATE_SECONDS:
+                self._pinged_at = now - limits.timeout_seconds + _LATE_SECONDS
+                self._check_at(now + _LATE_SECONDS)
+            else:
+                self._fail(f"no answer to a ping within {limits.timeout_seconds:g} s")
+            return
+        due = self._heard_at + limits.interval_seconds
+        if not self._pings_left:
+            due = max(due, self._pinged_at + limits.slow_interval_seconds)
+        if now >= due:
             self._pinged_at = now
             self._pings_left = max(self._pings_left - 1, 0)
             self._ping()
-            self._check_at(now + self._keepalive.timeout_seconds)
+            self._check_at(now + limits.timeout_seconds)
         else:  # not later: data may come that allows an earlier ping
-            self._check_at(min(due, now + self._keepalive.interval_seconds))
-
-    def _judge(self, now: float) -> None:
-        """Decide about a ping that nothing has come after."""
-        due = self._pinged_at + self._keepalive.timeout_seconds
-        if now < due:
-            self._check_at(due)
-        elif now - due > _LATE_SECONDS:
-            self._pinged_at = now - self._keepalive.timeout_seconds + _LATE_SECONDS
-            self._check_at(now + _LATE_SECONDS)
-        else:
-            self._fail(f"no answer to a ping within {self._keepalive.timeout_seconds:g} s")
-
-    def _next_ping_at(self) -> float:
-        quiet_until = self._heard_at + self._keepalive.interval_seconds
-        if self._pings_left:
-            return quiet_until
-        return max(quiet_until, self._pinged_at + self._keepalive.slow_interval_seconds)
+            self._check_at(min(due, now + limits.interval_seconds))

@@ -76,7 +76,23 @@ class FrameSender:
         while can_send:
             can_send = False
             for call in list(self._unsent.values()):
-                can_send = self._send_piece(call) or can_send
+                unsent = call.unsent
+                if unsent is None or self._is_paused:
+                    continue
+                count = min(len(unsent), self._window, call.window, self._frame_limit)
+                if count <= 0:
+                    continue
+                can_send = True
+                rest = unsent[count:]
+                self._window -= count
+                call.window -= count
+                is_end = not rest and call.is_half_closed
+                self._put(frame(frames.DATA, frames.END_STREAM if is_end else 0, call.number, unsent[:count]))
+                if rest:
+                    call.unsent = rest
+                else:
+                    self.drop(call)
+                    call.has_sent()
 
     def pause(self) -> None:
         """The socket takes no more for now."""
@@ -112,26 +128,6 @@ class FrameSender:
     def _put(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-
-    def _send_piece(self, call: Call) -> bool:
-        """Whether anything could be sent."""
-        unsent = call.unsent
-        if unsent is None or self._is_paused:
-            return False
-        count = min(len(unsent), self._window, call.window, self._frame_limit)
-        if count <= 0:
-            return False
-        rest = unsent[count:]
-        self._window -= count
-        call.window -= count
-        is_end = not rest and call.is_half_closed
-        self._put(frame(frames.DATA, frames.END_STREAM if is_end else 0, call.number, unsent[:count]))
-        if rest:
-            call.unsent = rest
-        else:
-            self.drop(call)
-            call.has_sent()
-        return True
 
 
 def _grown(window: int, by: int) -> int:
