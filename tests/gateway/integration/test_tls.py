@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import socket
 import ssl
 from contextlib import AsyncExitStack
@@ -174,6 +175,7 @@ async def test_a_control_that_nobody_vouches_for_is_not_believed(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = Authority(tmp_path / "stranger")
+    caplog.set_level(logging.INFO)  # a gateway that has just started does not warn yet
     async with world() as source:
         await source.control.stop()
         source.control.tls = serving(authority)
@@ -201,7 +203,8 @@ async def test_without_a_word_on_trust_only_the_system_s_authorities_count(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also for a replica: what asks for TLS never gets a word in the clear."""
-    async with world() as source:
+    caplog.set_level(logging.INFO)  # a gateway that has just started does not warn yet
+    async with world(time_outs=TimeOuts(replacement=0.1)) as source:
         await source.control.stop()
         source.control.tls = serving(authority)
         await source.control.start()

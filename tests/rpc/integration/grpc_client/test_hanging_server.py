@@ -65,6 +65,9 @@ async def test_a_hanging_process_is_noticed_within_interval_and_timeout(server: 
 
 async def test_a_sender_that_a_hanging_process_holds_is_freed(server: ServerProcess) -> None:
     async with Channel(server.address) as channel:
+        with await channel.begin("/test.Test/Echo", b"1") as echo:
+            # The server's first frames have been read then: read later, they would count as a sign of life.
+            assert [await echo.next(), await echo.next()] == [b"1", None]
         call = await channel.begin_stream("/test.Test/Sink")
         server.hang()
         sending = asyncio.create_task(call.send(bytes(40_000_000)))
