@@ -8,7 +8,7 @@ from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Servic
 from corral.gateway.head import RequestHead, write_head
 from corral.gateway.tally import CLIENT_LEFT
 from corral.gateway.upstream import AnswerHead, UpstreamFailure
-from corral.gateway.vitals import Vitals
+from corral.gateway.vitals import current_counts
 from corral.wire.keys import Scope
 from corral.wire.metrics import CONTENT_TYPE, families, render
 
@@ -117,7 +117,7 @@ class Metrics(Passing):
             self.refuse(refusal)
             return
         note = "# control is away: these are the series of this gateway alone\n"
-        text = note + render(families({services.ledger.gateway: Vitals(services).counts()}))
+        text = note + render(families({services.ledger.gateway: current_counts(services)}))
         self._status = 200
         self._end(RequestOutcome.OK)
         self._client.answer(Answer(200, text.encode(), content_type=CONTENT_TYPE))

@@ -16,68 +16,60 @@ _MEMORY: Final = Path("/proc/self/statm")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-class Vitals:
-    """Reads the values on demand, once a second and on request: nothing here is kept up to date in between."""
+def current_counts(services: Services) -> GatewayCounts:
+    """Read the values on demand, once a second and on request: nothing here is kept up to date in between."""
+    tally, directory = services.tally, services.directory
+    return GatewayCounts(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        models=_models(services),
+        connections=tally.connections,
+        refusals=dict(tally.refusals),
+        passed=dict(tally.passed),
+        time_outs=dict(tally.time_outs),
+        retries=tally.retries,
+        reconnects=tally.reconnects,
+        cpu_seconds=round(time.process_time(), 3),
+        open_connections=tally.open_connections,
+        upstream_open=services.pool.open_count,
+        upstream_idle=services.pool.idle_count,
+        body_bytes=services.bodies.held,
+        view_age_seconds=None if directory.version is None else round(directory.age(services.loop.time()), 3),
+        memory_bytes=_resident_bytes(),
+    )
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._host = socket.gethostname()
 
-    def counts(self) -> GatewayCounts:
-        services, tally = self._services, self._services.tally
-        directory = services.directory
-        return GatewayCounts(
-            host=self._host,
-            pid=os.getpid(),
-            version=__version__,
-            models=self._models(),
-            connections=tally.connections,
-            refusals=dict(tally.refusals),
-            passed=dict(tally.passed),
-            time_outs=dict(tally.time_outs),
-            retries=tally.retries,
-            reconnects=tally.reconnects,
-            cpu_seconds=round(time.process_time(), 3),
-            open_connections=tally.open_connections,
-            upstream_open=services.pool.open_count,
-            upstream_idle=services.pool.idle_count,
-            body_bytes=services.bodies.held,
-            view_age_seconds=None if directory.version is None else round(directory.age(services.loop.time()), 3),
-            memory_bytes=_resident_bytes(),
+def complete_report(services: Services, report: GatewayReport) -> GatewayReport:
+    """Fill in the current values of a report."""
+    report.view_version = services.directory.version
+    report.keys_digest = services.directory.keys_digest
+    report.in_flight = services.directory.in_flight()
+    report.waiting = services.dispatcher.waiting()
+    report.counts = current_counts(services)
+    return report
+
+
+def _models(services: Services) -> dict[str, ModelCounts]:
+    in_flight, waiting = services.directory.in_flight_by_model(), services.dispatcher.waiting()
+    models: dict[str, ModelCounts] = {}
+    for name in {*services.tally.models, *in_flight, *waiting}:
+        tally = services.tally.models.get(name) or ModelTally()
+        models[name] = ModelCounts(
+            requests=[
+                RequestCount(code=code, outcome=outcome, requests=times)
+                for (code, outcome), times in sorted(tally.requests.items())
+            ],
+            prompt_tokens=tally.prompt_tokens,
+            completion_tokens=tally.completion_tokens,
+            request_bytes=tally.request_bytes,
+            answer_bytes=tally.answer_bytes,
+            waits=tally.waits,
+            wait_seconds=round(tally.wait_seconds, 3),
+            in_flight=in_flight.get(name, 0),
+            waiting=waiting.get(name, 0),
         )
-
-    def complete(self, report: GatewayReport) -> GatewayReport:
-        """Fill in the current values of a report."""
-        directory = self._services.directory
-        report.view_version = directory.version
-        report.keys_digest = directory.keys_digest
-        report.in_flight = directory.in_flight()
-        report.waiting = self._services.dispatcher.waiting()
-        report.counts = self.counts()
-        return report
-
-    def _models(self) -> dict[str, ModelCounts]:
-        services = self._services
-        in_flight, waiting = services.directory.in_flight_by_model(), services.dispatcher.waiting()
-        tallies = services.tally.models
-        models: dict[str, ModelCounts] = {}
-        for name in {*tallies, *in_flight, *waiting}:
-            tally = tallies.get(name) or ModelTally()
-            models[name] = ModelCounts(
-                requests=[
-                    RequestCount(code=code, outcome=outcome, requests=times)
-                    for (code, outcome), times in sorted(tally.requests.items())
-                ],
-                prompt_tokens=tally.prompt_tokens,
-                completion_tokens=tally.completion_tokens,
-                request_bytes=tally.request_bytes,
-                answer_bytes=tally.answer_bytes,
-                waits=tally.waits,
-                wait_seconds=round(tally.wait_seconds, 3),
-                in_flight=in_flight.get(name, 0),
-                waiting=waiting.get(name, 0),
-            )
-        return models
+    return models
 
 
 def _resident_bytes() -> int:

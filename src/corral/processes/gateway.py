@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -27,7 +28,7 @@ from corral.gateway.server import Server
 from corral.gateway.tally import Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
-from corral.gateway.vitals import Vitals
+from corral.gateway.vitals import complete_report
 from corral.processes.tls import client_tls, server_tls
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
             server=Server(services),
             follower=ViewFollower(link, services.directory, silence=config.view_silence, reconnect=config.reconnect),
             reporter=GatewayReporter(
-                link, services.ledger, complete=Vitals(services).complete, period=config.report_period
+                link, services.ledger, complete=partial(complete_report, services), period=config.report_period
             ),
         )
         services.directory.on_keys(gateway.reporter.ring)

@@ -1,61 +1,29 @@
 """The messages of the contract with backends, by the names that proto/backend.proto gives them. No gRPC in here."""
 
-from corral.rpc._generated.backend_pb2 import (
-    ChatDelta,
-    DetokenizeRequest,
-    DetokenizeResponse,
-    DocumentResult,
-    EmbeddingLayout,
-    EmbeddingResult,
-    HealthMessage,
-    MemoryUsageData,
-    Message,
-    ModelMetadataResponse,
-    ModelOptions,
-    PredictOptions,
-    Reply,
-    RerankRequest,
-    RerankResult,
-    Result,
-    StatusResponse,
-    TokenizationResponse,
-    ToolCallDelta,
-    TranscriptRequest,
-    TranscriptResult,
-    TranscriptSegment,
-    TranscriptStreamResponse,
-    TTSRequest,
-    Usage,
-    VADRequest,
-    VADResponse,
-)
-
-__all__ = [
-    "ChatDelta",
-    "DetokenizeRequest",
-    "DetokenizeResponse",
-    "DocumentResult",
-    "EmbeddingLayout",
-    "EmbeddingResult",
-    "HealthMessage",
-    "MemoryUsageData",
-    "Message",
-    "ModelMetadataResponse",
-    "ModelOptions",
-    "PredictOptions",
-    "Reply",
-    "RerankRequest",
-    "RerankResult",
-    "Result",
-    "StatusResponse",
-    "TTSRequest",
-    "TokenizationResponse",
-    "ToolCallDelta",
-    "TranscriptRequest",
-    "TranscriptResult",
-    "TranscriptSegment",
-    "TranscriptStreamResponse",
-    "Usage",
-    "VADRequest",
-    "VADResponse",
-]
+from corral.rpc._generated.backend_pb2 import ChatDelta as ChatDelta
+from corral.rpc._generated.backend_pb2 import DetokenizeRequest as DetokenizeRequest
+from corral.rpc._generated.backend_pb2 import DetokenizeResponse as DetokenizeResponse
+from corral.rpc._generated.backend_pb2 import DocumentResult as DocumentResult
+from corral.rpc._generated.backend_pb2 import EmbeddingLayout as EmbeddingLayout
+from corral.rpc._generated.backend_pb2 import EmbeddingResult as EmbeddingResult
+from corral.rpc._generated.backend_pb2 import HealthMessage as HealthMessage
+from corral.rpc._generated.backend_pb2 import MemoryUsageData as MemoryUsageData
+from corral.rpc._generated.backend_pb2 import Message as Message
+from corral.rpc._generated.backend_pb2 import ModelMetadataResponse as ModelMetadataResponse
+from corral.rpc._generated.backend_pb2 import ModelOptions as ModelOptions
+from corral.rpc._generated.backend_pb2 import PredictOptions as PredictOptions
+from corral.rpc._generated.backend_pb2 import Reply as Reply
+from corral.rpc._generated.backend_pb2 import RerankRequest as RerankRequest
+from corral.rpc._generated.backend_pb2 import RerankResult as RerankResult
+from corral.rpc._generated.backend_pb2 import Result as Result
+from corral.rpc._generated.backend_pb2 import StatusResponse as StatusResponse
+from corral.rpc._generated.backend_pb2 import TokenizationResponse as TokenizationResponse
+from corral.rpc._generated.backend_pb2 import ToolCallDelta as ToolCallDelta
+from corral.rpc._generated.backend_pb2 import TranscriptRequest as TranscriptRequest
+from corral.rpc._generated.backend_pb2 import TranscriptResult as TranscriptResult
+from corral.rpc._generated.backend_pb2 import TranscriptSegment as TranscriptSegment
+from corral.rpc._generated.backend_pb2 import TranscriptStreamResponse as TranscriptStreamResponse
+from corral.rpc._generated.backend_pb2 import TTSRequest as TTSRequest
+from corral.rpc._generated.backend_pb2 import Usage as Usage
+from corral.rpc._generated.backend_pb2 import VADRequest as VADRequest
+from corral.rpc._generated.backend_pb2 import VADResponse as VADResponse

@@ -126,7 +126,7 @@ class Call:
         self.cancel()
 
     async def next(self) -> bytes | None:
-        """The next message; None at the end, of which `status` tells the reason. Cancelling it loses no message."""
+        """Return the next message, or None at the end; then `status` says why. Cancelling this loses no message."""
         while not self._messages:
             if self.status is not None:
                 return None
@@ -253,7 +253,7 @@ class Call:
             _wake(self._sending)
 
     def _message_end(self, data: bytes | bytearray, begin: int) -> int | None:
-        """Where the message that begins there ends, if all of it came. A message that cannot be read ends the call."""
+        """Return the end of the message that begins there, if it is complete. An unreadable message ends the call."""
         if len(data) < begin + _PREFIX_BYTES or self.status is not None:
             return None
         length = int.from_bytes(data[begin + 1 : begin + _PREFIX_BYTES])
@@ -268,7 +268,7 @@ class Call:
 
 
 def framed(message: bytes) -> bytes:
-    """A message with gRPC's prefix. CallFailed if it is too large."""
+    """Return the message with gRPC's prefix. Raise CallFailed if it is too large."""
     if len(message) > MAX_MESSAGE_BYTES:
         raise CallFailed(_too_large("sent", len(message)))
     return b"\0" + len(message).to_bytes(4) + message
@@ -284,7 +284,7 @@ def _wake(waiting: "asyncio.Future[None] | None") -> None:
 
 
 def _refusal(fields: dict[bytes, bytes]) -> Status | None:
-    """What an answer means that is not gRPC."""
+    """Return the status of an answer that is not gRPC, else None."""
     answer = fields.get(b":status", b"")
     if answer != b"200":
         return Status(_CODES_OF_HTTP.get(answer, Code.UNKNOWN), f"HTTP status {_shown(answer) or 'missing'}")

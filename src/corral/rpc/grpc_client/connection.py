@@ -11,7 +11,7 @@ from . import frames
 from .call import Call, Code, Status
 from .frames import Frame, FrameReader, FrameTooLarge, ProtocolViolated, frame
 from .keepalive import Keepalive, Pinger
-from .open_calls import CALL_WINDOW, CREDIT_BYTES, OpenCalls, Places
+from .open_calls import CALL_WINDOW, CREDIT_BYTES, OpenCalls
 from .sending import FrameSender
 
 _CONNECTION_WINDOW: Final = 2**30
@@ -39,7 +39,7 @@ class HeaderBlocks:
         self._block = bytearray()
 
     def take(self, read: Frame) -> tuple[Frame, list[tuple[bytes, bytes]]] | None:
-        """The frame that a block began with and its headers, once the block is complete.
+        """Return the frame that a block began with and its headers, once the block is complete.
 
         Every block is decoded, also one of a call that has ended: later blocks may refer to it.
         """
@@ -77,6 +77,8 @@ class Http2Connection(asyncio.Protocol):
         self._sender = FrameSender(self.end)
         self._calls = OpenCalls(self._sender, when_idle=self._close_when_idle)
         self._by_number = self._calls.by_number
+        self.places = self._calls.places
+        """Where to wait until the peer allows one more call."""
         self._pinger = Pinger(keepalive, is_needed=self._calls.__bool__, ping=self._ping, fail=self.end)
         self._expected: int | None = frames.SETTINGS
         """The only kind of frame that may come next; None: any."""
@@ -88,11 +90,6 @@ class Http2Connection(asyncio.Protocol):
     def takes_calls(self) -> bool:
         """Not before the peer's greeting, and not after it announced its end (GOAWAY)."""
         return self._takes_calls and self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def places(self) -> Places:
-        """Where to wait until the peer allows one more call."""
-        return self._calls.places
 
     def begin(self, head: bytes, body: bytes) -> Call:
         """Begin a call with one framed request or, if the body is empty, with a stream of requests.
@@ -221,7 +218,7 @@ class Http2Connection(asyncio.Protocol):
             elif name == frames.MAX_FRAME_SIZE:
                 self._sender.limit_frames(value)
             elif name == frames.INITIAL_WINDOW_SIZE:
-                self._sender.resize_windows(value, self._calls.all())
+                self._sender.resize_windows(value, list(self._by_number.values()))
         self._sender.write(frame(frames.SETTINGS, frames.ACK, 0))
         if not self.greeted.done():
             self._takes_calls = True

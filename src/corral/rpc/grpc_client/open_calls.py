@@ -93,10 +93,6 @@ class OpenCalls:
     def __bool__(self) -> bool:
         return bool(self.by_number)
 
-    def all(self) -> list[Call]:
-        """The open calls, in the order they began."""
-        return list(self.by_number.values())
-
     def begin(self, head: bytes, body: bytes) -> Call:
         """Begin a call with one framed request or, if the body is empty, with a stream of requests."""
         number, self.next_number = self.next_number, self.next_number + 2
@@ -129,13 +125,13 @@ class OpenCalls:
 
     def refuse_after(self, last: int, why: str) -> None:
         """End the calls that the peer will not begin: those after this number."""
-        for call in [call for call in self.all() if call.number > last]:
+        for call in [call for call in self.by_number.values() if call.number > last]:
             self.remove(call)
             call.refuse(why)
 
     def end_all(self, why: str) -> None:
         """End every call as unavailable."""
-        for call in self.all():
+        for call in list(self.by_number.values()):
             self.remove(call)
             call.end(Status(Code.UNAVAILABLE, why))
 
