@@ -75,17 +75,16 @@ def _parse(text: str) -> Endpoint:
 
 def redact_url(urls: str) -> str:
     """Replace passwords and tokens in URLs by ***; safe also for text that is no proper URL."""
-    return ",".join(_redact(part) for part in urls.split(","))
-
-
-def _redact(url: str) -> str:
-    before, at, host = url.rpartition("@")
-    if not at:
-        # A part that does not look harmless may be the first half of a password with a comma in it.
-        return url if _HARMLESS.fullmatch(url) else "***"
-    scheme, separator, login = before.rpartition("://")
-    user, colon, _ = login.partition(":")
-    return f"{scheme}{separator}{user + ':' if colon else ''}***@{host}"
+    redacted = []
+    for url in urls.split(","):
+        before, at, host = url.rpartition("@")
+        scheme, separator, login = before.rpartition("://")
+        user, colon, _ = login.partition(":")
+        if at:
+            redacted.append(f"{scheme}{separator}{user + ':' if colon else ''}***@{host}")
+        else:  # a part that does not look harmless may be the first half of a password with a comma in it
+            redacted.append(url if _HARMLESS.fullmatch(url) else "***")
+    return ",".join(redacted)
 
 
 def _read_nats_urls(text: str) -> str:

@@ -65,10 +65,6 @@ Receive = Callable[[Arrival], Awaitable[None]]
 class LinkFailed(Exception):
     """No connection could be made."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
-
 
 class Owner(Protocol):
     """Gets the events of a link."""

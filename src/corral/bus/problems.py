@@ -60,7 +60,16 @@ class Problems:
 
     def report(self, problem: Problem) -> None:
         self.counts[problem.kind] += 1
-        self._log(problem)
+        now = time.monotonic()
+        if now - self._logged.get(problem, -_QUIET_SECONDS) >= _QUIET_SECONDS:
+            if len(self._logged) >= _MOST_REMEMBERED:
+                self._logged.clear()
+            self._logged[problem] = now
+            fields = {"kind": problem.kind, **({"subject": problem.subject} if problem.subject else {})}
+            if problem.kind in _ERRORS:
+                log.error("bus: %s", problem.detail, extra={"event": "bus.failing", **fields})
+            else:
+                log.warning("bus: %s", problem.detail, extra={"event": "bus.impaired", **fields})
         if problem.kind in _ENDURING:
             self.enduring = problem
         for listener in list(self._listeners):
@@ -73,16 +82,3 @@ class Problems:
         """A connection is established again."""
         self.enduring = None
         self._logged.clear()
-
-    def _log(self, problem: Problem) -> None:
-        now = time.monotonic()
-        if now - self._logged.get(problem, -_QUIET_SECONDS) < _QUIET_SECONDS:
-            return
-        if len(self._logged) >= _MOST_REMEMBERED:
-            self._logged.clear()
-        self._logged[problem] = now
-        fields = {"kind": problem.kind, **({"subject": problem.subject} if problem.subject else {})}
-        if problem.kind in _ERRORS:
-            log.error("bus: %s", problem.detail, extra={"event": "bus.failing", **fields})
-        else:
-            log.warning("bus: %s", problem.detail, extra={"event": "bus.impaired", **fields})

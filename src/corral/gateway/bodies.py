@@ -60,21 +60,18 @@ class HeldBody:
     def add(self, size: int) -> None:
         """Account `size` more bytes. They stay accounted until `release`, even if this raises `GatewayRefusal`."""
         self._held += size
-        if self._is_keyless:
-            self._add_keyless(size)
-            return
         bodies = self._all
-        bodies.keyed += size
-        if self._held > self._limit:
-            raise body_too_large(self._limit)
-        if bodies.keyed > self._limits.bodies:
-            raise overloaded()
-
-    def _add_keyless(self, size: int) -> None:
-        bodies, budget = self._all, self._limits.keyless_bodies
+        if not self._is_keyless:
+            bodies.keyed += size
+            if self._held > self._limit:
+                raise body_too_large(self._limit)
+            if bodies.keyed > self._limits.bodies:
+                raise overloaded()
+            return
         bodies.keyless += size
         if self._held > self._limit:
             raise keyless_too_large(self._limit)
+        budget = self._limits.keyless_bodies
         if bodies.keyless > budget:
             for other, give_up in list(bodies.strangers.items()):
                 if other is not self and give_up() and bodies.keyless <= budget:

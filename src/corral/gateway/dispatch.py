@@ -215,21 +215,22 @@ class RequestDispatcher:
     async def _keep_asking(self, model: str) -> None:
         try:
             while model in self._queues and not self._directory.serves(model):
-                await self._ask_once(model)
+                try:
+                    loading = self._loading[model] = await self._ensurer.ensure(model)
+                except CorralError as error:
+                    self._loading.pop(model, None)
+                    extra = {"event": "gateway.ensure_failed", "model": model}
+                    log.info("control was not asked: %s", error, extra=extra)
+                else:
+                    if loading.state == "failed":
+                        self._refuse_all(model, loading)
                 if model in self._queues:
                     await asyncio.sleep(self._config.ensure_period.total_seconds())
         finally:
             self._ensuring.pop(model, None)
             self._loading.pop(model, None)
 
-    async def _ask_once(self, model: str) -> None:
-        try:
-            loading = await self._ensurer.ensure(model)
-        except CorralError as error:
-            self._loading.pop(model, None)
-            log.info("control was not asked: %s", error, extra={"event": "gateway.ensure_failed", "model": model})
-            return
-        self._loading[model] = loading
-        if loading.state == "failed" and (queue := self._queues.pop(model, None)) is not None:
-            for waiter in queue.all():
-                waiter.refuse(GatewayRefusal.loading(loading, waiter.scopes))
+    def _refuse_all(self, model: str, loading: Loading) -> None:
+        queue = self._queues.pop(model, None)
+        for waiter in [] if queue is None else queue.all():
+            waiter.refuse(GatewayRefusal.loading(loading, waiter.scopes))

@@ -75,6 +75,69 @@ class RequestHead:
         one."""
         return self.upgrades_to_websocket and b"upgrade" in self.options and self.method == b"GET"
 
+    # Called with the values of header fields.
+
+    def _take_host(self, value: bytes) -> None:
+        if self.host is not None or not _HOST.fullmatch(value):
+            raise GatewayRefusal.bad_framing("the Host header is malformed")
+        self.host = value
+
+    def _take_length(self, value: bytes) -> None:
+        self.length = int(value)
+
+    def _take_authorization(self, value: bytes) -> None:
+        if self.authorization is not None:
+            raise GatewayRefusal.bad_framing("there are two Authorization headers")
+        self.authorization = value
+        self.key = bearer(value.decode("latin-1")) or self.key
+
+    def _take_api_key(self, value: bytes) -> None:
+        self.api_key += b"%b: %b\r\n" % (_API_KEYS[0], value)
+        self.key = self.key or value.decode("latin-1") or None
+
+    def _take_connection(self, value: bytes) -> None:
+        self.options |= {option.strip(b" \t").lower() for option in value.split(b",")}
+
+    def _take_coding(self, value: bytes) -> None:
+        if value.lower() != b"chunked":
+            raise GatewayRefusal.bad_framing("the only transfer coding is chunked")
+        self.is_chunked = True
+
+    def _take_encoding(self, value: bytes) -> None:
+        coding = value.lower()
+        if coding and coding != b"identity":
+            self.encoding = b"%b, %b" % (self.encoding, coding) if self.encoding else coding
+
+    def _take_request_id(self, value: bytes) -> None:
+        if is_request_id(value):
+            self.request_id = self.request_id or value
+
+    def _take_origin(self, value: bytes) -> None:
+        self.origin = value
+
+    def _take_preflight_method(self, value: bytes) -> None:
+        self.is_preflight = bool(value) and self.method == b"OPTIONS"
+
+    def _take_preflight_headers(self, value: bytes) -> None:
+        self.preflight_headers = value
+
+    def _take_expectation(self, value: bytes) -> None:
+        if value.lower() != b"100-continue":
+            raise GatewayRefusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
+        self.expects_continue = True
+
+    def _take_upgrade(self, value: bytes) -> None:
+        self.upgrades_to_websocket = value.lower() == WEBSOCKET
+
+    def _take_forwarded_for(self, value: bytes) -> None:
+        self.forwarded_for = self.forwarded_for + b"," + value if self.forwarded_for else value
+
+    def _take_forwarded_proto(self, value: bytes) -> None:
+        self.forwarded_proto = value.lower()
+
+    def _drop(self, value: bytes) -> None:
+        """Drop a hop-by-hop header or one that only the gateway may set."""
+
 
 def read_head(raw: bytes) -> RequestHead:
     """Parse a head that the parser has accepted, so its lines end with CRLF. Raise `GatewayRefusal`."""
@@ -108,99 +171,22 @@ def read_head(raw: bytes) -> RequestHead:
     return head
 
 
-def _take_host(head: RequestHead, value: bytes) -> None:
-    if head.host is not None or not _HOST.fullmatch(value):
-        raise GatewayRefusal.bad_framing("the Host header is malformed")
-    head.host = value
-
-
-def _take_length(head: RequestHead, value: bytes) -> None:
-    head.length = int(value)
-
-
-def _take_authorization(head: RequestHead, value: bytes) -> None:
-    if head.authorization is not None:
-        raise GatewayRefusal.bad_framing("there are two Authorization headers")
-    head.authorization = value
-    head.key = bearer(value.decode("latin-1")) or head.key
-
-
-def _take_api_key(head: RequestHead, value: bytes) -> None:
-    head.api_key += b"%b: %b\r\n" % (_API_KEYS[0], value)
-    head.key = head.key or value.decode("latin-1") or None
-
-
-def _take_connection(head: RequestHead, value: bytes) -> None:
-    head.options |= {option.strip(b" \t").lower() for option in value.split(b",")}
-
-
-def _take_coding(head: RequestHead, value: bytes) -> None:
-    if value.lower() != b"chunked":
-        raise GatewayRefusal.bad_framing("the only transfer coding is chunked")
-    head.is_chunked = True
-
-
-def _take_encoding(head: RequestHead, value: bytes) -> None:
-    coding = value.lower()
-    if coding and coding != b"identity":
-        head.encoding = b"%b, %b" % (head.encoding, coding) if head.encoding else coding
-
-
-def _take_request_id(head: RequestHead, value: bytes) -> None:
-    if is_request_id(value):
-        head.request_id = head.request_id or value
-
-
-def _take_origin(head: RequestHead, value: bytes) -> None:
-    head.origin = value
-
-
-def _take_preflight_method(head: RequestHead, value: bytes) -> None:
-    head.is_preflight = bool(value) and head.method == b"OPTIONS"
-
-
-def _take_preflight_headers(head: RequestHead, value: bytes) -> None:
-    head.preflight_headers = value
-
-
-def _take_expectation(head: RequestHead, value: bytes) -> None:
-    if value.lower() != b"100-continue":
-        raise GatewayRefusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
-    head.expects_continue = True
-
-
-def _take_upgrade(head: RequestHead, value: bytes) -> None:
-    head.upgrades_to_websocket = value.lower() == WEBSOCKET
-
-
-def _take_forwarded_for(head: RequestHead, value: bytes) -> None:
-    head.forwarded_for = head.forwarded_for + b"," + value if head.forwarded_for else value
-
-
-def _take_forwarded_proto(head: RequestHead, value: bytes) -> None:
-    head.forwarded_proto = value.lower()
-
-
-def _drop(head: RequestHead, value: bytes) -> None:
-    """Drop a hop-by-hop header or one that only the gateway may set."""
-
-
 _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
-    b"host": _take_host,
-    b"connection": _take_connection,
-    b"content-length": _take_length,
-    b"transfer-encoding": _take_coding,
-    b"content-encoding": _take_encoding,
-    b"x-request-id": _take_request_id,
-    b"origin": _take_origin,
-    b"access-control-request-method": _take_preflight_method,
-    b"access-control-request-headers": _take_preflight_headers,
-    b"expect": _take_expectation,
-    b"upgrade": _take_upgrade,
-    b"authorization": _take_authorization,
-    b"x-forwarded-for": _take_forwarded_for,
-    b"x-forwarded-proto": _take_forwarded_proto,
-    **dict.fromkeys(_API_KEYS, _take_api_key),
+    b"host": RequestHead._take_host,
+    b"connection": RequestHead._take_connection,
+    b"content-length": RequestHead._take_length,
+    b"transfer-encoding": RequestHead._take_coding,
+    b"content-encoding": RequestHead._take_encoding,
+    b"x-request-id": RequestHead._take_request_id,
+    b"origin": RequestHead._take_origin,
+    b"access-control-request-method": RequestHead._take_preflight_method,
+    b"access-control-request-headers": RequestHead._take_preflight_headers,
+    b"expect": RequestHead._take_expectation,
+    b"upgrade": RequestHead._take_upgrade,
+    b"authorization": RequestHead._take_authorization,
+    b"x-forwarded-for": RequestHead._take_forwarded_for,
+    b"x-forwarded-proto": RequestHead._take_forwarded_proto,
+    **dict.fromkeys(_API_KEYS, RequestHead._take_api_key),
     **dict.fromkeys(
         [
             b"keep-alive",
@@ -213,7 +199,7 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
             b"forwarded",
             b"x-real-ip",
         ],
-        _drop,
+        RequestHead._drop,
     ),
 }
 """Handlers by header name. Fields without a handler are passed on."""

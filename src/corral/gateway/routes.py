@@ -108,7 +108,12 @@ class Router:
         except GatewayRefusal as refusal:
             if route is not None and self._is_open(route, head):
                 return route
-            raise _in_words_of(route, head, refusal) from None
+            if head.path.startswith(_OPENAI):  # inference routes answer in OpenAI's format, all others in LocalAI's
+                raise
+            if route is not None and route.proof is RequiredProof.NODE:
+                raise GatewayRefusal.by_localai(401, BEARER_REQUIRED, code=refusal.code) from None
+            headers = {"WWW-Authenticate": "Bearer"}
+            raise GatewayRefusal.by_localai(401, KEY_REQUIRED, code=refusal.code, headers=headers) from None
 
     def _is_open(self, route: KeylessRoute, head: RequestHead) -> bool:
         match route.proof:
@@ -174,15 +179,6 @@ class Router:
 
 def _asks_for_models(head: RequestHead) -> bool:
     return head.method in _READING and (head.path in _MODELS or head.path.startswith(_MODEL))
-
-
-def _in_words_of(route: KeylessRoute | None, head: RequestHead, refusal: GatewayRefusal) -> GatewayRefusal:
-    """Return the refusal in OpenAI's format on inference routes and in LocalAI's on all others."""
-    if head.path.startswith(_OPENAI):
-        return refusal
-    if route is not None and route.proof is RequiredProof.NODE:
-        return GatewayRefusal.by_localai(401, BEARER_REQUIRED, code=refusal.code)
-    return GatewayRefusal.by_localai(401, KEY_REQUIRED, code=refusal.code, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _model_object(entry: ModelEntry) -> dict[str, object]:

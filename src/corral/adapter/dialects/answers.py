@@ -223,10 +223,13 @@ def embedding_answer(
     """
     if any(result.layout == EmbeddingLayout.EMBEDDING_LAYOUT_PER_TOKEN for result in results):
         raise InvalidInput("model", "gives a vector for each token and none for the text: have its backend pool them")
-    data = [
-        {"object": "embedding", "index": index, "embedding": _written(_vector(result, dimensions), as_base64=as_base64)}
-        for index, result in enumerate(results)
-    ]
+    data = []
+    for index, result in enumerate(results):
+        numbers = _vector(result, dimensions)
+        if as_base64 and byteorder != "little":
+            numbers.byteswap()
+        vector = base64.b64encode(numbers.tobytes()).decode() if as_base64 else numbers.tolist()
+        data.append({"object": "embedding", "index": index, "embedding": vector})
     answer: dict[str, Any] = {"object": "list", "data": data, "model": model}
     if tokens := sum(result.prompt_tokens for result in results):
         answer["usage"] = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -243,14 +246,6 @@ def _vector(result: EmbeddingResult, dimensions: int | None) -> "array[float]":
     kept = numbers[:dimensions]
     length = math.hypot(*kept) or 1.0
     return array("f", (number / length for number in kept))
-
-
-def _written(numbers: "array[float]", *, as_base64: bool) -> list[float] | str:
-    if not as_base64:
-        return numbers.tolist()
-    if byteorder != "little":
-        numbers.byteswap()
-    return base64.b64encode(numbers.tobytes()).decode()
 
 
 def _joined(deltas: Sequence[ChatDelta]) -> dict[str, Any]:
