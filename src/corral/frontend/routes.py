@@ -7,7 +7,6 @@ from corral.frontend.api import pages
 from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import native as backend_lists
-from corral.frontend.diagnosis.doctor import routes as doctor
 from corral.frontend.diagnosis.routes import metrics, vitals
 from corral.frontend.models.routes import native as models
 from corral.frontend.models.routes import removal as model_removal
@@ -40,6 +39,5 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *gateway.ROUTES,
     *keys.ROUTES,
     *events.ROUTES,
-    *doctor.ROUTES,
     *pages.ROUTES,
 )

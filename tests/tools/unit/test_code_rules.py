@@ -127,8 +127,8 @@ def test_a_module_that_asks_its_package_for_a_name_is_a_cycle(check: Check) -> N
 def test_relative_imports_climb_packages(check: Check) -> None:
     findings = check(
         {
-            "src/corral/frontend/diagnosis/doctor/disk.py": "from ....base import ids",
-            "src/corral/base/ids.py": "import corral.frontend.diagnosis.doctor.disk",
+            "src/corral/frontend/diagnosis/doctor/control.py": "from ....base import ids",
+            "src/corral/base/ids.py": "import corral.frontend.diagnosis.doctor.control",
         }
     )
 

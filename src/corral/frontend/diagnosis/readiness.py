@@ -22,5 +22,5 @@ class ControlReadiness:
 
     def known(self) -> list[str]:
         """Return the problems as of the last check of the database, at most a second ago while control runs."""
-        found = [] if self._bus.connected else ["NATS is not connected"]
-        return found if self._database.is_answering else [*found, "the database does not answer"]
+        problems = [] if self._bus.connected else ["NATS is not connected"]
+        return problems if self._database.is_answering else [*problems, "the database does not answer"]

@@ -8,7 +8,7 @@ from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
 from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.backends.decide.backend import Artefact
 from corral.frontend.backends.planning import Ask
-from corral.frontend.diagnosis.doctor.fleet_rules import check_fleet_rules
+from corral.frontend.diagnosis.doctor.operations import check_fleet_rules
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.record.decide import EventKind

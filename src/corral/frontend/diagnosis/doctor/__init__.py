@@ -1,1 +1,7 @@
-"""The frontend's own diagnostics, one file each: what is wrong, and what to do about it."""
+"""The frontend's own diagnostics, by subject: what is wrong, and what to do about it."""
+
+from typing import Final
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+PROBLEM: Final = "problem"

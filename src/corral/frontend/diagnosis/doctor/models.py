@@ -2,7 +2,7 @@
 
 from corral.base.words import listed
 from corral.frontend.api.context import AdminContext
-from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
+from corral.frontend.diagnosis.doctor import OK, PROBLEM, WARNING
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.wire.nodes import Finding
@@ -19,7 +19,10 @@ async def check_models(context: AdminContext) -> Finding:
             summary=f"{len(failed)} of {len(catalogue.models)} could not be loaded: {listed(failed)}",
             remedy=f"`corral models show {failed[0]}` tells why.",
         )
-    if unserved := await _unserved(context):
+    loaded = [one for one in await context.serving.replicas.living() if one.state is ReplicaState.LOADED]
+    # Every loaded replica of these is out of reach.
+    unserved = sorted({one.model for one in loaded} - {one.model for one in loaded if not one.is_unserved})
+    if unserved:
         return Finding(
             check="models",
             level=PROBLEM,
@@ -42,9 +45,3 @@ async def check_models(context: AdminContext) -> Finding:
             remedy="`corral models list` tells which, and what was probably meant.",
         )
     return Finding(check="models", level=OK, summary=f"{len(catalogue.models)} known, none failed to load")
-
-
-async def _unserved(context: AdminContext) -> list[str]:
-    """Models of which every loaded replica is out of reach."""
-    loaded = [one for one in await context.serving.replicas.living() if one.state is ReplicaState.LOADED]
-    return sorted({one.model for one in loaded} - {one.model for one in loaded if not one.is_unserved})

@@ -5,6 +5,7 @@ are gone until it is heard again.
 """
 
 from collections import Counter
+from contextlib import suppress
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -80,10 +81,18 @@ async def metrics(context: AdminContext, request: Request, caller: Caller) -> Re
 
 async def _own_families(context: AdminContext) -> list[MetricFamily]:
     catalogue = context.models.catalogue.catalogue
-    try:
-        stored = await _stored(context)
-    except CorralError:
-        stored = []
+    stored: list[MetricFamily] = []
+    with suppress(CorralError):  # without the database, what only the database knows is left out
+        statuses = await context.nodes.fleet.count_by_status()
+        replicas = await context.serving.replicas.count_by_state()
+        jobs = Counter(job.state for job in (await context.serving.loads.jobs()).values())
+        await context.record.counts.catch_up()
+        stored = [
+            _NODES.with_values({status.value: count for status, count in statuses.items()}),
+            _REPLICAS.with_values({state.value: replicas.get(state, 0) for state in ReplicaState}),
+            _LOAD_JOBS.with_values({state.value: jobs[state] for state in LoadState}),
+            _LAST_EVENT.with_value(await context.record.events.last_sequence()),
+        ]
     return [
         _BUILD.with_values({__version__: 1}),
         _NATS.with_value(int(context.foundation.bus.connected)),
@@ -96,27 +105,13 @@ async def _own_families(context: AdminContext) -> list[MetricFamily]:
     ]
 
 
-async def _stored(context: AdminContext) -> list[MetricFamily]:
-    """What only the database knows."""
-    statuses = await context.nodes.fleet.count_by_status()
-    replicas = await context.serving.replicas.count_by_state()
-    jobs = Counter(job.state for job in (await context.serving.loads.jobs()).values())
-    await context.record.counts.catch_up()
-    return [
-        _NODES.with_values({status.value: count for status, count in statuses.items()}),
-        _REPLICAS.with_values({state.value: replicas.get(state, 0) for state in ReplicaState}),
-        _LOAD_JOBS.with_values({state.value: jobs[state] for state in LoadState}),
-        _LAST_EVENT.with_value(await context.record.events.last_sequence()),
-    ]
-
-
 def gateway_metrics(gateways: list[SeenGateway]) -> str:
     up, age = UP.family(), REPORT_AGE.family()
     for gateway in gateways:
         label = {"gateway": gateway.id}
         up.samples.append(Sample(label, 0 if gateway.is_silent else 1))
         age.samples.append(Sample(label, round(gateway.age.total_seconds(), 3)))
-    heard = {one.id: one.counts for one in gateways if one.counts is not None and not one.is_silent}
+    heard = {gateway.id: gateway.counts for gateway in gateways if gateway.counts is not None and not gateway.is_silent}
     return render([up, age, *families(heard)])
 
 

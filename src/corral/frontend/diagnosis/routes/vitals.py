@@ -1,21 +1,45 @@
-"""Is control alive, is it ready, and what is it: `/healthz`, `/readyz`, `/api/v1/ready`, `/api/v1/version`, and
-LocalAI's `/api/features`.
+"""Is control alive, is it ready, what is wrong with it, and what is it: `/healthz`, `/readyz`, `/api/v1/ready`,
+`/api/v1/doctor`, `/api/v1/version`, and LocalAI's `/api/features`.
 
 The first two are the gateway's on the public port, which answers for itself there and tells how control is. Control's
 own word reaches everybody as `/api/v1/ready`.
 """
 
-from dataclasses import replace
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from corral import __version__
+from corral.base.errors import CorralError
 from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec
-from corral.wire.nodes import LocalAIFeatures, VersionView
+from corral.frontend.diagnosis.doctor import PROBLEM
+from corral.frontend.diagnosis.doctor.control import check_bus, check_clock, check_database, check_disk
+from corral.frontend.diagnosis.doctor.keys import check_keys
+from corral.frontend.diagnosis.doctor.models import check_models
+from corral.frontend.diagnosis.doctor.nodes import check_nodes, check_strangers
+from corral.frontend.diagnosis.doctor.operations import check_fleet_rules, check_operations
+from corral.wire.nodes import DoctorReport, Finding, LocalAIFeatures, VersionView
 from corral.wire.registration import FEATURES
+
+Diagnostic = Callable[[AdminContext], Awaitable[Finding]]
+DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (
+    ("database", check_database),
+    ("nats", check_bus),
+    ("disk", check_disk),
+    ("clock", check_clock),
+    ("keys", check_keys),
+    ("nodes", check_nodes),
+    ("strangers", check_strangers),
+    ("models", check_models),
+    ("operations", check_operations),
+    ("fleet rules", check_fleet_rules),
+)
+_PATIENCE_SECONDS = 5
 
 
 async def healthz(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -40,33 +64,48 @@ async def features(context: AdminContext, request: Request, caller: Caller) -> R
     return answer(LocalAIFeatures())
 
 
-_VITAL = RouteSpec(
-    method="GET",
-    path="",
-    handler=healthz,
-    access=Access.PUBLIC,
-    summary="",
-    codes={},
-)
+async def examine(context: AdminContext, request: Request, caller: Caller) -> Response:
+    async def ask(name: str, diagnostic: Diagnostic) -> Finding:
+        """A diagnostic that fails or hangs is a finding, not the end of the examination."""
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                return await diagnostic(context)
+        except TimeoutError:
+            return Finding(check=name, level=PROBLEM, summary=f"no answer within {_PATIENCE_SECONDS} s")
+        except CorralError as error:
+            return Finding(check=name, level=PROBLEM, summary=error.message)
+
+    findings = await asyncio.gather(*(ask(name, diagnostic) for name, diagnostic in DIAGNOSTICS))
+    return answer(DoctorReport(findings=list(findings)))
+
 
 ROUTES = [
-    replace(_VITAL, path="/healthz", summary="The process is alive.", codes={200: "always"}),
-    replace(
-        _VITAL,
+    RouteSpec(
+        method="GET",
+        path="/healthz",
+        handler=healthz,
+        access=Access.PUBLIC,
+        summary="The process is alive.",
+        codes={200: "always"},
+    ),
+    RouteSpec(
+        method="GET",
         path="/readyz",
         handler=readyz,
+        access=Access.PUBLIC,
         summary="Models can be served. The body tells how control is: `up`, `impaired` or `away`.",
         codes={200: "ready", 503: "no view of the fleet yet, or one that is too old"},
     ),
-    replace(
-        _VITAL,
+    RouteSpec(
+        method="GET",
         path="/api/v1/ready",
         handler=readyz,
+        access=Access.PUBLIC,
         summary="Control can do its work: the database answers and NATS is connected.",
         codes={200: "ready", 503: "not ready, or not there; the text says why"},
     ),
-    replace(
-        _VITAL,
+    RouteSpec(
+        method="GET",
         path="/api/v1/version",
         handler=version,
         access=Access.ADMIN,
@@ -74,13 +113,22 @@ ROUTES = [
         gives=VersionView,
         codes={200: "the version"},
     ),
-    replace(
-        _VITAL,
+    RouteSpec(
+        method="GET",
         path="/api/features",
         handler=features,
         access=Access.ADMIN,
         summary="Which of LocalAI's features there are: nodes, and none of the others.",
         gives=LocalAIFeatures,
         codes={200: "always the same"},
+    ),
+    RouteSpec(
+        method="GET",
+        path="/api/v1/doctor",
+        handler=examine,
+        access=Access.ADMIN,
+        summary="What is wrong with this frontend, and what to do.",
+        gives=DoctorReport,
+        codes={200: "the findings"},
     ),
 ]
