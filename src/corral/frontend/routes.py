@@ -8,8 +8,7 @@ from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import native as backend_lists
 from corral.frontend.diagnosis.routes import metrics, vitals
-from corral.frontend.models.routes import native as models
-from corral.frontend.models.routes import removal as model_removal
+from corral.frontend.models import routes as models
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import logs as node_logs
@@ -34,7 +33,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *operations.ROUTES,
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,
-    *model_removal.ROUTES,
     *models.ROUTES,
     *gateway.ROUTES,
     *keys.ROUTES,

@@ -6,31 +6,32 @@ import os
 import shutil
 import stat
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import new_operation_id
-from corral.base.tasks import Poke
-from corral.frontend.models.catalogue import Models
+from corral.frontend.models.catalogue import ModelFileMark, Models
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.removal import RemovedModel, endangered, evidence_of_removal, own_weights
-from corral.frontend.models.files import ModelFileMark
 from corral.frontend.models.store import ModelRemovals
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
-from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Sighting, Verb
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
-from corral.frontend.operations.service import OperationRequest, PlannedTarget, Prepared, prepare, started_event
+from corral.frontend.operations.service import OperationRequest, Operations, PlannedTarget, prepare, started_event
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=2)
 
 
 class FilesLeft(CorralError):
@@ -44,7 +45,7 @@ def delete_model(file: Path, mark: ModelFileMark, weights: Sequence[str]) -> Non
     """The file, if it is still the one with this mark, and these paths beside it. FilesLeft when some cannot go."""
     try:
         if ModelFileMark.of(file) != mark:
-            return  # somebody has put another one there; it is looked at anew
+            return  # somebody has put another one there; it is looked at again
         for path in weights:
             _delete(file.parent, path)
         file.unlink(missing_ok=True)
@@ -56,71 +57,68 @@ def delete_model(file: Path, mark: ModelFileMark, weights: Sequence[str]) -> Non
 
 def _delete(directory: Path, path: str) -> None:
     """Links are not followed: they go themselves. A path that leads out of the directory is left alone."""
-    wanted = directory / path
+    target = directory / path
     try:
-        inside = wanted.parent.resolve(strict=True).is_relative_to(directory.resolve(strict=True))
-        mode = os.lstat(wanted).st_mode
+        inside = target.parent.resolve(strict=True).is_relative_to(directory.resolve(strict=True))
+        mode = os.lstat(target).st_mode
     except FileNotFoundError:
         return
     if not inside or ".." in Path(path).parts:
         return
     if stat.S_ISDIR(mode):
-        shutil.rmtree(wanted)
+        shutil.rmtree(target)
     else:
-        wanted.unlink(missing_ok=True)
-
-
-log = logging.getLogger(__name__)
-
-PERIOD: Final = timedelta(seconds=2)
+        target.unlink(missing_ok=True)
 
 
 class ModelRemoval:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         removals: ModelRemovals,
-        operations: OperationStore,
+        operations: Operations,
+        store: OperationStore,
         models: Models,
         fleet: Fleet,
         feed: Feed,
         clock: Clock,
         *,
-        broadcasts: Broadcasts,
-        dispatcher: Poke,
         is_served: Callable[[str], Awaitable[bool]],
     ) -> None:
         """`is_served` tells whether processes may still read the files of a model."""
         self._removals = removals
         self._operations = operations
+        self._store = store
         self._models = models
-        self._is_served = is_served
         self._fleet = fleet
         self._feed = feed
         self._clock = clock
-        self._broadcasts = broadcasts
-        self._dispatcher = dispatcher
-        self._told: set[tuple[str, str]] = set()
-        """Of files that cannot be deleted, so that it is said once."""
+        self._is_served = is_served
+        self._logged: set[tuple[str, str]] = set()
+        """Models whose files cannot be deleted, and why, so that it is logged once."""
 
     async def remove(self, name: str, *, by: str, idempotency_key: str = "") -> Operation:
-        """Accept it, whole or not at all. NotFound for a model that there is not, Conflict when it is not alone in its
-        file. An alias goes alone, its model stays."""
-        if idempotency_key and (known := await self._operations.with_key(idempotency_key)) is not None:
-            return known
+        """Accept it, whole or not at all. NotFound for an unknown model, Conflict when it is not alone in its file.
+
+        An alias goes alone, its model stays.
+        """
+        if idempotency_key and (earlier := await self._store.with_key(idempotency_key)) is not None:
+            return earlier
         spec = self._removable(name)
         now = self._clock.now()
-        prepared = await self._prepared(spec, by, idempotency_key, now)
+        request = OperationRequest(
+            id=new_operation_id(), verb=Verb.REMOVE, subject=name, by=by, idempotency_key=idempotency_key
+        )
+        prepared = prepare(request, await self._targets(spec), now)
         operation = prepared.operation
         removed_at = max(now, self._models.time_of(spec))
         removed = RemovedModel(name=name, removed_at=removed_at, operation_id=operation.id)
-        events = [_removed_event(operation), started_event(operation)]
+        data = {"operation": operation.id, "targets": len(operation.targets), "model": name}
+        event = Event(kind=EventKind.MODEL_REMOVED, at=now, actor=by, data=data)
+        events = [event, started_event(operation)]
         stored = await self._removals.start(removed, operation, prepared.intents, events=events)
         log.info("a model is removed", extra={"event": "model.removed", "model": name, "operation": stored.id})
         await self.sweep()
-        self._dispatcher.ring()
-        await self._feed.announce()
-        if stored.id == operation.id:
-            await self._broadcasts.accepted(stored)
+        await self._operations.tell([stored] if stored.id == operation.id else [])
         return stored
 
     async def sweep(self) -> bool:
@@ -129,14 +127,14 @@ class ModelRemoval:
         Whether files are left.
         """
         removed = await self._removals.all()
-        if self._models.hide({one.name: one.removed_at for one in removed}):
-            self._feed.ring()  # the view of this frontend is made anew
-        for one in removed:
-            if one.name in self._models.catalogue.models:
-                await self._add_again(one)
+        if self._models.hide({model.name: model.removed_at for model in removed}):
+            self._feed.ring()  # so that the view of this frontend is made again
+        for model in removed:
+            if model.name in self._models.catalogue.models:
+                await self._add_again(model)
             else:
-                await self._delete_here(one.name)
-        return any(self._models.leftovers(one.name) for one in removed)
+                await self._delete_here(model.name)
+        return any(self._models.leftovers(model.name) for model in removed)
 
     def _removable(self, name: str) -> ModelSpec:
         catalogue = self._models.catalogue
@@ -150,16 +148,17 @@ class ModelRemoval:
             raise Conflict(f"{spec.source} also holds {', '.join(beside)}; take {name} out of the file instead")
         return spec
 
-    async def _prepared(self, spec: ModelSpec, by: str, idempotency_key: str, now: datetime) -> Prepared:
+    async def _targets(self, spec: ModelSpec) -> list[PlannedTarget]:
+        """Every node that may have files of the model."""
+        if spec.alias_of:
+            return []
         danger = endangered(spec.name, self._models.catalogue.models.values())
         hindrance = because(ReasonCode.SHARED_DIRECTORY, danger=danger) if danger else None
-        nodes = await self._fleet.all(NodeFilter(types=frozenset({NodeType.BACKEND})))
-        meant = [one for one in nodes if one.status is not NodeStatus.PENDING and not spec.alias_of]
-        request = OperationRequest(
-            id=new_operation_id(), verb=Verb.REMOVE, subject=spec.name, by=by, idempotency_key=idempotency_key
-        )
-        targets = [PlannedTarget(node=one, subject=spec.name, hindrance=hindrance) for one in meant]
-        return prepare(request, targets, now)
+        return [
+            PlannedTarget(node=seen, subject=spec.name, hindrance=hindrance)
+            for seen in await self._fleet.all(NodeFilter(types=frozenset({NodeType.BACKEND})))
+            if seen.status is not NodeStatus.PENDING
+        ]
 
     async def _add_again(self, removed: RemovedModel) -> None:
         """Nodes first: what was forgotten could not be taken back any more."""
@@ -168,7 +167,7 @@ class ModelRemoval:
         def taken_back(known: Intent) -> Intent | None:
             return intents.cancel(known, why, now) if intents.may_cancel(known) else None
 
-        await self._operations.change(removed.operation_id, None, taken_back, events=[])
+        await self._store.change(removed.operation_id, None, taken_back, events=[])
         data = {"model": removed.name, "operation": removed.operation_id}
         event = Event(kind=EventKind.MODEL_ADDED_AGAIN, at=now, actor="control", data=data)
         if await self._removals.forget(removed, events=[event]):
@@ -179,27 +178,24 @@ class ModelRemoval:
         leftovers = self._models.leftovers(name)
         if not leftovers or await self._is_served(name):
             return  # processes end before the files that they may still read
+        catalogue = self._models.catalogue
+        # A file that cannot be read may need the weights of others: then they stay.
+        may_delete_weights = self._models.is_readable and not catalogue.problems
         for file, read in leftovers:
-            own = [one for one in read.found if isinstance(one, ModelSpec)]
-            if len(read.found) > 1:
-                self._tell_once(name, f"{file.name} also holds other models")
+            if len(read.readings) > 1:
+                self._log_once(name, f"{file.name} also holds other models")
                 continue
+            specs = [reading for reading in read.readings if isinstance(reading, ModelSpec) and may_delete_weights]
+            weights = [path for spec in specs for path in own_weights(spec, catalogue.models.values())]
             try:
-                await asyncio.to_thread(delete_model, file, read.mark, self._weights(own))
+                await asyncio.to_thread(delete_model, file, read.mark, weights)
             except FilesLeft as error:
-                self._tell_once(name, error.message)
+                self._log_once(name, error.message)
         await self._models.look()
 
-    def _weights(self, specs: Sequence[ModelSpec]) -> list[str]:
-        """A file that cannot be read may need them: then they stay."""
-        catalogue = self._models.catalogue
-        if catalogue.problems or not self._models.is_readable:
-            return []
-        return [path for spec in specs for path in own_weights(spec, catalogue.models.values())]
-
-    def _tell_once(self, name: str, why: str) -> None:
-        if (name, why) not in self._told:
-            self._told.add((name, why))
+    def _log_once(self, name: str, why: str) -> None:
+        if (name, why) not in self._logged:
+            self._logged.add((name, why))
             shown = {"event": "model.files_left", "model": name}
             log.warning("files of a removed model stay here: %s", why, extra=shown)
 
@@ -234,8 +230,3 @@ class ModelKind:
 
     async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
         await self._replicas.after(intent, stopped, is_corral=is_corral)
-
-
-def _removed_event(operation: Operation) -> Event:
-    data = {"operation": operation.id, "targets": len(operation.targets), "model": operation.subject}
-    return Event(kind=EventKind.MODEL_REMOVED, at=operation.accepted_at, actor=operation.asked_by, data=data)

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +11,6 @@ from corral.frontend.models.removal import ModelRemoval
 from corral.frontend.models.store import ModelRemovals
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
-from corral.frontend.record.feed import Feed
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
 
 
@@ -39,13 +37,12 @@ class ModelsRoom:
         models.scan()
         remover = ModelRemoval(
             removals,
+            operations.service,
             operations.stores.operations,
             models,
             nodes.fleet,
             record.feed,
             foundation.clock,
-            broadcasts=operations.broadcasts,
-            dispatcher=operations.dispatcher.poke,
             is_served=is_served,
         )
         await remover.sweep()
@@ -53,15 +50,13 @@ class ModelsRoom:
         return cls(catalogue=models, removal=remover)
 
     def loops(self, record: RecordRoom) -> dict[str, Loop]:
-        models, sweep = self.catalogue, record.when_new(self.removal.sweep)
-        return {
-            "models": record.every(catalogue.PERIOD, models.poke, partial(self._look, record.feed), "models"),
-            "removals": record.follow(removal.PERIOD, sweep, "removed models"),
-        }
+        async def look() -> None:
+            before = self.catalogue.catalogue
+            await self.catalogue.look()
+            if self.catalogue.catalogue is not before:
+                record.feed.ring()  # what follows from a model's file looks at it at once
 
-    async def _look(self, feed: Feed) -> None:
-        """Whatever follows from a model's file looks at it at once."""
-        before = self.catalogue.catalogue
-        await self.catalogue.look()
-        if self.catalogue.catalogue is not before:
-            feed.ring()
+        return {
+            "models": record.every(catalogue.PERIOD, self.catalogue.poke, look, "models"),
+            "removals": record.follow(removal.PERIOD, record.when_new(self.removal.sweep), "removed models"),
+        }

@@ -15,8 +15,8 @@ from corral.frontend.backends.decide.backend import artefact_of, wish_of
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask
 from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.keys import request_rules
 from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, with_answer_limit
-from corral.frontend.models.decide.requests import request_rules
 from corral.frontend.nodes.client import NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable, StartedBackend
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.fleet import Fleet

@@ -16,7 +16,7 @@ from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Listeners
 from corral.frontend.access.store import Keys
 from corral.frontend.models.catalogue import Models
-from corral.frontend.models.decide.requests import uses_of
+from corral.frontend.models.decide.uses import uses_of
 from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet

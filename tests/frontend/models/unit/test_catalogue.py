@@ -10,8 +10,7 @@ import pytest
 
 from corral.base.errors import NotFound
 from corral.frontend.models import catalogue as models_module
-from corral.frontend.models.catalogue import Models
-from corral.frontend.models.files import DEEPEST, LARGEST_DOCUMENT, LARGEST_FILE
+from corral.frontend.models.catalogue import DEEPEST, LARGEST_DOCUMENT, LARGEST_FILE, Models
 
 GOOD = "name: {name}\nbackend: echo\nparameters:\n  model: {name}.gguf\n"
 

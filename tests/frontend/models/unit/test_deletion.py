@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.frontend.models.files import ModelFileMark
+from corral.frontend.models.catalogue import ModelFileMark
 from corral.frontend.models.removal import FilesLeft, delete_model
 
 

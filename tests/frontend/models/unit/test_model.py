@@ -5,6 +5,7 @@ from pathlib import PurePath
 import pytest
 
 from corral.base.errors import InvalidInput
+from corral.frontend.models.decide.keys import request_rules
 from corral.frontend.models.decide.model import (
     ModelProblem,
     collect,
@@ -13,7 +14,6 @@ from corral.frontend.models.decide.model import (
     revision_of,
     with_answer_limit,
 )
-from corral.frontend.models.decide.requests import request_rules
 from corral.rpc.messages import ModelOptions
 
 SMALL = {"name": "small", "backend": "llama-cpp", "parameters": {"model": "small.gguf"}}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.frontend.models.decide.requests import uses_of
+from corral.frontend.models.decide.uses import uses_of
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
-"""Keys and options of a model's configuration."""
+"""The keys of a model's configuration: how each is read, and which field it feeds, of the message that loads the model
+or of the rules for its requests. Also what a key that nobody knows was probably meant to be."""
 
 import difflib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,19 +12,18 @@ from typing import Final, NamedTuple
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
 from corral.base.errors import InvalidInput
-from corral.frontend.models.decide.requests import REQUEST_KEYS
 
 ALL_LAYERS: Final = 99_999_999
 DEFAULT_CONTEXT: Final = 4096
 _LONGEST_PATH: Final = 1024
 
 
-class Field(NamedTuple):
-    """A field of ModelOptions: its name, the key that feeds it, how it is read, and what is sent without the key."""
+class ConfigField(NamedTuple):
+    """A field of a message: its name, the key that feeds it, how that is read, and what is sent without the key."""
 
     name: str
     key: str
-    read: "Callable[[Config, str, object], object]"
+    read: Callable[[Config, str, object], object]
     default: object = fields.MISSING
 
 
@@ -34,7 +35,7 @@ def check_below(path: str, key: str) -> None:
 
 
 def _path(config: Config, key: str, default: object) -> object:
-    """Of a file below the models directory."""
+    """The path of a file below the models directory."""
     path = fields.text(config, key, default)
     if isinstance(path, str):
         check_below(path, key)
@@ -53,14 +54,19 @@ def _json(config: Config, key: str, default: object) -> object:
 
 
 def _words(config: Config, key: str, default: object) -> object:
-    """Of a list of mappings, each with a `word`."""
-    entries = [one for one in fields.listed(fields.found(config, key)) if isinstance(one, Mapping)]
-    return [{"word": word} for one in entries if (word := fields.text(one, "word"))] or default
+    """The words of a list of mappings, each with a `word`."""
+    entries = [entry for entry in fields.listed(fields.found(config, key)) if isinstance(entry, Mapping)]
+    return [{"word": word} for entry in entries if (word := fields.text(entry, "word"))] or default
+
+
+def usecases_of(config: Config) -> list[str]:
+    """LocalAI's words for what a model is for; they are also spelled like FLAG_SCORE."""
+    words = fields.listed(fields.found(config, "known_usecases"))
+    return [str(word).lower().removeprefix("flag_") for word in words]
 
 
 def _scores(config: Config, key: str, default: object) -> object:
-    """Usecases are also spelled like FLAG_SCORE."""
-    return "score" in {str(word).lower().removeprefix("flag_") for word in fields.listed(fields.found(config, key))}
+    return "score" in usecases_of(config)
 
 
 def _flash(config: Config, key: str, default: object) -> object:
@@ -69,78 +75,134 @@ def _flash(config: Config, key: str, default: object) -> object:
     return ("on" if value else "off") if isinstance(value, bool) else fields.text(config, key, default)
 
 
-FIELDS: Final = (
-    Field("ContextSize", "context_size", _context, DEFAULT_CONTEXT),
-    Field("Seed", "parameters.seed", fields.whole),
-    Field("NBatch", "parameters.batch", fields.whole),
-    Field("F16Memory", "f16", fields.switch),
-    Field("MLock", "mmlock", fields.switch),
-    Field("MMap", "mmap", fields.switch, True),
-    Field("LowVRAM", "low_vram", fields.switch),
-    Field("Embeddings", "embeddings", fields.switch),
-    Field("NUMA", "numa", fields.switch),
-    Field("NGPULayers", "gpu_layers", fields.whole, ALL_LAYERS),
-    Field("MainGPU", "main_gpu", fields.text, fields.MISSING),
-    Field("TensorSplit", "tensor_split", fields.text, fields.MISSING),
-    Field("RopeFreqBase", "parameters.rope_freq_base", fields.number),
-    Field("RopeFreqScale", "parameters.rope_freq_scale", fields.number),
-    Field("RMSNormEps", "rms_norm_eps", fields.number),
-    Field("NGQA", "ngqa", fields.whole),
-    Field("CUDA", "cuda", fields.switch),
-    Field("CFGScale", "cfg_scale", fields.number),
-    Field("Tokenizer", "parameters.tokenizer", fields.text, fields.MISSING),
-    Field("LoraBase", "lora_base", fields.text, fields.MISSING),
-    Field("LoraAdapter", "lora_adapter", fields.text, fields.MISSING),
-    Field("NoMulMatQ", "no_mulmatq", fields.switch),
-    Field("AudioPath", "tts.audio_path", fields.text, fields.MISSING),
-    Field("DraftModel", "draft_model", _path, fields.MISSING),
-    Field("Quantization", "quantization", fields.text, fields.MISSING),
-    Field("MMProj", "mmproj", _path, fields.MISSING),
-    Field("LoraScale", "lora_scale", fields.number),
-    Field("RopeScaling", "rope_scaling", fields.text, fields.MISSING),
-    Field("YarnExtFactor", "yarn_ext_factor", fields.number),
-    Field("YarnAttnFactor", "yarn_attn_factor", fields.number),
-    Field("YarnBetaFast", "yarn_beta_fast", fields.number),
-    Field("YarnBetaSlow", "yarn_beta_slow", fields.number),
-    Field("Type", "type", fields.text, fields.MISSING),
-    Field("GPUMemoryUtilization", "gpu_memory_utilization", fields.number),
-    Field("TrustRemoteCode", "trust_remote_code", fields.switch),
-    Field("EnforceEager", "enforce_eager", fields.switch),
-    Field("SwapSpace", "swap_space", fields.whole),
-    Field("MaxModelLen", "max_model_len", fields.whole),
-    Field("TensorParallelSize", "tensor_parallel_size", fields.whole),
-    Field("FlashAttention", "flash_attention", _flash, "auto"),
-    Field("NoKVOffload", "no_kv_offloading", fields.switch),
-    Field("LoadFormat", "load_format", fields.text, fields.MISSING),
-    Field("LoraAdapters", "lora_adapters", fields.texts),
-    Field("LoraScales", "lora_scales", fields.numbers),
-    Field("Options", "options", fields.texts),
-    Field("CacheTypeKey", "cache_type_k", fields.text, fields.MISSING),
-    Field("CacheTypeValue", "cache_type_v", fields.text, fields.MISSING),
-    Field("DisableLogStatus", "disable_log_stats", fields.switch),
-    Field("DType", "dtype", fields.text, fields.MISSING),
-    Field("LimitImagePerPrompt", "limit_mm_per_prompt.image", fields.whole),
-    Field("LimitVideoPerPrompt", "limit_mm_per_prompt.video", fields.whole),
-    Field("LimitAudioPerPrompt", "limit_mm_per_prompt.audio", fields.whole),
-    Field("Reranking", "reranking", fields.switch),
-    Field("Overrides", "overrides", fields.texts),
-    Field("EngineArgs", "engine_args", _json),
-    Field("GrammarTriggers", "function.grammar.triggers", _words),
-    Field("EnableScore", "known_usecases", _scores),
-)
-REQUEST_DEFAULTS: Final = {
-    "temperature": fields.number,
-    "top_p": fields.number,
-    "top_k": fields.whole,
-    "min_p": fields.number,
-    "typical_p": fields.number,
-    "repeat_penalty": fields.number,
-    "repeat_last_n": fields.whole,
-    "frequency_penalty": fields.number,
-    "presence_penalty": fields.number,
-    "max_tokens": fields.whole,
-}
+def _opposite(config: Config, key: str, default: object) -> object:
+    value = fields.switch(config, key, default)
+    return not value if isinstance(value, bool) else value
 
+
+FIELDS: Final = (
+    ConfigField("ContextSize", "context_size", _context, DEFAULT_CONTEXT),
+    ConfigField("Seed", "parameters.seed", fields.whole),
+    ConfigField("NBatch", "parameters.batch", fields.whole),
+    ConfigField("F16Memory", "f16", fields.switch),
+    ConfigField("MLock", "mmlock", fields.switch),
+    ConfigField("MMap", "mmap", fields.switch, True),
+    ConfigField("LowVRAM", "low_vram", fields.switch),
+    ConfigField("Embeddings", "embeddings", fields.switch),
+    ConfigField("NUMA", "numa", fields.switch),
+    ConfigField("NGPULayers", "gpu_layers", fields.whole, ALL_LAYERS),
+    ConfigField("MainGPU", "main_gpu", fields.text),
+    ConfigField("TensorSplit", "tensor_split", fields.text),
+    ConfigField("RopeFreqBase", "parameters.rope_freq_base", fields.number),
+    ConfigField("RopeFreqScale", "parameters.rope_freq_scale", fields.number),
+    ConfigField("RMSNormEps", "rms_norm_eps", fields.number),
+    ConfigField("NGQA", "ngqa", fields.whole),
+    ConfigField("CUDA", "cuda", fields.switch),
+    ConfigField("CFGScale", "cfg_scale", fields.number),
+    ConfigField("Tokenizer", "parameters.tokenizer", fields.text),
+    ConfigField("LoraBase", "lora_base", fields.text),
+    ConfigField("LoraAdapter", "lora_adapter", fields.text),
+    ConfigField("NoMulMatQ", "no_mulmatq", fields.switch),
+    ConfigField("AudioPath", "tts.audio_path", fields.text),
+    ConfigField("DraftModel", "draft_model", _path),
+    ConfigField("Quantization", "quantization", fields.text),
+    ConfigField("MMProj", "mmproj", _path),
+    ConfigField("LoraScale", "lora_scale", fields.number),
+    ConfigField("RopeScaling", "rope_scaling", fields.text),
+    ConfigField("YarnExtFactor", "yarn_ext_factor", fields.number),
+    ConfigField("YarnAttnFactor", "yarn_attn_factor", fields.number),
+    ConfigField("YarnBetaFast", "yarn_beta_fast", fields.number),
+    ConfigField("YarnBetaSlow", "yarn_beta_slow", fields.number),
+    ConfigField("Type", "type", fields.text),
+    ConfigField("GPUMemoryUtilization", "gpu_memory_utilization", fields.number),
+    ConfigField("TrustRemoteCode", "trust_remote_code", fields.switch),
+    ConfigField("EnforceEager", "enforce_eager", fields.switch),
+    ConfigField("SwapSpace", "swap_space", fields.whole),
+    ConfigField("MaxModelLen", "max_model_len", fields.whole),
+    ConfigField("TensorParallelSize", "tensor_parallel_size", fields.whole),
+    ConfigField("FlashAttention", "flash_attention", _flash, "auto"),
+    ConfigField("NoKVOffload", "no_kv_offloading", fields.switch),
+    ConfigField("LoadFormat", "load_format", fields.text),
+    ConfigField("LoraAdapters", "lora_adapters", fields.texts),
+    ConfigField("LoraScales", "lora_scales", fields.numbers),
+    ConfigField("Options", "options", fields.texts),
+    ConfigField("CacheTypeKey", "cache_type_k", fields.text),
+    ConfigField("CacheTypeValue", "cache_type_v", fields.text),
+    ConfigField("DisableLogStatus", "disable_log_stats", fields.switch),
+    ConfigField("DType", "dtype", fields.text),
+    ConfigField("LimitImagePerPrompt", "limit_mm_per_prompt.image", fields.whole),
+    ConfigField("LimitVideoPerPrompt", "limit_mm_per_prompt.video", fields.whole),
+    ConfigField("LimitAudioPerPrompt", "limit_mm_per_prompt.audio", fields.whole),
+    ConfigField("Reranking", "reranking", fields.switch),
+    ConfigField("Overrides", "overrides", fields.texts),
+    ConfigField("EngineArgs", "engine_args", _json),
+    ConfigField("GrammarTriggers", "function.grammar.triggers", _words),
+    ConfigField("EnableScore", "known_usecases", _scores),
+)
+
+# How an adapter translates requests for the model.
+
+_RULES: Final = (
+    ConfigField("use_tokenizer_template", "template.use_tokenizer_template", fields.switch),
+    ConfigField("system_prompt", "system_prompt", fields.text),
+    ConfigField("voice", "tts.voice", fields.text),
+    ConfigField("reasoning_effort", "reasoning_effort", fields.text),
+    ConfigField("thinks", "reasoning.disable", _opposite),
+    ConfigField("template_arguments", "chat_template_kwargs", fields.mapping),
+)
+_TEMPLATES: Final = (
+    ConfigField("chat", "template.chat", fields.text),
+    ConfigField("chat_message", "template.chat_message", fields.text),
+    ConfigField("completion", "template.completion", fields.text),
+    ConfigField("joined_by", "template.join_chat_messages_by_character", fields.text),
+)
+_DEFAULTS: Final = (
+    ConfigField("temperature", "parameters.temperature", fields.number),
+    ConfigField("top_p", "parameters.top_p", fields.number),
+    ConfigField("top_k", "parameters.top_k", fields.whole),
+    ConfigField("min_p", "parameters.min_p", fields.number),
+    ConfigField("typical_p", "parameters.typical_p", fields.number),
+    ConfigField("tail_free_z", "parameters.tfz", fields.number),
+    ConfigField("max_tokens", "parameters.max_tokens", fields.whole),
+    ConfigField("repeat_penalty", "parameters.repeat_penalty", fields.number),
+    ConfigField("repeat_last_n", "parameters.repeat_last_n", fields.whole),
+    ConfigField("frequency_penalty", "parameters.frequency_penalty", fields.number),
+    ConfigField("presence_penalty", "parameters.presence_penalty", fields.number),
+    ConfigField("mirostat", "mirostat", fields.whole),
+    ConfigField("mirostat_eta", "mirostat_eta", fields.number),
+    ConfigField("mirostat_tau", "mirostat_tau", fields.number),
+    ConfigField("seed", "parameters.seed", fields.whole),
+    ConfigField("stop", "stopwords", fields.texts),
+    ConfigField("threads", "threads", fields.whole),
+    ConfigField("ignore_eos", "parameters.ignore_eos", fields.switch),
+)
+_ENGINE_DEFAULTS: Final = """
+    temperature top_p top_k min_p typical_p repeat_penalty repeat_last_n frequency_penalty presence_penalty max_tokens
+"""
+"""Those of `_DEFAULTS` that an engine takes among its options."""
+
+
+def request_rules(config: Config) -> dict[str, object]:
+    """Parts by name: those of `_RULES`, `templates` and `defaults`. InvalidInput names the key."""
+    return {
+        **_values(config, _RULES),
+        "templates": _values(config, _TEMPLATES),
+        "defaults": _values(config, _DEFAULTS),
+    }
+
+
+def engine_defaults(config: Config) -> list[str]:
+    """What requests get that leave it open, as entries of `Options`: for an engine that is asked directly."""
+    values = _values(config, _DEFAULTS)
+    return [f"default_{name}:{values[name]}" for name in _ENGINE_DEFAULTS.split() if name in values]
+
+
+def _values(config: Config, table: tuple[ConfigField, ...]) -> dict[str, object]:
+    values = {field.name: field.read(config, field.key, fields.MISSING) for field in table}
+    return {name: value for name, value in values.items() if value is not fields.MISSING}
+
+
+# Keys that nobody knows.
 
 _LOCALAI: Final = """
     name backend alias description usage license urls icon tags disabled pinned concurrency_groups
@@ -166,14 +228,7 @@ _MISTAKEN_PARTS: Final = ("", "parameters.", "template.", "tts.", "limits.")
 """Where keys stand that people write into another part."""
 _NEAR: Final = 0.6
 _MOST: Final = 20
-
-
-def _known() -> frozenset[str]:
-    own = {one.key for one in FIELDS} | set(REQUEST_KEYS) | {f"parameters.{name}" for name in REQUEST_DEFAULTS}
-    return frozenset(own | {"threads"} | set(_LOCALAI.split()))
-
-
-KNOWN: Final = _known()
+KNOWN: Final = frozenset({field.key for field in (*FIELDS, *_RULES, *_TEMPLATES, *_DEFAULTS)} | set(_LOCALAI.split()))
 _PARTS: Final = frozenset(key.rpartition(".")[0] for key in KNOWN if "." in key) - _FREE
 
 
@@ -191,22 +246,18 @@ class UnknownKey:
 
 def unknown_keys(config: Config) -> list[UnknownKey]:
     """The first ones, in the order of the file."""
-    found = (UnknownKey(path=path, near=_near(path)) for path in _unknown(config, ()))
-    return [key for key, _ in zip(found, range(_MOST), strict=False)]
+    return [UnknownKey(path=path, near=_near(path)) for path in itertools.islice(_unknown(config, ()), _MOST)]
 
 
 def _unknown(part: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for key, value in part.items():
         here = (*path, str(key))
         dotted = ".".join(here)
+        is_free = dotted.partition(".")[0] in _FREE or str(key).startswith(_OWN)
         if dotted in _PARTS and isinstance(value, Mapping):
             yield from _unknown(value, here)
-        elif dotted not in KNOWN and dotted not in _PARTS and not _is_free(dotted) and not here[-1].startswith(_OWN):
+        elif dotted not in KNOWN and dotted not in _PARTS and not is_free:
             yield here
-
-
-def _is_free(dotted: str) -> bool:
-    return dotted.partition(".")[0] in _FREE
 
 
 def _near(path: tuple[str, ...]) -> str:
@@ -216,6 +267,6 @@ def _near(path: tuple[str, ...]) -> str:
     if elsewhere:
         return elsewhere[0]
     prefix = ".".join(parts)
-    beside = {one.rpartition(".")[2]: one for one in KNOWN | _PARTS if one.rpartition(".")[0] == prefix}
+    beside = {known.rpartition(".")[2]: known for known in KNOWN | _PARTS if known.rpartition(".")[0] == prefix}
     match = difflib.get_close_matches(key.lower()[:80], beside, n=1, cutoff=_NEAR)
     return beside[match[0]] if match else ""

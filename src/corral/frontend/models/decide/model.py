@@ -7,7 +7,7 @@ no request, no flag and no machine changes it.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -16,8 +16,8 @@ from typing import Final
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
 from corral.base.errors import InvalidInput
-from corral.frontend.models.decide.keys import DEFAULT_CONTEXT, FIELDS, REQUEST_DEFAULTS, check_below
-from corral.frontend.models.decide.requests import meant_by, request_rules
+from corral.frontend.models.decide.keys import DEFAULT_CONTEXT, FIELDS, check_below, engine_defaults, request_rules
+from corral.frontend.models.decide.uses import meant_by
 
 DEFAULT_BATCH: Final = 512
 _LONGEST_NAME: Final = 200
@@ -55,6 +55,9 @@ class ModelProblem:
     problem: str
 
 
+ModelReading = ModelSpec | ModelProblem
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
     """All models at one moment, and what could not be read."""
@@ -64,7 +67,11 @@ class Catalogue:
 
     def problems_of(self, name: str) -> list[ModelProblem]:
         """What was passed over under this name: that of a model, or of a file with or without its suffix."""
-        return [one for one in self.problems if name in (one.name, one.source, PurePath(one.source).stem)]
+        return [
+            problem
+            for problem in self.problems
+            if name in (problem.name, problem.source, PurePath(problem.source).stem)
+        ]
 
     def serving(self, name: str) -> ModelSpec | None:
         """The model whose replicas answer for a name."""
@@ -76,86 +83,80 @@ class Catalogue:
         return any(problem.name in ("", name) for problem in self.problems)
 
 
-_NOTHING_KNOWN: Final = Catalogue()
-
-
-def _never(_: ModelSpec) -> datetime:
-    return datetime.min.replace(tzinfo=UTC)
-
-
 def read_model(config: object, *, source: str) -> ModelSpec:
     """Check one configuration. InvalidInput names the key that is wrong."""
     if not isinstance(config, Mapping):
         raise InvalidInput("", "a model must be a mapping of keys to values")
-    name = _name(config)
-    common = {"name": name, "source": source, "revision": revision_of(config), "config": config}
+    name = _required(config, "name")
+    if len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip() or "#" in name:
+        raise InvalidInput("name", f"must be one line of up to {_LONGEST_NAME} characters, without #")
+    spec = ModelSpec(name=name, source=source, revision=revision_of(config), config=config)
     if alias := fields.text(config, "alias"):
         if config.get("backend") or config.get("parameters"):
             raise InvalidInput("alias", "is a mere redirect: it has neither a backend nor parameters")
-        return ModelSpec(**common, alias_of=alias)  # type: ignore[arg-type]
-    spec = ModelSpec(
-        **common,  # type: ignore[arg-type]
-        backend=_backend(config),
-        model=_weights(config),
-        max_concurrent=_bounded(fields.whole(config, "limits.max_concurrent", 0), "limits.max_concurrent"),
-    )
+        return replace(spec, alias_of=alias)
+    backend = _required(config, "backend")
+    if not _BACKEND.fullmatch(backend):
+        raise InvalidInput("backend", f"must consist of letters, digits, - and _, got {backend[:40]!r}")
+    model = _required(config, "parameters.model")
+    check_below(model, "parameters.model")
+    most = fields.whole(config, "limits.max_concurrent", 0)
+    if not isinstance(most, int) or most < 0:
+        raise InvalidInput("limits.max_concurrent", "must not be negative")
+    spec = replace(spec, backend=meant_by(backend).backend, model=model, max_concurrent=most)
     # So that a wrong type is said now, and not at the first load.
     load_options(spec, models=PurePath(), threads=1, is_asked_directly=True)
     request_rules(config)
     return spec
 
 
-def with_last_good(found: Sequence[ModelSpec | ModelProblem], before: Catalogue) -> list[ModelSpec | ModelProblem]:
+def _required(config: Config, key: str) -> str:
+    text = fields.text(config, key)
+    if not text:
+        raise InvalidInput(key, "is missing")
+    return text
+
+
+def with_last_good(readings: Sequence[ModelReading], before: Catalogue) -> list[ModelReading]:
     """What was read, and what a file that cannot be used now held before: a slip of the pen ends no model."""
-    broken = {one.source for one in found if isinstance(one, ModelProblem)}
-    named = {one.name for one in found if isinstance(one, ModelSpec)}
+    broken = {reading.source for reading in readings if isinstance(reading, ModelProblem)}
+    named = {reading.name for reading in readings if isinstance(reading, ModelSpec)}
     kept = [spec for spec in before.models.values() if spec.source in broken and spec.name not in named]
-    return [*found, *kept]
+    return [*readings, *kept]
 
 
 def collect(
-    found: Iterable[ModelSpec | ModelProblem],
+    readings: Sequence[ModelReading],
     *,
-    before: Catalogue = _NOTHING_KNOWN,
-    since: Callable[[ModelSpec], datetime] = _never,
+    before: Catalogue | None = None,
+    since: Callable[[ModelSpec], datetime] = lambda _: datetime.min.replace(tzinfo=UTC),
 ) -> Catalogue:
     """All that was read, without second models of one name and without aliases that lead nowhere.
 
     A model that was known `before` keeps its name, whatever another file is called. Where none was, as after a start,
     it belongs to the file that has been as it is for longest, by `since`.
     """
-    read = list(found)
-    owners = _owners([one for one in read if isinstance(one, ModelSpec)], before, since)
-    problems = [one if isinstance(one, ModelProblem) else _taken(one, owners[one.name]) for one in read]
+    earlier = {} if before is None else before.models
+    owners: dict[str, ModelSpec] = {}
+    for spec in sorted((one for one in readings if isinstance(one, ModelSpec)), key=since):  # the sort is stable
+        owner, known = owners.setdefault(spec.name, spec), earlier.get(spec.name)
+        if known is not None and spec.source == known.source and owner.source != known.source:
+            owners[spec.name] = spec
+    problems: list[ModelProblem] = []
+    for reading in readings:
+        if isinstance(reading, ModelProblem):
+            problems.append(reading)
+        elif reading is not (owner := owners[reading.name]):
+            taken = f"the name is taken by {owner.source}, which was known first"
+            problems.append(ModelProblem(source=reading.source, name=reading.name, problem=taken))
     models = dict(owners)
-    told = [one for one in problems if one is not None]
     for spec in [spec for spec in owners.values() if spec.alias_of]:
         target = owners.get(spec.alias_of)
         if target is None or target.alias_of:
             problem = f"alias: {spec.alias_of} is no model" if target is None else "alias: leads to another alias"
-            told.append(ModelProblem(source=spec.source, name=spec.name, problem=problem))
+            problems.append(ModelProblem(source=spec.source, name=spec.name, problem=problem))
             models.pop(spec.name)
-    return Catalogue(models=models, problems=tuple(told))
-
-
-def _owners(
-    specs: Sequence[ModelSpec], before: Catalogue, since: Callable[[ModelSpec], datetime]
-) -> dict[str, ModelSpec]:
-    """For each name the model that has it."""
-    owners: dict[str, ModelSpec] = {}
-    for spec in sorted(specs, key=since):  # of equally old ones the first stays first
-        known = before.models.get(spec.name)
-        owner = owners.setdefault(spec.name, spec)
-        if known is not None and spec.source == known.source and owner.source != known.source:
-            owners[spec.name] = spec
-    return owners
-
-
-def _taken(spec: ModelSpec, owner: ModelSpec) -> ModelProblem | None:
-    if spec is owner:
-        return None
-    problem = f"the name is taken by {owner.source}, which was known first"
-    return ModelProblem(source=spec.source, name=spec.name, problem=problem)
+    return Catalogue(models=models, problems=tuple(problems))
 
 
 def revision_of(config: Config) -> str:
@@ -177,10 +178,10 @@ def load_options(
     options: dict[str, object] = {"Model": spec.model, "ModelPath": str(models)}
     if "://" not in spec.model:
         options["ModelFile"] = str(models / spec.model)
-    for one in FIELDS:
-        value = one.read(spec.config, one.key, one.default)
+    for entry in FIELDS:
+        value = entry.read(spec.config, entry.key, entry.default)
         if value is not fields.MISSING:
-            options[one.name] = value
+            options[entry.name] = value
     options["Threads"] = threads_of(spec.config, threads)
     options.setdefault("NBatch", _batch(options))
     if any(word in spec.backend.lower() for word in _NOT_MAPPED):
@@ -190,7 +191,7 @@ def load_options(
     for name in ("MMProj", "DraftModel"):
         if options.get(name):
             options[name] = str(models / str(options[name]))
-    if is_asked_directly and (defaults := _request_defaults(spec.config)):
+    if is_asked_directly and (defaults := engine_defaults(spec.config)):
         options["Options"] = [*fields.listed(options.get("Options")), *defaults]
     return options
 
@@ -214,47 +215,9 @@ def with_answer_limit(spec: ModelSpec, most_tokens: int) -> ModelSpec:
 
     Unchanged where its file states a limit, -1 or 0 for none included, and where `most_tokens` is 0.
     """
-    said = fields.whole(spec.config, "parameters.max_tokens", fields.MISSING)
-    if said is not fields.MISSING or most_tokens <= 0:
+    limit = fields.whole(spec.config, "parameters.max_tokens", fields.MISSING)
+    if limit is not fields.MISSING or most_tokens <= 0:
         return spec
     parameters = spec.config.get("parameters")
     limited = {**(parameters if isinstance(parameters, Mapping) else {}), "max_tokens": most_tokens}
     return replace(spec, config={**spec.config, "parameters": limited})
-
-
-def _request_defaults(config: Config) -> list[str]:
-    """What requests that say nothing get, as entries of `Options`."""
-    values = ((name, read(config, f"parameters.{name}", fields.MISSING)) for name, read in REQUEST_DEFAULTS.items())
-    return [f"default_{name}:{value}" for name, value in values if value is not fields.MISSING]
-
-
-def _name(config: Config) -> str:
-    name = fields.text(config, "name")
-    if not name:
-        raise InvalidInput("name", "is missing")
-    if len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip() or "#" in name:
-        raise InvalidInput("name", f"must be one line of up to {_LONGEST_NAME} characters, without #")
-    return name
-
-
-def _backend(config: Config) -> str:
-    backend = fields.text(config, "backend")
-    if not backend:
-        raise InvalidInput("backend", "is missing")
-    if not _BACKEND.fullmatch(backend):
-        raise InvalidInput("backend", f"must consist of letters, digits, - and _, got {backend[:40]!r}")
-    return meant_by(backend).backend
-
-
-def _weights(config: Config) -> str:
-    model = fields.text(config, "parameters.model")
-    if not model:
-        raise InvalidInput("parameters.model", "is missing")
-    check_below(model, "parameters.model")
-    return model
-
-
-def _bounded(value: object, key: str) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise InvalidInput(key, "must not be negative")
-    return value

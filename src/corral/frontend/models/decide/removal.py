@@ -36,16 +36,17 @@ def weights_of(spec: ModelSpec) -> list[str]:
     if spec.alias_of:
         return []
     options = load_options(spec, models=PurePath(), threads=1)
-    found = (str(options.get(name) or "") for name in _WEIGHTS)
-    return [path for path in dict.fromkeys(found) if path and not PurePath(path).is_absolute() and path != "."]
+    paths = dict.fromkeys(str(options.get(name) or "") for name in _WEIGHTS)
+    return [path for path in paths if path and not PurePath(path).is_absolute() and path != "."]
 
 
 def own_weights(spec: ModelSpec, others: Iterable[ModelSpec]) -> list[str]:
-    """Those that no other model speaks of, in whatever option."""
-    texts = [json.dumps(other.config, default=str) for other in others if other.name != spec.name]
+    """Weights of the model that no other model speaks of, in whatever option."""
+    others = [other for other in others if other.name != spec.name]
+    texts = [json.dumps(other.config, default=str) for other in others]
     mine = [path for path in weights_of(spec) if not any(json.dumps(path)[1:-1] in text for text in texts)]
-    theirs = {PurePath(path) for other in others if other.name != spec.name for path in weights_of(other)}
-    return [path for path in mine if not any(PurePath(path) in one.parents for one in theirs)]
+    theirs = {PurePath(path) for other in others for path in weights_of(other)}
+    return [path for path in mine if not any(PurePath(path) in other.parents for other in theirs)]
 
 
 def endangered(name: str, others: Iterable[ModelSpec]) -> str:

@@ -1,0 +1,82 @@
+"""What a model is for, and which backend a name in its configuration means."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from corral.base import config_fields as fields
+from corral.base.config_fields import Config
+from corral.frontend.models.decide.keys import usecases_of
+from corral.wire.models import ModelUse
+
+
+class Meant(NamedTuple):
+    """What a name stands for."""
+
+    backend: str
+    type: str = ""
+    """The kind of model that the backend is told, where the name says that as well."""
+
+
+_OTHER_NAMES: Final[Mapping[str, Meant]] = {
+    "go-llama": Meant("llama-cpp"),
+    "llama": Meant("llama-cpp"),
+    "ik_llama": Meant("ik-llama-cpp"),
+    "ik-llama": Meant("ik-llama-cpp"),
+    "embedded-store": Meant("local-store"),
+    "valkey": Meant("valkey-store"),
+    "huggingface-embeddings": Meant("transformers", "SentenceTransformer"),
+    "sentencetransformers": Meant("transformers", "SentenceTransformer"),
+    "transformers-musicgen": Meant("transformers", "MusicgenForConditionalGeneration"),
+    "mamba": Meant("transformers", "Mamba"),
+    "stablediffusion": Meant("stablediffusion-ggml"),
+}
+
+
+def meant_by(name: str) -> Meant:
+    """Whatever its letter case; any other name stands for itself."""
+    return _OTHER_NAMES.get(name.lower(), Meant(name))
+
+
+_U = ModelUse
+_TEXT: Final = frozenset({_U.CHAT, _U.COMPLETION})
+"""Whoever does one of them does the other: a chat is a completion of a rendered prompt."""
+_USECASES: Final[Mapping[str, frozenset[ModelUse]]] = {
+    "chat": _TEXT,
+    "completion": _TEXT,
+    "edit": _TEXT,
+    "llm": _TEXT,
+    "embeddings": frozenset({_U.EMBEDDINGS}),
+    "rerank": frozenset({_U.RERANK}),
+    "tts": frozenset({_U.SPEECH}),
+    "transcript": frozenset({_U.TRANSCRIPTION}),
+    "vad": frozenset({_U.VOICE_ACTIVITY}),
+}
+"""LocalAI's words in `known_usecases`, as far as there are routes for them."""
+_SPEECH: Final = ("espeak-tts", "piper", "kokoro", "kokoros", "coqui", "bark", "bark-cpp", "chatterbox", "kitten-tts")
+_TRANSCRIPTION: Final = ("whisper", "faster-whisper", "pocketsphinx-stt")
+_BACKEND_USES: Final[Mapping[str, frozenset[ModelUse]]] = {
+    **dict.fromkeys(("llama-cpp", "ik-llama-cpp"), _TEXT),
+    "echo": _TEXT | {_U.EMBEDDINGS},
+    **dict.fromkeys(_SPEECH, frozenset({_U.SPEECH})),
+    **dict.fromkeys(_TRANSCRIPTION, frozenset({_U.TRANSCRIPTION})),
+    "minilm-embeddings": frozenset({_U.EMBEDDINGS}),
+    "rerankers": frozenset({_U.RERANK}),
+    "silero-vad": frozenset({_U.VOICE_ACTIVITY}),
+}
+"""Backends that do one kind of work, unless the model's configuration says more. Others are not guessed at."""
+_CHAT_TEMPLATES: Final = ("template.chat", "template.chat_message", "template.use_tokenizer_template")
+
+
+def uses_of(config: Config) -> frozenset[ModelUse]:
+    """What a model is for, as its configuration and its backend tell; empty when neither does."""
+    uses = frozenset().union(*(_USECASES.get(word, frozenset()) for word in usecases_of(config)))
+    if fields.switch(config, "embeddings", False):
+        uses |= {_U.EMBEDDINGS}
+    if fields.switch(config, "reranking", False):
+        uses |= {_U.RERANK}
+    if uses:
+        has_template = any(fields.found(config, key) for key in _CHAT_TEMPLATES)
+        return uses | _TEXT if has_template else uses
+    uses = _BACKEND_USES.get(meant_by(fields.text(config, "backend")).backend, frozenset())
+    hears = uses == _TEXT and fields.found(config, "mmproj")  # a projector takes pictures, sounds, or both
+    return uses | {_U.TRANSCRIPTION} if hears else uses

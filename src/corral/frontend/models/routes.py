@@ -1,0 +1,223 @@
+"""Models for administrators: `/api/v1/models`, and their removal by Corral's route or LocalAI's two."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.base.ids import NodeId
+from corral.frontend.api.answers import answer
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, Dialect, RouteSpec
+from corral.frontend.backends.routes.localai import whole_url
+from corral.frontend.models.decide.model import ModelProblem, ModelSpec
+from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.routes.localai import job, status
+from corral.frontend.operations.routes.native import idempotency_key
+from corral.frontend.operations.shapes import operation_status, operation_view
+from corral.frontend.serving.decide.load_job import LoadJob
+from corral.frontend.serving.decide.replica import LIVE, UNSERVED, Replica, ReplicaState
+from corral.frontend.serving.shapes import replica_view
+from corral.wire.broadcasts import OperationStatus
+from corral.wire.go_json import format_time
+from corral.wire.models import LoadJobView, ModelList, ModelProblemView, ModelView
+from corral.wire.operation_views import JobStarted, JobStatus, ModelApplied, OperationView
+
+COLD = "cold"
+LOADING = "loading"
+UNUSABLE = "unusable"
+_JOBS = 100
+
+
+async def list_models(context: AdminContext, request: Request, caller: Caller) -> Response:
+    catalogue = context.models.catalogue.catalogue
+    replicas = await context.serving.replicas.living()
+    by_model: dict[str, list[Replica]] = defaultdict(list)
+    for replica in replicas:
+        by_model[replica.model].append(replica)
+    jobs = await context.serving.loads.jobs()
+    names = await context.nodes.fleet.names({replica.node_id for replica in replicas})
+    views = [
+        _view(context, spec, by_model.get(spec.alias_of or name, ()), jobs.get(spec.alias_of or name), names)
+        for name, spec in sorted(catalogue.models.items())
+    ]
+    return answer(ModelList(items=views, problems=_problem_views(catalogue.problems)))
+
+
+async def show_model(context: AdminContext, request: Request, caller: Caller) -> Response:
+    name = request.path_params["name"]
+    catalogue = context.models.catalogue.catalogue
+    spec = catalogue.models.get(name)
+    problems = _problem_views(catalogue.problems_of(name))
+    if spec is None and problems:
+        # There is no such model, but there is a file that should have been one.
+        source = problems[0].source
+        return answer(
+            ModelView(name=name, backend="", model="", revision="", source=source, state=UNUSABLE, problems=problems)
+        )
+    if spec is None:
+        raise context.models.catalogue.unknown(name)
+    serving = spec.alias_of or name
+    replicas = await context.serving.replicas.of_model(serving)
+    job = (await context.serving.loads.jobs()).get(serving)
+    names = await context.nodes.fleet.names({replica.node_id for replica in replicas})
+    view = _view(context, spec, replicas, job, names)
+    return answer(msgspec.structs.replace(view, config=dict(spec.config), problems=problems))
+
+
+def _problem_views(problems: Iterable[ModelProblem]) -> list[ModelProblemView]:
+    return [ModelProblemView(source=one.source, name=one.name, problem=one.problem) for one in problems]
+
+
+def _view(
+    context: AdminContext,
+    spec: ModelSpec,
+    replicas: Sequence[Replica],
+    job: LoadJob | None,
+    names: Mapping[NodeId, str],
+) -> ModelView:
+    return ModelView(
+        name=spec.name,
+        backend=spec.backend,
+        model=spec.model,
+        alias_of=spec.alias_of,
+        revision=spec.revision,
+        source=spec.source,
+        state=_state(replicas, job),
+        warnings=list(spec.warnings),
+        replicas=[
+            replica_view(replica, context.serving.gateways, node=names.get(replica.node_id, "")) for replica in replicas
+        ],
+        load_job=None if job is None else _job_view(context, job),
+    )
+
+
+def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
+    living = [replica for replica in replicas if replica.state in LIVE]
+    loaded = [replica for replica in living if replica.state is ReplicaState.LOADED]
+    if loaded:
+        return UNSERVED if all(replica.is_unserved for replica in loaded) else ReplicaState.LOADED.value
+    if job is not None:
+        return job.state.value
+    return LOADING if living else COLD
+
+
+def _job_view(context: AdminContext, job: LoadJob) -> LoadJobView:
+    progress = context.serving.loads.progress_of(job)
+    return LoadJobView(
+        state=job.state.value,
+        failures=job.failures,
+        message=job.message,
+        retry_at=format_time(job.retry_at),
+        reason=job.reason or "",
+        engine_lines=list(job.engine_lines),
+        phase=progress.phase,
+        current_bytes=progress.current_bytes,
+        total_bytes=progress.total_bytes,
+        eta_seconds=progress.eta_seconds,
+    )
+
+
+async def remove(context: AdminContext, request: Request, caller: Caller) -> Response:
+    operation = await _removed(context, request, caller)
+    view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
+    return answer(view, 202, {"Location": f"/api/v1/operations/{operation.id}"})
+
+
+async def delete(context: AdminContext, request: Request, caller: Caller) -> Response:
+    operation = await _removed(context, request, caller)
+    return answer(JobStarted(job_id=operation.id, message="Model deletion started"))
+
+
+async def apply_delete(context: AdminContext, request: Request, caller: Caller) -> Response:
+    operation = await _removed(context, request, caller)
+    return answer(ModelApplied(uuid=operation.id, status=whole_url(context, request, f"models/jobs/{operation.id}")))
+
+
+async def list_jobs(context: AdminContext, request: Request, caller: Caller) -> Response:
+    newest = await context.operations.service.newest(limit=_JOBS)
+    look = context.operations.progress.look
+    return answer({operation.id: operation_status(operation, look(operation)) for operation in newest})
+
+
+async def _removed(context: AdminContext, request: Request, caller: Caller) -> Operation:
+    name, key = request.path_params["name"], idempotency_key(request)
+    return await context.models.removal.remove(name, by=caller.name, idempotency_key=key)
+
+
+_CODES = {
+    404: "no model has this name",
+    409: "its file holds other models too, or cannot be read",
+}
+_LOCALAI = RouteSpec(
+    method="POST",
+    path="/api/models/delete/{name:path}",
+    handler=delete,
+    access=Access.ADMIN,
+    dialect=Dialect.LOCALAI_UI,
+    summary="Remove a model, and its files on every node.",
+    gives=JobStarted,
+    codes={200: "accepted, with the id of its job", **_CODES},
+)
+
+ROUTES = [
+    RouteSpec(
+        method="DELETE",
+        path="/api/v1/models/{name:path}",
+        handler=remove,
+        access=Access.ADMIN,
+        summary="Remove a model from the fleet: at once for whoever asks it, then its replicas and its files.",
+        gives=OperationView,
+        codes={202: "accepted, with the operation that nodes follow", **_CODES},
+    ),
+    _LOCALAI,
+    replace(_LOCALAI, path="/models/delete/{name:path}", handler=apply_delete, gives=ModelApplied),
+    replace(
+        _LOCALAI,
+        method="GET",
+        path="/api/models/job/{id}",
+        handler=job,
+        summary="How far a removal is. One that nobody knows reads as queued, as LocalAI has it.",
+        gives=JobStatus,
+        codes={200: "its status"},
+    ),
+    replace(
+        _LOCALAI,
+        method="GET",
+        path="/models/jobs/{id}",
+        handler=status,
+        summary="The whole status of a removal.",
+        gives=OperationStatus,
+        codes={200: "its status", 500: "no operation has this id, as LocalAI words it"},
+    ),
+    replace(
+        _LOCALAI,
+        method="GET",
+        path="/models/jobs",
+        handler=list_jobs,
+        summary=f"The whole status of the last {_JOBS} operations, by their ids.",
+        gives=dict[str, OperationStatus],
+        codes={200: "all of them"},
+    ),
+    RouteSpec(
+        method="GET",
+        path="/api/v1/models",
+        handler=list_models,
+        access=Access.ADMIN,
+        summary="All models with their living replicas, and the files that were passed over.",
+        gives=ModelList,
+        codes={200: "a list"},
+    ),
+    RouteSpec(
+        method="GET",
+        path="/api/v1/models/{name:path}",
+        handler=show_model,
+        access=Access.ADMIN,
+        summary="One model with its configuration, and with the replicas of the last day.",
+        gives=ModelView,
+        codes={200: "the model, or the file that should have been one", 404: "no model has this name"},
+    ),
+]

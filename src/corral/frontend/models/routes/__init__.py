@@ -1,1 +1,0 @@
-"""The routes about models: thin, as data."""
