@@ -106,7 +106,7 @@ async def build_control(
     )
     frontend_id = FrontendId(config.instance_id) if config.instance_id else new_frontend_id()
     foundation = Foundation.build(database, secrets, bus, clock, frontend_id)
-    guard = RuleGuard(FleetRuleStore(database), lookups.galleries)
+    guard = RuleGuard(FleetRuleStore(database).all, lookups.galleries)
     replicas, readiness = ReplicaStore(database, secrets), ControlReadiness(database, bus)
 
     record = await RecordRoom.build(foundation)

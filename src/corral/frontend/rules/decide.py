@@ -76,13 +76,16 @@ def demanded(*, backend: str, uri: str, alias: str) -> Artefact:
 
 
 def revision_of(rules: Iterable[FleetRule]) -> str:
-    """The same for the same demands, whoever made them and when."""
-    demands = sorted((one.name, _document(one.artefact), sorted(one.selector.items())) for one in rules)
+    """A hash of the demands of these rules; who made them, and when, does not change it."""
+    demands = sorted(
+        (
+            rule.name,
+            [rule.artefact.backend, rule.artefact.uri, rule.artefact.name, rule.artefact.alias],
+            sorted(rule.selector.items()),
+        )
+        for rule in rules
+    )
     return hashlib.sha256(json.dumps(demands).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _document(artefact: Artefact) -> list[str]:
-    return [artefact.backend, artefact.uri, artefact.name, artefact.alias]
 
 
 def rule_problem(rule: FleetRule) -> tuple[str, str] | None:
@@ -133,9 +136,9 @@ class SetChange:
 
 
 def change(known: Iterable[FleetRule], wanted: Iterable[FleetRule]) -> SetChange:
-    before = {one.name: one for one in known}
-    after = {one.name: one for one in wanted}
-    kept = {name for name, one in after.items() if name in before and one.is_same_demand(before[name])}
+    before = {rule.name: rule for rule in known}
+    after = {rule.name: rule for rule in wanted}
+    kept = {name for name, rule in after.items() if name in before and rule.is_same_demand(before[name])}
     return SetChange(
         rules=tuple(before[name] if name in kept else after[name] for name in sorted(after)),
         added=tuple(sorted(after.keys() - before.keys())),
@@ -162,14 +165,10 @@ class NameResolver:
             return artefact.name
         asked = (artefact.backend, capability)
         if asked not in self._known:
-            self._known[asked] = self._resolved(*asked)
+            build = None if self.catalogue is None else self.catalogue.resolve(*asked)
+            unresolved = bare(artefact.backend) if self.is_complete else None
+            self._known[asked] = build.key if isinstance(build, ResolvedBuild) else unresolved
         return self._known[asked]
-
-    def _resolved(self, backend: str, capability: str) -> str | None:
-        found = None if self.catalogue is None else self.catalogue.resolve(backend, capability)
-        if isinstance(found, ResolvedBuild):
-            return found.key
-        return bare(backend) if self.is_complete else None
 
     def all(self, artefact: Artefact, capability: str) -> frozenset[str]:
         """Every name that may stand for it there."""
@@ -184,15 +183,15 @@ class NameResolver:
             return ""
         if self.catalogue is None:
             return f"the galleries cannot be read now, so nobody can tell whether one has a backend {name!r}"
-        found = self.catalogue.resolve(artefact.backend, _ANY_MACHINE)
-        if isinstance(found, ResolvedBuild) or found.missing is not Missing.UNKNOWN:
+        build = self.catalogue.resolve(artefact.backend, _ANY_MACHINE)
+        if isinstance(build, ResolvedBuild) or build.missing is not Missing.UNKNOWN:
             return ""
         unread = ", ".join(self.catalogue.unread)
-        return self.catalogue.absence(found) or f"{found.reason}, and {unread} cannot be read now"
+        return self.catalogue.absence(build) or f"{build.reason}, and {unread} cannot be read now"
 
 
 def bare(backend: str) -> str:
-    """Without its gallery."""
+    """The name of a backend without its gallery."""
     return backend.strip().rpartition("@")[2]
 
 
@@ -200,18 +199,18 @@ def contradicting(
     rules: Iterable[FleetRule], wish: Wish, labels: Mapping[str, str], names: NameResolver, capability: str
 ) -> FleetRule | None:
     """The rule that a wish for a node with these labels goes against."""
-    against = (rule for rule in rules if _is_against(rule, wish) and rule.applies_to(labels))
+
+    def is_against(rule: FleetRule) -> bool:
+        match wish.verb:
+            case Verb.DELETE:
+                return True
+            case Verb.INSTALL:
+                return bool(rule.artefact.uri) and not is_same_source(wish.artefact.uri, rule.artefact.uri)
+            case Verb.REMOVE | Verb.UPGRADE:
+                return False
+
+    against = (rule for rule in rules if is_against(rule) and rule.applies_to(labels))
     return next((rule for rule in against if names.all(rule.artefact, capability) & wish.names), None)
-
-
-def _is_against(rule: FleetRule, wish: Wish) -> bool:
-    match wish.verb:
-        case Verb.DELETE:
-            return True
-        case Verb.INSTALL:
-            return bool(rule.artefact.uri) and not is_same_source(wish.artefact.uri, rule.artefact.uri)
-        case Verb.REMOVE | Verb.UPGRADE:
-            return False
 
 
 # What a rule does about a node.

@@ -21,7 +21,6 @@ from corral.wire.go_json import decode, format_time
 from corral.wire.operation_views import (
     AppliedRules,
     PlannedActView,
-    RuleAsk,
     RuleChanges,
     RulesAsk,
     RuleSetView,
@@ -34,9 +33,10 @@ _BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 
 
 async def list_rules(context: AdminContext, request: Request, caller: Caller) -> Response:
-    found = await context.rules.service.show()
-    shown = RuleSetView(revision=found.revision, items=[_rule_view(one) for one in found.standings])
-    return answer(shown, headers={"ETag": f'"{found.revision}"'})
+    standings = await context.rules.service.show()
+    revision = revision_of(standing.rule for standing in standings)
+    view = RuleSetView(revision=revision, items=[_rule_view(standing) for standing in standings])
+    return answer(view, headers={"ETag": f'"{revision}"'})
 
 
 async def put_rules(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -47,13 +47,12 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
     applied = await context.rules.service.put(rules, revision=revision, prune=prune, by=caller.name)
     revision = revision_of(applied.change.rules)
     operations = [
-        operation_view(one, context.operations.progress.look(one), context.clock.monotonic())
-        for one in applied.operations
+        operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
+        for operation in applied.operations
     ]
-    shown = AppliedRules(
-        revision=revision, changes=_changes(applied.change), operations=operations, doubts=dict(applied.doubts)
-    )
-    return answer(shown, headers={"ETag": f'"{revision}"'})
+    changes, doubts = _changes(applied.change), dict(applied.doubts)
+    view = AppliedRules(revision=revision, changes=changes, operations=operations, doubts=doubts)
+    return answer(view, headers={"ETag": f'"{revision}"'})
 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -64,11 +63,20 @@ async def plan(context: AdminContext, request: Request, caller: Caller) -> Respo
             verb=act.verb.value,
             backend=act.backend,
             rule=act.rule,
-            nodes=[planned_view(one) for one in act.planned],
+            nodes=[planned_view(planned) for planned in act.planned],
         )
         for act in diff.acts
     ]
-    unmet = [_unmet_view(one) for one in diff.unmet]
+    unmet = [
+        UnmetView(
+            rule=place.rule.name,
+            node_name=place.seen.node.name,
+            status=place.standing.value,
+            operation="" if place.intent is None else place.intent.operation_id,
+            message=_message(place),
+        )
+        for place in diff.unmet
+    ]
     return answer(RulesPlan(changes=_changes(diff.change), acts=acts, unmet=unmet, doubts=dict(diff.doubts)))
 
 
@@ -80,19 +88,19 @@ async def delete_rule(context: AdminContext, request: Request, caller: Caller) -
 async def _asked(context: AdminContext, request: Request, caller: Caller) -> tuple[list[FleetRule], Prune]:
     asked = decode(await read_body(request, context.max_body), RulesAsk)
     if asked.prune not in list(Prune):
-        known = ", ".join(repr(one.value) for one in Prune)
-        raise InvalidInput("prune", f"is {asked.prune[:50]!r}; say one of {known}")
-    return [_rule(context, one, caller) for one in asked.rules], Prune(asked.prune)
-
-
-def _rule(context: AdminContext, asked: RuleAsk, caller: Caller) -> FleetRule:
-    return FleetRule(
-        name=asked.name,
-        artefact=demanded(backend=asked.backend, uri=asked.uri, alias=asked.alias),
-        selector=asked.labels,
-        made_by=caller.name,
-        made_at=context.clock.now(),
-    )
+        words = ", ".join(repr(prune.value) for prune in Prune)
+        raise InvalidInput("prune", f"is {asked.prune[:50]!r}; say one of {words}")
+    rules = [
+        FleetRule(
+            name=rule.name,
+            artefact=demanded(backend=rule.backend, uri=rule.uri, alias=rule.alias),
+            selector=rule.labels,
+            made_by=caller.name,
+            made_at=context.clock.now(),
+        )
+        for rule in asked.rules
+    ]
+    return rules, Prune(asked.prune)
 
 
 def _rule_view(standing: RuleStanding) -> RuleView:
@@ -105,19 +113,9 @@ def _rule_view(standing: RuleStanding) -> RuleView:
         alias=rule.artefact.alias,
         made_by=rule.made_by,
         made_at=format_time(rule.made_at),
-        counts=dict(sorted(Counter(one.standing.value for one in places).items())),
-        unmet={one.seen.node.name: _message(one) for one in places if one.standing in _BAD},
+        counts=dict(sorted(Counter(place.standing.value for place in places).items())),
+        unmet={place.seen.node.name: _message(place) for place in places if place.standing in _BAD},
         doubt=standing.doubt,
-    )
-
-
-def _unmet_view(place: RulePlace) -> UnmetView:
-    return UnmetView(
-        rule=place.rule.name,
-        node_name=place.seen.node.name,
-        status=place.standing.value,
-        operation="" if place.intent is None else place.intent.operation_id,
-        message=_message(place),
     )
 
 

@@ -1,15 +1,16 @@
 """Setting and removing fleet rules, and guarding what they demand against other operations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.base.ids import OperationId
 from corral.base.words import listed
 from corral.frontend.backends.decide.backend import Wish, artefact_of, traits_of
 from corral.frontend.backends.operations import BackendOperations, checked
-from corral.frontend.backends.planning import Planned
+from corral.frontend.backends.planning import CatalogueSource, Planned
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import IntentState, Verb
 from corral.frontend.operations.decide.operation import Operation, Target, TargetStatus
@@ -25,78 +26,58 @@ from corral.frontend.rules.decide import (
     rule_problem,
     set_problem,
 )
-from corral.frontend.rules.enforcer import Prune, RuleEnforcer, RulePlace, RulePlaces, RulePruning, ask_of, missing
-from corral.frontend.rules.store import FleetRuleStore as RuleStore
+from corral.frontend.rules.enforcer import Prune, RuleEnforcer, RulePlace, RulePlaces, ask_of, missing, pruning_asks
+from corral.frontend.rules.store import FleetRuleStore
 from corral.frontend.store.failures import ConstraintViolated
-from corral.galleries.catalogue import BackendCatalogue
 
 
 class RuleDemands(Conflict):
     """A fleet rule demands something else."""
 
 
-class Rules(Protocol):
-    """Where fleet rules are looked up."""
-
-    async def all(self) -> list[FleetRule]: ...
-
-
-class Catalogues(Protocol):
-    """Where names of backends are looked up."""
-
-    async def catalogue(self) -> BackendCatalogue | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TheseRules:
-    """A set of rules that is not in force yet."""
-
-    rules: Sequence[FleetRule]
-
-    async def all(self) -> list[FleetRule]:
-        return list(self.rules)
+InForce = Callable[[], Awaitable[Sequence[FleetRule]]]
 
 
 class RuleGuard:
-    def __init__(self, rules: Rules, catalogues: Catalogues) -> None:
-        self._rules = rules
-        self._catalogues = catalogues
+    def __init__(self, in_force: InForce, galleries: CatalogueSource) -> None:
+        self._in_force = in_force
+        self._galleries = galleries
 
     def under(self, rules: Sequence[FleetRule]) -> "RuleGuard":
         """A guard of these rules instead of those in force."""
-        return RuleGuard(TheseRules(rules), self._catalogues)
+
+        async def these() -> Sequence[FleetRule]:
+            return rules
+
+        return RuleGuard(these, self._galleries)
 
     async def refuse_cancel(self, operation: Operation, left: Sequence[tuple[SeenNode, Target]]) -> None:
         """RuleDemands when a rule would start again what is cancelled: only installs can be demanded."""
         if operation.verb is not Verb.INSTALL:
             return
         artefact = artefact_of(operation.payload)
-        await self.refuse(
-            [(seen, Wish(verb=Verb.DELETE, key=target.subject, artefact=artefact)) for seen, target in left]
-        )
+        wishes = [(seen, Wish(verb=Verb.DELETE, key=target.subject, artefact=artefact)) for seen, target in left]
+        await self.refuse(wishes)
 
     async def refuse(self, wishes: Sequence[tuple[SeenNode, Wish]]) -> None:
         """RuleDemands names the first rule that is in the way, and its nodes."""
-        in_force = await self._rules.all()
+        in_force = await self._in_force()
         if not in_force or not wishes:
             return
-        names = NameResolver(catalogue=await self._catalogues.catalogue())
+        names = NameResolver(catalogue=await self._galleries.catalogue())
         against: dict[str, tuple[FleetRule, list[str]]] = {}
         for seen, wish in wishes:
-            node = seen.node
-            capability = traits_of(node).effective_capability
-            rule = contradicting(in_force, wish, node.labels.effective, names, capability)
+            labels, capability = seen.node.labels.effective, traits_of(seen.node).effective_capability
+            rule = contradicting(in_force, wish, labels, names, capability)
             if rule is not None:
-                against.setdefault(rule.name, (rule, []))[1].append(node.name)
+                against.setdefault(rule.name, (rule, []))[1].append(seen.node.name)
         if against:
-            raise RuleDemands(_sentence(*next(iter(against.values()))))
-
-
-def _sentence(rule: FleetRule, nodes: Sequence[str]) -> str:
-    source = f" from {rule.artefact.uri}" if rule.artefact.uri else ""
-    return (
-        f"the fleet rule {rule.name} demands {rule.backend}{source} on {listed(nodes)}; change or delete the rule first"
-    )
+            rule, nodes = next(iter(against.values()))
+            source = f" from {rule.artefact.uri}" if rule.artefact.uri else ""
+            raise RuleDemands(
+                f"the fleet rule {rule.name} demands {rule.backend}{source} on {listed(nodes)}; "
+                "change or delete the rule first"
+            )
 
 
 ANY_REVISION: Final = "*"
@@ -115,12 +96,6 @@ class RuleStanding:
     places: tuple[RulePlace, ...]
     doubt: str = ""
     """Why perhaps nobody can satisfy it; empty when there is no reason to think so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSet:
-    revision: str
-    standings: tuple[RuleStanding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +133,7 @@ class RuleSetResult:
 class FleetRules:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
-        store: RuleStore,
+        store: FleetRuleStore,
         places: RulePlaces,
         enforcer: RuleEnforcer,
         operations: Operations,
@@ -172,19 +147,18 @@ class FleetRules:
         self._operations = operations
         self._backends = backends
         self._guard = guard
-        self._pruning = RulePruning(places)
         self._clock = clock
 
-    async def show(self) -> RuleSet:
+    async def show(self) -> list[RuleStanding]:
+        """All rules, by name, and how far the nodes are with each."""
         rules = await self._store.all()
-        places: dict[str, list[RulePlace]] = {one.name: [] for one in rules}
+        places: dict[str, list[RulePlace]] = {rule.name: [] for rule in rules}
         for place in await self._places.of(rules) if rules else []:
             places[place.rule.name].append(place)
         doubts = await self._places.doubts(rules) if rules else {}
-        standings = [
-            RuleStanding(rule=one, places=tuple(places[one.name]), doubt=doubts.get(one.name, "")) for one in rules
+        return [
+            RuleStanding(rule=rule, places=tuple(places[rule.name]), doubt=doubts.get(rule.name, "")) for rule in rules
         ]
-        return RuleSet(revision=revision_of(rules), standings=tuple(standings))
 
     async def plan(self, wanted: Sequence[FleetRule], *, prune: Prune) -> Diff:
         """What `put` would do; nothing is stored or sent."""
@@ -192,8 +166,8 @@ class FleetRules:
         known = await self._store.all()
         becomes = change(known, wanted)
         places = await self._places.of(becomes.rules)
-        asks = [(ask_of(rule, some), rule.name) for rule, some in missing(becomes.rules, places)]
-        asks += [(ask, "") for ask in await self._pruning.asks(known, places, prune, by="")]
+        asks = [(ask_of(rule, lacking), rule.name) for rule, lacking in missing(becomes.rules, places)]
+        asks += [(ask, "") for ask in await pruning_asks(self._places, known, places, prune, by="")]
         acts = [
             PlannedAct(
                 verb=ask.verb,
@@ -203,7 +177,7 @@ class FleetRules:
             )
             for ask, rule in asks
         ]
-        unmet = [one for one in places if not one.is_missing and one.standing is not TargetStatus.SUCCESS]
+        unmet = [place for place in places if not place.is_missing and place.standing is not TargetStatus.SUCCESS]
         doubts = await self._places.doubts(becomes.rules)
         return Diff(change=becomes, acts=tuple(acts), unmet=tuple(unmet), doubts=doubts)
 
@@ -212,14 +186,17 @@ class FleetRules:
         _check(wanted)
         for _ in range(_TRIES):
             known = await self._store.all()
-            found = revision_of(known)
-            if revision not in (ANY_REVISION, found):
-                raise RulesChanged(f"the fleet rules have the revision {found} by now, not {revision}")
+            current = revision_of(known)
+            if revision not in (ANY_REVISION, current):
+                raise RulesChanged(f"the fleet rules have the revision {current} by now, not {revision}")
             becomes = change(known, wanted)
-            deletes = await self._deletes(known, becomes, prune, by=by)
-            if await self._is_stored(becomes, deletes, revision=found, by=by):
-                await self._operations.tell([one.operation for one in deletes])
-                return await self._brought_about(becomes, deletes)
+            places = [] if prune is Prune.NOTHING else await self._places.of(becomes.rules)
+            asks = await pruning_asks(self._places, known, places, prune, by=by)
+            guard = self._guard.under(becomes.rules)
+            deletes = [await self._backends.prepare(ask, guard=guard) for ask in asks]
+            if await self._is_stored(becomes, deletes, revision=current, by=by):
+                await self._operations.tell([delete.operation for delete in deletes])
+                return await self._enforced(becomes, [delete.operation.id for delete in deletes])
         raise RulesChanged("the fleet rules are being changed by others; try again")
 
     async def delete(self, name: str, *, by: str) -> None:
@@ -234,13 +211,6 @@ class FleetRules:
                 return
         raise RulesChanged("the fleet rules are being changed by others; try again")
 
-    async def _deletes(
-        self, known: Sequence[FleetRule], becomes: SetChange, prune: Prune, *, by: str
-    ) -> list[Prepared]:
-        places = [] if prune is Prune.NOTHING else await self._places.of(becomes.rules)
-        asks = await self._pruning.asks(known, places, prune, by=by)
-        return [await self._backends.prepare(ask, guard=self._guard.under(becomes.rules)) for ask in asks]
-
     async def _is_stored(self, becomes: SetChange, deletes: Sequence[Prepared], *, revision: str, by: str) -> bool:
         """Whether nobody was faster. Nothing to change: nothing is written."""
         if becomes.is_nothing and not deletes:
@@ -251,33 +221,30 @@ class FleetRules:
             return await self._store.replace(
                 becomes.rules,
                 revision=revision,
-                started=[(one.operation, one.intents) for one in deletes],
-                events=[changed, *(started_event(one.operation) for one in deletes)],
+                started=[(delete.operation, delete.intents) for delete in deletes],
+                events=[changed, *(started_event(delete.operation) for delete in deletes)],
             )
         except ConstraintViolated:
             return False
 
-    async def _brought_about(self, becomes: SetChange, deletes: Sequence[Prepared]) -> RuleSetResult:
+    async def _enforced(self, becomes: SetChange, deletes: Sequence[OperationId]) -> RuleSetResult:
+        """Start what the rules demand at once, and return it with the deletes."""
         await self._enforcer.converge(becomes.rules)
-        places = await self._places.of(becomes.rules)
-        ids = {one.intent.operation_id: None for one in places if one.intent is not None and _is_unreached(one)}
-        ids |= {one.operation.id: None for one in deletes}
-        operations = [await self._operations.get(id) for id in ids]
+        unreached = (IntentState.OPEN, IntentState.BLOCKED)
+        intents = [place.intent for place in await self._places.of(becomes.rules) if place.intent is not None]
+        ids = dict.fromkeys(intent.operation_id for intent in intents if intent.state in unreached)
+        operations = [await self._operations.get(id) for id in (ids | dict.fromkeys(deletes))]
         return RuleSetResult(
             change=becomes,
-            operations=tuple(sorted(operations, key=lambda one: (one.accepted_at, one.id))),
+            operations=tuple(sorted(operations, key=lambda operation: (operation.accepted_at, operation.id))),
             doubts=await self._places.doubts(becomes.rules),
         )
 
 
-def _is_unreached(place: RulePlace) -> bool:
-    return place.intent is not None and place.intent.state in (IntentState.OPEN, IntentState.BLOCKED)
-
-
 def _check(wanted: Sequence[FleetRule]) -> None:
     for place, rule in enumerate(wanted):
-        if (found := rule_problem(rule)) is not None:
-            field, problem = found
+        if (wrong := rule_problem(rule)) is not None:
+            field, problem = wrong
             raise InvalidInput(f"rules[{place}].{field}", problem)
         try:
             checked(ask_of(rule, []))

@@ -1,9 +1,8 @@
 """Fleet rules: one set, changed as a whole or by one rule, together with the operations that follow from that."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.frontend.backends.decide.backend import artefact_of, payload_of, with_alias_kept
@@ -23,7 +22,7 @@ class FleetRuleStore:
         self._db = database
 
     async def all(self) -> list[FleetRule]:
-        """By name."""
+        """All rules, by name."""
         async with self._db.look() as connection:
             return await _read(connection)
 
@@ -45,8 +44,18 @@ class FleetRuleStore:
                 return False
             await connection.execute(delete(fleet_rules))
             if rules:
-                await connection.execute(insert(fleet_rules), [_row(rule) for rule in rules])
-            intents = [intent for _, some in started for intent in some]
+                rows = [
+                    {
+                        "id": rule.name,
+                        "artefact": payload_of(rule.artefact),
+                        "selector": dict(rule.selector),
+                        "made_by": rule.made_by,
+                        "made_at": rule.made_at,
+                    }
+                    for rule in rules
+                ]
+                await connection.execute(insert(fleet_rules), rows)
+            intents = [intent for _, intents in started for intent in intents]
             await write_operations(connection, [operation for operation, _ in started], intents, with_alias_kept)
             await append(connection, events)
         return True
@@ -54,24 +63,13 @@ class FleetRuleStore:
 
 async def _read(connection: AsyncConnection) -> list[FleetRule]:
     rows = await connection.execute(select(fleet_rules).order_by(fleet_rules.c.id))
-    return [_rule(row) for row in rows]
-
-
-def _row(rule: FleetRule) -> dict[str, object]:
-    return {
-        "id": rule.name,
-        "artefact": payload_of(rule.artefact),
-        "selector": dict(rule.selector),
-        "made_by": rule.made_by,
-        "made_at": rule.made_at,
-    }
-
-
-def _rule(row: Row[Any]) -> FleetRule:
-    return FleetRule(
-        name=row.id,
-        artefact=artefact_of(row.artefact),
-        selector=row.selector,
-        made_by=row.made_by,
-        made_at=row.made_at,
-    )
+    return [
+        FleetRule(
+            name=row.id,
+            artefact=artefact_of(row.artefact),
+            selector=row.selector,
+            made_by=row.made_by,
+            made_at=row.made_at,
+        )
+        for row in rows
+    ]

@@ -280,7 +280,7 @@ class TestTheSet:
         await put(world, a_rule())
         with pytest.raises(RulesChanged, match="by now, not"):
             await rules.put([], revision=revision_of([]), prune=Prune.NOTHING, by="me")
-        assert [one.rule.name for one in (await rules.show()).standings] == ["r"]
+        assert [one.rule.name for one in await rules.show()] == ["r"]
 
     @pytest.mark.parametrize(
         ("wrong", "field"),
@@ -301,7 +301,7 @@ class TestTheSet:
         await world.backends("w1")
         (await world.backends("w2")).faults.refusal = "disk full"
         await put(world, a_rule())
-        (shown,) = (await world.control.context.rules.service.show()).standings
+        (shown,) = await world.control.context.rules.service.show()
         assert {one.seen.node.name: one.standing for one in shown.places} == {
             "w1": TargetStatus.SUCCESS,
             "w2": TargetStatus.ERROR,
@@ -401,7 +401,7 @@ class TestPruning:
         ]
         assert (diff.change.added, diff.change.changed, diff.change.removed) == (("new",), ("everywhere",), ("in-a",))
         assert len(await operations(world)) == before
-        assert [one.rule.name for one in (await world.control.context.rules.service.show()).standings] == [
+        assert [one.rule.name for one in await world.control.context.rules.service.show()] == [
             "everywhere",
             "in-a",
         ]
@@ -474,7 +474,7 @@ class TestGalleries:
         applied = await rules.put(wanted, revision=ANY_REVISION, prune=Prune.NOTHING, by="")
 
         assert planned.doubts == applied.doubts == {wanted[0].name: why}
-        (standing,) = (await rules.show()).standings
+        (standing,) = await rules.show()
         assert standing.doubt == why
         finding = await check_fleet_rules(control.context)
         assert (finding.level, why in finding.summary) == ("warning", True)

@@ -24,7 +24,7 @@ async def check_operations(context: AdminContext) -> Finding:
 
 
 async def check_fleet_rules(context: AdminContext) -> Finding:
-    standings = (await context.rules.service.show()).standings
+    standings = await context.rules.service.show()
     if doubtful := [one for one in standings if one.doubt]:
         reasons = listed([f"{one.rule.name} ({one.doubt})" for one in doubtful], most=2)
         return Finding(
