@@ -17,8 +17,7 @@ from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
 from corral.frontend.record import routes as events
 from corral.frontend.rules import routes as fleet_rules
-from corral.frontend.serving.routes import gateway
-from corral.frontend.serving.routes import localai as node_models
+from corral.frontend.serving import routes as serving
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     *vitals.ROUTES,
@@ -26,7 +25,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *node_self.ROUTES,
     *nodes.ROUTES,
     *nodes_native.ROUTES,
-    *node_models.ROUTES,
     *node_logs.ROUTES,
     *backends.ROUTES,
     *backend_lists.ROUTES,
@@ -34,7 +32,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,
     *models.ROUTES,
-    *gateway.ROUTES,
+    *serving.ROUTES,
     *keys.ROUTES,
     *events.ROUTES,
     *pages.ROUTES,

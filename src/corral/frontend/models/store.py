@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.ids import OperationId
 from corral.frontend.models.decide.removal import REASON, RemovedModel
 from corral.frontend.operations.decide.intent import Intent
 from corral.frontend.operations.decide.operation import Operation
@@ -43,10 +42,7 @@ class ModelRemovals:
     async def all(self) -> list[RemovedModel]:
         async with self._db.look() as connection:
             rows = await connection.execute(select(removed_models).order_by(removed_models.c.name))
-            return [
-                RemovedModel(name=row.name, removed_at=row.removed_at, operation_id=OperationId(row.operation_id))
-                for row in rows
-            ]
+            return [RemovedModel(**row._mapping) for row in rows]
 
     async def forget(self, removed: RemovedModel, *, events: Sequence[Event]) -> bool:
         """It was added again. False: somebody removed it once more, or was first."""

@@ -26,14 +26,21 @@ from corral.wire.metrics import GatewayCounts
 from corral.wire.subjects import GATEWAY_SHARES
 from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare, keys_digest
 
+log = logging.getLogger(__name__)
+
 SILENT_AFTER: Final = timedelta(seconds=5)
-"""What a gateway said longer ago counts as unknown."""
+"""A report that is older counts as unknown."""
 GONE_AFTER: Final = timedelta(minutes=1)
-"""Who was silent for so long is taken for dead: nobody waits for its share any more."""
+"""A gateway that is silent for longer is taken for dead: nobody waits for its share any more."""
 FORGOTTEN_AFTER: Final = timedelta(minutes=10)
 _MOST_GATEWAYS: Final = 1000
-"""Whoever has a key for gateways could invent them; the longest silent go first."""
+"""Anyone with a key for gateways could invent them; the longest silent go first."""
 _MOST_REPLICAS: Final = 20_000
+_REPEATED_AFTER: Final = timedelta(seconds=1.5)
+"""An unchanged share is told again after less than two reports, which come every second."""
+_FORGOTTEN_SECONDS: Final = 60.0
+_KEYS_WITHIN_SECONDS: Final = 2.0
+_LOOK: Final = timedelta(milliseconds=200)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +53,7 @@ class _Gateway:
     is_ours: bool = True
     """It reports here, and not to another frontend."""
     has_left: bool = False
-    """It said that it ends. Known only so that a batch of its that comes again does not count again."""
+    """It said that it ends. Kept only so that a report of its that comes again does not count again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +68,8 @@ class SeenGateway:
 
 
 class GatewayReports:
+    """What gateways have under way, as their last reports tell, here or to other frontends."""
+
     def __init__(self, health: ReplicaHealth, clock: Clock) -> None:
         self._health = health
         self._clock = clock
@@ -70,29 +79,29 @@ class GatewayReports:
         """Rung when a gateway knows other keys than before."""
 
     def take(self, report: GatewayReport) -> None:
-        """A report that came before is acknowledged again, and its news are not told again."""
-        now = self._clock.now()
-        known = self._gateways.setdefault(report.gateway, _Gateway(heard_at=now))
-        known.heard_at, known.in_flight, known.counts = now, report.in_flight, report.counts
-        known.has_left, known.is_ours = report.is_last, True
-        self._learn_keys(known, report.keys_digest)
-        self._last_used.update(dict.fromkeys(report.in_flight, now))
-        if report.sequence > known.sequence:
-            known.sequence = report.sequence
+        """Take a report to this frontend. One that came before is taken again, but its news count once."""
+        gateway = self._heard(report)
+        gateway.counts, gateway.is_ours = report.counts, True
+        if report.sequence > gateway.sequence:
+            gateway.sequence, now = report.sequence, self._clock.now()
             self._last_used.update((finished.replica, now) for finished in report.finished)
             self._health.suspect(failure.replica for failure in report.failures)
             self._health.empty(failure.replica for failure in report.failures if failure.reason == MODEL_GONE)
-        self._forget_silent(now)
 
     def hear_of(self, share: GatewayShare) -> None:
-        """Another frontend tells of a gateway of its own."""
+        """Take what another frontend tells of a gateway that reports to it."""
+        self._heard(share).is_ours = False
+
+    def _heard(self, news: GatewayReport | GatewayShare) -> _Gateway:
         now = self._clock.now()
-        known = self._gateways.setdefault(share.gateway, _Gateway(heard_at=now))
-        known.heard_at, known.in_flight = now, share.in_flight
-        known.has_left, known.is_ours = share.is_last, False
-        self._learn_keys(known, share.keys_digest)
-        self._last_used.update(dict.fromkeys(share.in_flight, now))
+        gateway = self._gateways.setdefault(news.gateway, _Gateway(heard_at=now))
+        gateway.heard_at, gateway.in_flight, gateway.has_left = now, news.in_flight, news.is_last
+        self._last_used.update(dict.fromkeys(news.in_flight, now))
+        if gateway.keys_digest != news.keys_digest:
+            gateway.keys_digest = news.keys_digest
+            self.key_changes.ring()
         self._forget_silent(now)
+        return gateway
 
     def in_flight(self) -> Counter[str]:
         """Requests under way by replica, as far as gateways were heard lately."""
@@ -105,11 +114,10 @@ class GatewayReports:
 
     def silent(self) -> int:
         """How many gateways' share is unknown."""
-        now = self._clock.now()
-        return sum(SILENT_AFTER < now - one.heard_at <= GONE_AFTER for one in self._present())
+        return len(self.silent_ids())
 
     def silent_ids(self) -> list[str]:
-        """Those whose last word is some seconds old, and who may still be there."""
+        """Gateways whose last report is some seconds old, and that may still be there."""
         now = self._clock.now()
         return [
             id
@@ -140,17 +148,12 @@ class GatewayReports:
             if not gateway.has_left and now - gateway.heard_at <= SILENT_AFTER and gateway.keys_digest != other_than
         ]
 
-    def _learn_keys(self, gateway: _Gateway, digest: str) -> None:
-        if gateway.keys_digest != digest:
-            gateway.keys_digest = digest
-            self.key_changes.ring()
-
     def last_used(self, replica: str) -> datetime | None:
         """When a request was last under way there, as far as this process heard."""
         return self._last_used.get(replica)
 
     def seen(self) -> list[SeenGateway]:
-        """All that report here and did not leave in good order, the silent ones too."""
+        """Gateways that report here and did not leave in good order, the silent ones too."""
         now = self._clock.now()
         return [
             SeenGateway(
@@ -163,9 +166,6 @@ class GatewayReports:
             if gateway.is_ours and not gateway.has_left
         ]
 
-    def _present(self) -> list[_Gateway]:
-        return [gateway for gateway in self._gateways.values() if not gateway.has_left]
-
     def _forget_silent(self, now: datetime) -> None:
         gone = [name for name, gateway in self._gateways.items() if now - gateway.heard_at > FORGOTTEN_AFTER]
         by_age = sorted(self._gateways, key=lambda name: self._gateways[name].heard_at)
@@ -176,20 +176,16 @@ class GatewayReports:
             self._last_used = dict(newest)
 
 
-log = logging.getLogger(__name__)
-
-_REPEATED_AFTER: Final = timedelta(seconds=1.5)
-"""Less than two reports, which come every second."""
-_FORGOTTEN_SECONDS: Final = 60.0
-
-
 class GatewayShares:
+    """Tells other frontends what the gateways here have under way, and listens to what they tell."""
+
     def __init__(self, bus: Bus, reports: GatewayReports, frontend_id: FrontendId, clock: Clock) -> None:
         self._bus = bus
         self._reports = reports
         self._frontend_id = frontend_id
         self._clock = clock
-        self._told: dict[str, tuple[GatewayShare, float]] = {}
+        self._last: dict[str, tuple[GatewayShare, float]] = {}
+        """What was told last of each gateway, and when."""
 
     async def tell(self, report: GatewayReport) -> None:
         share = GatewayShare(
@@ -200,11 +196,11 @@ class GatewayShares:
             is_last=report.is_last,
         )
         now = self._clock.monotonic()
-        known, at = self._told.get(report.gateway, (None, 0.0))
-        if share == known and now - at < _REPEATED_AFTER.total_seconds():
+        last, at = self._last.get(report.gateway, (None, 0.0))
+        if share == last and now - at < _REPEATED_AFTER.total_seconds():
             return
-        self._told = {gateway: told for gateway, told in self._told.items() if now - told[1] < _FORGOTTEN_SECONDS}
-        self._told[report.gateway] = share, now
+        self._last = {gateway: last for gateway, last in self._last.items() if now - last[1] < _FORGOTTEN_SECONDS}
+        self._last[report.gateway] = share, now
         try:
             await self._bus.publish(GATEWAY_SHARES, msgspec.json.encode(share))
         except CorralError as error:
@@ -220,12 +216,11 @@ class GatewayShares:
             self._reports.hear_of(share)
 
 
-_BOUND_SECONDS: Final = 2.0
-_LOOK: Final = timedelta(milliseconds=200)
-
-
 class KeySpread:
-    """Gateways report at once when their keys change, and with a digest of them: also those of other frontends."""
+    """Waits until gateways know that a key is valid, or is not any more.
+
+    They report at once when their keys change, with a digest of them: also those of other frontends.
+    """
 
     def __init__(self, view: ViewKeeper, reports: GatewayReports, clock: Clock) -> None:
         self._view = view
@@ -236,7 +231,7 @@ class KeySpread:
         """The gateways that did not confirm in time that a key is valid, or is not any more. Call after `announce`."""
         if self._reports.connected():
             with contextlib.suppress(TimeoutError), self._reports.key_changes.listener() as poke:
-                async with asyncio.timeout(_BOUND_SECONDS):
+                async with asyncio.timeout(_KEYS_WITHIN_SECONDS):
                     while self._unaware(hash, is_valid=is_valid):
                         await poke.wait(self._clock, _LOOK)
         return tuple(sorted({*self._unaware(hash, is_valid=is_valid), *self._reports.silent_ids()}))

@@ -1,4 +1,4 @@
-"""Whether replicas live: reports of processes that ended, and looks at those that say nothing."""
+"""Whether replicas live: nodes report processes that ended, and are asked about those that they say nothing of."""
 
 import asyncio
 import logging
@@ -75,32 +75,28 @@ class ReplicaHealth:
         self._empty.update(map(ReplicaId, ids))
 
     async def sweep(self) -> None:
+        """Look at all living replicas, and at the suspects among them more closely."""
         suspects, self._suspects = self._suspects, set()
+        living = await self._replicas.living()
+        empty, self._empty = self._empty, set()
+        # The next request for their model has it loaded again, into the same process if that still runs.
+        if gone := [replica for replica in living if replica.id in empty]:
+            await self.lose(gone, MODEL_GONE)
+            living = [replica for replica in living if replica.id not in empty]
         by_node: dict[NodeId, list[Replica]] = defaultdict(list)
-        living = await self._without_empty(await self._replicas.living())
         for replica in living:
             by_node[replica.node_id].append(replica)
-        self._missing = {one.id: self._missing[one.id] for one in living if one.id in self._missing}
+        self._missing = {replica.id: self._missing[replica.id] for replica in living if replica.id in self._missing}
         slots = asyncio.Semaphore(_AT_ONCE)
         nodes = await self._nodes.load_many(by_node) if by_node else {}
         async with asyncio.TaskGroup() as group:
             for node_id, there in by_node.items():
                 look = self._look(nodes.get(node_id), there, suspects, slots)
                 group.create_task(look, name=f"look at {node_id}")
-        await self._trim()
-
-    async def _trim(self) -> None:
         now = self._clock.now()
         if self._trimmed_at is None or now - self._trimmed_at >= _TRIM_EVERY:
             await self._replicas.trim(now - KEEP_ENDED)
             self._trimmed_at = now
-
-    async def _without_empty(self, living: list[Replica]) -> list[Replica]:
-        """The next request for their model has it loaded again, into the same process if that still runs."""
-        empty, self._empty = self._empty, set()
-        if gone := [replica for replica in living if replica.id in empty]:
-            await self.lose(gone, MODEL_GONE)
-        return [replica for replica in living if replica.id not in empty]
 
     async def _look(
         self, node: Node | None, there: list[Replica], suspects: set[ReplicaId], slots: asyncio.Semaphore
@@ -120,18 +116,17 @@ class ReplicaHealth:
                 await self.lose(there, f"its node {node.name} is offline")
             return
         loaded = [replica for replica in there if replica.state is ReplicaState.LOADED]
-        if not loaded:
-            return
-        async with slots:
-            reported = await self._ask(node.id)
-        for replica in loaded:
-            if reported is not None:
-                await self._compare(replica, reported)
-            if replica.id in suspects and await self._refuses(replica):
-                await self.lose([replica], "nobody serves at its address any more")
+        if loaded:
+            async with slots:
+                reported = await self._report_of(node.id)
+            for replica in loaded:
+                if reported is not None:
+                    await self._compare(replica, reported)
+                if replica.id in suspects and await self._refuses(replica):
+                    await self.lose([replica], "nobody serves at its address any more")
 
-    async def _ask(self, node_id: NodeId) -> list[ReportedProcess] | None:
-        """None when the node did not say."""
+    async def _report_of(self, node_id: NodeId) -> list[ReportedProcess] | None:
+        """What runs on a node; None when it does not answer."""
         try:
             return await self._client.running(node_id)
         except CorralError as error:
@@ -156,8 +151,10 @@ class ReplicaHealth:
 
     async def _refuses(self, replica: Replica) -> bool:
         """Whether nothing listens there. A busy process does."""
+        host, _, port = replica.address.rpartition(":")
         try:
-            _, writer = await asyncio.wait_for(_dial(replica.address), _CHECK_WITHIN.total_seconds())
+            async with asyncio.timeout(_CHECK_WITHIN.total_seconds()):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except ConnectionRefusedError:
             return True
         except (OSError, TimeoutError, ValueError):
@@ -174,42 +171,36 @@ class ReplicaHealth:
                 at=now,
                 actor="control",
                 node_id=replica.node_id,
-                data={
-                    "replica": replica.id,
-                    "model": replica.model,
-                    "before": replica.state.value,
-                    "why": why,
-                    **details,
-                },
+                data={"replica": replica.id, "model": replica.model, "before": replica.state.value, "why": why}
+                | details,
             )
             for replica in gone
         ]
-        if await self._replicas.lose([one.id for one in gone], reason=why, at=now, events=events):
+        if await self._replicas.lose([replica.id for replica in gone], reason=why, at=now, events=events):
             for replica in gone:
                 shown = {"event": "replica.lost", "model": replica.model, "node": replica.node_id, "why": why}
                 log.log(level, "replica lost", extra=shown)
             await self._feed.announce()
 
 
-async def _dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, port = address.rpartition(":")
-    return await asyncio.open_connection(host.strip("[]"), int(port))
-
-
 _SHOWN_LINES: Final = 20
 _SHOWN_CHARACTERS: Final = 500
-
-
 EXIT_LIMITS: Final = ReportLimits(reports_per_node=100, reports_in_all=1000, bytes_per_node=8 * MOST_BYTES)
 """Each report costs a read of all living replicas. A hundred processes that end at once on a node, as when its memory
 is full, and ten nodes of that kind, are heard; what is dropped is found by the next look at all replicas."""
 
 
 class ReplicaExits:
+    """Takes the reports of nodes about processes of replicas that ended."""
+
     def __init__(self, replicas: ReplicaStore, health: ReplicaHealth, clock: Clock) -> None:
         self._replicas = replicas
         self._health = health
-        self._intake = ReportIntake(clock, EXIT_LIMITS, _warn_dropped)
+
+        def warn(node_id: NodeId, why: str) -> None:
+            log.warning("an exit report is dropped: %s", why, extra={"event": "replica.exits_dropped", "node": node_id})
+
+        self._intake = ReportIntake(clock, EXIT_LIMITS, warn)
 
     async def on_message(self, message: Message) -> None:
         """Duplicates, late ones and unknown ones change nothing."""
@@ -226,22 +217,20 @@ class ReplicaExits:
             self._health.poke.ring()
 
     async def _take(self, node_id: NodeId, report: ReplicaExited) -> None:
-        there = [one for one in await self._replicas.living() if one.node_id == node_id and _is_of(report, one)]
-        loaded = [one for one in there if one.state is ReplicaState.LOADED]
+        there = [replica for replica in await self._replicas.living() if replica.node_id == node_id]
+        meant = [replica for replica in there if _is_of(report, replica)]
+        loaded = [replica for replica in meant if replica.state is ReplicaState.LOADED]
         if loaded:
             errors = [line[:_SHOWN_CHARACTERS] for line in report.tail[-_SHOWN_LINES:]]
             await self._health.lose(loaded, report.reason[:_SHOWN_CHARACTERS] or "its process ended", errors=errors)
-        elif there:
+        elif meant:
             self._health.poke.ring()
 
 
-def _warn_dropped(node_id: NodeId, why: str) -> None:
-    log.warning("an exit report is dropped: %s", why, extra={"event": "replica.exits_dropped", "node": node_id})
-
-
 def _is_of(report: ReplicaExited, replica: Replica) -> bool:
-    """Keys are new at every start, and only the node and control know them: whoever has none cannot report an exit.
+    """Whether a report is about this replica.
 
+    Keys are new at every start, and only the node and control know them: whoever has none cannot report an exit.
     A replica without a key is known by its port, which may be used again later.
     """
     if (report.model_id, report.replica_index) != (replica.model, replica.index):

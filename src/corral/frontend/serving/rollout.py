@@ -35,8 +35,7 @@ from corral.frontend.serving.decide.rollout import (
 from corral.frontend.serving.gateway_reports import GatewayReports
 from corral.frontend.serving.load_jobs import Loads
 from corral.frontend.serving.replica_health import ReplicaHealth
-from corral.frontend.serving.store.replicas import ReplicaStore
-from corral.frontend.serving.store.restorations import Restorations
+from corral.frontend.serving.store.replicas import ReplicaStore, Restorations
 
 log = logging.getLogger(__name__)
 

@@ -12,18 +12,16 @@ from corral.frontend.models.room import ModelsRoom
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
-from corral.frontend.serving import orphans, replica_health, unloading, view
+from corral.frontend.serving import replica_health, unloading, view
 from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.frontend.serving.gateway_reports import GatewayReports, GatewayShares
 from corral.frontend.serving.load_jobs import Loads, LoadStores
 from corral.frontend.serving.loading import BackendLoader, LoadNeeds, ModelLoader, Scheduler, UsualLimits
-from corral.frontend.serving.orphans import Orphans
 from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
 from corral.frontend.serving.rollout import RESTORING_PERIOD, Restoring, Rollout
 from corral.frontend.serving.store.load_jobs import LoadJobs
-from corral.frontend.serving.store.replicas import ReplicaStore
-from corral.frontend.serving.store.restorations import Restorations
-from corral.frontend.serving.unloading import NodeModels, Unloading
+from corral.frontend.serving.store.replicas import ReplicaStore, Restorations
+from corral.frontend.serving.unloading import ORPHANS_PERIOD, NodeModels, Orphans, Unloading
 from corral.frontend.serving.view import ViewKeeper, ViewSources
 from corral.wire.subjects import GATEWAY_SHARES, REPLICAS_EXITED
 
@@ -118,7 +116,7 @@ class ServingRoom:
             "replicas": record.every(replica_health.PERIOD, self.health.poke, self.health.sweep, "replicas"),
             "unloading": record.every(unloading.PERIOD, Poke(), unload, "unloading"),
             "restoring": record.every(RESTORING_PERIOD, Poke(), restore, "restoring"),
-            "orphans": record.every(orphans.PERIOD, Poke(), self.orphans.sweep, "orphans"),
+            "orphans": record.every(ORPHANS_PERIOD, Poke(), self.orphans.sweep, "orphans"),
             "view": record.follow(view.PERIOD, refresh, "view"),
         }
 

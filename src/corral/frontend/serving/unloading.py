@@ -1,6 +1,8 @@
-"""Giving models back: unloading replicas, and what LocalAI's frontends ask about models on a node."""
+"""Ending what runs on nodes: replicas that are outgrown, models that somebody unloads, processes without a replica."""
 
+import asyncio
 import logging
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -9,15 +11,20 @@ from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.ids import NodeId, ReplicaId
 from corral.base.tasks import task_group
 from corral.frontend.models.catalogue import Models
+from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.nodes.decide.reports import ReportedProcess
-from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.frontend.serving.decide.replica import LIVE, Outgrown, Replica, ReplicaState, outgrown
+from corral.frontend.record.store import Events
+from corral.frontend.serving.decide.replica import LIVE, SERVING, Explained, Outgrown, Replica, ReplicaState, outgrown
 from corral.frontend.serving.gateway_reports import GatewayReports
 from corral.frontend.serving.load_jobs import Loads
+from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.frontend.store.leases import Leader
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +38,8 @@ DRAIN_WITHIN: Final = timedelta(seconds=30)
 
 
 class Unloading:
+    """Ends replicas whose model was deleted, changed or made an alias."""
+
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         replicas: ReplicaStore,
@@ -53,12 +62,12 @@ class Unloading:
     async def sweep(self) -> bool:
         """Go on with all that is outgrown; whether there was anything."""
         living = await self._replicas.living()
-        for replica, why in self._due([one for one in living if one.state is ReplicaState.LOADED]):
+        for replica, why in self._due([replica for replica in living if replica.state is ReplicaState.LOADED]):
             await self._begin(replica, why)
-        for replica in living:
-            if replica.state is ReplicaState.UNLOADING:
-                await self._go_on(replica)
-        return bool(self._noticed) or any(one.state is ReplicaState.UNLOADING for one in living)
+        unloading = [replica for replica in living if replica.state is ReplicaState.UNLOADING]
+        for replica in unloading:
+            await self._go_on(replica)
+        return bool(self._noticed or unloading)
 
     def _due(self, loaded: list[Replica]) -> list[tuple[Replica, Outgrown]]:
         """Those for which the same change was seen for long enough."""
@@ -66,8 +75,11 @@ class Unloading:
             self._noticed.clear()
             return []
         now, catalogue = self._clock.now(), self._models.catalogue
-        found = [(one, why) for one in loaded if (why := outgrown(one, catalogue)) is not None]
-        marks = {(one.id, self._models.revision_of(one.model)): (one, why) for one, why in found}
+        marks = {
+            (replica.id, self._models.revision_of(replica.model)): (replica, why)
+            for replica in loaded
+            if (why := outgrown(replica, catalogue)) is not None
+        }
         self._noticed = {mark: self._noticed.get(mark, now) for mark in marks}
         return [marks[mark] for mark, since in self._noticed.items() if now - since >= SETTLED_AFTER]
 
@@ -79,53 +91,42 @@ class Unloading:
             log.info("replica is being ended", extra=shown)
             await self._feed.announce()
         if why is Outgrown.CHANGED:
-            await self._have_it_again(replica.model)
-
-    async def _have_it_again(self, model: str) -> None:
-        """Whoever used it until now will want it."""
-        try:
-            await self._loads.ensure(model)
-        except NotFound:
-            log.debug("a model was deleted meanwhile", extra={"event": "model.gone", "model": model})
+            try:
+                await self._loads.ensure(replica.model)  # whoever used it until now will want it
+            except NotFound:
+                log.debug("a model was deleted meanwhile", extra={"event": "model.gone", "model": replica.model})
 
     async def _go_on(self, replica: Replica) -> None:
         age = self._clock.now() - replica.changed_at
-        if age < HEARD_AFTER or (age < DRAIN_WITHIN and self._may_be_busy(replica)):
+        # What a silent gateway has under way is not known.
+        may_be_busy = self._gateways.in_flight()[replica.id] or self._gateways.silent()
+        if age < HEARD_AFTER or (age < DRAIN_WITHIN and may_be_busy):
             return
         await self._client.stop(replica.node_id, replica.process_key)
-        if await self._is_gone(replica):
-            now = self._clock.now()
-            event = _event(EventKind.REPLICA_UNLOADED, replica, at=now, why=replica.reason)
-            if await self._replicas.end(replica.id, at=now, events=[event]):
-                shown = {"event": "replica.unloaded", "model": replica.model, "node": replica.node_id}
-                log.info("replica ended", extra=shown)
-                await self._feed.announce()
-                self._loads.poke.ring()
-
-    def _may_be_busy(self, replica: Replica) -> bool:
-        """What a silent gateway has under way is not known."""
-        return bool(self._gateways.in_flight()[replica.id] or self._gateways.silent())
-
-    async def _is_gone(self, replica: Replica) -> bool:
-        """By its node's own word; a node that says nothing is asked again."""
+        shown = {"model": replica.model, "node": replica.node_id}
         try:
             reported = await self._client.running(replica.node_id)
-        except CorralError as error:
-            shown = {"event": "replica.no_report", "node": replica.node_id}
-            log.info("no report from a node: %s", error, extra=shown)
-            return False
-        return not any((one.model, one.index) == (replica.model, replica.index) for one in reported)
+        except CorralError as error:  # the node is asked again with the next sweep
+            log.info("no report from a node: %s", error, extra={"event": "replica.no_report", **shown})
+            return
+        if any((process.model, process.index) == (replica.model, replica.index) for process in reported):
+            return
+        now = self._clock.now()
+        event = _event(EventKind.REPLICA_UNLOADED, replica, at=now, why=replica.reason)
+        if await self._replicas.end(replica.id, at=now, events=[event]):
+            log.info("replica ended", extra={"event": "replica.unloaded", **shown})
+            await self._feed.announce()
+            self._loads.poke.ring()
 
 
-def _event(kind: EventKind, replica: Replica, *, at: datetime, why: str) -> Event:
+def _event(kind: EventKind, replica: Replica, *, at: datetime, why: str, by: str = "control") -> Event:
     data = {"replica": replica.id, "model": replica.model, "why": why}
-    return Event(kind=kind, at=at, actor="control", node_id=replica.node_id, data=data)
+    return Event(kind=kind, at=at, actor=by, node_id=replica.node_id, data=data)
 
 
 WITHIN: Final = DRAIN_WITHIN + timedelta(seconds=15)
 """How long a caller is kept waiting. What was begun goes on in any case."""
 _LOOK_SECONDS: Final = 0.5
-_ENDING: Final = frozenset({ReplicaState.LOADED, ReplicaState.UNLOADING})
 
 
 class StillRunning(CorralError):
@@ -136,6 +137,8 @@ class StillRunning(CorralError):
 
 
 class NodeModels:
+    """Unloads models for whoever asks, and waits until nothing runs for them."""
+
     def __init__(self, replicas: ReplicaStore, fleet: Fleet, client: NodeClient, feed: Feed, clock: Clock) -> None:
         self._replicas = replicas
         self._fleet = fleet
@@ -144,26 +147,31 @@ class NodeModels:
         self._clock = clock
 
     async def unload(self, node_id: NodeId, model: str, *, by: str) -> None:
-        """Returns when the node runs nothing for the model any more. NotFound for a node that there is not, Conflict
-        while the model is being loaded there, and otherwise fails as calls to nodes do."""
+        """Returns when the node runs nothing for the model any more. NotFound for an unknown node, Conflict while the
+        model is being loaded there, and otherwise fails as calls to nodes do."""
         await self._fleet.get(node_id)
         deadline = self._clock.now() + WITHIN
         while True:
-            reported = [one for one in await self._client.running(node_id) if one.model == model]
-            living = await self._living(node_id, model)
-            if not reported and not living:
+            running = {process.process_key for process in await self._client.running(node_id) if process.model == model}
+            there = await self._replicas.on_node(node_id)
+            living = [replica for replica in there if replica.model == model and replica.state in LIVE]
+            if any(replica.state not in SERVING for replica in living):
+                raise Conflict(f"{model} is being loaded there; try again when that is over")
+            if not running and not living:
                 return
             await self._begin(living, by)
-            await self._stop_others(node_id, reported, living)
+            stored = {replica.process_key for replica in living}
+            for process_key in sorted(running - stored):
+                await self._client.stop(node_id, process_key)
             if self._clock.now() >= deadline:
-                names = ", ".join(sorted({one.process_key for one in reported} | {one.process_key for one in living}))
+                names = ", ".join(sorted(running | stored))
                 raise StillRunning(f"{names} did not end within {WITHIN.total_seconds():.0f} s; it stays wanted")
             await self._clock.sleep(_LOOK_SECONDS)
 
     async def unload_everywhere(self, model: str, *, by: str) -> None:
         """Unload the model on every node that serves it. A node that fails does not stop the others; then its error is
         raised."""
-        nodes = sorted({one.node_id for one in await self._replicas.of_model(model) if one.state in LIVE})
+        nodes = {replica.node_id for replica in await self._replicas.of_model(model) if replica.state in LIVE}
         failures: list[CorralError] = []
 
         async def unload(node_id: NodeId) -> None:
@@ -173,29 +181,116 @@ class NodeModels:
                 failures.append(error)
 
         async with task_group() as group:
-            for node_id in nodes:
+            for node_id in sorted(nodes):
                 group.create_task(unload(node_id), name=f"unload {model} at {node_id}")
         if failures:
             raise failures[0]
 
-    async def _living(self, node_id: NodeId, model: str) -> list[Replica]:
-        there = [one for one in await self._replicas.on_node(node_id) if one.model == model and one.state in LIVE]
-        if any(one.state not in _ENDING for one in there):
-            raise Conflict(f"{model} is being loaded there; try again when that is over")
-        return there
-
     async def _begin(self, living: list[Replica], by: str) -> None:
         now, why, has_begun = self._clock.now(), f"unloaded by {by}", False
-        for one in living:
-            if one.state is ReplicaState.LOADED:
-                data = {"replica": one.id, "model": one.model, "why": why}
-                event = Event(kind=EventKind.REPLICA_UNLOADING, at=now, actor=by, node_id=one.node_id, data=data)
-                has_begun |= await self._replicas.unload(one.id, reason=why, at=now, events=[event])
+        for replica in living:
+            if replica.state is ReplicaState.LOADED:
+                event = _event(EventKind.REPLICA_UNLOADING, replica, at=now, why=why, by=by)
+                has_begun |= await self._replicas.unload(replica.id, reason=why, at=now, events=[event])
         if has_begun:
             await self._feed.announce()
 
-    async def _stop_others(self, node_id: NodeId, reported: list[ReportedProcess], living: list[Replica]) -> None:
-        known = {one.process_key for one in living}
-        for process in reported:
-            if process.process_key not in known:
-                await self._client.stop(node_id, process.process_key)
+
+ORPHANS_PERIOD: Final = timedelta(seconds=10)
+_NODES_AT_ONCE: Final = 200
+"""Looked at in one sweep; a larger fleet takes several."""
+_ASKED_AT_ONCE: Final = 32
+_PRESENT: Final = NodeFilter(
+    statuses=frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING}), types=frozenset({NodeType.BACKEND})
+)
+
+
+class Orphans:
+    """Stops processes that nothing explains: no living replica has their place, and no load is about to take it.
+
+    A node's report may be older than what the database says, so it takes two reports in a row, and the database is read
+    after each of them: whoever loads reserves a place before the node is asked. One frontend at a time does this.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        replicas: ReplicaStore,
+        jobs: LoadJobs,
+        events: Events,
+        leader: Leader,
+        fleet: Fleet,
+        client: NodeClient,
+        feed: Feed,
+        clock: Clock,
+        *,
+        brake: Brake,
+    ) -> None:
+        self._replicas = replicas
+        self._jobs = jobs
+        self._events = events
+        self._leader = leader
+        self._fleet = fleet
+        self._client = client
+        self._feed = feed
+        self._clock = clock
+        self._brake = brake
+        self._cursor: str | None = None
+        self._suspects: dict[NodeId, frozenset[ReportedProcess]] = {}
+        self._stopped: dict[NodeId, frozenset[ReportedProcess]] = {}
+        """Those that were asked to end, and have an event already."""
+
+    async def sweep(self) -> None:
+        """Look at the next nodes; stop what was unexplained in their last two reports."""
+        if self._brake.holds or not await self._leader.holds(
+            "orphans", lasts=ORPHANS_PERIOD * 6, left=ORPHANS_PERIOD * 2
+        ):
+            self._suspects.clear()
+            return
+        page = await self._fleet.page(_PRESENT, limit=_NODES_AT_ONCE, cursor=self._cursor)
+        self._cursor = page.next_cursor
+        nodes = {seen.node.id: seen.node for seen in page.items}
+        reports = await self._reports(nodes)
+        explained = Explained.by([], [])
+        if any(reports.values()):
+            explained = Explained.by(await self._replicas.living(), await self._jobs.all())
+        for node_id, processes in reports.items():
+            unexplained = frozenset(process for process in processes if not explained.covers(node_id, process))
+            orphans = unexplained & self._suspects.get(node_id, frozenset())
+            self._suspects[node_id] = unexplained
+            await self._stop(nodes[node_id], orphans)
+            self._stopped[node_id] = orphans
+
+    async def _reports(self, ids: Collection[NodeId]) -> Mapping[NodeId, list[ReportedProcess]]:
+        slots = asyncio.Semaphore(_ASKED_AT_ONCE)
+        reports: dict[NodeId, list[ReportedProcess]] = {}
+
+        async def look(node_id: NodeId) -> None:
+            async with slots:
+                try:
+                    reports[node_id] = await self._client.glimpse(node_id)
+                except CorralError as error:
+                    log.debug("no report from a node: %s", error, extra={"event": "orphans.no_report"})
+                    self._suspects.pop(node_id, None)  # in a row means in a row
+
+        async with asyncio.TaskGroup() as group:
+            for node_id in ids:
+                group.create_task(look(node_id), name=f"look at {node_id}")
+        return reports
+
+    async def _stop(self, node: Node, orphans: frozenset[ReportedProcess]) -> None:
+        for process in sorted(orphans, key=lambda process: (process.model, process.index)):
+            was_stopped = await self._client.stop(node.id, process.process_key)
+            if not was_stopped or process in self._stopped.get(node.id, frozenset()):
+                continue
+            shown = {"event": "process.orphaned", "node": node.id, "key": process.process_key}
+            log.warning("stopping a process that nothing explains", extra=shown)
+            data = {
+                "name": node.name,
+                "process": process.process_key,
+                "address": process.address,
+                "why": "no replica and no load explains it, in two reports in a row",
+            }
+            now = self._clock.now()
+            event = Event(kind=EventKind.PROCESS_ORPHANED, at=now, actor="control", node_id=node.id, data=data)
+            await self._events.record([event])
+            await self._feed.announce()

@@ -1,6 +1,6 @@
 """What the gateways are told: models, replicas and keys, as one versioned view, with the change from one to the next.
 
-Made anew whenever something is announced, or changes in this process. A lost message costs a second: see `feed.py`. A
+Made again whenever something is announced, or changes in this process. A lost message costs a second: see `feed.py`. A
 database that is away changes nothing: the last view stays what it is.
 """
 
@@ -23,7 +23,7 @@ from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.store.replicas import ReplicaStore
-from corral.wire.keys import ApiKey, Scope, hash_secret
+from corral.wire.keys import Scope, hash_secret
 from corral.wire.view import Beat, ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, change_between
 
 PERIOD: Final = timedelta(seconds=1)
@@ -32,7 +32,7 @@ BEAT: Final = timedelta(seconds=5)
 _RANKS: Final = {NodeStatus.HEALTHY: 0, NodeStatus.DRAINING: 10, NodeStatus.UNHEALTHY: 100}
 """Silence alone only makes a replica the last choice."""
 _BRAKED_RANK: Final = 200
-"""Of a node that is silent for so long that it counts as gone, while the brake says that it may well be there."""
+"""For a node that is silent for so long that it counts as gone, while the brake says that it may well be there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,14 @@ class ViewKeeper:
         return (*self._sources.problems(), self._sources.brake.holds)
 
     async def refresh(self) -> bool:
-        """Make the view anew; those who follow are told when it is another one.
+        """Make the view again; those who follow are told when it is another one.
 
         What control lacks is told in any case. Without the database everything else stays as it was. Nothing is ever
         left under way: False.
         """
         version = 1 if self._current is None else self._current.version
         try:
-            view = await self._made(version)
+            view = await self._make(version)
         except DatabaseUnavailable:
             if self._current is not None:
                 self._replace(msgspec.structs.replace(self._current, control=self._control_state()))
@@ -93,27 +93,38 @@ class ViewKeeper:
         self._current = view if self._current is None else msgspec.structs.replace(view, version=view.version + 1)
         self.ring()
 
-    async def _made(self, version: int) -> View:
+    async def _make(self, version: int) -> View:
         sources = self._sources
         living = await sources.replicas.living()
         nodes = await sources.nodes.load_many(replica.node_id for replica in living) if living else {}
         keys = await sources.keys.list(include_revoked=False)
         now = self._clock.now()
+        entries = [self._replica_entry(replica, nodes.get(replica.node_id)) for replica in living]
+        # Keys of every scope: one that may not ask models is told so, and not that it is unknown.
+        stored = {
+            key.hash: KeyEntry(
+                hash=key.hash,
+                id=key.id,
+                scopes=tuple(sorted(key.scopes)),
+                expires_at=None if key.expires_at is None else key.expires_at.timestamp(),
+            )
+            for key in keys
+            if key.is_valid(now)
+        }
+        configured = {
+            hash: KeyEntry(hash=hash, id="admin_keys", scopes=(Scope.ADMIN,))
+            for hash in map(hash_secret, sources.admin_keys)
+        }
         return View(
             version=version,
-            models=self._model_entries(),
-            replicas={
-                replica.id: entry
-                for replica in living
-                if (entry := self._replica_entry(replica, nodes.get(replica.node_id))) is not None
+            models={
+                spec.name: ModelEntry(name=spec.name, alias_of=spec.alias_of, uses=tuple(sorted(uses_of(spec.config))))
+                for spec in sources.models.catalogue.models.values()
             },
-            keys={key.hash: _key_entry(key) for key in keys if key.is_valid(now)} | self._set_keys(),
+            replicas={entry.id: entry for entry in entries if entry is not None},
+            keys=stored | configured,
             control=self._control_state(),
         )
-
-    def _set_keys(self) -> dict[str, KeyEntry]:
-        hashes = [hash_secret(key) for key in self._sources.admin_keys]
-        return {hash: KeyEntry(hash=hash, id="admin_keys", scopes=(Scope.ADMIN,)) for hash in hashes}
 
     def ring(self) -> None:
         """Wake all who follow."""
@@ -122,20 +133,15 @@ class ViewKeeper:
     async def follow(self) -> AsyncGenerator[ViewMessage, None]:
         """The full view, then every change, and a beat when there is none. For ever: whoever follows ends it."""
         with self._followers.listener() as poke:
-            told: View | None = None
+            last: View | None = None
             while True:
                 current = self._current
-                if current is not None:
-                    yield _message(told, current)
-                told = current
+                if current is not None and last is not None:
+                    yield Beat(version=current.version) if last is current else change_between(last, current)
+                elif current is not None:
+                    yield current
+                last = current
                 await poke.wait(self._clock, BEAT)
-
-    def _model_entries(self) -> dict[str, ModelEntry]:
-        specs = self._sources.models.catalogue.models.values()
-        return {
-            spec.name: ModelEntry(name=spec.name, alias_of=spec.alias_of, uses=tuple(sorted(uses_of(spec.config))))
-            for spec in specs
-        }
 
     def _replica_entry(self, replica: Replica, node: Node | None) -> ReplicaEntry | None:
         """None for what no request can be sent to."""
@@ -143,7 +149,9 @@ class ViewKeeper:
             return None
         status = self._sources.fleet.see(node).status
         spec = self._sources.models.catalogue.models.get(replica.model)
-        rank = self._rank(node, status)
+        rank = _RANKS.get(status)
+        if status is NodeStatus.OFFLINE and self._sources.brake.holds and node.facts.deregistered_at is None:
+            rank = _BRAKED_RANK
         if rank is None or spec is None:
             return None
         return ReplicaEntry(
@@ -159,20 +167,3 @@ class ViewKeeper:
             routes=replica.routes,
             front_port=replica.front_port,
         )
-
-    def _rank(self, node: Node, status: NodeStatus) -> int | None:
-        if status is NodeStatus.OFFLINE and self._sources.brake.holds and node.facts.deregistered_at is None:
-            return _BRAKED_RANK
-        return _RANKS.get(status)
-
-
-def _message(told: View | None, current: View) -> ViewMessage:
-    if told is None:
-        return current
-    return Beat(version=current.version) if told is current else change_between(told, current)
-
-
-def _key_entry(key: ApiKey) -> KeyEntry:
-    """Of every scope: a key that may not ask models is told so, and not that it is unknown."""
-    expires_at = None if key.expires_at is None else key.expires_at.timestamp()
-    return KeyEntry(hash=key.hash, id=key.id, scopes=tuple(sorted(key.scopes)), expires_at=expires_at)

@@ -65,7 +65,7 @@ def view_keys(frontend: Frontend) -> Mapping[str, KeyEntry]:
 
 
 async def test_a_gateway_that_does_not_confirm_is_named(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_spread, "_BOUND_SECONDS", 0.05)
+    monkeypatch.setattr(key_spread, "_KEYS_WITHIN_SECONDS", 0.05)
     await frontend.control.context.serving.view.refresh()
     report(frontend, "slow")
     async with running(refresh_when_rung(frontend), name="view"):

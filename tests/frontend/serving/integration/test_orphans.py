@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from corral.base.ids import FrontendId, new_lease_token
 from corral.frontend.record.decide import EventKind
-from corral.frontend.serving.orphans import PERIOD
+from corral.frontend.serving.unloading import ORPHANS_PERIOD
 from corral.frontend.store.leases import Leases
 from corral.wire.replicas import RunningModel
 from tests.kit.world import FakeNode, World
@@ -14,7 +14,7 @@ STRAY = RunningModel(model_id="stray", replica_index=0, address="127.0.0.1:7777"
 
 async def sweep(world: World) -> None:
     await world.control.context.serving.orphans.sweep()
-    await world.clock.advance(PERIOD)
+    await world.clock.advance(ORPHANS_PERIOD)
     await world.control.context.nodes.hearing.tick()
 
 
@@ -99,11 +99,15 @@ async def test_a_clock_that_is_set_back_gives_nobody_the_lease_for_longer(world:
     node = await with_stray(world)
     other = await world.again()
     await sweep(world)
-    until = world.clock.now() + 6 * PERIOD
+    until = world.clock.now() + 6 * ORPHANS_PERIOD
     world.clock.jump(-timedelta(hours=1))
-    await world.clock.advance(7 * PERIOD)
+    await world.clock.advance(7 * ORPHANS_PERIOD)
     assert await Leases(world.control.context.foundation.database).claim(
-        "orphans", new_lease_token(), holder=FrontendId("f2"), now=until + PERIOD, until=until + 7 * PERIOD
+        "orphans",
+        new_lease_token(),
+        holder=FrontendId("f2"),
+        now=until + ORPHANS_PERIOD,
+        until=until + 7 * ORPHANS_PERIOD,
     )
     await world.control.context.serving.orphans.sweep()
     await world.control.context.serving.orphans.sweep()

@@ -12,7 +12,7 @@ from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
-from corral.frontend.serving.store.restorations import Restorations
+from corral.frontend.serving.store.replicas import Restorations
 from corral.frontend.serving.unloading import DRAIN_WITHIN, HEARD_AFTER
 from corral.frontend.store.db import Database
 from corral.galleries.build_uris import BackendRef

@@ -18,8 +18,7 @@ from corral.frontend.record.store import Events
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.rollout import note
 from corral.frontend.serving.store.load_jobs import LoadJobs, stop_serving
-from corral.frontend.serving.store.replicas import ReplicaStore
-from corral.frontend.serving.store.restorations import Restorations
+from corral.frontend.serving.store.replicas import ReplicaStore, Restorations
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.samples import a_load_job, a_replica, after, an_event, an_operation

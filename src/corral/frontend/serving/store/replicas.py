@@ -1,14 +1,15 @@
-"""Replicas: every column of theirs is read and written here. Only `domain.replica.Replica` comes out.
+"""Replicas, and the restorations of those that an upgrade ends: every column of theirs is read and written here.
 
-Every change is guarded by the state before it, as `domain.replica.NEXT` allows. The keys of replicas are sealed with
-the secrets key: without them a control that starts anew could not tell its gateways what already serves.
+Every change is guarded by the state before it, as `decide.replica.NEXT` allows. The keys of replicas are sealed with
+the secrets key: without them a control that is restarted could not tell its gateways what already serves.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, ReplicaId
@@ -16,9 +17,10 @@ from corral.frontend.nodes.decide.reports import ReportedProcess
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.serving.decide.replica import FINAL, LIVE, Replica, ReplicaState, before
+from corral.frontend.serving.decide.rollout import Preparation, Restoration
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import among, insert_into
-from corral.frontend.store.schema import replicas
+from corral.frontend.store.schema import replicas, restorations
 from corral.frontend.store.secrets import Secrets
 
 _LIVE: Final = sorted(LIVE)
@@ -92,10 +94,6 @@ async def lose_replicas_of(connection: AsyncConnection, node_id: NodeId, *, reas
     await connection.execute(update(replicas).where(living).values(lost))
 
 
-async def _lose(connection: AsyncConnection, id: ReplicaId, reason: str, at: datetime) -> bool:
-    return await change_replica(connection, id, ReplicaState.LOST, at=at, values={"reason": reason})
-
-
 class ReplicaPlace(NamedTuple):
     """A living replica without what only its users need: keys are not unsealed for it."""
 
@@ -110,32 +108,31 @@ class ReplicaStore:
         self._sealer = KeySealer(secrets)
 
     async def get(self, id: ReplicaId) -> Replica | None:
-        found = await self._fetch(replicas.c.id == id)
-        return found[0] if found else None
+        return next(iter(await self._fetch(replicas.c.id == id)), None)
 
     async def living(self) -> list[Replica]:
-        """All that are not in a final state, oldest first."""
+        """All replicas that are not in a final state, oldest first."""
         return await self._fetch(replicas.c.state.in_(_LIVE))
 
     async def places(self) -> list[ReplicaPlace]:
-        """Where all living ones are."""
+        """Where all living replicas are."""
         statement = select(replicas.c.id, replicas.c.node_id, replicas.c.state).where(replicas.c.state.in_(_LIVE))
         async with self._db.look() as connection:
             rows = await connection.execute(statement)
             return [ReplicaPlace(id, node_id, ReplicaState(state)) for id, node_id, state in rows]
 
     async def of_model(self, model: str) -> list[Replica]:
-        """Those that are gone too, for people to see why."""
+        """All replicas of a model, those that are gone too, for people to see why."""
         return await self._fetch(replicas.c.model == model)
 
     async def serve(self, model: str) -> bool:
-        """Whether any of them lives and has this model."""
+        """Whether any living replica has this model."""
         living = and_(replicas.c.model == model, replicas.c.state.in_(_LIVE))
         async with self._db.look() as connection:
             return bool((await connection.execute(select(exists().where(living)))).scalar_one())
 
     async def on_node(self, node_id: NodeId) -> list[Replica]:
-        """Those that live there."""
+        """The living replicas of a node."""
         return await self._fetch(and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE)))
 
     async def count_by_state(self) -> dict[ReplicaState, int]:
@@ -148,25 +145,23 @@ class ReplicaStore:
     ) -> list[ReplicaId]:
         """They are gone without our doing; returns which of them this call lost. Without any, no event is written."""
         async with self._db.begin() as connection:
-            values = {"reason": reason}
-            lost = [
-                id
-                for id in sorted(ids)
-                if await change_replica(connection, id, ReplicaState.LOST, at=at, values=values)
-            ]
+            lost = []
+            for id in sorted(ids):
+                if await change_replica(connection, id, ReplicaState.LOST, at=at, values={"reason": reason}):
+                    lost.append(id)
             if lost:
                 await append(connection, events)
         return lost
 
     async def unload(self, id: ReplicaId, *, reason: str, at: datetime, events: Sequence[Event]) -> bool:
         """Take it out of service. False: it is not loaded any more."""
-        return await self._go_on(id, ReplicaState.UNLOADING, at=at, values={"reason": reason}, events=events)
+        return await self._change(id, ReplicaState.UNLOADING, at=at, values={"reason": reason}, events=events)
 
     async def end(self, id: ReplicaId, *, at: datetime, events: Sequence[Event]) -> bool:
         """Its process is gone, as was wanted; its place is free. False: it was not being unloaded."""
-        return await self._go_on(id, ReplicaState.IDLE, at=at, values={}, events=events)
+        return await self._change(id, ReplicaState.IDLE, at=at, values={}, events=events)
 
-    async def _go_on(
+    async def _change(
         self,
         id: ReplicaId,
         state: ReplicaState,
@@ -186,10 +181,9 @@ class ReplicaStore:
         if process.reach == replica.reach:
             return False
         loaded = and_(replicas.c.id == replica.id, replicas.c.state == ReplicaState.LOADED.value)
-        sealed = self._sealer.seal(replica.id, process.key, at)
         values = {
             "url": process.url,
-            "sealed_key": sealed,
+            "sealed_key": self._sealer.seal(replica.id, process.key, at),
             "routes": process.routes,
             "front_port": process.front_port,
         }
@@ -210,12 +204,12 @@ class ReplicaStore:
 
 
 def _replica_of(row: Row[Any], *, key: str = "") -> Replica:
-    place = row._mapping  # a tuple has a method of the name `index`
+    columns = row._mapping  # a tuple has a method of the name `index`
     return Replica(
         id=row.id,
         node_id=row.node_id,
         model=row.model,
-        index=place["index"],
+        index=columns["index"],
         revision=row.revision,
         backend=row.backend,
         state=ReplicaState(row.state),
@@ -228,3 +222,52 @@ def _replica_of(row: Row[Any], *, key: str = "") -> Replica:
         created_at=row.created_at,
         changed_at=row.changed_at,
     )
+
+
+# Restorations.
+
+DecideRestorations = Callable[[Sequence[Replica], Sequence[Restoration]], Preparation]
+Tell = Callable[[Replica, datetime], Event]
+
+
+class Restorations:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def all(self) -> list[Restoration]:
+        """All restorations, the longest noted first."""
+        statement = select(restorations).order_by(restorations.c.noted_at, restorations.c.replica_id)
+        async with self._db.look() as connection:
+            return [Restoration(**row._mapping) for row in await connection.execute(statement)]
+
+    async def prepare(
+        self, models: Sequence[str], decide: DecideRestorations, *, reason: str, at: datetime, tell: Tell
+    ) -> Preparation:
+        """Let `decide` say what becomes of the living replicas of these models, and do that.
+
+        One after the other: two nodes never each rely on the other one's replica.
+        """
+        async with self._db.begin() as connection:
+            living = await lock_living(connection, models)
+            noted = select(restorations).where(among(connection, restorations.c.model, models))
+            decided = decide(living, [Restoration(**row._mapping) for row in await connection.execute(noted)])
+            if decided.notes:
+                await connection.execute(insert(restorations), [asdict(note) for note in decided.notes])
+            events = []
+            for replica in living:
+                if replica.id in decided.unload:
+                    values = {"reason": reason}
+                    await change_replica(connection, replica.id, ReplicaState.UNLOADING, at=at, values=values)
+                    events.append(tell(replica, at))
+            await append(connection, events)
+        return decided
+
+    async def note(self, ended: Sequence[Restoration]) -> None:
+        """Note these; those that are noted already stay as they are."""
+        rows = [asdict(restoration) for restoration in ended]
+        async with self._db.begin() as connection:
+            await connection.execute(insert_into(connection, restorations).values(rows).on_conflict_do_nothing())
+
+    async def forget(self, ids: Collection[ReplicaId]) -> None:
+        async with self._db.begin() as connection:
+            await connection.execute(delete(restorations).where(restorations.c.replica_id.in_(sorted(ids))))

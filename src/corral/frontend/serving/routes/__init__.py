@@ -1,1 +1,0 @@
-"""The routes about serving: thin, as data."""
