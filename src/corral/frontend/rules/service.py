@@ -8,9 +8,10 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import OperationId
 from corral.base.words import listed
+from corral.frontend.backends.catalogue import CatalogueSource
 from corral.frontend.backends.decide.backend import Wish, artefact_of, traits_of
 from corral.frontend.backends.operations import BackendOperations, checked
-from corral.frontend.backends.planning import CatalogueSource, Planned
+from corral.frontend.backends.planning import Planned
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import IntentState, Verb
 from corral.frontend.operations.decide.operation import Operation, Target, TargetStatus

@@ -1,7 +1,7 @@
 """Cold loads. Requests wait for a job and never own it: it goes on when they leave, and when this process dies.
 
 `ensure` opens or joins the one job of a model and returns at once. The loop claims what is due and works on it: place,
-reserve, install, load. Whoever is asked again for a job that failed tells the reason until its cooldown is over.
+reserve, install, load. For a job that failed, `ensure` returns the reason until its cooldown is over.
 """
 
 import asyncio
@@ -13,20 +13,30 @@ from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_lease_token, new_load_job_id, new_replica_id
+from corral.base.ids import LeaseToken, NodeId, OperationId, new_lease_token, new_load_job_id, new_replica_id
 from corral.base.tasks import Poke, poke_or_period, running
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.operation import NO_PROGRESS, seconds_left
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.frontend.serving.decide.load_job import LoadJob, LoadPolicy, LoadState, due_at, may_claim
+from corral.frontend.serving.decide.load_job import (
+    NO_LOAD_PROGRESS,
+    LoadJob,
+    LoadPolicy,
+    LoadProgress,
+    LoadState,
+    LoadStatus,
+    due_at,
+    may_claim,
+)
 from corral.frontend.serving.decide.placement import Placement, PlacementRefusal, PlacementRequest
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState, unserved_reason
-from corral.frontend.serving.loading import ModelLoader, Scheduler, reason_of
+from corral.frontend.serving.loading import ModelLoader, choose_node, reason_of
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.rpc.errors import BackendError, LoadFailed
@@ -41,39 +51,9 @@ _ACTOR: Final = "control"
 INSTALLING: Final = "installing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadProgress:
-    """How far a load is that this process works on."""
-
-    phase: str = ""
-    """`installing` or one of the words of `protocol.progress.Phase`, then `loading`; empty when it is not known."""
-    current_bytes: int | None = None
-    total_bytes: int | None = None
-    """Of what the node downloads, or of the weights."""
-    eta_seconds: float | None = None
-
-
-NO_LOAD_PROGRESS: Final = LoadProgress()
-
-
 class LastErrors(Protocol):
     async def last_errors(self, node_id: NodeId, process_key: str) -> tuple[str, ...]:
         """What a process wrote to standard error last; empty when nobody knows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadStatus:
-    """How far a model is, for whoever waits."""
-
-    model: str
-    state: str
-    """`loaded`, `failed`, or what is being done."""
-    node: str = ""
-    message: str = ""
-    reason: LoadReason | None = None
-    engine_lines: tuple[str, ...] = ()
-    progress: LoadProgress = NO_LOAD_PROGRESS
-    retry_after: timedelta = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +65,7 @@ class LoadStores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """A job that this process works on."""
+    """A job that this process holds the lease of."""
 
     job: LoadJob
     token: LeaseToken
@@ -99,7 +79,7 @@ class Loads:
         self,
         stores: LoadStores,
         models: Models,
-        scheduler: Scheduler,
+        fleet: Fleet,
         loading: ModelLoader,
         feed: Feed,
         clock: Clock,
@@ -110,7 +90,7 @@ class Loads:
     ) -> None:
         self._stores = stores
         self._models = models
-        self._scheduler = scheduler
+        self._fleet = fleet
         self._loading = loading
         self._feed = feed
         self._clock = clock
@@ -119,18 +99,21 @@ class Loads:
         self._engines = engines
         self._working: set[str] = set()
         self._phases: dict[str, str] = {}
-        """Of the models that this process works on."""
+        """What is being done, by the models that this process works on."""
         self._next_due: datetime | None = None
-        """Of the jobs that could not be claimed yet, as the last look found them."""
+        """When the first of the jobs that could not be claimed yet is due, as the last look found them."""
         self.poke = Poke()
 
     async def ensure(self, name: str) -> LoadStatus:
         """Have the model loaded, by this name or an alias; tells how far that is. NotFound for an unknown one."""
         spec = self._models.find(name)
-        loaded = [one for one in await self._stores.replicas.living() if _serves(one, spec)]
+        # Not what was loaded from an earlier configuration: that is about to be ended.
+        current = (spec.name, spec.revision, ReplicaState.LOADED)
+        living = await self._stores.replicas.living()
+        loaded = [replica for replica in living if (replica.model, replica.revision, replica.state) == current]
         if loaded:
             return await self._loaded(spec, loaded)
-        return await self._shown(await self._open(spec))
+        return await self._status(await self._open(spec))
 
     async def restore(self, spec: ModelSpec, node_id: NodeId) -> None:
         """Have one replica more of the model, on the node where it was if that can take it."""
@@ -138,7 +121,7 @@ class Loads:
 
     async def _open(self, spec: ModelSpec, *, prefer: NodeId | None = None) -> LoadJob:
         now = self._clock.now()
-        wanted = LoadJob(
+        job = LoadJob(
             id=new_load_job_id(),
             model=spec.name,
             revision=spec.revision,
@@ -148,29 +131,28 @@ class Loads:
             created_at=now,
             changed_at=now,
         )
-        job = await self._stores.jobs.open(wanted)
+        stored = await self._stores.jobs.open(job)
         self.poke.ring()
-        return job
+        return stored
 
     async def jobs(self) -> dict[str, LoadJob]:
-        """All that are open or failed, by model."""
+        """All jobs, open or failed, by model."""
         return {job.model: job for job in await self._stores.jobs.all()}
 
     async def _loaded(self, spec: ModelSpec, loaded: list[Replica]) -> LoadStatus:
-        reachable = [one for one in loaded if one.url]
+        reachable = [replica for replica in loaded if replica.url]
         if not reachable:
             why, reason = unserved_reason(spec.backend), LoadReason.NOT_REACHABLE
             return LoadStatus(model=spec.name, state=LoadState.FAILED, message=why, reason=reason)
-        names = await self._names([reachable[0].node_id])
-        return LoadStatus(model=spec.name, state=ReplicaState.LOADED, node=names.get(reachable[0].node_id, ""))
+        node = await self._node_name(reachable[0].node_id)
+        return LoadStatus(model=spec.name, state=ReplicaState.LOADED, node=node)
 
-    async def _shown(self, job: LoadJob) -> LoadStatus:
-        names = await self._names([job.node_id] if job.node_id is not None else [])
+    async def _status(self, job: LoadJob) -> LoadStatus:
         wait = max(job.retry_at - self._clock.now(), timedelta(seconds=1))
         return LoadStatus(
             model=job.model,
             state=job.state,
-            node=names.get(job.node_id, "") if job.node_id is not None else "",
+            node="" if job.node_id is None else await self._node_name(job.node_id),
             message=job.message,
             reason=job.reason,
             engine_lines=job.engine_lines,
@@ -182,24 +164,23 @@ class Loads:
         """How far the load is, if this process works on it: other frontends know only that somebody does."""
         phase = self._phases.get(job.model, "")
         if phase == INSTALLING and job.node_id is not None:
-            return self._install_progress(job.id, job.node_id)
+            install = self._board.of(OperationId(job.id)).get(job.node_id, NO_PROGRESS)
+            left = seconds_left(install, self._clock.monotonic())
+            return LoadProgress(
+                phase=install.phase or INSTALLING,
+                current_bytes=install.current_bytes if install.total_bytes else None,
+                total_bytes=install.total_bytes or None,
+                eta_seconds=None if left is None else round(left, 1),
+            )
         spec = self._models.catalogue.models.get(job.model)
         if phase != ReplicaState.LOADING or spec is None:
             return NO_LOAD_PROGRESS
         return LoadProgress(phase=phase, total_bytes=self._models.size_of(spec) or None)
 
-    def _install_progress(self, job: LoadJobId, node_id: NodeId) -> LoadProgress:
-        told = self._board.of(OperationId(job)).get(node_id, NO_PROGRESS)
-        left = seconds_left(told, self._clock.monotonic())
-        return LoadProgress(
-            phase=told.phase or INSTALLING,
-            current_bytes=told.current_bytes if told.total_bytes else None,
-            total_bytes=told.total_bytes or None,
-            eta_seconds=None if left is None else round(left, 1),
-        )
-
-    async def _names(self, ids: list[NodeId]) -> Mapping[NodeId, str]:
-        return {id: node.name for id, node in (await self._stores.nodes.load_many(ids)).items()} if ids else {}
+    async def _node_name(self, id: NodeId) -> str:
+        """Empty for a node that is gone."""
+        node = await self._stores.nodes.get(id)
+        return "" if node is None else node.name
 
     # The work.
 
@@ -208,17 +189,19 @@ class Loads:
         async with asyncio.TaskGroup() as group:
 
             async def step() -> timedelta | None:
-                for held in await self.claim():
-                    group.create_task(self.work(held), name=f"load {held.job.model}")
-                return self._until_next()
+                await self._start_due(group)
+                return None if self._next_due is None else max(self._next_due - self._clock.now(), _NOT_BEFORE)
 
             await poke_or_period(step, poke=self.poke, clock=self._clock, period=PERIOD, name="load jobs")
 
     async def tick(self) -> None:
         """Work on all that is due, to its end."""
         async with asyncio.TaskGroup() as group:
-            for held in await self.claim():
-                group.create_task(self.work(held), name=f"load {held.job.model}")
+            await self._start_due(group)
+
+    async def _start_due(self, group: asyncio.TaskGroup) -> None:
+        for held in await self.claim():
+            group.create_task(self.work(held), name=f"load {held.job.model}")
 
     async def claim(self) -> list[_Held]:
         """Take what is due and nobody works on."""
@@ -227,23 +210,18 @@ class Loads:
         waiting = await self._stores.jobs.waiting()
         self._next_due = min((at for job in waiting if (at := due_at(job)) > now), default=None)
         for job in waiting:
-            if not may_claim(job, now):
+            if job.model in self._working or not may_claim(job, now):
                 continue
             token = new_lease_token()
-            if job.model in self._working:
+            if not await self._stores.jobs.claim(job, token, now=now, until=now + self._policy.lease):
                 continue
-            if await self._stores.jobs.claim(job, token, now=now, until=now + self._policy.lease):
-                spec = self._models.catalogue.models.get(job.model)
-                if spec is None or spec.alias_of:
-                    await self._stores.jobs.drop(job, token, at=now)
-                    continue
-                self._working.add(job.model)
-                held.append(_Held(job=job, token=token, spec=spec))
+            spec = self._models.catalogue.models.get(job.model)
+            if spec is None or spec.alias_of:
+                await self._stores.jobs.drop(job, token, at=now)
+                continue
+            self._working.add(job.model)
+            held.append(_Held(job=job, token=token, spec=spec))
         return held
-
-    def _until_next(self) -> timedelta | None:
-        """None: nothing is known to become due."""
-        return None if self._next_due is None else max(self._next_due - self._clock.now(), _NOT_BEFORE)
 
     async def work(self, held: _Held) -> None:
         """One job from claim to end. What it could not store is found again when its lease has ended."""
@@ -260,10 +238,9 @@ class Loads:
     async def _renew(self, held: _Held) -> None:
         while True:
             await self._clock.sleep(self._policy.lease.total_seconds() / 3)
+            until = self._clock.now() + self._policy.lease
             try:
-                if not await self._stores.jobs.extend(
-                    held.job, held.token, until=self._clock.now() + self._policy.lease
-                ):
+                if not await self._stores.jobs.extend(held.job, held.token, until=until):
                     return
             except CorralError as error:
                 shown = {"event": "load.lease_not_renewed", "model": held.job.model}
@@ -308,14 +285,14 @@ class Loads:
         """A reserved place; None when the job was given back or lost."""
         if not tried and (taken_over := await self._taken_over(held)) is not None:
             return taken_over
-        wanted = PlacementRequest(
+        request = PlacementRequest(
             model=held.job.model,
             size_bytes=self._models.size_of(held.spec),
             exclude=frozenset(tried),
             prefer=held.job.preferred_node_id,
         )
         for _ in range(self._policy.attempts):
-            choice = await self._scheduler.choose(wanted)
+            choice = await choose_node(request, self._fleet, self._stores.replicas)
             if isinstance(choice, PlacementRefusal):
                 if tried:
                     await self._give_up(held, "; ".join(tried.values()))
@@ -329,7 +306,7 @@ class Loads:
         return None
 
     async def _taken_over(self, held: _Held) -> tuple[Replica, Node] | None:
-        """The place that the one before us had reserved, if it is still there."""
+        """The place that whoever held the job before had reserved, if it is still there."""
         if held.job.replica_id is None:
             return None
         replica = await self._stores.replicas.get(held.job.replica_id)
@@ -400,9 +377,3 @@ class Loads:
         if await self._stores.jobs.give_back(failed, held.token, at=now, events=[event]):
             log.warning("model not loaded: %s", why, extra={"event": "model.load_failed", "model": held.job.model})
             await self._feed.announce()
-
-
-def _serves(replica: Replica, spec: ModelSpec) -> bool:
-    """Not one that was loaded from an earlier configuration: it is about to be ended."""
-    is_current = replica.model == spec.name and replica.revision == spec.revision
-    return is_current and replica.state is ReplicaState.LOADED

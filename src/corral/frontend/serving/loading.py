@@ -20,7 +20,7 @@ from corral.frontend.models.decide.model import ModelSpec, load_options, threads
 from corral.frontend.nodes.client import NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable, StartedBackend
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.fleet import Fleet
-from corral.frontend.operations.decide.intent import Intent, IntentKind, Verb
+from corral.frontend.operations.decide.intent import IntentKind, Verb
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.serving.decide.load_job import LoadNeed, LoadPolicy, needed_by_load
 from corral.frontend.serving.decide.placement import CandidateNode, Placement, PlacementRefusal, PlacementRequest, place
@@ -40,59 +40,18 @@ _MEANWHILE: Final = timedelta(minutes=1)
 """The load itself installs the backend; so long nobody else does."""
 
 
-class LoadNeeds:
-    def __init__(self, intents: Intents, operations: BackendOperations) -> None:
-        self._intents = intents
-        self._operations = operations
-
-    async def admit(self, node: Node, spec: ModelSpec, *, since: datetime, now: datetime) -> None:
-        """Conflict when the backend, or what the node has of the model, is about to be deleted there.
-
-        A backend that was deleted is wanted again from now on. `since` is when the model's file came to be as it is.
-        """
-        for intent in await self._intents.of_node(node.id):
-            if not _is_needed(intent, spec):
-                continue
-            match needed_by_load(intent, since=since, now=now):
-                case LoadNeed.REFUSED:
-                    is_model = intent.kind is IntentKind.MODEL
-                    name = intent.subject if is_model else artefact_of(intent.payload).backend
-                    raise Conflict(f"{name} is about to be deleted there")
-                case LoadNeed.REPLACE:
-                    ref = BackendRef(backend=spec.backend)
-                    ask = Ask(verb=Verb.INSTALL, ref=ref, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
-                    await self._operations.start(ask)
-                case LoadNeed.FREE:
-                    pass
-
-
-def _is_needed(intent: Intent, spec: ModelSpec) -> bool:
-    """Whether an intent is about the model, or about the backend that it runs on."""
-    if intent.kind is IntentKind.MODEL:
-        return intent.subject == spec.name
-    return spec.backend in wish_of(intent).names
-
-
-class Scheduler:
-    """Reads only."""
-
-    def __init__(self, fleet: Fleet, replicas: ReplicaStore) -> None:
-        self._fleet = fleet
-        self._replicas = replicas
-
-    async def choose(self, wanted: PlacementRequest) -> Placement | PlacementRefusal:
-        living = await self._replicas.living()
-        return place(
-            wanted,
-            [
-                CandidateNode(
-                    node=seen.node,
-                    status=seen.status,
-                    replicas=tuple(replica for replica in living if replica.node_id == seen.node.id),
-                )
-                for seen in await self._fleet.all()
-            ],
+async def choose_node(request: PlacementRequest, fleet: Fleet, replicas: ReplicaStore) -> Placement | PlacementRefusal:
+    """Where the model goes, by what is stored now. Nothing is reserved."""
+    living = await replicas.living()
+    candidates = [
+        CandidateNode(
+            node=seen.node,
+            status=seen.status,
+            replicas=tuple(replica for replica in living if replica.node_id == seen.node.id),
         )
+        for seen in await fleet.all()
+    ]
+    return place(request, candidates)
 
 
 class BackendLoader(Protocol):
@@ -113,8 +72,8 @@ class GrpcLoader:
 def adapter_model(spec: ModelSpec, *, file: str, threads: int) -> AdapterModel:
     """How an adapter translates requests for this model, whose weights are in this file on the node, if in any."""
     rules = request_rules(spec.config)
-    told = msgspec.convert({"name": spec.name, "identity": spec.model, "file": file, **rules}, AdapterModel)
-    return replace_struct(told, defaults=replace_struct(told.defaults, threads=threads_of(spec.config, threads)))
+    model = msgspec.convert({"name": spec.name, "identity": spec.model, "file": file, **rules}, AdapterModel)
+    return replace_struct(model, defaults=replace_struct(model.defaults, threads=threads_of(spec.config, threads)))
 
 
 _REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
@@ -135,23 +94,24 @@ def reason_of(error: CorralError) -> LoadReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualLimits:
-    """What models get that say nothing of it."""
+    """What models get whose configuration does not say it."""
 
     threads: int
     most_tokens: int
-    """Of an answer to a request that says nothing of it either; 0 is without limit."""
+    """The limit of an answer, for requests that do not say it either; 0 is without limit."""
 
 
 class ModelLoader:
-    """Does, and stores nothing."""
+    """Has a node load a model. Stores nothing."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         nodes: NodeClient,
         models: Models,
         tokens: NodeTokens,
         backends: BackendLoader,
-        needs: LoadNeeds,
+        intents: Intents,
+        operations: BackendOperations,
         *,
         usual: UsualLimits,
     ) -> None:
@@ -159,7 +119,8 @@ class ModelLoader:
         self._models = models
         self._tokens = tokens
         self._backends = backends
-        self._needs = needs
+        self._intents = intents
+        self._operations = operations
         self._usual = usual
 
     async def install(
@@ -169,13 +130,33 @@ class ModelLoader:
 
         The node reports how far it is under the id of the job.
         """
-        await self._needs.admit(node, spec, since=self._models.time_of(spec), now=now)
+        await self._admit(node, spec, now)
         request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index, op_id=job)
         if node.peer is not None and Feature.ADAPTER in node.peer.features:
             file = self._models.file_of(spec)
             limited = with_answer_limit(spec, self._usual.most_tokens)
             request.corral = CorralInstall(model=adapter_model(limited, file=file, threads=self._usual.threads))
         return await self._nodes.install(node.id, request, timeout=timeout)
+
+    async def _admit(self, node: Node, spec: ModelSpec, now: datetime) -> None:
+        """Conflict when the backend, or what the node has of the model, is about to be deleted there.
+
+        A backend that was deleted is wanted again from now on.
+        """
+        for intent in await self._intents.of_node(node.id):
+            is_model = intent.kind is IntentKind.MODEL
+            if not (intent.subject == spec.name if is_model else spec.backend in wish_of(intent).names):
+                continue
+            match needed_by_load(intent, since=self._models.time_of(spec), now=now):
+                case LoadNeed.REFUSED:
+                    name = intent.subject if is_model else artefact_of(intent.payload).backend
+                    raise Conflict(f"{name} is about to be deleted there")
+                case LoadNeed.REPLACE:
+                    ref = BackendRef(backend=spec.backend)
+                    ask = Ask(verb=Verb.INSTALL, ref=ref, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
+                    await self._operations.start(ask)
+                case LoadNeed.FREE:
+                    pass
 
     async def load(
         self,

@@ -16,7 +16,7 @@ from corral.frontend.serving import replica_health, unloading, view
 from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.frontend.serving.gateway_reports import GatewayReports, GatewayShares
 from corral.frontend.serving.load_jobs import Loads, LoadStores
-from corral.frontend.serving.loading import BackendLoader, LoadNeeds, ModelLoader, Scheduler, UsualLimits
+from corral.frontend.serving.loading import BackendLoader, ModelLoader, UsualLimits
 from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
 from corral.frontend.serving.rollout import RESTORING_PERIOD, Restoring, Rollout
 from corral.frontend.serving.store.load_jobs import LoadJobs
@@ -123,12 +123,12 @@ class ServingRoom:
 
 def _build_loads(rooms: EarlierRooms, stores: LoadStores, settings: ServingSettings, loader: BackendLoader) -> Loads:
     nodes, models = rooms.nodes, rooms.models.catalogue
-    needs = LoadNeeds(rooms.operations.stores.intents, rooms.backends.operations)
+    intents, operations = rooms.operations.stores.intents, rooms.backends.operations
     return Loads(
         stores,
         models,
-        Scheduler(nodes.fleet, stores.replicas),
-        ModelLoader(nodes.client, models, nodes.tokens, loader, needs, usual=settings.usual),
+        nodes.fleet,
+        ModelLoader(nodes.client, models, nodes.tokens, loader, intents, operations, usual=settings.usual),
         rooms.record.feed,
         rooms.record.clock,
         policy=settings.loads,

@@ -13,7 +13,7 @@ from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
 from corral.frontend.nodes.client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.frontend.record.decide import EventKind
-from corral.frontend.serving.load_jobs import LoadProgress
+from corral.frontend.serving.decide.load_job import LoadProgress
 from corral.frontend.serving.loading import reason_of
 from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
 from corral.wire import go_json, subjects

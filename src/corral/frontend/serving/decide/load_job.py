@@ -111,6 +111,36 @@ def may_claim(job: LoadJob, now: datetime) -> bool:
             return False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadProgress:
+    """How far a load is that this process works on."""
+
+    phase: str = ""
+    """`installing` or one of the words of `wire.progress.Phase`, then `loading`; empty when it is not known."""
+    current_bytes: int | None = None
+    total_bytes: int | None = None
+    """The size of what the node downloads, or of the weights."""
+    eta_seconds: float | None = None
+
+
+NO_LOAD_PROGRESS: Final = LoadProgress()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStatus:
+    """How far a model is, for those who wait for it."""
+
+    model: str
+    state: str
+    """`loaded`, `failed`, or what is being done."""
+    node: str = ""
+    message: str = ""
+    reason: LoadReason | None = None
+    engine_lines: tuple[str, ...] = ()
+    progress: LoadProgress = NO_LOAD_PROGRESS
+    retry_after: timedelta = timedelta(seconds=5)
+
+
 class LoadNeed(StrEnum):
     """What an intent about a backend or a model on a node means for a cold load there."""
 

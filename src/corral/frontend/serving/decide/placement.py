@@ -1,9 +1,9 @@
 """Where a model goes: a pure choice over a snapshot of the fleet, which keeps its reasons.
 
-Filters take away nodes that cannot serve; a score orders the rest: the fewest replicas, then the most free memory.
+Nodes that cannot serve are left out; a score orders the rest: the fewest replicas, then the most free memory.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,7 +34,7 @@ class PlacementRequest:
 
     model: str
     size_bytes: int = 0
-    """Of the weights; 0 is not known."""
+    """The size of the weights; 0 is not known."""
     exclude: Collection[NodeId] = ()
     """Nodes that already failed in this attempt."""
     prefer: NodeId | None = None
@@ -64,22 +64,22 @@ class PlacementRefusal:
         return "; ".join(f"{name} {why}" for name, why in sorted(self.reasons.items()))
 
 
-def place(wanted: PlacementRequest, candidates: Iterable[CandidateNode]) -> Placement | PlacementRefusal:
+def place(request: PlacementRequest, candidates: Iterable[CandidateNode]) -> Placement | PlacementRefusal:
     """The best node, or every node's reason why not."""
     reasons: dict[str, str] = {}
     fitting: list[CandidateNode] = []
     candidates = list(candidates)
-    filters = (*_FILTERS, _is_out_of_reach) if any(one.node.peer for one in candidates) else _FILTERS
+    has_own_workers = any(candidate.node.peer for candidate in candidates)
     for candidate in candidates:
-        if why := _why_not(filters, wanted, candidate):
+        if why := _why_not(request, candidate, has_own_workers=has_own_workers):
             reasons[candidate.node.name] = why
         else:
             fitting.append(candidate)
     if not fitting:
         return PlacementRefusal(reasons=reasons)
-    best, *others = sorted(fitting, key=lambda one: _score(wanted, one))
+    best, *others = sorted(fitting, key=lambda candidate: _score(request, candidate))
     reasons |= {other.node.name: f"comes after {best.node.name}" for other in others}
-    return Placement(node=best.node, index=free_index(best.of_model(wanted.model)), reasons=reasons)
+    return Placement(node=best.node, index=free_index(best.of_model(request.model)), reasons=reasons)
 
 
 def free_index(replicas: Iterable[Replica]) -> int:
@@ -88,59 +88,34 @@ def free_index(replicas: Iterable[Replica]) -> int:
     return next(index for index in range(len(taken) + 1) if index not in taken)
 
 
-def _why_not(filters: "tuple[_Filter, ...]", wanted: PlacementRequest, candidate: CandidateNode) -> str:
-    """The first filter that takes the node away; empty when none does."""
-    return next((why for judge in filters if (why := judge(wanted, candidate))), "")
+def _why_not(request: PlacementRequest, candidate: CandidateNode, *, has_own_workers: bool) -> str:
+    """The first reason why the node cannot take the model; empty when it can."""
+    node, capacity = candidate.node, candidate.node.capacity
+    if node.type is not NodeType.BACKEND:
+        return "runs no backends"
+    if candidate.status is not NodeStatus.HEALTHY:
+        return f"is {candidate.status}"
+    if node.id in request.exclude:
+        return "failed just now"
+    most, has = node.max_replicas_per_model, len(candidate.of_model(request.model))
+    if has >= max(most, 1):
+        return f"already has {has} of {most} replicas of it"
+    free, needed = node.usable_vram + capacity.available_ram, int(request.size_bytes * _HEADROOM)
+    reports_memory = capacity.total_ram or capacity.total_vram  # else it gets the benefit of the doubt
+    if reports_memory and needed > free:
+        return f"has {_gib(free)} free and needs {_gib(needed)}"
+    # A model there would be loaded, and could not be asked; so it goes there only where there are no other nodes, or
+    # back to where it was.
+    if has_own_workers and not node.peer and node.id != request.prefer:
+        return "is LocalAI's worker, where models cannot be asked yet"
+    return ""
 
 
-def _is_no_backend_node(wanted: PlacementRequest, candidate: CandidateNode) -> str:
-    return "" if candidate.node.type is NodeType.BACKEND else "runs no backends"
-
-
-def _is_not_healthy(wanted: PlacementRequest, candidate: CandidateNode) -> str:
-    return "" if candidate.status is NodeStatus.HEALTHY else f"is {candidate.status}"
-
-
-def _failed_before(wanted: PlacementRequest, candidate: CandidateNode) -> str:
-    return "failed just now" if candidate.node.id in wanted.exclude else ""
-
-
-def _has_its_share(wanted: PlacementRequest, candidate: CandidateNode) -> str:
-    most, has = candidate.node.max_replicas_per_model, len(candidate.of_model(wanted.model))
-    return f"already has {has} of {most} replicas of it" if has >= max(most, 1) else ""
-
-
-def _has_no_room(wanted: PlacementRequest, candidate: CandidateNode) -> str:
-    """A node that reports no memory is given the benefit of the doubt."""
-    capacity = candidate.node.capacity
-    free = candidate.node.usable_vram + capacity.available_ram
-    needed = int(wanted.size_bytes * _HEADROOM)
-    known = capacity.total_ram or capacity.total_vram
-    return f"has {_gib(free)} free and needs {_gib(needed)}" if known and needed > free else ""
-
-
-def _is_out_of_reach(wanted: PlacementRequest, candidate: CandidateNode) -> str:
-    """A model there would be loaded, and could not be asked; so it goes there only where there are no other nodes, or
-    back to where it was."""
-    node = candidate.node
-    return "" if node.peer or node.id == wanted.prefer else "is LocalAI's worker, where models cannot be asked yet"
-
-
-_Filter = Callable[[PlacementRequest, CandidateNode], str]
-_FILTERS: Final[tuple[_Filter, ...]] = (
-    _is_no_backend_node,
-    _is_not_healthy,
-    _failed_before,
-    _has_its_share,
-    _has_no_room,
-)
-
-
-def _score(wanted: PlacementRequest, candidate: CandidateNode) -> tuple[bool, int, int, str, str]:
+def _score(request: PlacementRequest, candidate: CandidateNode) -> tuple[bool, int, int, str, str]:
     """Lower is better; ends with the id, so that every frontend decides alike."""
     node = candidate.node
     free = node.usable_vram + node.capacity.available_ram
-    return (node.id != wanted.prefer, len(candidate.replicas), -free, node.name, node.id)
+    return (node.id != request.prefer, len(candidate.replicas), -free, node.name, node.id)
 
 
 def _gib(size: int) -> str:

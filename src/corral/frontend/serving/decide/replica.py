@@ -52,11 +52,11 @@ class Replica:
     model: str
     index: int
     revision: str
-    """Of the model's configuration that it was loaded with."""
+    """The revision of the model's configuration that it was loaded with."""
     backend: str
     state: ReplicaState
     address: str = ""
-    """Of its gRPC port, as the node advertised it; empty before it answered."""
+    """The address of its gRPC port, as the node advertised it; empty before it answered."""
     url: str = ""
     """Where requests go; empty while nothing gives the replica a URL."""
     key: str = field(default="", repr=False)
@@ -64,7 +64,7 @@ class Replica:
     routes: tuple[str, ...] | None = None
     """Which routes of inference its URL answers; None when its node did not say."""
     front_port: int = 0
-    """Of the same host and key, for requests that need care; 0 when there is none."""
+    """A port of the same host, with the same key, for requests that need care; 0 when there is none."""
     reason: str = ""
     """Why it failed or was lost."""
     created_at: datetime
@@ -133,8 +133,10 @@ class Explained:
     @classmethod
     def by(cls, replicas: Iterable[Replica], jobs: Iterable[LoadJob]) -> "Explained":
         return cls(
-            places=frozenset((one.node_id, one.model, one.index) for one in replicas if one.state in LIVE),
-            loads=frozenset((one.node_id, one.model) for one in jobs if one.node_id is not None),
+            places=frozenset(
+                (replica.node_id, replica.model, replica.index) for replica in replicas if replica.state in LIVE
+            ),
+            loads=frozenset((job.node_id, job.model) for job in jobs if job.node_id is not None),
         )
 
     def covers(self, node_id: NodeId, process: ReportedProcess) -> bool:

@@ -29,7 +29,7 @@ REQUESTS_WITHIN: Final = timedelta(seconds=30)
 UNLOADED_WITHIN: Final = timedelta(seconds=60)
 """Longer than unloading gives requests; a node that does not say that it is done is not waited for."""
 LOADED_WITHIN: Final = timedelta(minutes=2)
-"""For a load that is under way; a longer one begins anew."""
+"""For a load that is under way; a longer one is not waited for."""
 SPARED_AFTER: Final = timedelta(minutes=5)
 """A replica that still serves so long after its node was done was never ended."""
 ABOUT_TO_BE_TRIED: Final = timedelta(seconds=10)
@@ -67,7 +67,7 @@ class Seen:
 
     @property
     def noted(self) -> frozenset[ReplicaId]:
-        return frozenset(one.replica_id for one in self.restorations)
+        return frozenset(restoration.replica_id for restoration in self.restorations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,48 +82,48 @@ class Preparation:
 
 def prepare(mine: Collection[ReplicaId], backend: str, seen: Seen, now: datetime) -> Preparation:
     """What follows for the replicas that would end with the backend on their node."""
-    here = [one for one in seen.replicas if one.id in mine]
-    fresh = [one for one in here if one.state is ReplicaState.LOADED and one.id not in seen.noted]
-    alone = [one for one in fresh if not _serves_elsewhere(one, seen)]
+    here = [replica for replica in seen.replicas if replica.id in mine]
+    fresh = [replica for replica in here if replica.state is ReplicaState.LOADED and replica.id not in seen.noted]
+    alone = [replica for replica in fresh if not _serves_elsewhere(replica, seen)]
     for replica in alone:
         if _comes_back_elsewhere(replica, seen, now):
             return Preparation(hold=because(ReasonCode.RELOADED_ELSEWHERE_FIRST, model=replica.model))
-    notes = tuple(note(one, backend, seen.replicas, now, seen.restorations) for one in fresh)
-    unload = frozenset(one.id for one in fresh if one not in alone)
-    noted_at = {one.replica_id: one.noted_at for one in (*seen.restorations, *notes)}
+    notes = tuple(note(replica, backend, seen.replicas, now, seen.restorations) for replica in fresh)
+    unload = frozenset(replica.id for replica in fresh if replica not in alone)
+    noted_at = {noted.replica_id: noted.noted_at for noted in (*seen.restorations, *notes)}
     if unload:
         return Preparation(hold=because(ReasonCode.DRAINED_FIRST), notes=notes, unload=unload)
-    hindrances = (_hindrance(one, noted_at.get(one.id, now), seen, now) for one in here)
+    hindrances = (_hindrance(replica, noted_at.get(replica.id, now), seen, now) for replica in here)
     return Preparation(hold=next(filter(None, hindrances), None), notes=notes)
 
 
 def before_removal(replicas: Iterable[Replica], now: datetime) -> Reason | None:
     """Why the files of a model that has these replicas on a node stay for a moment."""
-    ending = [one for one in replicas if now - one.changed_at < UNLOADED_WITHIN]
+    ending = [replica for replica in replicas if now - replica.changed_at < UNLOADED_WITHIN]
     return because(ReasonCode.REPLICA_ENDS_FIRST, model=ending[0].model) if ending else None
 
 
 def _serves_elsewhere(replica: Replica, seen: Seen) -> bool:
     """Whether another replica can take its requests, and will not be ended as well."""
     return any(
-        one.model == replica.model
-        and one.revision == replica.revision
-        and one.node_id != replica.node_id
-        and one.state is ReplicaState.LOADED
-        and bool(one.url)
-        and one.node_id in seen.healthy
-        and one.id not in seen.noted
-        for one in seen.replicas
+        other.model == replica.model
+        and other.revision == replica.revision
+        and other.node_id != replica.node_id
+        and other.state is ReplicaState.LOADED
+        and bool(other.url)
+        and other.node_id in seen.healthy
+        and other.id not in seen.noted
+        for other in seen.replicas
     )
 
 
 def _comes_back_elsewhere(replica: Replica, seen: Seen, now: datetime) -> bool:
     return any(
-        one.model == replica.model
-        and one.node_id != replica.node_id
-        and one.node_id in seen.healthy
-        and now - one.noted_at < ROLLING_PATIENCE
-        for one in seen.restorations
+        noted.model == replica.model
+        and noted.node_id != replica.node_id
+        and noted.node_id in seen.healthy
+        and now - noted.noted_at < ROLLING_PATIENCE
+        for noted in seen.restorations
     )
 
 
@@ -135,8 +135,8 @@ def note(
     restorations: Iterable[Restoration] = (),
 ) -> Restoration:
     """What is to be loaded again: not more of the model than there are now, or soon will be."""
-    there = {one.id for one in living if one.model == replica.model}
-    gone = {one.replica_id for one in restorations if one.model == replica.model} - there
+    there = {other.id for other in living if other.model == replica.model}
+    gone = {noted.replica_id for noted in restorations if noted.model == replica.model} - there
     return Restoration(
         replica_id=replica.id,
         node_id=replica.node_id,
@@ -178,11 +178,11 @@ class Aftermath:
     intent: Intent | None
     """What is wanted of its backend on its node."""
     replicas: Sequence[Replica]
-    """Of the model, all that live."""
+    """All living replicas of the model."""
     noted: Collection[ReplicaId]
     """Replicas that have a restoration, this one's among them."""
     job: LoadJob | None
-    """Of the model."""
+    """The load job of the model."""
     has_model: bool
     node_is_there: bool
     node_is_healthy: bool
@@ -190,24 +190,29 @@ class Aftermath:
 
 def restore(restoration: Restoration, seen: Aftermath, now: datetime) -> Restore:
     """Whether it is time to load it again, or there is no need any more."""
+    intent = seen.intent
     if not seen.has_model or not seen.node_is_there or now - restoration.noted_at >= KEPT_FOR:
         return Restore.FORGET
-    if seen.intent is not None and _deletes(seen.intent):
+    if intent is not None and intent.verb is Verb.DELETE and intent.state is not IntentState.CANCELLED:
         return Restore.FORGET
-    if seen.intent is not None and _is_under_way(seen.intent, now):
+    if intent is not None and _is_under_way(intent, now):
         return Restore.WAIT
-    itself = next((one for one in seen.replicas if one.id == restoration.replica_id), None)
+    itself = next((replica for replica in seen.replicas if replica.id == restoration.replica_id), None)
     if itself is not None:
-        return Restore.FORGET if _was_spared(itself, restoration, seen.intent, now) else Restore.WAIT
-    if _is_restored(restoration, seen.replicas) or _are_enough(restoration, seen):
+        since = restoration.noted_at if intent is None else max(restoration.noted_at, intent.changed_at)
+        was_spared = itself.state is ReplicaState.LOADED and now - since >= SPARED_AFTER
+        return Restore.FORGET if was_spared else Restore.WAIT
+    place = (restoration.node_id, restoration.index, ReplicaState.LOADED)
+    is_restored = any((replica.node_id, replica.index, replica.state) == place for replica in seen.replicas)
+    # Enough of them: somebody had the model loaded elsewhere meanwhile.
+    lasting = [
+        replica
+        for replica in seen.replicas
+        if replica.state is not ReplicaState.UNLOADING and replica.id not in seen.noted
+    ]
+    if is_restored or len(lasting) >= restoration.replicas:
         return Restore.FORGET
-    if not seen.node_is_healthy:
-        return Restore.WAIT
-    return _by_job(seen.job, now)
-
-
-def _deletes(intent: Intent) -> bool:
-    return intent.verb is Verb.DELETE and intent.state is not IntentState.CANCELLED
+    return _by_job(seen.job, now) if seen.node_is_healthy else Restore.WAIT
 
 
 def _is_under_way(intent: Intent, now: datetime) -> bool:
@@ -216,22 +221,6 @@ def _is_under_way(intent: Intent, now: datetime) -> bool:
         return False
     is_resting = intent.attempts > 0 and intent.outstanding is None
     return not is_resting or intent.next_try - now < ABOUT_TO_BE_TRIED
-
-
-def _was_spared(replica: Replica, restoration: Restoration, intent: Intent | None, now: datetime) -> bool:
-    since = restoration.noted_at if intent is None else max(restoration.noted_at, intent.changed_at)
-    return replica.state is ReplicaState.LOADED and now - since >= SPARED_AFTER
-
-
-def _is_restored(restoration: Restoration, replicas: Iterable[Replica]) -> bool:
-    place = (restoration.node_id, restoration.index)
-    return any((one.node_id, one.index) == place and one.state is ReplicaState.LOADED for one in replicas)
-
-
-def _are_enough(restoration: Restoration, seen: Aftermath) -> bool:
-    """Whether somebody had it loaded elsewhere meanwhile."""
-    lasting = [one for one in seen.replicas if one.state is not ReplicaState.UNLOADING and one.id not in seen.noted]
-    return len(lasting) >= restoration.replicas
 
 
 def _by_job(job: LoadJob | None, now: datetime) -> Restore:
