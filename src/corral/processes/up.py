@@ -30,7 +30,7 @@ from corral.processes.probe import http_url, take_port
 from corral.processes.settings import SECTIONS, WORKER_NEEDS, UpSettings, child_environment, without_settings
 from corral.processes.settings_sources import SettingSources
 from corral.processes.tls import server_tls
-from corral.processes.up_children import UpFrontend, UpWorker, make_workers, worker_environment
+from corral.processes.up_children import UpFrontend, UpWorker, WorkerPorts, worker_environment
 from corral.processes.up_file import UpFile, UpKeys, UpPids, remove_up_file, write_up_file
 from corral.worker.files.keys import refuse_private
 
@@ -144,7 +144,12 @@ class Up:
             on_change=self._publish,
         )
         self._known_keys = self._frontend.credentials()
-        self._workers = make_workers(settings.workers, settings.data, self._worker_environment)
+        folder = make_private_directory(settings.data / "workers")
+        self._ports = WorkerPorts(folder / "ports.json")
+        self._workers = [
+            UpWorker(number, directory=folder / str(number), ports=self._ports, environment=self._worker_environment)
+            for number in range(1, settings.workers + 1)
+        ]
 
     def _child_environment(self, needs: Sequence[str] = SECTIONS) -> dict[str, str]:
         changes = {"CORRAL_LOG_DIRECTORY": str(self._log_directory)}
@@ -192,7 +197,7 @@ class Up:
         stop = asyncio.Event()
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for the type checker
-        with closing(self._frontend), stop_on_signals(stop, hurry=task.cancel):
+        with closing(self._frontend), closing(self._ports), stop_on_signals(stop, hurry=task.cancel):
             async with Children(clock=SystemClock(), on_change=self._pids_changed, stop_within=STOP_WITHIN) as children:
                 try:
                     await run_services(stop, fleet=self._keep(children))

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import logging
 import os
+import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from corral.base.errors import AddressInUse, PathNotUsable
-from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.private_files import read_private, write_private
 from corral.base.processes import ChildCommand
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.config import CREDENTIALS_FILE
@@ -23,8 +23,6 @@ from corral.processes.probe import ProbeAnswer, ask, dialled, http_url, is_free,
 from corral.processes.settings import without_settings
 from corral.processes.up_file import UpKeys
 from corral.wire.nodes import NodePage
-
-log = logging.getLogger(__name__)
 
 FRONTEND_READY_WITHIN: Final = timedelta(seconds=120)
 FRONTEND_GRACE: Final = timedelta(seconds=6)
@@ -134,7 +132,8 @@ HOST: Final = "127.0.0.1"
 FIRST_PORT: Final = 21001
 LAST_PORT: Final = 32601
 STEP: Final = 100
-"""Ports per worker: from one below its base port to 98 above it, all outside the kernel's ephemeral range."""
+"""Ports per worker: from one below its base port to 98 above it, all outside the kernel's ephemeral range. The last is
+no port of the worker: it shows other fleets that the others are taken."""
 WORKER_READY_WITHIN: Final = timedelta(seconds=60)
 WORKER_GRACE: Final = timedelta(seconds=5)
 DRAIN: Final = "2s"
@@ -170,36 +169,57 @@ _DECIDED: Final = frozenset(
 
 
 class WorkerPorts:
-    """Base ports of workers, the same at every start while they are free."""
+    """Base ports of workers, the same at every start while they are free. Closing it frees them for other fleets."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._taken: dict[int, int] = self._load()
+        self._reserved: dict[int, tuple[int, socket.socket]] = {}
+        try:
+            stored = json.loads(read_private(file) or b"{}")
+            self._ports: dict[int, int] = {
+                int(number): int(port) for number, port in stored.items() if 1024 < int(port) < 65536 - STEP
+            }
+        except (ValueError, TypeError, AttributeError, PathNotUsable):  # an unreadable file is replaced
+            self._ports = {}
 
     def choose(self, worker: int) -> int:
-        """Return the last port if it is free, else the next free one, and store it."""
-        others = {port for number, port in self._taken.items() if number != worker}
-        last = self._taken.get(worker)
+        """Return the last port if it is free, else the next free one; reserve and store it."""
+        others = {port for number, port in self._ports.items() if number != worker}
+        last = self._ports.get(worker)
         candidates: list[int] = [*([last] if last is not None else []), *range(FIRST_PORT, LAST_PORT, STEP)]
         for port in candidates:
-            if port not in others and is_free(HOST, port) and is_free(HOST, port - 1):
-                self._remember(worker, port)
+            is_ours = port not in others and is_free(HOST, port) and is_free(HOST, port - 1)
+            if is_ours and self._reserve(worker, port):
+                if port != last:
+                    self._ports[worker] = port
+                    stored = {str(number): base for number, base in sorted(self._ports.items())}
+                    write_private(self._file, json.dumps(stored).encode())
                 return port
         raise AddressInUse(f"all ports for workers are taken, from {FIRST_PORT} to {LAST_PORT} in steps of {STEP}")
 
-    def _remember(self, worker: int, port: int) -> None:
-        if self._taken.get(worker) != port:
-            self._taken[worker] = port
-            kept = {str(number): port for number, port in sorted(self._taken.items())}
-            write_private(self._file, json.dumps(kept).encode())
+    def close(self) -> None:
+        for _, guard in self._reserved.values():
+            guard.close()
+        self._reserved.clear()
 
-    def _load(self) -> dict[int, int]:
-        """Read the stored ports; ignore an unreadable file."""
+    def _reserve(self, worker: int, port: int) -> bool:
+        """Keep a fleet that starts at the same moment away: until its worker listens, a port looks free to both.
+
+        The last port of each stretch is bound for that, and used for nothing else.
+        """
+        reserved, guard = self._reserved.get(worker, (0, None))
+        if reserved == port:
+            return True
+        new_guard = socket.socket()
         try:
-            kept = json.loads(read_private(self._file) or b"{}")
-            return {int(number): int(port) for number, port in kept.items() if 1024 < int(port) < 65536}
-        except (ValueError, TypeError, AttributeError, PathNotUsable):
-            return {}
+            new_guard.bind((HOST, port + STEP - 2))
+        except OSError:
+            new_guard.close()
+            return False
+        if guard is not None:
+            guard.close()
+        self._reserved[worker] = port, new_guard
+        return True
 
 
 class UpWorker:
@@ -245,7 +265,7 @@ class UpWorker:
             "CORRAL_BACKENDS_PATH": str(self._directory / "backends"),
             "CORRAL_ADDRESS": self.address,
             "CORRAL_HTTP_ADDRESS": f"{HOST}:{base - 1}",
-            "CORRAL_MAX_PORT": str(base + STEP - 2),
+            "CORRAL_MAX_PORT": str(base + STEP - 3),
         }
         return ChildCommand(argv=own_command("worker"), env={**self._environment(), **own})
 
@@ -257,13 +277,3 @@ def worker_environment(environment: Mapping[str, str], decided: Mapping[str, str
     """Return the environment of all workers: the caller's without the settings decided here, then the decisions."""
     kept = without_settings(environment, "worker", _DECIDED)
     return {**kept, "CORRAL_DRAIN_TIMEOUT": DRAIN, "CORRAL_REGISTRATION_RETRY": RETRY, **decided}
-
-
-def make_workers(count: int, data: Path, environment: Callable[[], Mapping[str, str]]) -> list[UpWorker]:
-    """Make workers 1 to `count`, each with its own directory; `environment` is called before every start."""
-    folder = make_private_directory(data / "workers")
-    ports = WorkerPorts(folder / "ports.json")
-    return [
-        UpWorker(number, directory=folder / str(number), ports=ports, environment=environment)
-        for number in range(1, count + 1)
-    ]

@@ -3,6 +3,8 @@
 import json
 import socket
 import stat
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -42,29 +44,46 @@ def test_what_a_process_says_of_itself_is_told_without_its_json(body: bytes, sen
     assert ProbeAnswer(503, body).sentence == sentence
 
 
+@pytest.fixture
+def ports(tmp_path: Path, first_port: int) -> Iterator[WorkerPorts]:
+    with closing(WorkerPorts(tmp_path / "ports.json")) as ports:
+        yield ports
+
+
 class TestWorkerPorts:
-    def test_each_worker_has_its_own_stretch(self, tmp_path: Path, first_port: int) -> None:
-        ports = WorkerPorts(tmp_path / "ports.json")
+    def test_each_worker_has_its_own_stretch(self, ports: WorkerPorts, first_port: int) -> None:
         assert [ports.choose(1), ports.choose(2)] == [first_port, first_port + STEP]
         assert [ports.choose(1), ports.choose(2)] == [first_port, first_port + STEP]
 
     def test_they_are_remembered(self, tmp_path: Path, first_port: int) -> None:
-        WorkerPorts(tmp_path / "ports.json").choose(2)
+        with closing(WorkerPorts(tmp_path / "ports.json")) as ports:
+            ports.choose(2)
         assert json.loads((tmp_path / "ports.json").read_text()) == {"2": first_port}
-        again = WorkerPorts(tmp_path / "ports.json")
-        assert again.choose(1) == first_port + STEP
-        assert again.choose(2) == first_port
+        with closing(WorkerPorts(tmp_path / "ports.json")) as again:
+            assert again.choose(1) == first_port + STEP
+            assert again.choose(2) == first_port
+
+    def test_fleets_that_start_at_once_share_no_ports(self, tmp_path: Path, ports: WorkerPorts) -> None:
+        with closing(WorkerPorts(tmp_path / "other.json")) as other:
+            chosen = [fleet.choose(1) for fleet in (ports, other, ports, other)]  # nothing listens on them yet
+        assert chosen[:2] == chosen[2:], "each fleet keeps its own"
+        assert chosen[0] != chosen[1]
+
+    def test_the_end_of_a_fleet_frees_its_ports(self, tmp_path: Path, ports: WorkerPorts, first_port: int) -> None:
+        with closing(WorkerPorts(tmp_path / "other.json")) as other:
+            assert other.choose(1) == first_port
+        assert ports.choose(1) == first_port
 
     @pytest.mark.parametrize("below", [0, 1])
-    def test_a_taken_port_or_the_one_below_it_is_passed_over(self, tmp_path: Path, first_port: int, below: int) -> None:
-        ports = WorkerPorts(tmp_path / "ports.json")
+    def test_a_taken_port_or_the_one_below_it_is_passed_over(
+        self, ports: WorkerPorts, first_port: int, below: int
+    ) -> None:
         assert ports.choose(1) == first_port
         with socket.create_server((HOST, first_port - below)):
             assert ports.choose(1) == first_port + STEP
         assert ports.choose(1) == first_port + STEP, "an address that was told stays"
 
-    def test_when_all_are_taken_it_says_so(self, tmp_path: Path, first_port: int) -> None:
-        ports = WorkerPorts(tmp_path / "ports.json")
+    def test_when_all_are_taken_it_says_so(self, ports: WorkerPorts) -> None:
         for worker in range(3):
             ports.choose(worker)
         with pytest.raises(AddressInUse, match="all ports for workers are taken"):
@@ -75,7 +94,8 @@ class TestWorkerPorts:
         file = tmp_path / "ports.json"
         file.write_bytes(content)
         file.chmod(0o600)
-        assert WorkerPorts(file).choose(1) == first_port
+        with closing(WorkerPorts(file)) as ports:
+            assert ports.choose(1) == first_port
 
 
 def test_workers_do_not_get_what_is_meant_for_others() -> None:
