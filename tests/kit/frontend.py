@@ -18,7 +18,7 @@ from corral.frontend.config import ControlConfig
 from corral.frontend.serving.loading import BackendLoader
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
-from corral.processes.control_rooms import Control, Stores, build_control
+from corral.processes.control import Control, Stores, build_control
 from corral.wire.keys import Scope
 from tests.kit.asgi import AsgiAnswer, call
 

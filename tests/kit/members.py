@@ -12,8 +12,7 @@ from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.frontend.config import ControlConfig
 from corral.frontend.record.decide import Event, EventKind, StoredEvent
-from corral.processes.control import open_control
-from corral.processes.control_rooms import Control
+from corral.processes.control import Control, open_control
 from corral.processes.exit_codes import ExitCode
 from corral.processes.worker import run_worker
 from corral.worker.config import WorkerConfig

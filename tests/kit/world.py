@@ -17,7 +17,7 @@ from corral.frontend.serving.decide.replica import Replica
 from corral.frontend.serving.load_jobs import Loads
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
-from corral.processes.control_rooms import Control, Stores, build_control
+from corral.processes.control import Control, Stores, build_control
 from corral.rpc.errors import LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.wire import subjects

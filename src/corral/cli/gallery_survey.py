@@ -17,10 +17,9 @@ from corral.galleries.fit import NodeTraits
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.gallery import GalleryEntry
 from corral.galleries.readings import Readings, entry_view, fit_view, gallery_views
-from corral.oci.config import ImagesConfig
 from corral.processes.configs import images_config
+from corral.processes.local_backends import machine_config, measure
 from corral.processes.settings_sources import SettingSources, resolve
-from corral.processes.this_machine import machine_config, measure
 from corral.wire.galleries import BackendView, FitView, GalleryListing, GalleryView
 
 
@@ -68,7 +67,7 @@ def fresh_survey(sources: SettingSources) -> Survey:
 async def _survey(sources: SettingSources, read: Callable[[Galleries], Coroutine[None, None, Readings]]) -> Survey:
     config = resolve(GalleriesConfig, sources)
     machine = machine_config(sources)
-    images = images_config(resolve(ImagesConfig, sources), sources.environment)
+    images = images_config(sources)
     registry = RegistryArtefacts(images, clock=SystemClock())
     async with open_galleries(config, registry=registry, clock=SystemClock()) as galleries, task_group() as group:
         reading = group.create_task(read(galleries), name="read galleries")

@@ -13,8 +13,10 @@ import click
 from corral.base.settings import default_data
 from corral.cli.backends.local import backends
 from corral.cli.options import CorralCommand, CorralGroup, process_sources, settings_options, sources, warn
+from corral.processes.configs import control_config, gateway_config, images_config, worker_config
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import UpSettings
+from corral.processes.settings_sources import resolve
 
 if TYPE_CHECKING:
     from corral.frontend.access.credentials import Credentials
@@ -36,7 +38,6 @@ def up() -> int:
     scripts. Needs no configuration. Ctrl-C stops everything.
     """
     from corral.base.logs import LogOutput
-    from corral.processes.settings_sources import resolve
     from corral.processes.up import run_up
 
     given = process_sources()
@@ -48,20 +49,17 @@ def up() -> int:
 
 def client_command(settings: UpSettings, sources: "SettingSources", *words: str) -> str:
     """The command line that calls this fleet from the same shell."""
-    arguments = [*_program(), *words]
+    program = Path(sys.argv[0])
+    on_path = shutil.which("corral")
+    if program.name == "__main__.py":
+        arguments = [sys.executable, "-m", "corral", *words]
+    elif on_path is not None and Path(on_path).resolve() == program.resolve():
+        arguments = ["corral", *words]  # the shell finds it by its name
+    else:
+        arguments = [str(program), *words]
     if settings.data != default_data(sources.environment):
         arguments += ["--data", str(settings.data)]
     return shlex.join(arguments)
-
-
-def _program() -> list[str]:
-    """How `corral` was started: its name when the shell finds it by that, else its path."""
-    program = Path(sys.argv[0])
-    if program.name == "__main__.py":
-        return [sys.executable, "-m", "corral"]
-    on_path = shutil.which("corral")
-    is_on_path = on_path is not None and Path(on_path).resolve() == program.resolve()
-    return ["corral" if is_on_path else str(program)]
 
 
 class TerminalWords:
@@ -122,17 +120,14 @@ def frontend(report_descriptor: int | None) -> int:
     """
     from corral.base.logs import LogOutput
     from corral.frontend.config import ControlConfig
-    from corral.processes.configs import control_config
-    from corral.processes.launcher import report_nothing, report_to, run_frontend
-    from corral.processes.settings_sources import resolve
+    from corral.processes.launcher import run_frontend
 
     given = process_sources()
     settings = resolve(ControlConfig, given)
     logs = resolve(LogOutput, given)
     control_config(settings)  # says here, once, what would stop control
     warn(given.warnings)
-    report = report_nothing if report_descriptor is None else report_to(report_descriptor)
-    return run_frontend(settings, logs, given, report=report)
+    return run_frontend(settings, logs, given, report_descriptor=report_descriptor)
 
 
 @click.command(cls=CorralCommand, hidden=True)
@@ -150,21 +145,16 @@ def control(gateway_key_descriptor: int | None) -> None:
     from corral.base.tasks import stop_on_signals
     from corral.frontend.config import ControlConfig
     from corral.galleries.config import GalleriesConfig
-    from corral.oci.config import ImagesConfig
-    from corral.processes.configs import control_config, images_config
     from corral.processes.control import run_control
-    from corral.processes.settings_sources import resolve
 
     given = sources()
     logs = resolve(LogOutput, given)
     key = secret_from(gateway_key_descriptor)
     galleries = resolve(GalleriesConfig, given)
-    images = images_config(resolve(ImagesConfig, given), given.environment)
+    images = images_config(given)
     base = control_config(resolve(ControlConfig, given), gateway_key=key)
     config = replace(base, galleries=galleries, images=images)
     set_up_logs(logs.name or "control", logs)
-
-    announce_keys = print_new_keys if sys.stdout.isatty() else store_new_keys
 
     async def life() -> None:
         stop = asyncio.Event()
@@ -175,26 +165,25 @@ def control(gateway_key_descriptor: int | None) -> None:
     uvloop.run(life())
 
 
-def print_new_keys(credentials: "Credentials", config: "ControlConfig") -> None:
-    """Print the keys that this start made, unless a credentials file has them. For a terminal."""
+def announce_keys(credentials: "Credentials", config: "ControlConfig") -> None:
+    """Hand over the keys that this start made, unless a credentials file has them.
+
+    They are printed on a terminal. Other output usually ends in a journal, which more people may read than may have the
+    keys: there they are written into the data directory, and only the path is printed.
+    """
+    from corral.frontend.config import CREDENTIALS_FILE
+
     if config.credentials_file is not None:
+        return
+    if not sys.stdout.isatty():
+        file = config.data / CREDENTIALS_FILE
+        if credentials.write_new(file):
+            click.echo(f"The new keys are in {file}, readable only by you. Keep them elsewhere, and delete the file.")
         return
     if credentials.new_admin_key is not None:
         click.echo(f"Administrator key (shown once, keep it): {credentials.new_admin_key}")
     if credentials.new_registration_token:
         click.echo(f"Registration token for workers (shown once): {credentials.registration_token}")
-
-
-def store_new_keys(credentials: "Credentials", config: "ControlConfig") -> None:
-    """Write the keys that this start made into the data directory and print the path only.
-
-    For an output that is no terminal: it usually ends in a journal, which more people may read than may have the keys.
-    """
-    from corral.frontend.config import CREDENTIALS_FILE
-
-    file = config.data / CREDENTIALS_FILE
-    if config.credentials_file is None and credentials.write_new(file):
-        click.echo(f"The new keys are in {file}, readable only by you. Keep them elsewhere, and delete the file.")
 
 
 @click.command(cls=CorralCommand)
@@ -209,8 +198,7 @@ def gateway(key_descriptor: int | None) -> None:
     from corral.base.logs import LogOutput, set_up_logs
     from corral.base.processes import secret_from
     from corral.gateway.config import GatewayConfig
-    from corral.processes.gateway import gateway_config, main
-    from corral.processes.settings_sources import resolve
+    from corral.processes.gateway import main
 
     given = process_sources()
     logs = resolve(LogOutput, given)
@@ -229,24 +217,16 @@ def worker(context: click.Context) -> int:
     The worker registers, reports how the machine is, and runs what it is given. A new node waits for an administrator's
     approval. With a command it does not run, and only that is done.
     """
-    return _run_worker() if context.invoked_subcommand is None else ExitCode.OK
-
-
-worker.add_command(backends)
-
-
-def _run_worker() -> int:
+    if context.invoked_subcommand is not None:
+        return ExitCode.OK
     from corral.base.logs import LogOutput, set_up_logs
     from corral.galleries.config import GalleriesConfig
-    from corral.oci.config import ImagesConfig
-    from corral.processes.configs import images_config, worker_config
-    from corral.processes.settings_sources import resolve
     from corral.worker.config import WorkerConfig
 
     given = process_sources()
     galleries = resolve(GalleriesConfig, given)
     config = worker_config(resolve(WorkerConfig, given), given.environment, galleries)
-    images = images_config(resolve(ImagesConfig, given), given.environment)
+    images = images_config(given)
     logs = resolve(LogOutput, given)
     warn(given.warnings)
 
@@ -255,3 +235,6 @@ def _run_worker() -> int:
     log_name = logs.name or "worker"
     set_up_logs(log_name, logs)
     return main(replace(config, logs=logs, log_name=log_name, galleries=galleries, images=images))
+
+
+worker.add_command(backends)

@@ -41,14 +41,14 @@ def main(words: Sequence[str]) -> ExitCode:
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     parser.add_argument("--log-directory", type=Path, default=None)
     parser.add_argument("--verbose", action="store_true")
-    given = parser.parse_args(words)
+    options = parser.parse_args(words)
     set_up_logs(
-        given.log_name,
-        LogOutput(format=given.log_format, directory=given.log_directory, is_verbose=given.verbose),
+        options.log_name,
+        LogOutput(format=options.log_format, directory=options.log_directory, is_verbose=options.verbose),
     )
     look_for_garbage_rarely()
-    host, _, port = given.listen.rpartition(":")
-    return uvloop.run(run_adapter(given.orders, host=host.strip("[]"), port=int(port)))
+    host, _, port = options.listen.rpartition(":")
+    return uvloop.run(run_adapter(options.orders, host=host.strip("[]"), port=int(port)))
 
 
 async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
@@ -57,12 +57,19 @@ async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
         async with AsyncExitStack() as stack:
             replicas = ServedReplicas()
             stack.push_async_callback(replicas.close)
+            scratch = await stack.enter_async_context(Scratch())
+            app = AdapterApp(replicas, SystemClock(), scratch).build()
+            runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_DRAIN_SECONDS)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
             try:
-                listening = await _listen(stack, replicas, host, port)
+                await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
             except OSError as error:
                 fields = {"event": "adapter.not_listening", "host": host, "port": port}
                 log.error("cannot listen: %s", error.strerror, extra=fields)  # noqa: TRY400 - the reason says it all
                 return ExitCode.IN_USE
+            own_host, own_port = runner.addresses[0][:2]
+            listening = Listening(host=own_host, port=own_port)
             obeying = start_task(Orders(orders, replicas).run(listening), name="orders")
             stopping = start_task(stop.wait(), name="stop")
             stack.push_async_callback(end_tasks, obeying, stopping)
@@ -70,18 +77,6 @@ async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
             if obeying.done():
                 await obeying
     return ExitCode.OK
-
-
-async def _listen(stack: AsyncExitStack, replicas: ServedReplicas, host: str, port: int) -> Listening:
-    scratch = await stack.enter_async_context(Scratch())
-    app = AdapterApp(replicas, SystemClock(), scratch).build()
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_DRAIN_SECONDS)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, host, port, backlog=_BACKLOG)
-    await site.start()
-    address: tuple[str, int] = runner.addresses[0][:2]
-    return Listening(host=address[0], port=address[1])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from corral.base.errors import ChildFailed, CorralError, NotFound
 from corral.base.ids import new_secret
 from corral.base.processes import Child, ChildCommand, describe_exit, start_process, until_ready
 from corral.base.tasks import first_done, stop_on_signals
-from corral.processes.this_machine import MachineConfig
+from corral.processes.local_backends import MachineConfig
 from corral.rpc.backend import Backend
 from corral.wire.replicas import ProcessKey
 from corral.worker.installing.backend_directory import BackendDirectory, Home
@@ -54,11 +54,25 @@ def find_backend(word: str, machine: MachineConfig) -> Home:
 
 async def run_backend(wish: RunWish, on_ready: Callable[[Launch], None]) -> int:
     """Run until interrupted, or until the backend ends; return its exit code. Its output goes to the terminal."""
-    launch = _launch(wish)
+    launch = Launch(
+        key=ProcessKey(wish.home.name, 0),
+        backend=wish.home.name,
+        home=wish.home,
+        model_id=wish.model_name,
+        bind_host=LOOPBACK,
+        port=wish.port or _free_port(),
+        http_port=_free_port() if wish.home.has_openai_port else None,
+        front_port=_free_port() if wish.home.has_front else None,
+        # A token in the environment is kept, because the user's client has it.
+        token=wish.environment.get(TOKEN_VARIABLE) or new_secret(),
+        http_key=new_secret(),
+        mark="corral backend run",
+        environment=wish.environment,
+    )
     stop = asyncio.Event()
     child = Child(
         name=wish.home.name,
-        command=lambda: _command(launch),
+        command=lambda: ChildCommand(argv=launch.argv(), env=launch.variables(), cwd=launch.home.directory),
         ready=lambda: _answers(launch),
         ready_within=wish.ready_within,
         stop_grace=_GRACE,
@@ -71,28 +85,6 @@ async def run_backend(wish: RunWish, on_ready: Callable[[Launch], None]) -> int:
                     code = await process.wait()
                     raise ChildFailed(f"{wish.home.name} ended by itself ({describe_exit(code)})")
             return await process.stop(_GRACE)
-
-
-def _launch(wish: RunWish) -> Launch:
-    """Build the launch. A token in the environment is kept, because the user's client has it."""
-    return Launch(
-        key=ProcessKey(wish.home.name, 0),
-        backend=wish.home.name,
-        home=wish.home,
-        model_id=wish.model_name,
-        bind_host=LOOPBACK,
-        port=wish.port or _free_port(),
-        http_port=_free_port() if wish.home.has_openai_port else None,
-        front_port=_free_port() if wish.home.has_front else None,
-        token=wish.environment.get(TOKEN_VARIABLE) or new_secret(),
-        http_key=new_secret(),
-        mark="corral backend run",
-        environment=wish.environment,
-    )
-
-
-def _command(launch: Launch) -> ChildCommand:
-    return ChildCommand(argv=launch.argv(), env=launch.variables(), cwd=launch.home.directory)
 
 
 async def _answers(launch: Launch) -> None:

@@ -26,13 +26,16 @@ from corral.base.errors import ChildFailed, CorralError
 from corral.base.processes import Child, ChildProcess, describe_exit, start_process, until_ready
 from corral.base.retry import Backoff
 from corral.base.tasks import first_failure, start_task, task_group
-from corral.processes.exit_codes import NOT_WORTH_A_RESTART
+from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode
 
-__all__ = ["FINAL", "Child", "Children", "RestartPolicy", "own_command", "start_patiently"]
+__all__ = ["FINAL", "FINAL_BUT_IN_USE", "Child", "Children", "RestartPolicy", "own_command", "start_patiently"]
 
 log = logging.getLogger(__name__)
 
 STOP_WITHIN: Final = timedelta(seconds=30)
+FINAL: Final[frozenset[int]] = frozenset(NOT_WORTH_A_RESTART)
+FINAL_BUT_IN_USE: Final = FINAL - {ExitCode.IN_USE}
+"""For children that may find their port free at the next start, or get another one."""
 _BACKOFF: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30))
 
 
@@ -52,10 +55,6 @@ class _Kept:
     keeper: asyncio.Task[None] | None = None
 
 
-def _ignore(_: Mapping[str, int]) -> None:
-    """Ignore the process ids: the default callback."""
-
-
 _DEFAULT_POLICY: Final = RestartPolicy()
 
 
@@ -70,7 +69,7 @@ class Children:
         *,
         clock: Clock,
         policy: RestartPolicy = _DEFAULT_POLICY,
-        on_change: Callable[[Mapping[str, int]], None] = _ignore,
+        on_change: Callable[[Mapping[str, int]], None] = lambda pids: None,
         stop_within: timedelta = STOP_WITHIN,
     ) -> None:
         self._clock = clock
@@ -117,7 +116,14 @@ class Children:
             for members in reversed(self._groups):
                 await self._stop_group(members, deadline)
         finally:
-            await self._kill_the_rest()
+            # The orderly stop may have been cancelled.
+            left = [(kept, kept.process) for kept in self._all() if kept.process is not None]
+            for _, process in left:
+                process.kill()
+            await self._end_keepers()
+            for kept, process in left:
+                await process.wait()
+                self._changed(kept, None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -143,24 +149,19 @@ class Children:
         failures = 0
         try:
             while True:
-                if await self._outlive(kept, process) >= self._policy.stable_after.total_seconds():
+                began = self._clock.monotonic()
+                code = await process.wait()
+                if self._clock.monotonic() - began >= self._policy.stable_after.total_seconds():
                     failures = 0
+                ending = {"ending": describe_exit(code)}
+                if process.tail:
+                    ending["last_words"] = process.tail[-1]
+                log.warning("child died", extra={"event": "child.died", "child": kept.child.name, **ending})
+                self._changed(kept, None)
                 process, failures = await self._restart(kept, failures)
         except Exception as error:
             log.exception("child given up", extra={"event": "child.given_up", "child": kept.child.name})
             self._given_up.put_nowait(error)
-
-    async def _outlive(self, kept: _Kept, process: ChildProcess) -> float:
-        """Wait for the process to end; return its life time in seconds of the clock."""
-        began = self._clock.monotonic()
-        code = await process.wait()
-        lived = self._clock.monotonic() - began
-        ending = {"ending": describe_exit(code)}
-        if process.tail:
-            ending["last_words"] = process.tail[-1]
-        log.warning("child died", extra={"event": "child.died", "child": kept.child.name, **ending})
-        self._changed(kept, None)
-        return lived
 
     async def _restart(self, kept: _Kept, failures: int) -> tuple[ChildProcess, int]:
         """Try until it is ready again; also return the number of failures in a row, including this one."""
@@ -198,16 +199,6 @@ class Children:
         if keepers:
             await asyncio.wait(keepers)  # their errors were reported by themselves
 
-    async def _kill_the_rest(self) -> None:
-        """Kill remaining processes, in case the orderly stop was cancelled."""
-        rest = [(kept, kept.process) for kept in self._all() if kept.process is not None]
-        for _, process in rest:
-            process.kill()
-        await self._end_keepers()
-        for kept, process in rest:
-            await process.wait()
-            self._changed(kept, None)
-
     def _changed(self, kept: _Kept, process: ChildProcess | None) -> None:
         kept.process = process
         try:
@@ -223,10 +214,6 @@ class Children:
         return asyncio.get_running_loop().time() + within.total_seconds()
 
 
-FINAL: Final[frozenset[int]] = frozenset(NOT_WORTH_A_RESTART)
-_PAUSE: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30))
-
-
 async def start_patiently(
     children: Children, *group: Child, clock: Clock, attempts: int | None = None, final: frozenset[int] = FINAL
 ) -> None:
@@ -239,7 +226,7 @@ async def start_patiently(
             if error.fields.get("exit_code") in final or attempt == attempts:
                 raise
             log.warning("starting again: %s", error, extra={"event": "child.start_repeated", "attempt": attempt})
-            await clock.sleep(_PAUSE.delay(attempt).total_seconds())
+            await clock.sleep(_BACKOFF.delay(attempt).total_seconds())
         else:
             return
 

@@ -1,37 +1,227 @@
-"""The control process: what it opens, its rooms, and their end in reverse order."""
+"""The control process: what it opens, its rooms, built in order, and their end in reverse order."""
 
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import DatabaseUnavailable, SecretsKeyMismatch
+from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.private_files import make_private_directory
 from corral.base.retry import Backoff
+from corral.base.tasks import run_services
 from corral.bus.client import NatsBus
+from corral.bus.port import Bus
 from corral.bus.replies import FRONTEND_INBOX
 from corral.frontend.access.credentials import Credentials, FirstKeys
+from corral.frontend.access.room import AccessRoom
 from corral.frontend.access.store import Keys
+from corral.frontend.api.context import AdminContext
 from corral.frontend.api.server import AdminServer, bind, bind_socket
 from corral.frontend.app import build_app
 from corral.frontend.backends.catalogue import GalleryCatalogue, Lookups, RegistryImages
+from corral.frontend.backends.decide.backend import with_alias_kept
+from corral.frontend.backends.operations import BackendKind
+from corral.frontend.backends.room import BackendsRoom
+from corral.frontend.backends.store import write_reports
 from corral.frontend.config import ControlConfig
+from corral.frontend.diagnosis.readiness import ControlReadiness
+from corral.frontend.models.removal import ModelKind
+from corral.frontend.models.room import ModelsRoom
+from corral.frontend.models.store import ModelRemovals
+from corral.frontend.nodes.room import NodeSettings, NodesRoom
+from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.operations.decide.intent import IntentKind
+from corral.frontend.operations.room import OperationsRoom, OperationStores
+from corral.frontend.operations.service import Retention
+from corral.frontend.operations.store.intents import Intents, cancel_intents_of
+from corral.frontend.operations.store.operations import OperationStore
+from corral.frontend.record.room import Foundation, RecordRoom
+from corral.frontend.rules.room import RulesRoom
+from corral.frontend.rules.service import RuleGuard
+from corral.frontend.rules.store import FleetRuleStore
+from corral.frontend.serving.gateway_reports import KeySpread
+from corral.frontend.serving.loading import BackendLoader, GrpcLoader, UsualLimits
+from corral.frontend.serving.room import EarlierRooms, ServingRoom, ServingSettings
+from corral.frontend.serving.store.load_jobs import stop_serving
+from corral.frontend.serving.store.replicas import ReplicaStore, lose_replicas_of
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import free_all
 from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.secrets import Secrets, SecretsKey, was_sealed
 from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
-from corral.processes.control_rooms import Control, Stores, build_control
+from corral.processes.probe import http_url
 
 log = logging.getLogger(__name__)
 
+_NOWHERE: Final = Lookups()
 _DATABASE_PATIENCE: Final = timedelta(seconds=60)
 """How long a start waits for a database that does not answer, before it says so and ends."""
+
+
+class Stores(NamedTuple):
+    database: Database
+    secrets: Secrets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """Everything the control process consists of, built and not yet running."""
+
+    context: AdminContext
+    credentials: Credentials
+
+    async def run(self, stop: asyncio.Event, server: AdminServer) -> None:
+        """Run until `stop`; then end event streams, finish the requests in progress, and cancel the loops."""
+        context = self.context
+        for room in (context.record, context.operations, context.backends, context.serving):
+            for subject, handler in room.subscriptions().items():
+                await context.foundation.bus.subscribe(subject, handler)
+
+        def end_streams() -> None:
+            context.stopping.set()
+            context.record.feed.ring()
+            context.serving.view.ring()
+
+        await run_services(stop, server=server.run(ending=end_streams), **self.loops())
+
+    def loops(self) -> dict[str, Coroutine[None, None, None]]:
+        """Return what runs beside the server, by the name that it has in logs."""
+        context, record = self.context, self.context.record
+        loops = record.loops()
+        rooms = (context.nodes, context.operations, context.backends, context.models, context.serving, context.rules)
+        for room in rooms:
+            loops |= room.loops(record)
+        return {name: loop() for name, loop in loops.items()}
+
+
+async def build_control(
+    config: ControlConfig,
+    clock: Clock,
+    stores: Stores,
+    bus: Bus,
+    *,
+    loader: BackendLoader | None = None,
+    lookups: Lookups = _NOWHERE,
+) -> Control:
+    """Build all rooms, each from those before it. What later rooms do for earlier ones is passed in or plugged here.
+
+    The first keys are made here too, since nodes and callers are known by them.
+    """
+    database, secrets = stores
+    credentials = await FirstKeys(Keys(database), secrets, clock.now).ensure(
+        configured_token=config.registration_token, file=config.credentials_file
+    )
+    frontend_id = FrontendId(config.instance_id) if config.instance_id else new_frontend_id()
+    foundation = Foundation.build(database, secrets, bus, clock, frontend_id)
+    guard = RuleGuard(FleetRuleStore(database).all, lookups.galleries)
+    replicas, readiness = ReplicaStore(database, secrets), ControlReadiness(database, bus)
+
+    record = await RecordRoom.build(foundation)
+    nodes = _build_nodes(config, foundation, record, credentials)
+    operations = _build_operations(config, foundation, record, nodes, guard)
+    backends = BackendsRoom.build(foundation, nodes, operations, lookups, guard=guard, policy=config.upgrades)
+    removals = ModelRemovals(database, operations.stores.operations, on_removal=(stop_serving,))
+    models = await ModelsRoom.build(
+        foundation, record, nodes, operations, config.models_path, removals=removals, is_served=replicas.serve
+    )
+    earlier = EarlierRooms(record=record, nodes=nodes, operations=operations, backends=backends, models=models)
+    serving = ServingRoom.build(
+        foundation,
+        earlier,
+        _serving_settings(config),
+        replicas,
+        loader=loader or GrpcLoader(),
+        problems=readiness.known,
+    )
+    _plug_kinds(config, earlier, serving, lookups)
+    context = AdminContext(
+        config=config,
+        foundation=foundation,
+        record=record,
+        access=_build_access(config, foundation, record, serving, credentials),
+        nodes=nodes,
+        operations=operations,
+        backends=backends,
+        models=models,
+        serving=serving,
+        rules=RulesRoom.build(foundation, record, nodes, operations, backends, guard=guard),
+        readiness=readiness,
+        stopping=asyncio.Event(),
+    )
+    return Control(context=context, credentials=credentials)
+
+
+def _build_nodes(
+    config: ControlConfig, foundation: Foundation, record: RecordRoom, credentials: Credentials
+) -> NodesRoom:
+    settings = NodeSettings(
+        liveness=config.liveness,
+        admission=config.admission,
+        brake_share=config.brake_share,
+        credentials_last=None if config.minter is None else config.minter.lifetime,
+    )
+    forget = (lose_replicas_of, cancel_intents_of)
+    nodes = Nodes(foundation.database, on_removal=forget, on_suspicion=(lose_replicas_of,))
+    return NodesRoom.build(foundation, record, settings, nodes, registration_token=credentials.registration_token)
+
+
+def _build_operations(
+    config: ControlConfig, foundation: Foundation, record: RecordRoom, nodes: NodesRoom, guard: RuleGuard
+) -> OperationsRoom:
+    return OperationsRoom.build(
+        foundation,
+        record,
+        nodes,
+        OperationStores(
+            operations=OperationStore(foundation.database, with_alias_kept),
+            intents=Intents(foundation.database, write_reports),
+        ),
+        guard=guard,
+        policy=config.intents,
+        retention=Retention(events=config.event_retention, operations=config.operation_retention),
+    )
+
+
+def _serving_settings(config: ControlConfig) -> ServingSettings:
+    return ServingSettings(
+        loads=config.loads,
+        usual=UsualLimits(threads=config.threads, most_tokens=config.most_tokens),
+        admin_keys=config.admin_keys,
+        metrics_public=config.metrics_public,
+    )
+
+
+def _plug_kinds(config: ControlConfig, rooms: EarlierRooms, serving: ServingRoom, lookups: Lookups) -> None:
+    """Both kinds move replicas out of the way before they act on a node, which only serving can do."""
+    client, moves, policy = rooms.nodes.client, serving.rollout, config.intents
+    backend_kind = BackendKind(rooms.backends.inventory, client, lookups.images, moves, policy=policy)
+    rooms.operations.dispatcher.handle(IntentKind.BACKEND, backend_kind)
+    rooms.operations.dispatcher.handle(IntentKind.MODEL, ModelKind(client, moves, policy))
+
+
+def _build_access(
+    config: ControlConfig,
+    foundation: Foundation,
+    record: RecordRoom,
+    serving: ServingRoom,
+    credentials: Credentials,
+) -> AccessRoom:
+    return AccessRoom.build(
+        foundation,
+        record,
+        audience=KeySpread(serving.view, serving.gateways, foundation.clock),
+        registration_token=credentials.registration_token,
+        trusted_token=config.trusted_registration_token,
+        gateway_key=config.gateway_key,
+        admin_keys=config.admin_keys,
+    )
 
 
 @asynccontextmanager
@@ -43,7 +233,7 @@ async def open_control(
     async with AsyncExitStack() as stack:
         make_private_directory(config.data)
         with ExitStack() as early:
-            # A taken port is told before anything else; a socket is taken last, when the database is ours.
+            # A taken port is reported before anything else; a socket is taken last, when the database is ours.
             port = early.enter_context(bind(config.host, config.port)) if config.socket is None else None
             database = await stack.enter_async_context(open_database(config.database_url))
             if database.is_ours_alone:
@@ -68,16 +258,9 @@ async def _open_lookups(config: ControlConfig, clock: Clock) -> AsyncIterator[Lo
         yield Lookups(galleries=GalleryCatalogue(galleries), images=images)
 
 
-def _dialled(host: str) -> str:
-    """How a client on this machine writes the address that we listen on."""
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        return "127.0.0.1" if host == "0.0.0.0" else "[::1]"  # noqa: S104
-    return f"[{host}]" if ":" in host else host
-
-
 @asynccontextmanager
 async def open_database(url: str) -> AsyncIterator[Database]:
-    """Open and migrate. One that does not answer yet gets a minute, with a word in the log for every try."""
+    """Open and migrate the database. Retry for a minute while it does not answer, and log every attempt."""
     backoff = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=5))
     deadline = asyncio.get_running_loop().time() + _DATABASE_PATIENCE.total_seconds()
     for attempt in itertools.count(1):
@@ -97,7 +280,7 @@ async def open_database(url: str) -> AsyncIterator[Database]:
 
 
 async def load_secrets_key(config: ControlConfig, database: Database) -> SecretsKey:
-    """A new key is made for a new database only: in place of a lost one it would fit nothing."""
+    """Return the key. A new one is made only for a new database: it could not replace a lost one."""
     if config.secrets_key:
         return SecretsKey.from_text(config.secrets_key)
     if not config.secrets_key_file.exists() and await was_sealed(database):
@@ -111,10 +294,10 @@ async def load_secrets_key(config: ControlConfig, database: Database) -> Secrets
 async def run_control(
     config: ControlConfig, stop: asyncio.Event, *, announce_keys: Callable[[Credentials, ControlConfig], None]
 ) -> None:
-    """The whole life of a control process. `announce_keys` gets the keys that this start made, which may be none."""
+    """Run a control process to its end. `announce_keys` gets the keys that this start made, which may be none."""
     async with open_control(config) as (control, server):
         announce_keys(control.credentials, config)
-        url = f"unix:{config.socket}" if config.socket else f"http://{_dialled(config.host)}:{server.port}"
+        url = f"unix:{config.socket}" if config.socket else http_url(config.host, server.port)
         log.info("control is ready", extra={"event": "control.ready", "url": url})
         await control.run(stop, server)
         log.info("control stops", extra={"event": "control.stopping"})

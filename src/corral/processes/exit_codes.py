@@ -48,13 +48,7 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
 }
 
 NOT_WORTH_A_RESTART: Final = frozenset(
-    {
-        ExitCode.USAGE,
-        ExitCode.CANNOT_CREATE,
-        ExitCode.IN_USE,
-        ExitCode.DENIED,
-        ExitCode.MISCONFIGURED,
-    }
+    {ExitCode.USAGE, ExitCode.CANNOT_CREATE, ExitCode.IN_USE, ExitCode.DENIED, ExitCode.MISCONFIGURED}
 )
 """Applies to a process that was not ready yet; one that was is restarted whatever ended it."""
 

@@ -43,13 +43,19 @@ def first_model_of(provisions: Path) -> Path | None:
 
 def give_first_model(models: Path, source: Path | None) -> bool:
     """Provide the first model; return whether the fleet has it. Failures are logged and do not prevent the start."""
-    file, given = models / f"{NAME}.yaml", models / _GIVEN
-    if given.exists() or has_models(models):
+    file, given, weights = models / f"{NAME}.yaml", models / _GIVEN, models / _WEIGHTS
+    if given.exists() or any(entry.suffix in (".yaml", ".yml") for entry in models.iterdir()):
         return file.exists()
     if source is None:
         return False
     try:
-        _copy(source, models / _WEIGHTS)
+        draft = weights.with_suffix(".part")
+        draft.unlink(missing_ok=True)
+        try:
+            os.link(source, draft)
+        except OSError:
+            shutil.copyfile(source, draft)
+        draft.replace(weights)
         write_private(file, configuration().encode())
         write_private(given, b"")
     except (OSError, PathNotUsable) as error:
@@ -62,22 +68,7 @@ def give_first_model(models: Path, source: Path | None) -> bool:
     return True
 
 
-def has_models(models: Path) -> bool:
-    return any(file.suffix in (".yaml", ".yml") for file in models.iterdir())
-
-
 def configuration() -> str:
     """Return the model's file. One core stays free: engines that compete for cores are slower with more threads."""
     threads = min(_MOST_THREADS, max(1, (os.cpu_count() or 1) - 1))
     return _CONFIGURATION.format(name=NAME, weights=_WEIGHTS, threads=threads)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Hard-link the file where possible, else copy it atomically."""
-    draft = target.with_suffix(".part")
-    draft.unlink(missing_ok=True)
-    try:
-        os.link(source, draft)
-    except OSError:
-        shutil.copyfile(source, draft)
-    draft.replace(target)

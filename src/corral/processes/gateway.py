@@ -29,7 +29,6 @@ from corral.gateway.tally import Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
 from corral.gateway.vitals import complete_report
-from corral.processes.tls import client_tls, server_tls
 
 log = logging.getLogger(__name__)
 
@@ -50,26 +49,25 @@ class Gateway:
     reporter: GatewayReporter
 
 
-def gateway_config(settings: GatewayConfig, *, key: str = "") -> GatewayConfig:
-    """Build the configuration of a gateway; an inherited key takes precedence over the setting."""
-    control_key = key or settings.control_key
-    if not control_key:
-        raise SettingInvalid("key", "a key with the scope gateway is needed: set CORRAL_GATEWAY_KEY")
-    limits = settings.limits
-    return replace(
-        settings,
-        control_key=control_key,
-        control_tls=client_tls(settings.control_ca) if settings.control_url.startswith("https://") else None,
-        tls=server_tls(settings.tls_cert, settings.tls_key),
-        limits=replace(limits, bodies=max(limits.bodies, 2 * limits.body)),
-    )
-
-
 def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: None) -> None:
-    """Run one gateway to its end. SIGTERM and SIGINT let it finish its responses, within the time limit."""
+    """Serve at once, with or without control, until SIGTERM or SIGINT; then finish the responses, within a time limit.
+
+    `ready` is called with the port. Raise AddressInUse or SettingInvalid when it cannot listen.
+    """
     look_for_garbage_rarely()
     limits = fitting(config.limits, allowed_descriptors(config.limits))
-    uvloop.run(_run_until_signalled(replace(config, limits=limits), ready))
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        with stop_on_signals(stop):
+            async with open_gateway(replace(config, limits=limits)) as gateway:
+                log.info("gateway is ready", extra={"event": "gateway.ready", "port": gateway.port})
+                ready(gateway.port)
+                await stop.wait()
+                clients = gateway.server.client_count
+                log.info("gateway stops", extra={"event": "gateway.stopping", "clients": clients})
+
+    uvloop.run(run())
 
 
 def allowed_descriptors(limits: Limits) -> int:
@@ -91,38 +89,19 @@ def fitting(limits: Limits, descriptors: int) -> Limits:
     return replace(limits, connections=min(limits.connections, spare // 2), backlog=min(limits.backlog, backlog))
 
 
-async def _run_until_signalled(config: GatewayConfig, ready: Callable[[int], None]) -> None:
-    stop = asyncio.Event()
-    with stop_on_signals(stop):
-        await run_gateway(config, stop, ready=ready)
-
-
-async def run_gateway(
-    config: GatewayConfig, stop: asyncio.Event, *, ready: Callable[[int], None] = lambda port: None
-) -> None:
-    """Serve at once, with or without control, until `stop`; then drain.
-
-    `ready` is called with the port. Run it on uvloop. Raise AddressInUse or SettingInvalid when it cannot listen.
-    """
-    async with open_gateway(config) as gateway:
-        log.info("gateway is ready", extra={"event": "gateway.ready", "port": gateway.port})
-        ready(gateway.port)
-        await stop.wait()
-        log.info("gateway stops", extra={"event": "gateway.stopping", "clients": gateway.server.client_count})
-
-
 @asynccontextmanager
 async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> AsyncIterator[Gateway]:
     """Serve until the end of the block. The loops run until the last response: a drain needs timeouts and reports."""
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(listen(config))
-        plain = [] if config.plain_port is None else [stack.enter_context(listen_plainly(config, config.plain_port))]
+        plain_config = replace(config, host="127.0.0.1", port=config.plain_port or 0)  # for programs of this machine
+        plain = [] if config.plain_port is None else [stack.enter_context(listen(plain_config))]
         link = ControlLink(config)
         services = wire(config, link, clock or SystemClock())
         stack.callback(services.pool.close)
         stack.push_async_callback(services.tasks.close)
         gateway = Gateway(
-            port=_port(listener),
+            port=listener.getsockname()[1],
             services=services,
             server=Server(services),
             follower=ViewFollower(link, services.directory, silence=config.view_silence, reconnect=config.reconnect),
@@ -173,19 +152,10 @@ async def _running(gateway: Gateway) -> AsyncIterator[None]:
             yield
         finally:
             stop.set()
-    await _say_goodbye(gateway.reporter)
-
-
-async def _say_goodbye(reporter: GatewayReporter) -> None:
-    """Send a last report, so that control does not count our share as unknown."""
+    # Control counts our share as unknown unless it gets a last report.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_GOODBYE_SECONDS):
-            await reporter.send(is_last=True)
-
-
-def listen_plainly(config: GatewayConfig, port: int) -> socket.socket:
-    """Listen without TLS for programs of this machine."""
-    return listen(replace(config, host="127.0.0.1", port=port))
+            await gateway.reporter.send(is_last=True)
 
 
 def listen(config: GatewayConfig) -> socket.socket:
@@ -206,8 +176,3 @@ def listen(config: GatewayConfig) -> socket.socket:
         raise SettingInvalid("host", f"cannot listen on {config.host}: {error.strerror or error}") from error
     listener.setblocking(False)
     return listener
-
-
-def _port(listener: socket.socket) -> int:
-    port: int = listener.getsockname()[1]
-    return port

@@ -1,8 +1,8 @@
 """Builds the installer of backends, for the worker and for commands that use the same directory without one."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -44,9 +44,19 @@ async def open_installer(
     stack: AsyncExitStack, config: InstallingConfig, *, capability: str, clock: Clock
 ) -> Installer:
     """Open an installer that has the directory exclusively until the stack is closed, and repair it after a crash."""
-    own = await asyncio.to_thread(_prepared, config.backends)
-    stack.enter_context(_held(own, config.backends))
-    await asyncio.to_thread(_prune, own / _LAYERS, config.images)
+    own = config.backends / switching.OWN
+    try:
+        await asyncio.to_thread(own.mkdir, mode=switching.DIRECTORY_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PathNotUsable(f"backends cannot be installed into {config.backends}: {error.strerror}") from error
+    problem = (
+        f"another worker, or a command, installs backends into {config.backends}: ask that worker through its "
+        "frontend, or stop it first"
+    )
+    stack.enter_context(held(own / _LOCK, problem))
+    before = (SystemClock().now() - _LAYERS_KEPT).timestamp()  # the machine's clock, like the times of files
+    clear = prune_unfinished if config.images.keep_layers else prune
+    await asyncio.to_thread(clear, own / _LAYERS, before=before)
     return await stack.enter_async_context(await make_installer(stack, config, capability=capability, clock=clock))
 
 
@@ -61,29 +71,3 @@ async def make_installer(
     sources = (DirectorySource(), UriSource(pulls), offered)
     keep = KeepPrevious(is_wanted=config.images.keep_previous, free_bytes=config.images.previous_min_free)
     return Installer(config.backends, sources=sources, clock=clock, keep=keep)
-
-
-def _prepared(backends: Path) -> Path:
-    own = backends / switching.OWN
-    try:
-        own.mkdir(mode=switching.DIRECTORY_MODE, parents=True, exist_ok=True)
-    except OSError as error:
-        raise PathNotUsable(f"backends cannot be installed into {backends}: {error.strerror}") from error
-    return own
-
-
-@contextmanager
-def _held(own: Path, backends: Path) -> Iterator[None]:
-    problem = (
-        f"another worker, or a command, installs backends into {backends}: ask that worker through its frontend, or "
-        "stop it first"
-    )
-    with held(own / _LOCK, problem):
-        yield
-
-
-def _prune(layers: Path, images: ImagesConfig) -> None:
-    """Remove old layers from the cache. Uses the machine's clock, like file times."""
-    before = (SystemClock().now() - _LAYERS_KEPT).timestamp()
-    clear = prune_unfinished if images.keep_layers else prune
-    clear(layers, before=before)

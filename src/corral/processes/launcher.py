@@ -14,25 +14,24 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from corral.base.clock import SystemClock
-from corral.base.errors import CorralError
 from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import make_private_directory
 from corral.base.processes import ChildCommand, secret_descriptor
 from corral.base.tasks import run_services, stop_on_signals
 from corral.frontend.config import ControlConfig
-from corral.processes.children import Child, Children, own_command, start_patiently
-from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of, sole_cause
-from corral.processes.probe import dialled, http_url, take_port, until_ok, until_ok_behind_tls, until_socket_ok
+from corral.processes.children import FINAL_BUT_IN_USE, Child, Children, own_command, start_patiently
+from corral.processes.configs import server_tls
+from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
+from corral.processes.probe import ask, ask_socket, dialled, http_url, take_port, until_ok, unverified_tls
 from corral.processes.settings import CONTROL_NEEDS, GATEWAY_NEEDS, child_environment
 from corral.processes.settings_sources import SettingSources
-from corral.processes.tls import server_tls
 from corral.wire.keys import new_key
 
 log = logging.getLogger(__name__)
@@ -50,32 +49,26 @@ STOP_WITHIN: Final = timedelta(seconds=5)
 
 
 def run_frontend(
-    settings: ControlConfig, logs: LogOutput, sources: SettingSources, *, report: Callable[[Mapping[str, int]], None]
+    settings: ControlConfig, logs: LogOutput, sources: SettingSources, *, report_descriptor: int | None
 ) -> int:
-    """Run until a signal, or until control cannot be kept alive; return the exit code. `report` is called with the
-    pids."""
+    """Run until a signal, or until control cannot be kept alive; return the exit code.
+
+    Changed pids are written to the descriptor as a line of JSON, so that a supervisor knows our children.
+    """
+
+    def report(pids: Mapping[str, int]) -> None:
+        if report_descriptor is not None:
+            os.write(report_descriptor, json.dumps(dict(pids)).encode() + b"\n")
+
     set_up_logs("frontend", logs)
     return asyncio.run(_launch(settings, sources, report))
 
 
-def report_nothing(_: Mapping[str, int]) -> None:
-    """Ignore the pids."""
-
-
-def report_to(descriptor: int) -> Callable[[Mapping[str, int]], None]:
-    """Return a function that writes changed pids as a line of JSON, so that a supervisor knows our children."""
-
-    def report(pids: Mapping[str, int]) -> None:
-        os.write(descriptor, json.dumps(dict(pids)).encode() + b"\n")
-
-    return report
-
-
 async def _launch(settings: ControlConfig, sources: SettingSources, report: Callable[[Mapping[str, int]], None]) -> int:
-    # A port chosen by a gateway would change with each of its restarts.
     server_tls(settings.tls_cert, settings.tls_key)  # reports invalid settings here, once
     family = ChildSettings(
         host=settings.host,
+        # A port chosen by a gateway would change with each of its restarts.
         port=take_port(settings.host, settings.port),
         socket=socket_path(settings.data),
         key=new_key(),
@@ -90,9 +83,17 @@ async def _launch(settings: ControlConfig, sources: SettingSources, report: Call
                 try:
                     await run_services(stop, family=_keep(children, family, settings.gateways))
                 except ExceptionGroup as group:
-                    return _exit_code_after(sole_cause(group))
+                    cause = sole_cause(group)
+                    code = cause.fields.get("exit_code")
+                    if isinstance(code, int) and code > 0:
+                        return code  # the child's own, which has logged the reason
+                    log.error("%s", cause, extra={"event": "frontend.failed"})  # noqa: TRY400 - it says it all
+                    return exit_code_of(cause)
     finally:  # removed after the children ended: gateways send their last report through it
-        _remove_socket(family.socket, settings.data)
+        family.socket.unlink(missing_ok=True)
+        if family.socket.parent != settings.data.absolute():  # see `socket_path`
+            with contextlib.suppress(OSError):
+                family.socket.parent.rmdir()
     return ExitCode.OK
 
 
@@ -122,14 +123,6 @@ def socket_path(data: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="corral-")) / name
 
 
-def _remove_socket(socket: Path, data: Path) -> None:
-    """Remove the socket, and the directory that was created for it if the data directory's name was too long."""
-    socket.unlink(missing_ok=True)
-    if socket.parent != data.absolute():
-        with contextlib.suppress(OSError):
-            socket.parent.rmdir()
-
-
 async def _keep(children: Children, family: ChildSettings, gateways: int) -> None:
     """Start all in parallel: a gateway serves at once and reports itself that control is not ready."""
     make_private_directory(family.socket.parent)
@@ -151,53 +144,37 @@ def _gateway(family: ChildSettings, name: str) -> Child:
     }
     if family.tls_cert and family.tls_key:
         settings |= {"CORRAL_TLS_CERT": str(family.tls_cert), "CORRAL_TLS_KEY": str(family.tls_key)}
-    environment = child_environment(family.sources, settings, needs=GATEWAY_NEEDS)
-
-    def command() -> ChildCommand:
-        key = secret_descriptor(family.key.encode())
-        argv = own_command("gateway", "--key-descriptor", str(key))
-        return ChildCommand(argv=argv, env=environment, handed_over=[key])
-
-    async def ready() -> None:
-        until = until_ok_behind_tls if family.tls_cert else until_ok
-        await until(dialled(family.host), family.port, "/healthz")
-
+    tls = unverified_tls() if family.tls_cert else None
     return Child(
         name=name,
-        command=command,
-        ready=ready,
+        command=_command(family, "gateway", "--key-descriptor", settings, needs=GATEWAY_NEEDS),
+        ready=lambda: until_ok(lambda: ask(dialled(family.host), family.port, "/healthz", tls=tls)),
         ready_within=GATEWAY_READY_WITHIN,
         stop_grace=CONTROL_GRACE,
-        final_exit_codes=frozenset(NOT_WORTH_A_RESTART - {ExitCode.IN_USE}),
+        final_exit_codes=FINAL_BUT_IN_USE,
     )
 
 
 def _control(family: ChildSettings) -> Child:
-    changes = {"CORRAL_CONTROL_SOCKET": str(family.socket)}
-    environment = child_environment(family.sources, changes, needs=CONTROL_NEEDS)
-
-    def command() -> ChildCommand:
-        key = secret_descriptor(family.key.encode())
-        argv = own_command("control", "--gateway-key-descriptor", str(key))
-        return ChildCommand(argv=argv, env=environment, handed_over=[key])
-
-    async def ready() -> None:
-        await until_socket_ok(family.socket, "/healthz")
-
+    settings = {"CORRAL_CONTROL_SOCKET": str(family.socket)}
     return Child(
         name=CONTROL,
-        command=command,
-        ready=ready,
+        command=_command(family, "control", "--gateway-key-descriptor", settings, needs=CONTROL_NEEDS),
+        ready=lambda: until_ok(lambda: ask_socket(family.socket, "/healthz")),
         ready_within=CONTROL_READY_WITHIN,
         stop_grace=CONTROL_GRACE,
-        final_exit_codes=frozenset(NOT_WORTH_A_RESTART - {ExitCode.IN_USE}),
+        final_exit_codes=FINAL_BUT_IN_USE,
     )
 
 
-def _exit_code_after(error: CorralError) -> int:
-    """Return the child's own exit code if it chose one; the child has logged the reason."""
-    code = error.fields.get("exit_code")
-    if isinstance(code, int) and code > 0:
-        return code
-    log.error("%s", error, extra={"event": "frontend.failed"})
-    return exit_code_of(error)
+def _command(
+    family: ChildSettings, word: str, key_flag: str, settings: Mapping[str, str], *, needs: Sequence[str]
+) -> Callable[[], ChildCommand]:
+    """Return what makes the command of a child; each start gets a new descriptor with the key."""
+    environment = child_environment(family.sources, settings, needs=needs)
+
+    def command() -> ChildCommand:
+        key = secret_descriptor(family.key.encode())
+        return ChildCommand(argv=own_command(word, key_flag, str(key)), env=environment, handed_over=[key])
+
+    return command

@@ -1,32 +1,93 @@
-"""Manages the backends of this machine without worker and frontend, for commands on the node itself.
+"""This machine without worker and frontend, for commands on the node itself: which backends fit, and those it has.
 
-They use the worker's directory by the same rules, and only while no worker does.
+They use the worker's directory by the same rules, and change it only while no worker does.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import Conflict, CorralError, NotFound
+from corral.base.settings import settings_of
 from corral.base.tasks import task_group
 from corral.galleries.build_uris import BuildMarks, Evidence, Freshness, judge_freshness
+from corral.galleries.config import GalleriesConfig
+from corral.galleries.fit import NodeTraits
 from corral.oci.contents import offered_digests
+from corral.oci.manifests import platform_of
 from corral.oci.registry import digests_at
+from corral.processes.configs import shipped_backends
 from corral.processes.installing import InstallingConfig, make_installer, open_installer
-from corral.processes.this_machine import MachineConfig, measure
+from corral.processes.settings import MACHINE_SETTINGS
+from corral.processes.settings_sources import SettingSources, resolve
 from corral.worker.backends import CannotDelete
+from corral.worker.config import WorkerConfig
+from corral.worker.hardware.cgroup import Cgroup
+from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
+from corral.worker.hardware.machine import CapabilityRule, Hardware
 from corral.worker.installing import switching
 from corral.worker.installing.backend_directory import BackendDirectory, Located, identity_of
 from corral.worker.installing.backend_metadata import Metadata, read_metadata
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import GalleryAway, InstallOrder, NoSuchBackend
 from corral.worker.installing.progress import Report
+
+_DISK_TIMEOUT: Final = timedelta(seconds=2)
+_GPU_TIMEOUT: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineConfig:
+    """The settings of a worker that describe this machine."""
+
+    capability: CapabilityRule
+    backends: Path
+    system_backends: Sequence[Path] = ()
+
+
+def machine_config(sources: SettingSources) -> MachineConfig:
+    """Resolve the settings that describe this machine, without those that only a running worker needs."""
+    others = frozenset(setting.name for setting in settings_of(WorkerConfig)) - MACHINE_SETTINGS
+    settings = resolve(WorkerConfig, sources, without=others)
+    shipped = shipped_backends(resolve(GalleriesConfig, sources))
+    return MachineConfig(
+        capability=CapabilityRule(forced=settings.node.capability, run_file=settings.node.capability_run_file),
+        backends=settings.backends_path,
+        system_backends=(*settings.system_backends, *shipped),
+    )
+
+
+async def measure(config: MachineConfig) -> NodeTraits:
+    """Measure the facts that a worker here would report."""
+    hardware = Hardware(
+        models_path=config.backends,
+        disk_timeout=_DISK_TIMEOUT,
+        capability=config.capability,
+        gpus=MachineGpus(detectors_of_this_machine(lambda: import_module("pynvml")), timeout=_GPU_TIMEOUT),
+        cgroup=Cgroup(),
+    )
+    measured, machine = await hardware.measure(), hardware.machine()
+    directory = BackendDirectory(
+        installed=config.backends, system=config.system_backends, capability=measured.capability
+    )
+    installed = await asyncio.to_thread(directory.listing)
+    return NodeTraits(
+        capability=measured.capability,
+        platform=platform_of(machine.os, machine.architecture),
+        gpu_vendor=measured.gpus.vendor,
+        total_vram=measured.gpus.total_vram,
+        disk_free=None if measured.disk is None else measured.disk.available,
+        installed=frozenset(backend.name for backend in installed if not backend.is_meta),
+    )
+
 
 _LOOKS_AT_ONCE: Final = 8
 
@@ -39,12 +100,6 @@ _REASONS: Final = {
 
 UpgradeState = Literal["current", "outdated", "unknown", "unreachable"]
 LocalOutcome = Literal["installed", "upgraded", "unchanged", "of the system", "deleted", "absent", "rolled back"]
-
-
-class _MakeInstaller(Protocol):
-    async def __call__(
-        self, stack: AsyncExitStack, config: InstallingConfig, *, capability: str, clock: Clock
-    ) -> Installer: ...
 
 
 class LocalBackend(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,29 +149,16 @@ class LocalConfig:
     installing: InstallingConfig
 
 
-def listed(config: LocalConfig, capability: str) -> list[LocalBackend]:
-    """Return all backends including the system's. Read-only, so it needs no lock. Blocking."""
-    directory = _directory(config, capability)
-    return [_row(config.installing.backends, backend.name, directory) for backend in directory.listing()]
+async def list_local(config: LocalConfig) -> list[LocalBackend]:
+    """Return all backends including the system's. Read-only, so it needs no lock."""
+    directory = _directory(config, (await measure(config.machine)).capability)
+    return await asyncio.to_thread(lambda: [_row(backend.name, directory) for backend in directory.listing()])
 
 
 @asynccontextmanager
-async def open_local(config: LocalConfig) -> AsyncIterator["LocalBackends"]:
-    """Open the directory exclusively. Raise DataInUse when a worker uses it."""
-    async with _local(config, open_installer) as local:
-        yield local
-
-
-@asynccontextmanager
-async def look_at_local(config: LocalConfig) -> AsyncIterator["LocalBackends"]:
-    """Open without a lock, only for comparisons."""
-    async with _local(config, make_installer) as local:
-        yield local
-
-
-@asynccontextmanager
-async def _local(config: LocalConfig, make: _MakeInstaller) -> AsyncIterator["LocalBackends"]:
-    clock = SystemClock()
+async def open_local(config: LocalConfig, *, lock: bool = True) -> AsyncIterator["LocalBackends"]:
+    """Open the directory exclusively, or raise DataInUse when a worker uses it. Comparisons need no lock."""
+    make, clock = open_installer if lock else make_installer, SystemClock()
     async with AsyncExitStack() as stack:
         capability = (await measure(config.machine)).capability
         installer = await make(stack, config.installing, capability=capability, clock=clock)
@@ -139,8 +181,8 @@ class LocalBackends:
 
     async def install(self, order: InstallOrder, report: Report, *, force: bool) -> LocalChange:
         """Install a backend. An installed one stays unless `force` is set."""
-        if not force and order.backend and (there := await self._located(order.backend)) is not None:
-            return _changed(there.concrete, "of the system" if there.is_system else "unchanged")
+        if not force and order.backend and (located := await self._located(order.backend)) is not None:
+            return _changed(located.concrete, "of the system" if located.is_system else "unchanged")
         backend = await self._installer.find(order)
         place = self._directory.place(backend.metadata.name)
         if not force and (home := await asyncio.to_thread(self._directory.find, backend.key)) is not None:
@@ -185,23 +227,19 @@ class LocalBackends:
 
         async def compare(name: str) -> Newer:
             async with slots:
-                return await self._compare(name)
+                here = await asyncio.to_thread(read_metadata, self._directory.place(name))
+                try:
+                    offered = (await self._installer.find(_order_again(name, here))).metadata
+                    return compare_build(name, here, offered, await self._offered_digests(offered))
+                except CorralError as error:
+                    is_gone = isinstance(error, NoSuchBackend) and not isinstance(error, GalleryAway)
+                    state: UpgradeState = "unknown" if is_gone else "unreachable"
+                    return Newer(name=name, state=state, installed=here.version or here.digest, reason=error.message)
 
         names = await self.upgradeable()
         async with task_group() as group:
             looks = [group.create_task(compare(name), name=f"look at {name}") for name in names]
         return [look.result() for look in looks]
-
-    async def _compare(self, name: str) -> Newer:
-        here = await asyncio.to_thread(read_metadata, self._directory.place(name))
-        try:
-            offered = (await self._installer.find(_order_again(name, here))).metadata
-            digests = await self._offered_digests(offered)
-        except CorralError as error:
-            is_gone = isinstance(error, NoSuchBackend) and not isinstance(error, GalleryAway)
-            state: UpgradeState = "unknown" if is_gone else "unreachable"
-            return Newer(name=name, state=state, installed=here.version or here.digest, reason=error.message)
-        return compare_build(name, here, offered, digests)
 
     async def _offered_digests(self, offered: Metadata) -> tuple[str, ...]:
         """Return the digests that the source has now: a registry, or a layout on this machine. Raise ImageError if
@@ -216,8 +254,8 @@ class LocalBackends:
     async def _changeable(self, name: str, *, doing: str) -> Located:
         located = await self._located(name)
         if located is None:
-            there = ", ".join(await self.upgradeable()) or "none"
-            raise NotFound(f'backend "{name}": backend not found; installed here: {there}')
+            installed = ", ".join(await self.upgradeable()) or "none"
+            raise NotFound(f'backend "{name}": backend not found; installed here: {installed}')
         if located.is_system:
             raise Conflict(f'system backend "{name}" cannot be {doing}: it changes with the system')
         return located
@@ -252,13 +290,12 @@ def _directory(config: LocalConfig, capability: str) -> BackendDirectory:
     )
 
 
-def _row(folder: Path, name: str, directory: BackendDirectory) -> LocalBackend:
+def _row(name: str, directory: BackendDirectory) -> LocalBackend:
     located = directory.locate(name)
     if located is None or located.is_system:
         return LocalBackend(name=name, kind="system")
     place = located.meta or located.concrete
     metadata = read_metadata(place)
-    previous = switching.previous_of(place)
     return LocalBackend(
         name=name,
         kind="build" if located.meta is None else "meta",
@@ -270,7 +307,9 @@ def _row(folder: Path, name: str, directory: BackendDirectory) -> LocalBackend:
         digest=metadata.digest,
         platform_digest=metadata.corral.platform_digest if metadata.corral is not None else "",
         installed_at=metadata.installed_at,
-        previous_installed_at=read_metadata(previous).installed_at if switching.has_previous(place) else "",
+        previous_installed_at=read_metadata(switching.previous_of(place)).installed_at
+        if switching.has_previous(place)
+        else "",
     )
 
 

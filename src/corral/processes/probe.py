@@ -43,33 +43,14 @@ async def ask_socket(path: Path, request: str) -> ProbeAnswer | None:
         return None
 
 
-async def ask(host: str, port: int, path: str, headers: Mapping[str, str] | None = None) -> ProbeAnswer | None:
-    """Send a GET; None when there is no HTTP answer."""
-    return await _ask(host, port, path, headers or {}, tls=None)
-
-
-async def ask_behind_tls(host: str, port: int, path: str) -> ProbeAnswer | None:
-    """Send a GET over TLS to one of our children; None when there is no HTTP answer.
-
-    The certificate is not verified, because it need not name this address: send nothing secret.
-    """
-    return await _ask(host, port, path, {}, tls=_unchecked_tls())
-
-
-def _unchecked_tls() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-async def _ask(
-    host: str, port: int, path: str, headers: Mapping[str, str], *, tls: ssl.SSLContext | None
+async def ask(
+    host: str, port: int, path: str, headers: Mapping[str, str] | None = None, *, tls: ssl.SSLContext | None = None
 ) -> ProbeAnswer | None:
+    """Send a GET; None when there is no HTTP answer."""
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             streams = await asyncio.open_connection(host, port, ssl=tls)
-            return await _exchange(*streams, f"{host}:{port}", path, headers)
+            return await _exchange(*streams, f"{host}:{port}", path, headers or {})
     except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
         return None
 
@@ -92,22 +73,16 @@ async def _exchange(
     return ProbeAnswer(int(head.split(b" ", 2)[1]), body) if head.startswith(b"HTTP/") else ProbeAnswer(0, b"")
 
 
-async def until_ok(host: str, port: int, path: str) -> None:
-    """Poll until the server answers 200, with growing pauses."""
-    await _until_ok(lambda: ask(host, port, path))
+def unverified_tls() -> ssl.SSLContext:
+    """For probes of our own children: their certificate need not name this address, so send nothing secret."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
-async def until_ok_behind_tls(host: str, port: int, path: str) -> None:
-    """Poll over unverified TLS until the server answers 200."""
-    await _until_ok(lambda: ask_behind_tls(host, port, path))
-
-
-async def until_socket_ok(socket: Path, path: str) -> None:
-    """Poll a Unix socket until the server answers 200."""
-    await _until_ok(lambda: ask_socket(socket, path))
-
-
-async def _until_ok(look: Callable[[], Awaitable[ProbeAnswer | None]]) -> None:
+async def until_ok(look: Callable[[], Awaitable[ProbeAnswer | None]]) -> None:
+    """Ask until the answer has the status 200, with growing pauses."""
     pause = _FIRST_LOOK_SECONDS
     while True:
         answer = await look()

@@ -27,7 +27,6 @@ from corral.oci.errors import ImageError, PolicyInvalid, PullCancelled, TrustUna
 from corral.oci.orders import PullFailure, PullLine, PullOrder, PullReporter, PullResult, Scale
 from corral.oci.pull import Pull
 from corral.oci.signatures.formats import NothingAccepted, SignatureChecker
-from corral.oci.signatures.policy import Verification
 from corral.processes.exit_codes import ExitCode
 
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
@@ -54,14 +53,12 @@ def step_back(niceness: int) -> None:
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # batch: never preempts running processes
         psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)
-        _step_back_as_a_session(niceness)
+        if os.getsid(0) == os.getpid():  # else the session is not ours alone
+            _lower_session(niceness)
 
 
-def _step_back_as_a_session(niceness: int) -> None:
-    """Lower the session's priority: kernels with autogroups share CPUs among sessions first, and niceness counts only
-    within one."""
-    if os.getsid(0) != os.getpid():
-        return  # the session is not ours alone
+def _lower_session(niceness: int) -> None:
+    """Kernels with autogroups share CPUs among sessions first, and niceness counts only within one."""
     for _ in range(_AUTOGROUP_ATTEMPTS):
         try:
             _AUTOGROUP.write_text(str(niceness))
@@ -86,20 +83,17 @@ async def run_puller(order: PullOrder) -> ExitCode:
 
 
 async def _outcome(order: PullOrder, scale: Scale, stop: asyncio.Event) -> PullResult | PullFailure:
-    try:
-        pull = Pull(order, scale=scale, clock=SystemClock(), checker=checker_for(order))
-    except ImageError as error:
-        return _failure(error)
-    work = start_task(pull.run(), name="pull")
     stopping = start_task(stop.wait(), name="stop")
     try:
+        pull = Pull(order, scale=scale, clock=SystemClock(), checker=checker_for(order))
+        work = start_task(pull.run(), name="pull")
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             await end_tasks(work)
-            return _failure(PullCancelled())
+            raise PullCancelled
         return await work
     except ImageError as error:
-        return _failure(error)
+        return PullFailure(code=error.code, message=str(error), retryable=error.retryable)
     finally:
         await end_tasks(stopping)
 
@@ -110,26 +104,18 @@ def checker_for(order: PullOrder) -> SignatureChecker:
     if policy is None:
         return NothingAccepted()
     if policy.is_keyless:
-        return _keyless_checker(policy, order.trusted_root)
+        from corral.oci.signatures.keyless import KeylessChecker, TrustRootUnusable
+
+        try:
+            return KeylessChecker(policy, trusted_root=Path(order.trusted_root) if order.trusted_root else None)
+        except TrustRootUnusable as error:
+            raise TrustUnavailable(str(error)) from error
     from corral.oci.signatures.keyed import KeyChecker
 
     try:
         return KeyChecker(policy)
     except InvalidInput as error:
         raise PolicyInvalid(f"the gallery's {error}") from error
-
-
-def _keyless_checker(policy: Verification, trusted_root: str) -> SignatureChecker:
-    from corral.oci.signatures.keyless import KeylessChecker, TrustRootUnusable
-
-    try:
-        return KeylessChecker(policy, trusted_root=Path(trusted_root) if trusted_root else None)
-    except TrustRootUnusable as error:
-        raise TrustUnavailable(str(error)) from error
-
-
-def _failure(error: ImageError) -> PullFailure:
-    return PullFailure(code=error.code, message=str(error), retryable=error.retryable)
 
 
 def _tell(line: PullLine) -> None:

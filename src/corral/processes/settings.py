@@ -206,7 +206,12 @@ def gather(flags: Mapping[str, str], environment: Mapping[str, str] | None = Non
     variables = dict(os.environ if environment is None else environment)
     file = _config_file(flags, variables)
     sources = SettingSources(flags=flags, environment=variables, file=file)
-    sources.warnings.extend(_open_secrets(file))
+    if file.path is not None and file.path.stat().st_mode & 0o077:  # others may read it
+        settings = [setting for name in file.sections for setting in settings_of(section(name))]
+        secrets = [each.name for each in settings if each.secret and each.name in file.sections[each.section]]
+        if secrets:
+            problem = f"{file.path} holds {', '.join(secrets)} and may be read by others"
+            sources.warnings.append(f"{problem}; run: chmod 600 {file.path}")
     return sources
 
 
@@ -222,22 +227,6 @@ def _config_file(flags: Mapping[str, str], environment: Mapping[str, str]) -> Co
     except ValueError as error:
         raise SettingInvalid("config", f"{text!a} from {origin} cannot be used; allowed is a path") from error
     return read_config_file(path, SECTIONS, section, origin=origin)
-
-
-def _open_secrets(file: ConfigFile) -> list[str]:
-    """Return a warning if a file with secrets can be read by others."""
-    if file.path is None or not file.path.stat().st_mode & 0o077:
-        return []
-    secrets = [
-        setting.name
-        for name in SECTIONS
-        if name in file.sections
-        for setting in settings_of(section(name))
-        if setting.secret and setting.name in file.sections[name]
-    ]
-    if not secrets:
-        return []
-    return [f"{file.path} holds {', '.join(secrets)} and may be read by others; run: chmod 600 {file.path}"]
 
 
 def known_variables() -> set[str]:
@@ -275,16 +264,14 @@ def child_environment(
     """
     needless = variables_of(all_sections()) - variables_of([section(name) for name in needs])
     dropped = needless.union(_unknown_variables(sources.environment))
-    inherited = {**sources.environment, **_flags_as_variables(sources)}
-    return {**{name: value for name, value in inherited.items() if name not in dropped}, **(changes or {})}
-
-
-def _flags_as_variables(sources: SettingSources) -> dict[str, str]:
     settings = [setting for group in all_sections() for setting in settings_of(group)]
-    variables = {setting.env[0]: sources.flags[setting.flag] for setting in settings if setting.flag in sources.flags}
+    inherited = {
+        **sources.environment,
+        **{setting.env[0]: sources.flags[setting.flag] for setting in settings if setting.flag in sources.flags},
+    }
     if sources.file.path is not None:
-        variables[CONFIG_VARIABLE] = str(sources.file.path.absolute())
-    return variables
+        inherited[CONFIG_VARIABLE] = str(sources.file.path.absolute())
+    return {**{name: value for name, value in inherited.items() if name not in dropped}, **(changes or {})}
 
 
 def without_settings(environment: Mapping[str, str], group: str, names: frozenset[str]) -> dict[str, str]:

@@ -38,9 +38,6 @@ class ConfigFile:
     path: Path | None = None
     sections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
-    def origin(self, setting: Setting) -> str:
-        return f"{setting.name} in section [{setting.section}] of {self.path}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSources:
@@ -105,14 +102,19 @@ def _candidates(setting: Setting, sources: SettingSources) -> Iterator[_Candidat
     """Yield the values of all sources, by precedence."""
     if setting.flag in sources.flags:
         text = sources.flags[setting.flag]
-        _refuse_password(setting, text)
+        if setting.kind.holds_password is not None and setting.kind.holds_password(text):
+            raise SettingInvalid(
+                setting.name,
+                f"the flag {setting.flag} carries a password, which others on this machine could read in the process "
+                f"list; set the environment variable {setting.env[0]} or write it into a file for {CONFIG_FLAG}",
+            )
         yield _Candidate(text, f"the flag {setting.flag}")
     for name in setting.env:
         if text := sources.environment.get(name, ""):
             yield _Candidate(text, f"the environment variable {name}", forgiving=name in setting.forgiving_env)
     section = sources.file.sections.get(setting.section, {})
     if setting.name in section:
-        yield _Candidate(section[setting.name], sources.file.origin(setting))
+        yield _Candidate(section[setting.name], f"{setting.name} in section [{setting.section}] of {sources.file.path}")
 
 
 def _read(setting: Setting, candidate: _Candidate) -> object:
@@ -126,8 +128,10 @@ def _read(setting: Setting, candidate: _Candidate) -> object:
             return kind.read_tables(raw)
         return kind.read(_as_text(raw))
     except ValueError:
+        value = "the value" if setting.secret else f'"{_shown(setting, raw)}"'
+        problem = f"{value} from {candidate.origin} cannot be used; allowed is {kind.allowed}"
         # No cause: it may contain the value of a secret.
-        raise _refusal(setting, raw, candidate.origin) from None
+        raise SettingInvalid(setting.name, problem) from None
 
 
 def _as_text(raw: object) -> str:
@@ -143,37 +147,18 @@ def _as_text(raw: object) -> str:
     raise ValueError
 
 
-def _refusal(setting: Setting, raw: object, origin: str) -> SettingInvalid:
-    """Return the error for an invalid value."""
-    value = "the value" if setting.secret else f'"{_shown(setting, raw)}"'
-    return SettingInvalid(setting.name, f"{value} from {origin} cannot be used; allowed is {setting.kind.allowed}")
-
-
 def _shown(setting: Setting, raw: object) -> str:
-    return printable(setting.kind.shown(raw if isinstance(raw, str) else _briefly(raw)))
+    try:
+        text = str(raw).lower() if isinstance(raw, bool) else str(raw)
+    except ValueError:  # too many digits for Python to print
+        text = "a huge number"
+    return printable(setting.kind.shown(text))
 
 
 def printable(text: str) -> str:
     """Return the text for a message: on one line, and shortened."""
     plain = text if text.isprintable() else ascii(text)[1:-1]
     return plain if len(plain) <= _MAX_SHOWN else plain[:_MAX_SHOWN] + "…"
-
-
-def _briefly(raw: object) -> str:
-    try:
-        return str(raw).lower() if isinstance(raw, bool) else str(raw)
-    except ValueError:  # too many digits for Python to print
-        return "a huge number"
-
-
-def _refuse_password(setting: Setting, text: str) -> None:
-    holds_password = setting.kind.holds_password
-    if holds_password is not None and holds_password(text):
-        raise SettingInvalid(
-            setting.name,
-            f"the flag {setting.flag} carries a password, which others on this machine could read in the process list; "
-            f"set the environment variable {setting.env[0]} or write it into a file for {CONFIG_FLAG}",
-        )
 
 
 def _default(setting: Setting, reading: _Reading) -> object:

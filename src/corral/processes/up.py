@@ -23,14 +23,14 @@ from corral.base.private_files import held, make_private_directory
 from corral.base.tasks import run_services, stop_on_signals, task_group
 from corral.bus.server import NatsServer
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.processes.children import FINAL, Child, Children, start_patiently
+from corral.processes.children import FINAL, FINAL_BUT_IN_USE, Child, Children, start_patiently
+from corral.processes.configs import server_tls
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 from corral.processes.first_model import NAME, first_model_of, give_first_model
 from corral.processes.probe import http_url, take_port
 from corral.processes.settings import SECTIONS, WORKER_NEEDS, UpSettings, child_environment, without_settings
 from corral.processes.settings_sources import SettingSources
-from corral.processes.tls import server_tls
-from corral.processes.up_children import UpFrontend, UpWorker, WorkerPorts, worker_environment
+from corral.processes.up_children import NATS_SETTINGS, UpFrontend, UpWorker, WorkerPorts, worker_environment
 from corral.processes.up_file import UpFile, UpKeys, UpPids, remove_up_file, write_up_file
 from corral.worker.files.keys import refuse_private
 
@@ -41,20 +41,7 @@ LOOK_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 5.0
 """After this time the user is told what we are waiting for."""
 _ATTEMPTS: Final = 3
-_FINAL_FOR_WORKERS: Final = FINAL - {ExitCode.IN_USE}
-"""Without "in use": a taken port is replaced at the next start."""
-_DECIDED_FOR_FRONTEND: Final = frozenset(
-    {
-        "nats_url",
-        "nats_jwt",
-        "nats_seed",
-        "nats_account_seed",
-        "nats_worker_jwt_ttl",
-        "nats_tls_ca",
-        "nats_tls_cert",
-        "nats_tls_key",
-    }
-)
+_DECIDED_FOR_FRONTEND: Final = frozenset({*NATS_SETTINGS, "nats_account_seed", "nats_worker_jwt_ttl"})
 """NATS settings of the environment, which are meant for another server than the embedded one."""
 _LOCK: Final = "up.lock"
 LOGS: Final = "logs"
@@ -122,7 +109,6 @@ class Up:
         self._words = words
         self._began = began
         self._is_ready = False
-        self._has_first_model = False
         self._pids: dict[str, int] = {}
         self._nats = NatsServer(
             settings.data / "nats", host=settings.nats_host, port=settings.nats_port, port_setting="--nats-port"
@@ -131,7 +117,9 @@ class Up:
         self._models = make_private_directory(settings.models).absolute()
         self._trusted_token = new_secret()
         self._has_tls = server_tls(settings.tls_cert, settings.tls_key) is not None
-        _refuse_hidden_tls(sources)
+        if "tls_cert" in sources.file.sections.get("frontend", {}):
+            problem = f"`corral up` takes it from section [up] of {sources.file.path}, not from [frontend]"
+            raise SettingInvalid("tls_cert", problem)
         port = take_port(settings.host, settings.port)
         self._public_url = http_url(settings.host, port, "https" if self._has_tls else "http")
         self._public_port = port
@@ -153,31 +141,26 @@ class Up:
 
     def _child_environment(self, needs: Sequence[str] = SECTIONS) -> dict[str, str]:
         changes = {"CORRAL_LOG_DIRECTORY": str(self._log_directory)}
-        return {
-            **_gallery_of(self._settings.provisions),
-            **child_environment(self._sources, changes, needs=needs),
-        }
+        index = self._settings.provisions / "backends" / "index.yaml"  # lists images of Corral's own backends
+        gallery = {"CORRAL_BUILTIN_GALLERY": str(index)} if index.exists() else {}
+        return {**gallery, **child_environment(self._sources, changes, needs=needs)}
 
     def _frontend_environment(self) -> Mapping[str, str]:
         """Return the frontend's environment. Called after NATS runs, because its port may change until then."""
+        tls = {
+            "CORRAL_TLS_CERT": str(self._settings.tls_cert),
+            "CORRAL_TLS_KEY": str(self._settings.tls_key),
+            "CORRAL_PLAIN_PORT": str(self._frontend.port),
+        }
         return {
             **without_settings(self._child_environment(), "frontend", _DECIDED_FOR_FRONTEND),
             "CORRAL_HOST": self._settings.host,
             "CORRAL_PORT": str(self._public_port),
-            **self._tls_environment(),
+            **(tls if self._has_tls else {}),
             "CORRAL_DATA": str(self._settings.data),
             "CORRAL_MODELS_PATH": str(self._models),
             "CORRAL_NATS_URL": self._nats.frontend_url,
             "CORRAL_TRUSTED_REGISTRATION_TOKEN": self._trusted_token,
-        }
-
-    def _tls_environment(self) -> Mapping[str, str]:
-        if not self._has_tls:
-            return {}
-        return {
-            "CORRAL_TLS_CERT": str(self._settings.tls_cert),
-            "CORRAL_TLS_KEY": str(self._settings.tls_key),
-            "CORRAL_PLAIN_PORT": str(self._frontend.port),
         }
 
     def _worker_environment(self) -> Mapping[str, str]:
@@ -206,47 +189,57 @@ class Up:
                     cause = sole_cause(group)
                     if not isinstance(cause, ChildFailed):
                         raise cause from group
-                    return _exit_code_after(cause)
+                    # The children have logged their reasons; this says which one it was.
+                    log.error("%s", cause, extra={"event": "up.failed"})  # noqa: TRY400 - they have the tracebacks
+                    code = cause.fields.get("exit_code")
+                    is_ours = cause.fields.get("child") != "nats-server"
+                    return code if is_ours and isinstance(code, int) and code > 0 else exit_code_of(cause)
                 finally:
-                    self._withdraw()
+                    self._is_ready = False
+                    remove_up_file(self._settings.data)
         return ExitCode.OK
 
     async def _keep(self, children: Children) -> None:
         weights = self._settings.first_model or first_model_of(self._settings.provisions)
-        self._has_first_model = await asyncio.to_thread(give_first_model, self._models, weights)
-        await self._start_nats(children)
-        async with task_group() as starts:
-            starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
-            if self._workers:
-                workers = [worker.child for worker in self._workers]
-                starts.create_task(self._start(children, *workers, final=_FINAL_FOR_WORKERS), name="start the workers")
-            starts.create_task(self._until_ready(), name="wait for the fleet")
-        self._is_ready = True
-        self._publish()
-        self._tell_ready()
-        await children.run()
-
-    async def _start_nats(self, children: Children) -> None:
-        """Start NATS; choose another port if a program took it between our check and the server's start."""
+        has_first_model = await asyncio.to_thread(give_first_model, self._models, weights)
         for attempt in range(1, _ATTEMPTS + 1):
             self._nats.prepare()
             try:
                 await children.start(self._nats.child)
-            except ChildFailed:
+                break
+            except ChildFailed:  # a program may have taken the port between our check and the server's start
                 if attempt == _ATTEMPTS:
                     raise
-            else:
-                return
+        async with task_group() as starts:
+            starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
+            if self._workers:
+                workers = [worker.child for worker in self._workers]
+                starts.create_task(self._start(children, *workers, final=FINAL_BUT_IN_USE), name="start the workers")
+            starts.create_task(self._until_ready(), name="wait for the fleet")
+        self._is_ready = True
+        self._publish()
+        keys = self._frontend.credentials()
+        if keys is not None and keys != self._known_keys:
+            self._words.new_keys(keys, self._frontend.credentials_file)
+        fleet = ReadyFleet(
+            url=self._public_url,
+            healthy=len(self._workers),
+            seconds=time.monotonic() - self._began,
+            model=NAME if has_first_model and self._workers else None,
+            logs=self._log_directory,
+        )
+        self._words.ready(fleet)
+        await children.run()
 
     async def _start(self, children: Children, *group: Child, final: frozenset[int] = FINAL) -> None:
         await start_patiently(children, *group, clock=SystemClock(), attempts=_ATTEMPTS, final=final)
 
     async def _until_ready(self) -> None:
-        last_told = time.monotonic()
+        last_message = time.monotonic()
         while reasons := await self._missing():
-            if time.monotonic() - last_told >= PATIENCE_SECONDS:
+            if time.monotonic() - last_message >= PATIENCE_SECONDS:
                 self._words.waiting(reasons)
-                last_told = time.monotonic()
+                last_message = time.monotonic()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _missing(self) -> list[str]:
@@ -290,40 +283,6 @@ class Up:
         except PathNotUsable as error:
             log.warning("up.json is out of date: %s", error, extra={"event": "up.not_written"})
 
-    def _withdraw(self) -> None:
-        """Remove `up.json`: the fleet is not ready any more."""
-        self._is_ready = False
-        remove_up_file(self._settings.data)
-
-    def _tell_ready(self) -> None:
-        keys = self._frontend.credentials()
-        if keys is not None and keys != self._known_keys:
-            self._words.new_keys(keys, self._frontend.credentials_file)
-        seconds = time.monotonic() - self._began
-        model = NAME if self._has_first_model and self._workers else None
-        self._words.ready(
-            ReadyFleet(
-                url=self._public_url,
-                healthy=len(self._workers),
-                seconds=seconds,
-                model=model,
-                logs=self._log_directory,
-            )
-        )
-
-
-def _gallery_of(provisions: Path) -> Mapping[str, str]:
-    """Return the setting by which children find the images of Corral's own backends, if there are any."""
-    index = provisions / "backends" / "index.yaml"
-    return {"CORRAL_BUILTIN_GALLERY": str(index)} if index.exists() else {}
-
-
-def _refuse_hidden_tls(sources: SettingSources) -> None:
-    """Refuse TLS settings of the frontend that `corral up` does not expect."""
-    if "tls_cert" in sources.file.sections.get("frontend", {}):
-        problem = f"`corral up` takes it from section [up] of {sources.file.path}, not from [frontend]"
-        raise SettingInvalid("tls_cert", problem)
-
 
 async def _why_not(worker: UpWorker, status: str | None) -> str:
     """Return why a worker is not ready; empty if it is. Asks the worker too: the node list may show its last run."""
@@ -335,11 +294,3 @@ async def _why_not(worker: UpWorker, status: str | None) -> str:
     if status != NodeStatus.HEALTHY:
         return f"{worker.name}, whose status is {status or 'unknown'}"
     return ""
-
-
-def _exit_code_after(error: ChildFailed) -> int:
-    """Return the exit code. The children have logged their reasons; log which one it was."""
-    log.error("%s", error, extra={"event": "up.failed"})
-    code = error.fields.get("exit_code")
-    is_ours = error.fields.get("child") != "nats-server"
-    return code if is_ours and isinstance(code, int) and code > 0 else exit_code_of(error)

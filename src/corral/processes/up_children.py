@@ -16,8 +16,7 @@ from corral.base.private_files import read_private, write_private
 from corral.base.processes import ChildCommand
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.config import CREDENTIALS_FILE
-from corral.processes.children import Child, own_command
-from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode
+from corral.processes.children import FINAL_BUT_IN_USE, Child, own_command
 from corral.processes.launcher import CONTROL, GATEWAY
 from corral.processes.probe import ProbeAnswer, ask, dialled, http_url, is_free, until_ok
 from corral.processes.settings import without_settings
@@ -61,10 +60,10 @@ class UpFrontend:
         return Child(
             name="frontend",
             command=self._command,
-            ready=self._until_it_serves,
+            ready=lambda: until_ok(lambda: ask(self._host, self.port, "/healthz")),
             ready_within=FRONTEND_READY_WITHIN,
             stop_grace=FRONTEND_GRACE,
-            final_exit_codes=frozenset(NOT_WORTH_A_RESTART - {ExitCode.IN_USE}),
+            final_exit_codes=FINAL_BUT_IN_USE,
         )
 
     def credentials(self) -> UpKeys | None:
@@ -107,9 +106,6 @@ class UpFrontend:
         environment = {**self._environment(), "CORRAL_CREDENTIALS_FILE": str(self.credentials_file)}
         return ChildCommand(argv=argv, env=environment, handed_over=[writer])
 
-    async def _until_it_serves(self) -> None:
-        await until_ok(self._host, self.port, "/healthz")
-
     def _read_report(self) -> None:
         """Read the reported pids. They are a few short lines, which a pipe transfers atomically."""
         if self._reports is None:
@@ -140,16 +136,12 @@ DRAIN: Final = "2s"
 """Short, so that Ctrl-C on a laptop does not take half a minute."""
 RETRY: Final = "200ms"
 """Short, because the frontend starts at the same time and needs about a second."""
+NATS_SETTINGS: Final = ("nats_url", "nats_jwt", "nats_seed", "nats_tls_ca", "nats_tls_cert", "nats_tls_key")
 _DECIDED: Final = frozenset(
     {
+        *NATS_SETTINGS,
         "register_to",
         "registration_token",
-        "nats_url",
-        "nats_jwt",
-        "nats_seed",
-        "nats_tls_ca",
-        "nats_tls_cert",
-        "nats_tls_key",
         "name",
         "data",
         "backends",
@@ -245,10 +237,10 @@ class UpWorker:
         return Child(
             name=self.name,
             command=self._command,
-            ready=self._until_it_serves,
+            ready=lambda: until_ok(lambda: ask(HOST, self._base_port - 1, "/healthz")),
             ready_within=WORKER_READY_WITHIN,
             stop_grace=WORKER_GRACE,
-            final_exit_codes=frozenset(NOT_WORTH_A_RESTART - {ExitCode.IN_USE}),
+            final_exit_codes=FINAL_BUT_IN_USE,
         )
 
     async def readiness(self) -> ProbeAnswer | None:
@@ -268,9 +260,6 @@ class UpWorker:
             "CORRAL_MAX_PORT": str(base + STEP - 3),
         }
         return ChildCommand(argv=own_command("worker"), env={**self._environment(), **own})
-
-    async def _until_it_serves(self) -> None:
-        await until_ok(HOST, self._base_port - 1, "/healthz")
 
 
 def worker_environment(environment: Mapping[str, str], decided: Mapping[str, str]) -> dict[str, str]:

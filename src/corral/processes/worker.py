@@ -10,10 +10,8 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
-import aiohttp
 import uvloop
 
 from corral import __version__
@@ -21,7 +19,6 @@ from corral.base.clock import Clock, SystemClock
 from corral.base.errors import CorralError, PeerRefused
 from corral.base.http_client import open_session
 from corral.base.ids import Incarnation, new_incarnation
-from corral.base.logs import LogOutput
 from corral.base.private_files import held, make_private_directory
 from corral.base.processes import ChildCommand
 from corral.base.tasks import running, stop_on_signals
@@ -73,13 +70,13 @@ LOCK_FILE: Final = "worker.lock"
 
 def main(config: WorkerConfig) -> ExitCode:
     """Run one worker to its end. The first SIGTERM or SIGINT makes it leave in order, the second at once."""
-    return uvloop.run(_run_until_signalled(config))
 
+    async def run_until_signalled() -> ExitCode:
+        stop, hurry = asyncio.Event(), asyncio.Event()
+        with stop_on_signals(stop, hurry=hurry.set):
+            return await run_worker(config, stop, hurry=hurry)
 
-async def _run_until_signalled(config: WorkerConfig) -> ExitCode:
-    stop, hurry = asyncio.Event(), asyncio.Event()
-    with stop_on_signals(stop, hurry=hurry.set):
-        return await run_worker(config, stop, hurry=hurry)
+    return uvloop.run(run_until_signalled())
 
 
 async def run_worker(
@@ -88,10 +85,11 @@ async def run_worker(
     """Run one worker until `stop` is set or a final error; log the reason and return the exit code."""
     try:
         await _live(config, stop, hurry or asyncio.Event(), clock or SystemClock())
-    except CorralError as error:
-        return _end_with(error)
-    except ExceptionGroup as group:
-        return _end_with(sole_cause(group))
+    except (CorralError, ExceptionGroup) as failure:
+        error = sole_cause(failure) if isinstance(failure, ExceptionGroup) else failure
+        log.error("%s", error, extra={"event": "worker.failed", "code": error.code})  # noqa: TRY400 - it says it all
+        code = exit_code_of(error)
+        return ExitCode.UNAVAILABLE if isinstance(error, PeerRefused) and code is ExitCode.FAILED else code
     log.info("worker ended", extra={"event": "worker.ended"})
     return ExitCode.OK
 
@@ -106,31 +104,30 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
     async with AsyncExitStack() as stack:
         stack.enter_context(_data_held(config.data_path))
         remembered = identity.remembered()
-        profile = _profile(config, places, _hello(config, identity.secret(), incarnation), remembered)
+        profile = _profile(config, places, identity.secret(), incarnation, was_admitted=remembered is not None)
         hardware = _hardware(config)
         _introduce(profile, hardware.machine(), remembered)
         user = NatsUser(clock, backoff=config.nats_user_retry, is_wanted=not names_user(config.bus))
         bus = NatsBus(config.bus, name=f"corral worker {profile.name}", credentials=user.provider)
         user.follow(bus)
-        readiness = WorkerReadiness(presence, bus)
         logs = BackendLogs(clock)
-        files = await stack.enter_async_context(_files(config))
-        routes = (files.routes, LogRoutes(logs))
+        file_server = FileServing(config.files, models=config.models_path, clock=SystemClock())  # files have its times
+        files = await stack.enter_async_context(file_server)
         http = await stack.enter_async_context(
             HttpServer(
                 address=places.http_bind,
-                readiness=readiness,
+                readiness=WorkerReadiness(presence, bus),
                 # The shared token is used only with a frontend that supports no other: LocalAI's.
                 bearers=lambda: (profile.hello.secret, presence.bearer),
-                routes=routes,
+                routes=(files.routes, LogRoutes(logs)),
                 is_open=lambda: not profile.token and presence.is_with_localai,
             )
         )
         await stack.enter_async_context(bus)
         given = Surrounding(config=config, places=places, presence=presence, bus=bus, clock=clock, logs=logs)
         backends = await open_backends(stack, given, capability=(await hardware.measure()).capability)
-        session = await stack.enter_async_context(_session(config))
-        frontend = FrontendClient(session, config.frontend.urls)
+        session = open_session(timeout=config.frontend.timeout, connect_timeout=config.frontend.connect_timeout)
+        frontend = FrontendClient(await stack.enter_async_context(session), config.frontend.urls)
         membership = Membership(
             registrar=_registrar(config, frontend, profile, hardware, clock),
             subscriptions=NodeSubscriptions(
@@ -163,8 +160,10 @@ def _data_held(path: Path) -> AbstractContextManager[None]:
     return held(path / LOCK_FILE, f"another worker uses the data directory {path}; give each worker its own")
 
 
-def _hello(config: WorkerConfig, secret: str, incarnation: Incarnation) -> CorralHello:
-    return CorralHello(
+def _profile(
+    config: WorkerConfig, places: addresses.Addresses, secret: str, incarnation: Incarnation, *, was_admitted: bool
+) -> Profile:
+    hello = CorralHello(
         version=__version__,
         features=list(FEATURES),
         secret=secret,
@@ -173,11 +172,6 @@ def _hello(config: WorkerConfig, secret: str, incarnation: Incarnation) -> Corra
         platform=str(this_platform()),
         one_disk=on_one_disk(config.models_path, config.backends_path),
     )
-
-
-def _profile(
-    config: WorkerConfig, places: addresses.Addresses, hello: CorralHello, remembered: Memory | None
-) -> Profile:
     return Profile(
         name=node_name(config.node.name, hostname=socket.gethostname(), pid=os.getpid()),
         addresses=places,
@@ -186,12 +180,8 @@ def _profile(
         labels=config.node.labels,
         max_replicas_per_model=config.node.max_replicas_per_model,
         vram_budget=config.node.vram_budget,
-        was_admitted=remembered is not None,
+        was_admitted=was_admitted,
     )
-
-
-def _session(config: WorkerConfig) -> aiohttp.ClientSession:
-    return open_session(timeout=config.frontend.timeout, connect_timeout=config.frontend.connect_timeout)
 
 
 def _hardware(config: WorkerConfig) -> Hardware:
@@ -199,14 +189,10 @@ def _hardware(config: WorkerConfig) -> Hardware:
         models_path=config.models_path,
         disk_timeout=config.disk_timeout,
         capability=CapabilityRule(forced=config.node.capability, run_file=config.node.capability_run_file),
-        gpus=MachineGpus(detectors_of_this_machine(_load_nvml), timeout=config.gpu_timeout),
+        # NVML is imported only on machines with NVIDIA GPUs.
+        gpus=MachineGpus(detectors_of_this_machine(lambda: import_module("pynvml")), timeout=config.gpu_timeout),
         cgroup=Cgroup(),
     )
-
-
-def _load_nvml() -> ModuleType:
-    """Import NVML, which only machines with NVIDIA GPUs need."""
-    return import_module("pynvml")
 
 
 def _registrar(
@@ -220,11 +206,6 @@ def _registrar(
         backoff=config.frontend.backoff,
         token_attempts=config.frontend.token_attempts,
     )
-
-
-def _files(config: WorkerConfig) -> FileServing:
-    """Build the file server. It always uses the machine's clock, because files carry its times."""
-    return FileServing(config.files, models=config.models_path, clock=SystemClock())
 
 
 def _object_handlers(config: WorkerConfig, clock: Clock, stack: AsyncExitStack) -> Mapping[Subject, Handler]:
@@ -277,12 +258,6 @@ def _introduce(profile: Profile, machine: Machine, last: Memory | None) -> None:
         )
 
 
-def _end_with(error: CorralError) -> ExitCode:
-    log.error("%s", error, extra={"event": "worker.failed", "code": error.code})
-    code = exit_code_of(error)
-    return ExitCode.UNAVAILABLE if isinstance(error, PeerRefused) and code is ExitCode.FAILED else code
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surrounding:
     """What the backend part needs from the rest of the worker."""
@@ -312,10 +287,19 @@ class BackendPart:
 async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability: str) -> BackendPart:
     """Build the parts in dependency order."""
     config, clock = given.config, given.clock
-    ports = _ports(given.places, clock)
-    adapters = await stack.enter_async_context(_adapters(config, given.places, ports, clock))
+    places = given.places
+    # One range of ports for backends, their own HTTP ports and the adapter.
+    ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
+    ports = Ports(ranges, clock=clock, is_free=lambda port: can_listen(places.backend_bind, port))
+    adapters = await stack.enter_async_context(_adapters(config, places, ports, clock))
     supervisor = await stack.enter_async_context(_supervisor(given, ports))
-    installer = await open_installer(stack, _installing(config), capability=capability, clock=clock)
+    installing = InstallingConfig(
+        backends=config.backends_path,
+        galleries=config.galleries,
+        images=config.images,
+        system=config.system_backends,
+    )
+    installer = await open_installer(stack, installing, capability=capability, clock=clock)
     unused = UnusedProcesses(supervisor.end, clock=clock, after=config.supervision.unused_after)
     await stack.enter_async_context(running(unused.run(), name="unused processes"))
     backends = Backends(
@@ -330,50 +314,28 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
     reports = InstallReports(given.bus, clock)
     inventory = InventoryReports(backends.listing, given.bus, given.presence)
     await stack.enter_async_context(running(inventory.run(), name="inventory"))
-    of_backends = BackendHandlers(backends, reports=reports, changed=inventory.ring, advertised=given.places.advertise)
+    of_backends = BackendHandlers(backends, reports=reports, changed=inventory.ring, advertised=places.advertise)
     models = WorkerModels(supervisor, connect=_connect, free_within=config.supervision.free_within)
-    of_models = ModelHandlers(models, _model_files(config))
+    # The cache of object storage holds model files too; LocalAI's worker omits it.
+    cached = () if config.storage is None else ObjectPlaces.beside(config.models_path).cached_models
+    of_models = ModelHandlers(models, ModelFiles(config.models_path, *cached))
     handlers = {**of_backends.table(), **of_models.table()}
     calls = BackendConnections(lambda: {launch.port for launch in supervisor.running()})
     return BackendPart(supervisor=supervisor, installer=installer, calls=calls, inventory=inventory, handlers=handlers)
 
 
-def _installing(config: WorkerConfig) -> InstallingConfig:
-    return InstallingConfig(
-        backends=config.backends_path,
-        galleries=config.galleries,
-        images=config.images,
-        system=config.system_backends,
-    )
-
-
-def _model_files(config: WorkerConfig) -> ModelFiles:
-    """Return the directories of model files, including the cache of object storage, which LocalAI's worker omits."""
-    cached = () if config.storage is None else ObjectPlaces.beside(config.models_path).cached_models
-    return ModelFiles(config.models_path, *cached)
-
-
-def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
-    """Return one range of ports for backends, their own HTTP ports and the adapter."""
-    ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
-    return Ports(ranges, clock=clock, is_free=lambda port: can_listen(places.backend_bind, port))
-
-
 def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
     def command(descriptor: int, place: addresses.HostPort) -> ChildCommand:
         words = ["--orders", str(descriptor), "--listen", str(place), "--log-name", f"{config.log_name}-adapter"]
-        argv = [sys.executable, "-P", "-m", "corral.processes.adapter", *words, *_log_words(config.logs)]
+        words += ["--log-format", config.logs.format]  # it logs where its worker does
+        if config.logs.directory is not None:
+            words += ["--log-directory", str(config.logs.directory)]
+        if config.logs.is_verbose:
+            words.append("--verbose")
+        argv = [sys.executable, "-P", "-m", "corral.processes.adapter", *words]
         return ChildCommand(argv=argv, env=config.backend_environment, handed_over=[descriptor])
 
     return Adapters(bind_host=places.backend_bind, command=command, ports=ports, clock=clock, config=config.adapter)
-
-
-def _log_words(output: LogOutput) -> list[str]:
-    """Return the arguments that make an adapter log where its worker does."""
-    words = ["--log-format", output.format]
-    if output.directory is not None:
-        words += ["--log-directory", str(output.directory)]
-    return [*words, "--verbose"] if output.is_verbose else words
 
 
 def _supervisor(given: Surrounding, ports: Ports) -> Supervisor:

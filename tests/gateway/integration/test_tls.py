@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
+from corral.processes.configs import client_tls, server_tls
 from corral.processes.gateway import open_gateway
-from corral.processes.tls import client_tls, server_tls
 from corral.wire.view import ViewChange
 from tests.kit.certificates import Authority
 from tests.kit.engine import GuidedStream

@@ -6,9 +6,9 @@ import pytest
 
 from corral.base.errors import SettingInvalid
 from corral.galleries.config import GalleriesConfig
+from corral.processes.local_backends import machine_config
 from corral.processes.settings import gather
 from corral.processes.settings_sources import resolve
-from corral.processes.this_machine import machine_config
 
 LIST = '[{"name": "mine", "url": "https://example.org/i.yaml", "mirrors": ["file:///srv/i.yaml"]}]'
 

@@ -11,11 +11,9 @@ from cryptography.hazmat.primitives import serialization
 from corral.base.errors import SettingInvalid
 from corral.frontend.config import ControlConfig
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
-from corral.processes.configs import control_config
-from corral.processes.gateway import gateway_config
+from corral.processes.configs import client_tls, control_config, gateway_config, server_tls
 from corral.processes.settings import gather
 from corral.processes.settings_sources import resolve
-from corral.processes.tls import client_tls, server_tls
 from tests.kit.certificates import Authority
 
 GATEWAY = {"HOME": "/home/someone", "CORRAL_CONTROL_URL": "http://frontend:8080", "CORRAL_GATEWAY_KEY": "key"}

@@ -25,7 +25,7 @@ def test_how_images_are_fetched() -> None:
         "CORRAL_KEEP_LAYERS": "true",
         "DOCKER_AUTH_CONFIG": auths,
     }
-    config = images_config(resolve(ImagesConfig, gather({}, images)), images)
+    config = images_config(gather({}, images))
 
     assert [credential.place for credential in config.credentials] == ["quay.io"]
     assert Path("/home/someone/.docker/config.json") in config.auth_files
@@ -44,8 +44,8 @@ def test_how_images_are_fetched() -> None:
 def test_what_is_asked_of_images(name: str, tmp_path: Path) -> None:
     (tmp_path / "root.json").write_text("{}")
     environment = {name: "true", "CORRAL_TRUSTED_ROOT_FILE": str(tmp_path / "root.json")}
-    config = images_config(resolve(ImagesConfig, gather({}, environment)), environment)
-    without = images_config(resolve(ImagesConfig, gather({}, {})), {})
+    config = images_config(gather({}, environment))
+    without = images_config(gather({}, {}))
 
     assert (config.require_integrity, config.trusted_root) == (True, tmp_path / "root.json")
     assert (without.require_integrity, without.trusted_root) == (False, None)
@@ -64,7 +64,7 @@ def test_the_password_of_a_signing_key_is_not_handed_on() -> None:
 def test_a_file_with_logins_stands_for_the_usual_places(tmp_path: Path) -> None:
     (tmp_path / "auth.json").write_text("{}")
     environment = {"CORRAL_REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
-    config = images_config(resolve(ImagesConfig, gather({}, environment)), environment)
+    config = images_config(gather({}, environment))
 
     assert config.auth_files == (tmp_path / "auth.json",)
 

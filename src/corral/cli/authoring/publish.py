@@ -29,12 +29,10 @@ def registry_options(function: F) -> F:
 
 def images() -> "ImagesConfig":
     """The running command's settings for registries."""
-    from corral.oci.config import ImagesConfig
     from corral.processes.configs import images_config
-    from corral.processes.settings_sources import resolve
 
     given = sources()
-    config = images_config(resolve(ImagesConfig, given), given.environment)
+    config = images_config(given)
     warn(given.warnings)
     return config
 

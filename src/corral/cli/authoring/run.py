@@ -37,8 +37,8 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
     from datetime import timedelta
 
     from corral.processes.backend_run import RunWish, find_backend, run_backend
+    from corral.processes.local_backends import machine_config
     from corral.processes.settings import backend_environment
-    from corral.processes.this_machine import machine_config
 
     given = sources()
     home = find_backend(backend, machine_config(given))

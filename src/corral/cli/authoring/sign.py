@@ -115,12 +115,10 @@ def _signed(reference: "Reference", key: "SigningKey", annotations: dict[str, st
 
     from corral.base.clock import SystemClock
     from corral.imaging.signing import sign_image
-    from corral.oci.config import ImagesConfig
     from corral.processes.configs import images_config
-    from corral.processes.settings_sources import resolve
 
     given = sources()
-    config = images_config(resolve(ImagesConfig, given), given.environment)
+    config = images_config(given)
     signed = asyncio.run(sign_image(reference, key, config=config, clock=SystemClock(), annotations=annotations))
     warn(given.warnings)
     return signed

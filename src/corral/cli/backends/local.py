@@ -1,7 +1,7 @@
 """`corral worker backends`: the backends of this machine, without a frontend."""
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,10 +18,13 @@ from corral.cli.output import (
     print_json,
     print_table,
     printable,
+    quiet,
 )
 from corral.cli.units import age, short_digest
+from corral.processes.configs import images_config
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import MACHINE_SETTINGS
+from corral.processes.settings_sources import resolve
 
 if TYPE_CHECKING:
     from corral.processes.local_backends import LocalBackend, LocalBackends, LocalChange, LocalConfig, Newer
@@ -60,12 +63,20 @@ def backends() -> None:
 @_on_this_machine
 def list_backends(as_json: bool) -> None:
     """List the backends of this machine, also while its worker runs."""
-    from corral.processes.local_backends import listed
+    from corral.processes.local_backends import list_local
 
-    config = _config()
-    rows = _run(lambda: _list_with(config, listed))
+    config, now = _config(), datetime.now(UTC)
+    columns: Sequence[Column[LocalBackend]] = (
+        Column(title="NAME", cell=lambda backend: plain(backend.name)),
+        Column(title="KIND", cell=lambda backend: backend.kind),
+        Column(title="VERSION", cell=lambda backend: plain(backend.version or backend.build or "–")),
+        Column(title="INSTALLED", cell=lambda backend: age(backend.installed_at, now)),
+        Column(title="BEFORE", cell=lambda backend: age(backend.previous_installed_at, now), least_width=90),
+        Column(title="DIGEST", cell=lambda backend: plain(short_digest(backend.digest) or "–"), least_width=110),
+        Column(title="FROM", cell=lambda backend: plain(backend.uri or backend.gallery or "–"), least_width=130),
+    )
     nothing = f"There is no backend in {config.installing.backends}."
-    print_table(rows, _columns(), nothing=nothing, as_json=as_json)
+    print_table(_run(list_local(config)), columns, nothing=nothing, as_json=as_json)
 
 
 @backends.command(cls=CorralCommand)
@@ -92,7 +103,7 @@ def install(what: str, name: str, alias: str, force: bool, as_json: bool) -> Non
         with install_bar(what) as report:
             return await local.install(order, report, force=force)
 
-    _print_change(_run(lambda: _with_backends(_config(), act)), as_json=as_json)
+    _print_change(_run(_with_backends(_config(), act)), as_json=as_json)
 
 
 @backends.command(cls=CorralCommand)
@@ -104,14 +115,8 @@ def outdated(as_json: bool) -> int:
     A tag that was moved counts, also where the gallery tells no versions. Ends with 69 when something could not be
     asked.
     """
-    from corral.processes.local_backends import look_at_local
-
-    async def compared(config: "LocalConfig") -> "list[Newer]":
-        async with look_at_local(config) as local:
-            return await local.compared()
-
-    rows = _run(lambda: compared(_config()))
-    print_table(rows, _newer_columns(), nothing="Nothing is installed.", as_json=as_json)
+    rows = _run(_with_backends(_config(), lambda local: local.compared(), lock=False))
+    print_table(rows, _NEWER_COLUMNS, nothing="Nothing is installed.", as_json=as_json)
     return ExitCode.UNAVAILABLE if any(row.state == "unreachable" for row in rows) else ExitCode.OK
 
 
@@ -135,7 +140,7 @@ def upgrade(names: tuple[str, ...], every: bool, as_json: bool) -> int:
                 failed.append(f"{name}: {error.message}")
         return done, failed
 
-    done, failed = _run(lambda: _with_backends(_config(), act))
+    done, failed = _run(_with_backends(_config(), act))
     if as_json:
         print_json({"changed": done, "failed": failed})
     else:
@@ -152,7 +157,7 @@ def upgrade(names: tuple[str, ...], every: bool, as_json: bool) -> int:
 @_on_this_machine
 def delete(name: str, as_json: bool) -> None:
     """Remove a backend, with the version before it. One that is not here is no mistake."""
-    _print_change(_run(lambda: _with_backends(_config(), lambda local: local.delete(name))), as_json=as_json)
+    _print_change(_run(_with_backends(_config(), lambda local: local.delete(name))), as_json=as_json)
 
 
 @backends.command(cls=CorralCommand)
@@ -161,7 +166,7 @@ def delete(name: str, as_json: bool) -> None:
 @_on_this_machine
 def rollback(name: str, as_json: bool) -> None:
     """Go back to the version before the present one, without fetching anything. Once more leads forward again."""
-    _print_change(_run(lambda: _with_backends(_config(), lambda local: local.roll_back(name))), as_json=as_json)
+    _print_change(_run(_with_backends(_config(), lambda local: local.roll_back(name))), as_json=as_json)
 
 
 @backends.command(cls=CorralCommand)
@@ -173,58 +178,42 @@ def repair(as_json: bool) -> None:
     async def act(local: "LocalBackends") -> list[str]:
         return list(local.repaired)
 
-    repaired = _run(lambda: _with_backends(_config(), act))
+    repaired = _run(_with_backends(_config(), act))
     sentence = f"Put right: {', '.join(repaired)}" if repaired else "Nothing was left behind."
     answer({"repaired": repaired}, sentence, as_json=as_json)
 
 
 def _config() -> "LocalConfig":
     from corral.galleries.config import GalleriesConfig
-    from corral.oci.config import ImagesConfig
-    from corral.processes.configs import images_config
     from corral.processes.installing import InstallingConfig
-    from corral.processes.local_backends import LocalConfig
-    from corral.processes.settings_sources import resolve
-    from corral.processes.this_machine import machine_config
+    from corral.processes.local_backends import LocalConfig, machine_config
 
     given = sources()
     machine = machine_config(given)
     installing = InstallingConfig(
         backends=machine.backends,
         galleries=resolve(GalleriesConfig, given),
-        images=images_config(resolve(ImagesConfig, given), given.environment),
+        images=images_config(given),
         system=machine.system_backends,
     )
     warn(given.warnings)
     return LocalConfig(machine=machine, installing=installing)
 
 
-def _run(work: Callable[[], Awaitable[T]]) -> T:
+def _run(work: "Coroutine[None, None, T]") -> T:
     import asyncio
-
-    from corral.cli.output import quiet
-
-    async def run() -> T:
-        return await work()
 
     with quiet():
-        return asyncio.run(run())
+        return asyncio.run(work)
 
 
-async def _with_backends(config: "LocalConfig", act: "Callable[[LocalBackends], Awaitable[T]]") -> T:
+async def _with_backends(
+    config: "LocalConfig", act: "Callable[[LocalBackends], Awaitable[T]]", *, lock: bool = True
+) -> T:
     from corral.processes.local_backends import open_local
 
-    async with open_local(config) as local:
+    async with open_local(config, lock=lock) as local:
         return await act(local)
-
-
-async def _list_with(config: "LocalConfig", listed: "Callable[[LocalConfig, str], list[LocalBackend]]") -> Any:
-    import asyncio
-
-    from corral.processes.this_machine import measure
-
-    capability = (await measure(config.machine)).capability
-    return await asyncio.to_thread(listed, config, capability)
 
 
 def _print_change(changed: "LocalChange", *, as_json: bool) -> None:
@@ -233,35 +222,21 @@ def _print_change(changed: "LocalChange", *, as_json: bool) -> None:
     answer(changed, sentence, as_json=as_json)
 
 
-def _columns() -> "Sequence[Column[LocalBackend]]":
-    now = datetime.now(UTC)
-    return [
-        Column(title="NAME", cell=lambda backend: plain(backend.name)),
-        Column(title="KIND", cell=lambda backend: backend.kind),
-        Column(title="VERSION", cell=lambda backend: plain(backend.version or backend.build or "–")),
-        Column(title="INSTALLED", cell=lambda backend: age(backend.installed_at, now)),
-        Column(title="BEFORE", cell=lambda backend: age(backend.previous_installed_at, now), least_width=90),
-        Column(title="DIGEST", cell=lambda backend: plain(short_digest(backend.digest) or "–"), least_width=110),
-        Column(title="FROM", cell=lambda backend: plain(backend.uri or backend.gallery or "–"), least_width=130),
-    ]
-
-
-def _newer_columns() -> "Sequence[Column[Newer]]":
-    colours = {"current": "green", "outdated": "yellow", "unknown": "magenta", "unreachable": "red"}
-    return [
-        Column(title="NAME", cell=lambda backend: plain(backend.name)),
-        Column(title="STATE", cell=lambda backend: f"[{colours[backend.state]}]{backend.state}[/]"),
-        Column(title="INSTALLED", cell=lambda backend: plain(short_digest(backend.installed) or "–")),
-        Column(title="AVAILABLE", cell=lambda backend: plain(short_digest(backend.available) or "–")),
-        Column(title="REASON", cell=lambda backend: plain(backend.reason)),
-    ]
+_COLOURS: Final = {"current": "green", "outdated": "yellow", "unknown": "magenta", "unreachable": "red"}
+_NEWER_COLUMNS: "Final[Sequence[Column[Newer]]]" = (
+    Column(title="NAME", cell=lambda backend: plain(backend.name)),
+    Column(title="STATE", cell=lambda backend: f"[{_COLOURS[backend.state]}]{backend.state}[/]"),
+    Column(title="INSTALLED", cell=lambda backend: plain(short_digest(backend.installed) or "–")),
+    Column(title="AVAILABLE", cell=lambda backend: plain(short_digest(backend.available) or "–")),
+    Column(title="REASON", cell=lambda backend: plain(backend.reason)),
+)
 
 
 @contextmanager
 def install_bar(name: str) -> "Iterator[Report]":
     """A progress bar for one install on standard error; nothing when that is not a terminal."""
     if not sys.stderr.isatty():
-        yield _report_nothing
+        yield lambda step: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -278,7 +253,3 @@ def install_bar(name: str) -> "Iterator[Report]":
             bar.update(task, completed=progress.done, total=progress.total or None, phase=progress.phase.value)
 
         yield report
-
-
-def _report_nothing(_: "InstallStep") -> None:
-    """The progress report of an install that nobody watches."""

@@ -19,7 +19,7 @@ from corral.frontend.serving.room import ServingRoom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminContext:
-    """The rooms of the frontend, built in `processes/control_rooms.py`. Routes may use all of them."""
+    """The rooms of the frontend, built in `processes/control.py`. Routes may use all of them."""
 
     config: ControlConfig
     foundation: Foundation

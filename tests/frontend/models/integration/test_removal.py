@@ -14,7 +14,7 @@ from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.unloading import HEARD_AFTER
 from corral.frontend.store.db import Database
-from corral.processes.control_rooms import Control
+from corral.processes.control import Control
 from tests.kit.clock import ManualClock
 from tests.kit.simulated_worker import SimulatedWorker
 from tests.kit.world import MODEL, World, open_world, view_of

@@ -14,7 +14,7 @@ from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState
 from corral.frontend.record.decide import EventKind
 from corral.galleries.build_uris import BackendRef
-from corral.processes.control_rooms import Control
+from corral.processes.control import Control
 from tests.kit.waiting import eventually
 from tests.kit.world import World
 

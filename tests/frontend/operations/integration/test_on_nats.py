@@ -22,7 +22,7 @@ from corral.frontend.operations.decide.operation import Operation, OperationStat
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.galleries.build_uris import BackendRef
-from corral.processes.control_rooms import Control, Stores, build_control
+from corral.processes.control import Control, Stores, build_control
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 from tests.kit.ports import lasting_port
 from tests.kit.simulated_backends import SimulatedBackends

@@ -21,7 +21,7 @@ from corral.frontend.app import build_app
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
-from corral.processes.control_rooms import Stores, build_control
+from corral.processes.control import Stores, build_control
 from corral.wire.operation_views import OperationUpdate, OperationView
 from tests.kit.asgi import AsgiStream, open_stream
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend

@@ -15,7 +15,7 @@ from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.watch import OperationWatch, WatchCursor
 from corral.galleries.build_uris import BackendRef
-from corral.processes.control_rooms import Control
+from corral.processes.control import Control
 from corral.wire.operation_views import OperationUpdate
 from tests.kit.asgi import AsgiStream, open_stream
 from tests.kit.bus import MemoryBus

@@ -14,7 +14,7 @@ from corral.bus.port import Bus
 from corral.frontend.app import build_app
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.store.db import Database
-from corral.processes.control_rooms import Control
+from corral.processes.control import Control
 from corral.wire.operation_views import JobStatus, OperationView
 from corral.wire.registration import FEATURES, CorralHello
 from tests.kit.asgi import call

@@ -20,7 +20,7 @@ from corral.galleries.build_uris import BackendRef
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.readings import Readings
-from corral.processes.control_rooms import Control, build_control
+from corral.processes.control import Control, build_control
 from corral.wire.backends import InstalledBackend, InstallRequest
 from tests.kit.clock import START
 from tests.kit.simulated_backends import SimulatedBackends

@@ -16,7 +16,7 @@ from corral.frontend.serving.store.replicas import Restorations
 from corral.frontend.serving.unloading import DRAIN_WITHIN, HEARD_AFTER
 from corral.frontend.store.db import Database
 from corral.galleries.build_uris import BackendRef
-from corral.processes.control_rooms import Control
+from corral.processes.control import Control
 from corral.wire.view import GatewayReport
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import overdue
