@@ -19,7 +19,7 @@ from corral.cli.names import complete_model
 from corral.cli.options import CorralCommand
 from corral.cli.output import printable
 from corral.cli.units import size
-from corral.wire.models import LoadJobView, ModelView
+from corral.wire.models import ModelView
 
 _PATH = "/v1/chat/completions"
 _HELP = """\
@@ -46,10 +46,12 @@ def chat(model: str, once: str | None, system: str) -> None:
     client = open_client()
     talk: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
     if once is not None:
-        _answer(client, model, [*talk, {"role": "user", "content": once}])
+        _print_answer(client, model, [*talk, {"role": "user", "content": once}], parts=[])
+        click.echo()
         return
-    read = _typed if sys.stdin.isatty() else _piped
-    while (question := read()) is not None:
+    # A pipe has one question in each line, whatever it begins with.
+    questions = iter(_typed, None) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
+    for question in questions:
         if question.strip():
             message = {"role": "user", "content": question}
             text = _interruptible(client, model, [*talk, message])
@@ -76,19 +78,11 @@ def _typed() -> str | None:
                 return text
 
 
-def _piped() -> str | None:
-    """The next line of standard input, whatever it begins with; None at its end."""
-    line = sys.stdin.readline()
-    return line.rstrip("\n") if line else None
-
-
 def _interruptible(client: ApiClient, model: str, talk: list[dict[str, str]]) -> str:
+    """Print the answer; return as much of it as came before an interrupt or an error."""
     parts: list[str] = []
     try:
-        with closing(_parts(client, model, talk)) as answer:
-            for part in answer:
-                parts.append(part)
-                click.echo(_harmless(part), nl=False)
+        _print_answer(client, model, talk, parts)
     except KeyboardInterrupt:
         click.echo(click.style(" [stopped]", dim=True), nl=False)
     except (PeerRefused, PeerUnavailable) as error:
@@ -97,16 +91,14 @@ def _interruptible(client: ApiClient, model: str, talk: list[dict[str, str]]) ->
     return "".join(parts)
 
 
-def _answer(client: ApiClient, model: str, talk: list[dict[str, str]]) -> None:
+def _print_answer(client: ApiClient, model: str, talk: list[dict[str, str]], parts: list[str]) -> None:
+    """Print the parts of the answer as they arrive, and collect them in `parts`."""
     with closing(_parts(client, model, talk)) as answer:
         for part in answer:
-            click.echo(_harmless(part), nl=False)
-    click.echo()
-
-
-def _harmless(text: str) -> str:
-    """The text without control characters, which could take over the terminal."""
-    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
+            parts.append(part)
+            # Control characters could take over the terminal.
+            harmless = (sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in part)
+            click.echo("".join(harmless), nl=False)
 
 
 def _parts(client: ApiClient, model: str, talk: list[dict[str, str]]) -> Generator[str, None, None]:
@@ -146,25 +138,22 @@ class _StatusLine:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self._has_text = False
-
-    def has_ended_within(self, seconds: float) -> bool:
-        return self._ended.wait(seconds)
 
     def write(self, text: str) -> None:
         width = shutil.get_terminal_size().columns - 1
         with self._lock:
-            if not self._ended.is_set():
+            if not self.ended.is_set():
                 click.echo(f"{_CLEAR}{click.style(printable(text)[:width], dim=True)}", nl=False, err=True)
                 self._has_text = True
 
     def end(self) -> None:
         """Remove the line. Later writes have no effect."""
         with self._lock:
-            if self._has_text and not self._ended.is_set():
+            if self._has_text and not self.ended.is_set():
                 click.echo(_CLEAR, nl=False, err=True)
-            self._ended.set()
+            self.ended.set()
 
 
 @contextmanager
@@ -186,10 +175,9 @@ def load_shown(client: ApiClient, model: str) -> Iterator[Callable[[], None]]:
 
 
 def _watch_load(client: ApiClient, model: str, line: _StatusLine) -> None:
-
     pause = _FIRST_LOOK_SECONDS
     try:
-        while not line.has_ended_within(pause):
+        while not line.ended.wait(pause):
             pause = _PERIOD_SECONDS
             if text := load_text(client.get(api_path("models", model), ModelView)):
                 line.write(text)
@@ -209,13 +197,10 @@ def load_text(model: ModelView) -> str:
     where = next(
         (f" on {replica.node}" for replica in model.replicas if replica.state in ("reserved", "staging", "loading")), ""
     )
-    return f"{model.name} is {job.phase or job.state}{where}{_amounts(job)}"
-
-
-def _amounts(job: LoadJobView) -> str:
-    if not job.total_bytes:
-        return ""
-    if job.current_bytes is None:
-        return f", {size(job.total_bytes)}"
-    left = f", {job.eta_seconds:.0f} s left" if job.eta_seconds is not None else ""
-    return f", {size(job.current_bytes)} of {size(job.total_bytes)}{left}"
+    amounts = ""
+    if job.total_bytes and job.current_bytes is None:
+        amounts = f", {size(job.total_bytes)}"
+    elif job.total_bytes:
+        left = f", {job.eta_seconds:.0f} s left" if job.eta_seconds is not None else ""
+        amounts = f", {size(job.current_bytes or 0)} of {size(job.total_bytes)}{left}"
+    return f"{model.name} is {job.phase or job.state}{where}{amounts}"

@@ -149,13 +149,13 @@ class ApiClient:
         """`patience` raises the timeout for the answer, `silence` lowers the timeout between its parts."""
         payload = None if body is None else msgspec.json.encode(body)
         with ExitStack() as stack:  # so that an interrupt hangs up as well
-            connection = self._connection()
+            connection, base = self._connection()
             stack.callback(connection.close)
             try:
                 connection.connect()
                 if patience is not None:
                     connection.sock.settimeout(max(patience, self.target.timeout).total_seconds())
-                connection.request(method, self._base + path, body=payload, headers=self._headers(payload, headers))
+                connection.request(method, f"{base}{path}", body=payload, headers=self._headers(payload, headers))
                 socket = connection.sock  # an answer may take it for itself
                 response = connection.getresponse()
                 if silence is not None:
@@ -163,19 +163,20 @@ class ApiClient:
             except _FAILURES as error:
                 raise self._unreachable(error) from error
             stack.pop_all()
-        self._note_time(response)
+        try:
+            self.server_time = parsedate_to_datetime(response.headers.get("Date", ""))
+        except ValueError:
+            self.server_time = None
         return connection, response
 
-    @property
-    def _base(self) -> str:
-        return urlsplit(self.target.url).path
-
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self) -> tuple[http.client.HTTPConnection, str]:
+        """Return a connection that is not open yet, and the path of the frontend's URL."""
         parts = urlsplit(self.target.url)
         host, seconds = parts.hostname or "", self.target.timeout.total_seconds()
-        if parts.scheme == "https":
-            return http.client.HTTPSConnection(host, parts.port, timeout=seconds, context=ssl.create_default_context())
-        return http.client.HTTPConnection(host, parts.port, timeout=seconds)
+        if parts.scheme != "https":
+            return http.client.HTTPConnection(host, parts.port, timeout=seconds), parts.path
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(host, parts.port, timeout=seconds, context=context), parts.path
 
     def _headers(self, payload: bytes | None, more: Mapping[str, str] | None) -> dict[str, str]:
         headers = {"Accept": "application/json", **(more or {})}
@@ -184,12 +185,6 @@ class ApiClient:
         if self.target.key:
             headers["Authorization"] = f"Bearer {self.target.key}"
         return headers
-
-    def _note_time(self, response: http.client.HTTPResponse) -> None:
-        try:
-            self.server_time = parsedate_to_datetime(response.headers.get("Date", ""))
-        except ValueError:
-            self.server_time = None
 
     def _decoded(self, content: bytes, answer: type[T]) -> T:
         try:

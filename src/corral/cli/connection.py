@@ -11,24 +11,21 @@ from corral.cli.client import ApiClient, FrontendTarget
 from corral.cli.options import settings_options, sources, warn
 from corral.processes.settings import ClientSettings
 from corral.processes.settings_sources import resolve
-from corral.processes.up_file import NAME, UpFile, read_up_file
+from corral.processes.up_file import NAME, read_up_file
 
 
 class NoFrontendKnown(PeerUnavailable):
     """Neither a setting nor an `up.json` names a frontend."""
 
 
-def frontend_target() -> FrontendTarget:
-    """The frontend that the running command talks to."""
-    given = sources()
-    settings = resolve(ClientSettings, given)
-    warn(given.warnings)
-    return target_of(settings)
-
-
 def target_of(settings: ClientSettings) -> FrontendTarget:
     """The frontend that these settings name; NoFrontendKnown when they name none."""
-    running = _running(settings.data, optional=bool(settings.url and (settings.key or settings.key_file)))
+    try:
+        running = read_up_file(settings.data)
+    except PathNotUsable:
+        if not (settings.url and (settings.key or settings.key_file)):
+            raise
+        running = None
     if settings.url:
         url, origin = settings.url, "--url or CORRAL_URL"
     elif running is not None:
@@ -38,25 +35,13 @@ def target_of(settings: ClientSettings) -> FrontendTarget:
             f"no frontend is known: there is no {settings.data / NAME}; start one with `corral up`, or name one with "
             "--url, CORRAL_URL or --data"
         )
-    return FrontendTarget(url=url, key=_key(settings, running, url), origin=origin, timeout=settings.timeout)
-
-
-def _running(data: Path, *, optional: bool) -> UpFile | None:
-    try:
-        return read_up_file(data)
-    except PathNotUsable:
-        if optional:
-            return None
-        raise
-
-
-def _key(settings: ClientSettings, running: UpFile | None, url: str) -> str:
-    if settings.key:
-        return settings.key
-    if settings.key_file is not None:
-        return read_key_file(settings.key_file)
-    # The key of the local fleet is for that fleet alone: it must not be sent to another address.
-    return running.keys.admin if running is not None and running.url == url else ""
+    key = settings.key
+    if not key and settings.key_file is not None:
+        key = read_key_file(settings.key_file)
+    elif not key and running is not None and running.url == url:
+        # The key of the local fleet is for that fleet alone: it must not be sent to another address.
+        key = running.keys.admin
+    return FrontendTarget(url=url, key=key, origin=origin, timeout=settings.timeout)
 
 
 def read_key_file(path: Path) -> str:
@@ -80,4 +65,7 @@ def connected(function: F) -> F:
 
 def open_client() -> ApiClient:
     """A client of the frontend that the running command talks to."""
-    return ApiClient(frontend_target())
+    given = sources()
+    settings = resolve(ClientSettings, given)
+    warn(given.warnings)
+    return ApiClient(target_of(settings))

@@ -35,7 +35,7 @@ def events(follow: bool, last: int, node: str, as_json: bool) -> None:
     Registrations, approvals, changes of status, keys: the record that the frontend keeps.
     """
     client = open_client()
-    past = _past(client, last)
+    past = client.get(_PATH, list[EventView], [("limit", str(last))]) if last else []
     matching = [event for event in past if _is_of(event, node)]
     if as_json and not follow:
         print_json_list(matching)
@@ -49,11 +49,6 @@ def events(follow: bool, last: int, node: str, as_json: bool) -> None:
                     _show(event, as_json=as_json)
         except KeyboardInterrupt:
             return
-
-
-def _past(client: ApiClient, last: int) -> list[EventView]:
-
-    return client.get(_PATH, list[EventView], [("limit", str(last))]) if last else []
 
 
 def _is_of(event: EventView, node: str) -> bool:
@@ -89,11 +84,11 @@ def event_line(event: EventView) -> str:
     """One event as a line of rich markup: time, kind, node, actor and details."""
     at = parse_moment(event.at)
     time_text = f"{at.astimezone():%Y-%m-%d %H:%M:%S}" if at else event.at
-    details = "  ".join(f"{plain(name)}={plain(_short(value))}" for name, value in event.data.items())
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        for name, value in event.data.items()
+    }
+    details = "  ".join(f"{plain(name)}={plain(text)}" for name, text in texts.items())
     node = f" [cyan]{plain(event.node_id[:SHORT_ID])}[/]" if event.node_id else ""
     line = f"[dim]{time_text}[/] [bold]{plain(event.kind)}[/]{node} by {plain(event.actor)}"
     return f"{line}  {details}" if details else line
-
-
-def _short(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

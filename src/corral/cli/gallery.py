@@ -7,12 +7,12 @@ import click
 
 from corral.base.errors import NotFound
 from corral.base.settings import settings_of
-from corral.cli.client import ApiClient
+from corral.base.words import listed
+from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import NoFrontendKnown, open_client
 from corral.cli.options import CorralCommand, given_flags, settings_options, sources, warn
 from corral.cli.output import (
     Column,
-    console,
     facts,
     json_option,
     plain,
@@ -30,6 +30,7 @@ from corral.wire.galleries import (
     BackendView,
     FitView,
     FleetGalleryListing,
+    FleetOfferView,
     GalleryEntryView,
     GalleryListing,
     GalleryView,
@@ -37,7 +38,6 @@ from corral.wire.galleries import (
 
 if TYPE_CHECKING:
     from corral.cli.gallery_survey import Survey
-    from corral.processes.settings_sources import SettingSources
 
 F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V", bound=GalleryEntryView)
@@ -83,18 +83,16 @@ def list_backends(builds: bool, development: bool, fitting: bool, local: bool, a
     nothing = "There is no such backend in any gallery."
     client = _fleet(local=local)
     if client is not None:
-        from corral.cli.gallery_fleet import fits_somewhere, offer_columns, offered, whose
-
-        listing = offered(client)
+        listing = _offered(client)
         items = _visible(listing.items, builds=builds, development=development)
-        listing.items = [view for view in items if not fitting or fits_somewhere(view)]
-        _print(listing, listing.items, offer_columns(), whose=whose(client), nothing=nothing, as_json=as_json)
+        listing.items = [view for view in items if not fitting or any(fit.verdict == "fits" for fit in view.fits)]
+        _print(listing, listing.items, _OFFER_COLUMNS, whose=_whose(client), nothing=nothing, as_json=as_json)
         return
     survey = _survey()
     listing_here = survey.listing(survey.catalogue.entries)
     visible = _visible(listing_here.items, builds=builds, development=development)
     listing_here.items = [view for view in visible if not fitting or view.fit.verdict == "fits"]
-    _print(listing_here, listing_here.items, _columns(), whose=_whose(listing_here), nothing=nothing, as_json=as_json)
+    _print_here(listing_here, nothing=nothing, as_json=as_json)
 
 
 @gallery.command(cls=CorralCommand)
@@ -109,16 +107,13 @@ def search(words: tuple[str, ...], local: bool, as_json: bool) -> None:
     term = " ".join(words)
     client = _fleet(local=local)
     if client is not None:
-        from corral.cli.gallery_fleet import offer_columns, offered, whose
-
-        listing = offered(client, term=term)
+        listing = _offered(client, [("term", term)])
         nothing = _nothing_mentions(term, listing.near)
-        _print(listing, listing.items, offer_columns(), whose=whose(client), nothing=nothing, as_json=as_json)
+        _print(listing, listing.items, _OFFER_COLUMNS, whose=_whose(client), nothing=nothing, as_json=as_json)
         return
     survey = _survey()
-    listing_here = survey.listing(survey.catalogue.search(term))
     nothing = _nothing_mentions(term, survey.catalogue.near(term))
-    _print(listing_here, listing_here.items, _columns(), whose=_whose(listing_here), nothing=nothing, as_json=as_json)
+    _print_here(survey.listing(survey.catalogue.search(term)), nothing=nothing, as_json=as_json)
 
 
 def _nothing_mentions(term: str, near: Sequence[str]) -> str:
@@ -138,13 +133,26 @@ def show_backend(name: str, local: bool, as_json: bool) -> None:
     client = _fleet(local=local)
     view: GalleryEntryView
     if client is not None:
-        from corral.cli.gallery_fleet import fit_facts, offer
-
-        view = fleet_view = offer(client, name)
-        fits = fit_facts(client, fleet_view)
+        view = offer = client.get(api_path("galleries", "backends", name), FleetOfferView)
+        fits = _fleet_facts(client, offer)
     else:
         view, fits = _backend_here(name)
     show_view(view, lambda: facts(_facts(view, fits)), as_json=as_json)
+
+
+def _fleet_facts(client: ApiClient, offer: FleetOfferView) -> list[tuple[str, str]]:
+    """Which nodes can run a backend."""
+    fits = [
+        ("Fits", f"{'yes' if fit.verdict == 'fits' else 'no'} on {listed(fit.nodes)}: {fit.build or fit.reason}")
+        for fit in offer.fits
+    ]
+    would = dict.fromkeys(name for fit in offer.fits for name in fit.would_fit)
+    return [
+        ("Fleet", client.target.url),
+        *(fits or [("Fits", "the fleet has no nodes")]),
+        ("Would fit", ", ".join(would)),
+        ("Installed on", listed(_installed_on(offer))),
+    ]
 
 
 def _backend_here(name: str) -> tuple[BackendView, list[tuple[str, str]]]:
@@ -154,13 +162,12 @@ def _backend_here(name: str) -> tuple[BackendView, list[tuple[str, str]]]:
     if resolved.entry is None:
         raise NotFound(". ".join([resolved.message, *survey.readings.failures]))
     view = survey.backend(resolved.entry)
-    view.fit = survey.fit(name)
-    fits = [
-        ("This machine", survey.node.effective_capability),
-        ("Fits", _fit_words(view.fit)),
-        ("Would fit", ", ".join(view.fit.would_fit)),
-    ]
-    return view, fits
+    fit = view.fit = survey.fit(name)
+    verdict = f"no: {fit.reason}"
+    if fit.verdict == "fits":
+        verdict = f"yes, and it is installed: {fit.build}" if fit.installed else f"yes: {fit.build}"
+    machine = ("This machine", survey.node.effective_capability)
+    return view, [machine, ("Fits", verdict), ("Would fit", ", ".join(fit.would_fit))]
 
 
 @gallery.command(cls=CorralCommand)
@@ -174,17 +181,13 @@ def refresh(local: bool, as_json: bool) -> int:
     """
     client = _fleet(local=local)
     if client is not None:
-        from corral.cli.gallery_fleet import offered
-
-        views, read_by = offered(client, refresh=True).galleries, f"the fleet at {client.target.url}"
+        views, read_by = _offered(client, [("refresh", "1")]).galleries, f"the fleet at {client.target.url}"
     else:
-        from corral.cli.gallery_survey import fresh_survey
-
-        views, read_by = _survey(fresh_survey).galleries(), "this machine"
+        views, read_by = _survey(refresh=True).galleries(), "this machine"
     if as_json:
         print_json_list(views)
     else:
-        show(table(_refresh_columns(), views, width=console().width))
+        show(table(_REFRESH_COLUMNS, views))
         say(f"Read by {read_by}.")
         _say_skipped(views)
     failed = any(view.stale or not view.read_from for view in views)
@@ -194,7 +197,9 @@ def refresh(local: bool, as_json: bool) -> int:
 def _fleet(*, local: bool) -> ApiClient | None:
     """A client of the fleet to ask; None when the command is about this machine, or there is no fleet."""
     flags = given_flags(click.get_current_context())
-    about_machine = ["--local"] if local else sorted(_machine_flags() & flags.keys())
+    settings = [setting for name in _OF_MACHINES for setting in settings_of(section(name))]
+    machine_flags = {setting.flag for setting in settings if setting.name in _OF_MACHINES[setting.section]}
+    about_machine = ["--local"] if local else sorted((machine_flags - {"", "--data"}) & flags.keys())
     if about_machine and "--url" in flags:
         raise click.UsageError(f"--url asks a fleet, and {about_machine[0]} is about this machine; give one of them.")
     if about_machine:
@@ -205,20 +210,18 @@ def _fleet(*, local: bool) -> ApiClient | None:
         return None
 
 
-def _machine_flags() -> set[str]:
-    """Flags that only matter when galleries are read on this machine."""
-    settings = [setting for name in _OF_MACHINES for setting in settings_of(section(name))]
-    flags = {setting.flag for setting in settings if setting.name in _OF_MACHINES[setting.section]}
-    return flags - {"", "--data"}
+def _offered(client: ApiClient, query: Sequence[tuple[str, str]] = ()) -> FleetGalleryListing:
+    return client.get("/api/v1/galleries", FleetGalleryListing, query)
 
 
-def _survey(take: "Callable[[SettingSources], Survey] | None" = None) -> "Survey":
-    from corral.cli.gallery_survey import survey
+def _survey(*, refresh: bool = False) -> "Survey":
+    """What galleries offer this machine; with `refresh`, every gallery is asked for changes."""
+    from corral.cli.gallery_survey import take_survey
 
     given = sources()
-    result = (take or survey)(given)
+    survey = take_survey(given, refresh=refresh)
     warn(given.warnings)
-    return result
+    return survey
 
 
 def _visible(views: Sequence[V], *, builds: bool, development: bool) -> list[V]:
@@ -243,7 +246,7 @@ def _print(
         print_json(listing)
         return
     if items:
-        show(table(columns, items, width=console().width))
+        show(table(columns, items))
     else:
         say(nothing)
     say("")
@@ -253,32 +256,68 @@ def _print(
     _say_skipped(listing.galleries)
 
 
-def _whose(listing: GalleryListing) -> str:
-    return f"This machine is {listing.capability}."
+def _print_here(listing: GalleryListing, *, nothing: str, as_json: bool) -> None:
+    whose = f"This machine is {listing.capability}."
+    _print(listing, listing.items, _COLUMNS, whose=whose, nothing=nothing, as_json=as_json)
 
 
-def _columns() -> list[Column[BackendView]]:
-    return [
-        Column(title="NAME", cell=lambda backend: plain(backend.name)),
-        Column(title="GALLERY", cell=lambda backend: plain(backend.gallery), least_width=70),
-        Column(title="FITS", cell=lambda backend: _fits(backend.fit)),
-        Column(title="BUILD, OR WHY NOT", cell=lambda backend: plain(backend.fit.build or backend.fit.reason)),
-        Column(title="TAGS", cell=lambda backend: plain(", ".join(backend.tags)), least_width=150),
-    ]
+def _whose(client: ApiClient) -> str:
+    return f"This is for the nodes of the fleet at {client.target.url}; --local tells it for this machine."
 
 
-def _fits(fit: FitView) -> str:
+def _fits_here(fit: FitView) -> str:
     if fit.installed:
         return "[green]installed[/]"
     return "[green]yes[/]" if fit.verdict == "fits" else "[red]no[/]"
 
 
+_COLUMNS: Final[Sequence[Column[BackendView]]] = (
+    Column(title="NAME", cell=lambda backend: plain(backend.name)),
+    Column(title="GALLERY", cell=lambda backend: plain(backend.gallery), least_width=70),
+    Column(title="FITS", cell=lambda backend: _fits_here(backend.fit)),
+    Column(title="BUILD, OR WHY NOT", cell=lambda backend: plain(backend.fit.build or backend.fit.reason)),
+    Column(title="TAGS", cell=lambda backend: plain(", ".join(backend.tags)), least_width=150),
+)
+
+
+def _fits_where(offer: FleetOfferView) -> str:
+    nodes = [name for fit in offer.fits if fit.verdict == "fits" for name in fit.nodes]
+    if not offer.fits:
+        return "–"
+    if not nodes:
+        return "[red]no node[/]"
+    is_everywhere = all(fit.verdict == "fits" for fit in offer.fits)
+    return "[green]all nodes[/]" if is_everywhere else f"[green]{plain(listed(nodes))}[/]"
+
+
+def _builds(offer: FleetOfferView) -> str:
+    if not offer.fits:
+        return "the fleet has no nodes"
+    builds = dict.fromkeys(fit.build for fit in offer.fits if fit.build)
+    return ", ".join(builds) or offer.fits[0].reason
+
+
+def _installed_on(offer: FleetOfferView) -> list[str]:
+    return [name for fit in offer.fits for name in fit.installed_on]
+
+
+_OFFER_COLUMNS: Final[Sequence[Column[FleetOfferView]]] = (
+    Column(title="NAME", cell=lambda offer: plain(offer.name)),
+    Column(title="GALLERY", cell=lambda offer: plain(offer.gallery), least_width=70),
+    Column(title="FITS", cell=_fits_where),
+    Column(title="BUILD, OR WHY NOT", cell=lambda offer: plain(_builds(offer))),
+    Column(title="INSTALLED ON", cell=lambda offer: plain(listed(_installed_on(offer)) or "–"), least_width=100),
+    Column(title="TAGS", cell=lambda offer: plain(", ".join(offer.tags)), least_width=150),
+)
+
+
 def _facts(view: GalleryEntryView, fits: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """What is known about a backend; empty fields are left out."""
+    kind = "meta backend: a name for one of several builds" if view.meta else "build"
     pairs = [
         ("Name", view.name),
         ("Gallery", view.gallery),
-        ("Kind", _kind(view)),
+        ("Kind", f"{kind}, in development" if view.development else kind),
         ("Alias", view.alias),
         ("Version", view.version),
         ("License", view.license),
@@ -293,29 +332,17 @@ def _facts(view: GalleryEntryView, fits: list[tuple[str, str]]) -> list[tuple[st
     return [(plain(name), plain(text)) for name, text in pairs if text]
 
 
-def _kind(view: GalleryEntryView) -> str:
-    kind = "meta backend: a name for one of several builds" if view.meta else "build"
-    return f"{kind}, in development" if view.development else kind
-
-
-def _fit_words(fit: FitView) -> str:
-    if fit.verdict != "fits":
-        return f"no: {fit.reason}"
-    return f"yes, and it is installed: {fit.build}" if fit.installed else f"yes: {fit.build}"
-
-
-def _refresh_columns() -> list[Column[GalleryView]]:
-    return [
-        Column(title="GALLERY", cell=lambda view: plain(view.name)),
-        Column(title="ENTRIES", cell=lambda view: str(view.entries), right=True),
-        Column(title="STATE", cell=lambda view: plain(_news(view))),
-    ]
-
-
 def _news(view: GalleryView) -> str:
     if view.stale or not view.read_from or view.problem:
         return _state(view)
     return "new version" if view.changed else "always as its file is" if view.checked_at is None else "unchanged"
+
+
+_REFRESH_COLUMNS: Final[Sequence[Column[GalleryView]]] = (
+    Column(title="GALLERY", cell=lambda view: plain(view.name)),
+    Column(title="ENTRIES", cell=lambda view: str(view.entries), right=True),
+    Column(title="STATE", cell=lambda view: plain(_news(view))),
+)
 
 
 def _state(view: GalleryView) -> str:

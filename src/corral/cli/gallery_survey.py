@@ -52,16 +52,10 @@ class Survey:
         return gallery_views(self.readings, self.now)
 
 
-def survey(sources: SettingSources) -> Survey:
-    """Read the galleries, from the cache while it is fresh, and examine this machine."""
+def take_survey(sources: SettingSources, *, refresh: bool) -> Survey:
+    """Read the galleries, from the cache while it is fresh unless `refresh` is set, and examine this machine."""
     with quiet():
-        return asyncio.run(_survey(sources, Galleries.read))
-
-
-def fresh_survey(sources: SettingSources) -> Survey:
-    """Ask every gallery for changes, and examine this machine."""
-    with quiet():
-        return asyncio.run(_survey(sources, Galleries.refresh))
+        return asyncio.run(_survey(sources, Galleries.refresh if refresh else Galleries.read))
 
 
 async def _survey(sources: SettingSources, read: Callable[[Galleries], Coroutine[None, None, Readings]]) -> Survey:

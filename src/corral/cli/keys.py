@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 import msgspec
@@ -23,12 +23,11 @@ from corral.cli.output import (
     styled,
 )
 from corral.cli.units import age, duration_text, moment
+from corral.processes.configs import control_config
+from corral.processes.settings_sources import resolve
 from corral.wire.keys import CreatedKey, CreateKey, KeyView, RevokedKey, Scope
 
-if TYPE_CHECKING:
-    from corral.frontend.config import ControlConfig
-    from corral.processes.settings_sources import SettingSources
-
+_PATH: Final = "/api/v1/keys"
 _OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "credentials_file"})
 _ACCEPTED_WITHIN: Final = timedelta(seconds=10)
 """How long a running fleet may take to learn of a key that was made in its database."""
@@ -63,7 +62,7 @@ def keys() -> None:
 def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) -> None:
     """Make a key and print it, this once: only its hash is stored."""
     request = CreateKey(name=name, scopes=list(scopes), expires_in=expires)
-    created = open_client().post("/api/v1/keys", CreatedKey, request)
+    created = open_client().post(_PATH, CreatedKey, request)
     warn(_unconfirmed(created.unconfirmed_gateways, "may not know this key yet"))
     if as_json:
         print_json(created)
@@ -79,26 +78,19 @@ def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) ->
 @connected
 def list_keys(with_ended: bool, as_json: bool) -> None:
     """List the keys. The keys themselves are stored nowhere."""
-    keys = [key for key in _all_keys(open_client()) if with_ended or key.state == "active"]
+    keys = [key for key in open_client().get(_PATH, list[KeyView]) if with_ended or key.state == "active"]
     now = datetime.now(UTC)
     columns: Sequence[Column[KeyView]] = (
         Column(title="ID", cell=lambda key: plain(key.id)),
         Column(title="NAME", cell=lambda key: plain(key.name)),
         Column(title="SCOPES", cell=lambda key: plain(", ".join(key.scopes))),
         Column(title="STATE", cell=lambda key: styled(key.state)),
-        Column(title="EXPIRES", cell=lambda key: _expiry(key, now), least_width=90),
+        Column(
+            title="EXPIRES", cell=lambda key: moment(key.expires_at, now) if key.expires_at else "never", least_width=90
+        ),
         Column(title="MADE", cell=lambda key: f"{age(key.created_at, now)} by {plain(key.created_by)}", least_width=70),
     )
     print_table(keys, columns, nothing="There is no key.", as_json=as_json)
-
-
-def _expiry(key: KeyView, now: datetime) -> str:
-    return moment(key.expires_at, now) if key.expires_at else "never"
-
-
-def _all_keys(client: ApiClient) -> list[KeyView]:
-
-    return client.get("/api/v1/keys", list[KeyView])
 
 
 @keys.command("revoke", cls=CorralCommand)
@@ -108,7 +100,7 @@ def _all_keys(client: ApiClient) -> list[KeyView]:
 def revoke_key(key: str, as_json: bool) -> None:
     """Revoke a key, named by its id or by its name. It stops working at once, for good."""
     client = open_client()
-    revoked = choose_key(_all_keys(client), key)
+    revoked = choose_key(client.get(_PATH, list[KeyView]), key)
     body = client.delete(api_path("keys", revoked.id))
     unconfirmed = msgspec.json.decode(body, type=RevokedKey).unconfirmed_gateways if body else []
     warn(_unconfirmed(unconfirmed, "may still take this key"))
@@ -141,10 +133,18 @@ def reset_admin(as_json: bool) -> None:
     Works on the database itself and needs no key: whoever may read the data directory may do this.
     """
     import asyncio
+    from dataclasses import replace
 
+    from corral.frontend.config import CREDENTIALS_FILE, ControlConfig
     from corral.processes.control import reset_admin_key
 
-    config = _reset_config(given_sources())
+    config = control_config(resolve(ControlConfig, given_sources(), without=frozenset({"nats_url"})))
+    file = Path(config.database_url.removeprefix("sqlite:///"))
+    if config.database_url.startswith("sqlite:") and not file.exists():
+        raise NotFound(f"there is no database {file}; name its place with --data or --database")
+    stored = config.data / CREDENTIALS_FILE
+    if config.credentials_file is None and stored.exists():
+        config = replace(config, credentials_file=stored)
     key = asyncio.run(reset_admin_key(config))
     _tell_up(config.data, key)
     if as_json:
@@ -154,26 +154,10 @@ def reset_admin(as_json: bool) -> None:
     click.echo("This is the administrator key now; the one before is revoked. It is not shown again.", err=True)
 
 
-def _reset_config(sources: "SettingSources") -> "ControlConfig":
-    """The settings of the database, and of the credentials file if there is one."""
-    from dataclasses import replace
-
-    from corral.frontend.config import CREDENTIALS_FILE, ControlConfig
-    from corral.processes.configs import control_config
-    from corral.processes.settings_sources import resolve
-
-    config = control_config(resolve(ControlConfig, sources, without=frozenset({"nats_url"})))
-    file = Path(config.database_url.removeprefix("sqlite:///"))
-    if config.database_url.startswith("sqlite:") and not file.exists():
-        raise NotFound(f"there is no database {file}; name its place with --data or --database")
-    kept = config.data / CREDENTIALS_FILE
-    if config.credentials_file is None and kept.exists():
-        config = replace(config, credentials_file=kept)
-    return config
-
-
 def _tell_up(data: Path, key: str) -> None:
     """Write the new key into the file of a running `corral up`, and wait until the fleet accepts it."""
+    import time
+
     from corral.processes.up_file import NAME, read_up_file, write_up_file
 
     running = read_up_file(data)
@@ -181,23 +165,14 @@ def _tell_up(data: Path, key: str) -> None:
         return
     running.keys.admin = key
     write_up_file(data, running)
-    target = FrontendTarget(url=running.url, key=key, origin=str(data / NAME), timeout=_ACCEPTED_WITHIN)
-    if _is_refused(ApiClient(target)):
-        warn([f"{running.url} does not accept the new key yet; try it in a few seconds"])
-
-
-def _is_refused(client: ApiClient) -> bool:
-    """Whether the running fleet still refuses the new key after some time. False when nothing listens there."""
-    import time
-
+    client = ApiClient(FrontendTarget(url=running.url, key=key, origin=str(data / NAME), timeout=_ACCEPTED_WITHIN))
     until = time.monotonic() + _ACCEPTED_WITHIN.total_seconds()
     while time.monotonic() < until:
         try:
-            client.get("/api/v1/keys", object)
-        except Unreachable:
-            return False
+            client.get(_PATH, object)
+            return
+        except Unreachable:  # nothing listens there any more
+            return
         except (AccessDenied, FrontendFailed):
             time.sleep(_PAUSE_SECONDS)
-        else:
-            return False
-    return True
+    warn([f"{running.url} does not accept the new key yet; try it in a few seconds"])

@@ -39,7 +39,6 @@ class LogSource:
 
 
 def complete_model_or_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-
     return [*complete_model(context, parameter, incomplete), *complete_node(context, parameter, incomplete)]
 
 
@@ -106,43 +105,23 @@ class Following:
                 failures += 1
 
     def _new_lines(self, source: LogSource) -> Sequence[LogLine]:
-
+        """The lines after the last one seen. A source that cannot be asked has none, so that others are still shown."""
         try:
             lines = self.client.get(source.path, list[LogLine])
-        except PeerUnavailable as error:
-            if not self._is_of_worker(error):
-                raise
-            return self._without(source, error.message)
-        except (NotFound, PeerRefused) as error:  # its node is gone, or waits for approval
-            return self._without(source, error.message)
-        new = _after(lines, self._seen.get(source))
-        if new:
-            self._seen[source] = new[-1]
-        return new
-
-    def _without(self, source: LogSource, why: str) -> Sequence[LogLine]:
-        """No lines from this source, and a warning on the first time, so that other sources are still shown."""
-        self._warn_once(f"{source.node} cannot be asked: {why}")
-        return []
-
-    def _is_of_worker(self, error: PeerUnavailable) -> bool:
-        """Whether the frontend answered and only the worker behind it failed."""
-        return isinstance(error, FrontendFailed)
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            warn([text])
-
-
-def _after(lines: Sequence[LogLine], last: LogLine | None) -> Sequence[LogLine]:
-    """The lines after `last`; when the worker no longer keeps `last`, all lines that are newer."""
-    if last is None:
+        except (FrontendFailed, NotFound, PeerRefused) as error:  # its worker failed, is gone, or waits for approval
+            text = f"{source.node} cannot be asked: {error.message}"
+            if text not in self._warned:
+                self._warned.add(text)
+                warn([text])
+            return []
+        last = self._seen.get(source)
+        if last in lines:
+            lines = lines[len(lines) - lines[::-1].index(last) :]
+        elif last is not None:  # the worker no longer keeps it
+            lines = [line for line in lines if line.timestamp > last.timestamp]
+        if lines:
+            self._seen[source] = lines[-1]
         return lines
-    for number in range(len(lines) - 1, -1, -1):
-        if lines[number] == last:
-            return lines[number + 1 :]
-    return [line for line in lines if line.timestamp > last.timestamp]
 
 
 def sources_of(client: ApiClient, name: str) -> list[LogSource]:
@@ -151,7 +130,9 @@ def sources_of(client: ApiClient, name: str) -> list[LogSource]:
     of_model = _of_model(client, name, nodes)
     if of_model is None:
         try:
-            return _of_node(client, choose_node(nodes, name))
+            node = choose_node(nodes, name)
+            processes = client.get(f"/api/nodes/{node.id}/backend-logs", list[str])
+            return [LogSource(node.id, node.name, process) for process in processes]
         except NotFound as unknown:
             raise NotFound(f"there is no model {name}, and {unknown.message}") from None
     if namesakes := [node for node in nodes if node.name == name]:
@@ -173,11 +154,6 @@ def _of_model(client: ApiClient, name: str, nodes: Iterable[NodeDetail]) -> list
     return [
         LogSource(id, names[id], key) for id, key in sorted(processes, key=lambda entry: (names[entry[0]], entry[1]))
     ]
-
-
-def _of_node(client: ApiClient, node: NodeDetail) -> list[LogSource]:
-    names = client.get(f"/api/nodes/{node.id}/backend-logs", list[str])
-    return [LogSource(node.id, node.name, process) for process in names]
 
 
 def _print(written: Iterable[SourcedLine], *, as_json: bool, has_prefix: bool) -> None:

@@ -59,49 +59,33 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. A failure is one sentence on standard error."""
     try:
-        outcome = _invoke(arguments)
+        try:
+            outcome = cli.main(args=list(arguments), prog_name="corral", standalone_mode=False)
+        except ExceptionGroup as group:
+            raise sole_cause(group) from group
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return ExitCode.USAGE
     except click.Abort as error:
-        return _interrupted(error)
+        if not isinstance(error.__cause__, KeyboardInterrupt):  # click has ended the line for those
+            click.echo(err=True)
+        return ExitCode.INTERRUPTED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except click.ClickException as error:
-        return _fail(describe_usage_error(error), ExitCode.USAGE)
+        print_error(describe_usage_error(error))
+        return ExitCode.USAGE
     except CorralError as error:
-        return _fail(error.message, exit_code_of(error))
+        print_error(error.message)
+        return exit_code_of(error)
     except BrokenPipeError:
-        return _reader_left()
+        # The reader of a pipe closed it. Python would fail once more at exit, so standard output is replaced.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
     except Exception:
         log.exception("a fault in Corral itself", extra={"event": "process.fault"})
         return ExitCode.INTERNAL
     return outcome if isinstance(outcome, int) else ExitCode.OK
-
-
-def _invoke(arguments: Sequence[str]) -> object:
-    try:
-        return cli.main(args=list(arguments), prog_name="corral", standalone_mode=False)
-    except ExceptionGroup as group:
-        raise sole_cause(group) from group
-
-
-def _interrupted(error: click.Abort) -> ExitCode:
-    """Print nothing about Ctrl-C, but end the line it was typed on."""
-    if not isinstance(error.__cause__, KeyboardInterrupt):  # click has ended the line for those
-        click.echo(err=True)
-    return ExitCode.INTERRUPTED
-
-
-def _fail(sentence: str, code: ExitCode) -> ExitCode:
-    print_error(sentence)
-    return code
-
-
-def _reader_left() -> ExitCode:
-    """The reader of a pipe closed it. Standard output is replaced, because Python would fail once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return ExitCode.OK
 
 
 @click.command()
@@ -114,15 +98,8 @@ def version(as_json: bool) -> None:
         click.echo(f"corral {__version__}")
 
 
-HOW_TO: Final = {
-    "bash": 'eval "$(corral completion bash)"   in ~/.bashrc',
-    "zsh": 'eval "$(corral completion zsh)"    in ~/.zshrc, after compinit',
-    "fish": "corral completion fish | source    in ~/.config/fish/config.fish",
-}
-
-
 @click.command()
-@click.argument("shell", type=click.Choice(list(HOW_TO)))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a completion script for SHELL.
 
@@ -131,16 +108,12 @@ def completion(shell: str) -> None:
     zsh:  eval "$(corral completion zsh)" in ~/.zshrc, after compinit
     fish: corral completion fish | source in ~/.config/fish/config.fish
     """
-    click.echo(completion_script(shell))
-
-
-def completion_script(shell: str) -> str:
     from click.shell_completion import ShellComplete, get_completion_class
 
     kind = get_completion_class(shell)
     assert kind is not None  # noqa: S101 - click.Choice let only known shells through
     # The base class's method: bash's own first runs bash to learn its version.
-    return ShellComplete.source(kind(cli, {}, "corral", "_CORRAL_COMPLETE"))
+    click.echo(ShellComplete.source(kind(cli, {}, "corral", "_CORRAL_COMPLETE")))
 
 
 _HIDDEN: Final = "control"
@@ -164,30 +137,23 @@ def _unknown_command(name: str, context: click.Context) -> str:
     """The sentence about a command that does not exist, with similar commands."""
     path, group = context.command_path, context.command
     names = group.list_commands(context) if isinstance(group, click.Group) else []
-    near = [
-        f"{path} {command}"
-        for command in difflib.get_close_matches(name, [command for command in names if command != _HIDDEN], n=3)
-    ]
-    advice = f"did you mean {' or '.join(near)}? see: {path} --help" if near else f"see: {path} --help"
-    return f"{path} has no command {name!r}; {advice}"
+    near = difflib.get_close_matches(name, [command for command in names if command != _HIDDEN], n=3)
+    hint = f"did you mean {' or '.join(f'{path} {command}' for command in near)}? " if near else ""
+    return f"{path} has no command {name!r}; {hint}see: {path} --help"
 
 
 def _unknown_flag(error: click.NoSuchOption) -> str:
-    secret = _secret_variables().get(error.option_name)
-    if secret is not None:
+    """The sentence about a flag that does not exist. Secrets, which people may try, are never flags."""
+    from corral.base.settings import settings_of
+    from corral.processes.settings import all_sections
+
+    secrets = [setting for group in all_sections() for setting in settings_of(group) if setting.secret]
+    variables = {"--" + setting.name.replace("_", "-"): setting.env[0] for setting in secrets}
+    if error.option_name in variables:
         return (
             f"{error.option_name}: a secret is never a flag, because others on this machine could read it in the "
-            f"process list; set the environment variable {secret} instead"
+            f"process list; set the environment variable {variables[error.option_name]} instead"
         )
     near = f"; did you mean {' or '.join(sorted(error.possibilities))}?" if error.possibilities else ""
     command = error.ctx.command_path if error.ctx is not None else "corral"
     return f"{error.option_name}: {command} has no such flag{near or f'; see: {command} --help'}"
-
-
-def _secret_variables() -> dict[str, str]:
-    """Flags that people may try for a secret, and the variable to set instead."""
-    from corral.base.settings import settings_of
-    from corral.processes.settings import all_sections
-
-    secrets = (setting for group in all_sections() for setting in settings_of(group) if setting.secret)
-    return {"--" + setting.name.replace("_", "-"): setting.env[0] for setting in secrets}

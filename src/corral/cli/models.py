@@ -1,5 +1,8 @@
 """`corral models`: which models there are, where they are loaded, and how to remove one."""
 
+from collections.abc import Sequence
+from typing import Final
+
 import click
 
 from corral.cli.client import api_path
@@ -9,7 +12,6 @@ from corral.cli.operation_watch import Watching, accepted_once, wait_options, wa
 from corral.cli.options import CorralCommand, confirm
 from corral.cli.output import (
     Column,
-    console,
     facts,
     json_option,
     plain,
@@ -23,6 +25,14 @@ from corral.cli.output import (
 from corral.wire.models import ModelList, ModelView
 from corral.wire.operation_views import OperationView
 from corral.wire.replicas import ReplicaView
+
+_COLUMNS: Final[Sequence[Column[ModelView]]] = (
+    Column(title="NAME", cell=lambda model: plain(model.name)),
+    Column(title="STATE", cell=lambda model: styled(model.state)),
+    Column(title="BACKEND", cell=lambda model: plain(model.backend or f"→ {model.alias_of}")),
+    Column(title="NODES", cell=lambda model: plain(", ".join(replica.node for replica in model.replicas) or "-")),
+    Column(title="FILE", cell=lambda model: plain(model.source), least_width=90),
+)
 
 
 @click.group()
@@ -40,7 +50,7 @@ def list_models(as_json: bool) -> None:
         print_json(listing)
         return
     if listing.items:
-        show(table(_columns(), listing.items, width=console().width))
+        show(table(_COLUMNS, listing.items))
     else:
         say("There is no model yet; put a YAML file into the models directory.")
     for problem in listing.problems:
@@ -49,16 +59,6 @@ def list_models(as_json: bool) -> None:
     for model in listing.items:
         for warning in model.warnings:
             say(f"Warning: {model.source} ({model.name}): {warning}")
-
-
-def _columns() -> list[Column[ModelView]]:
-    return [
-        Column(title="NAME", cell=lambda model: plain(model.name)),
-        Column(title="STATE", cell=lambda model: styled(model.state)),
-        Column(title="BACKEND", cell=lambda model: plain(model.backend or f"→ {model.alias_of}")),
-        Column(title="NODES", cell=lambda model: plain(", ".join(replica.node for replica in model.replicas) or "-")),
-        Column(title="FILE", cell=lambda model: plain(model.source), least_width=90),
-    ]
 
 
 @models.command("show", cls=CorralCommand)
@@ -102,10 +102,11 @@ def _facts(model: ModelView) -> list[tuple[str, str]]:
         ("File", model.source),
         ("Revision", model.revision[:12]),
     ]
+    load_message = ""
     if model.load_job is not None:
-        pairs.append(("Load", f"{model.load_job.state}: {model.load_job.message}".rstrip(": ")))
+        load_message = model.load_job.message
+        pairs.append(("Load", f"{model.load_job.state}: {load_message}".rstrip(": ")))
         pairs += [("Engine", line) for line in model.load_job.engine_lines]
-    load_message = model.load_job.message if model.load_job is not None else ""
     pairs += [("Replica", _replica(replica, load_message)) for replica in model.replicas]
     pairs += [("Warning", warning) for warning in model.warnings]
     pairs += [("Passed over", f"{problem.source}: {problem.problem}") for problem in model.problems]

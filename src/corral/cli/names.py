@@ -12,6 +12,8 @@ from corral.base.words import listed
 from corral.cli.client import ApiClient, Query, api_path
 from corral.cli.connection import target_of
 from corral.cli.options import given_flags
+from corral.processes.settings import ClientSettings, gather
+from corral.processes.settings_sources import resolve
 from corral.wire.galleries import FleetBackends
 from corral.wire.models import ModelList
 from corral.wire.nodes import NodeDetail, NodePage
@@ -28,12 +30,8 @@ _MOST_OFFERED: Final = 50
 _COMPLETION_TIMEOUT: Final = "1s"
 
 
-def _ignore_alarm(_: str) -> None:
-    """The default for commands that do not show alarms of the fleet."""
-
-
 def all_nodes(
-    client: ApiClient, query: Query = (), *, on_alarm: Callable[[str], None] = _ignore_alarm
+    client: ApiClient, query: Query = (), *, on_alarm: Callable[[str], None] = lambda alarm: None
 ) -> Iterator[NodeDetail]:
     """Fetch all nodes that match the query, page by page. An alarm of the fleet is passed to `on_alarm`."""
     cursor: str | None = ""
@@ -70,13 +68,10 @@ def choose_node(nodes: Sequence[NodeDetail], reference: str) -> NodeDetail:
         if candidates:
             described = [f"{node.id} ({node.name}, {node.status})" for node in candidates]
             raise Conflict(f"{reference} may mean {listed(described, most=_MOST_CANDIDATES)}; name one by its id")
-    raise NotFound(f"there is no node {reference}{_similar_names(nodes, name)}")
-
-
-def _similar_names(nodes: Sequence[NodeDetail], name: str) -> str:
+    hint = "`corral nodes list` shows all" if nodes else "no node has registered yet"
     if similar := difflib.get_close_matches(name, {node.name for node in nodes}, n=3):
-        return f"; did you mean {' or '.join(similar)}?"
-    return "; `corral nodes list` shows all" if nodes else "; no node has registered yet"
+        hint = f"did you mean {' or '.join(similar)}?"
+    raise NotFound(f"there is no node {reference}; {hint}")
 
 
 def newest_operations(client: ApiClient, *, limit: int | None = None) -> Iterator[OperationView]:
@@ -141,70 +136,48 @@ def read_labels(labels: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def quick_client(context: click.Context) -> ApiClient:
-    """A client for shell completion, with a short timeout: somebody waits at a prompt."""
-    from corral.processes.settings import ClientSettings, gather
-    from corral.processes.settings_sources import resolve
-
-    flags = {**given_flags(context), "--timeout": _COMPLETION_TIMEOUT}
-    return ApiClient(target_of(resolve(ClientSettings, gather(flags))))
-
-
 Offers = Sequence[tuple[str, str]]
 """Values that a shell may offer, each with a word about it."""
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _completions(context: click.Context, incomplete: str, fetch: Callable[[ApiClient], Offers]) -> list[CompletionItem]:
-    """The fetched values that begin as what was typed; none when fetching fails, because a prompt shows no errors."""
-    try:
-        offers = fetch(quick_client(context))
-    except (CorralError, OSError, ValueError):
-        return []
-    return [CompletionItem(value, help=help) for value, help in offers if value.startswith(incomplete)]
+def _completer(fetch: Callable[[ApiClient, str], Offers]) -> Completer:
+    """Offer the fetched values that begin as what was typed; none when fetching fails: a prompt shows no errors."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        flags = {**given_flags(context), "--timeout": _COMPLETION_TIMEOUT}  # somebody waits at a prompt
+        try:
+            client = ApiClient(target_of(resolve(ClientSettings, gather(flags))))
+            offers = fetch(client, incomplete)
+        except (CorralError, OSError, ValueError):
+            return []
+        return [CompletionItem(value, help=help) for value, help in offers if value.startswith(incomplete)]
+
+    return complete
 
 
-def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a node, or its id when no name matches."""
-
-    def fetch(client: ApiClient) -> Offers:
-        nodes = list(all_nodes(client))
-        names = [(node.name, node.status) for node in nodes]
-        has_name = any(name.startswith(incomplete) for name, _ in names)
-        return names if has_name else [(node.id, node.name) for node in nodes]
-
-    return _completions(context, incomplete, fetch)
+def _node_offers(client: ApiClient, incomplete: str) -> Offers:
+    """Names of nodes, or their ids when no name matches."""
+    nodes = list(all_nodes(client))
+    has_name = any(node.name.startswith(incomplete) for node in nodes)
+    return [(node.name, node.status) if has_name else (node.id, node.name) for node in nodes]
 
 
-def complete_operation(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the id of one of the newest operations."""
-    return _completions(
-        context,
-        incomplete,
-        lambda client: [
-            (operation.id, f"{_title(operation)}: {operation.state}")
-            for operation in newest_operations(client, limit=_MOST_OFFERED)
-        ],
-    )
-
-
-def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a model."""
-    return _completions(
-        context,
-        incomplete,
-        lambda client: [(model.name, model.state) for model in client.get("/api/v1/models", ModelList).items],
-    )
-
-
-def complete_installed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a backend that some node has."""
-    return _completions(
-        context,
-        incomplete,
-        lambda client: [
-            (view.name, f"on {len(view.nodes)} nodes") for view in client.get(BACKENDS_PATH, FleetBackends).items
-        ],
-    )
+complete_node = _completer(_node_offers)
+complete_operation = _completer(
+    lambda client, _: [
+        (operation.id, f"{_title(operation)}: {operation.state}")
+        for operation in newest_operations(client, limit=_MOST_OFFERED)
+    ]
+)
+complete_model = _completer(
+    lambda client, _: [(model.name, model.state) for model in client.get("/api/v1/models", ModelList).items]
+)
+complete_installed = _completer(
+    lambda client, _: [
+        (view.name, f"on {len(view.nodes)} nodes") for view in client.get(BACKENDS_PATH, FleetBackends).items
+    ]
+)
 
 
 def nodes_option(help: str = "Only on this node; may be given several times.") -> Callable[[F], F]:

@@ -1,6 +1,7 @@
 """`corral nodes`: see and steer the machines of the fleet."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -76,15 +77,11 @@ def list_nodes(statuses: Sequence[str], labels: Sequence[str], name: str, watch:
             raise InvalidInput("--watch", "cannot be combined with --json; use `corral events --follow --json`")
         _watch(client, query)
         return
-    nodes = list(all_nodes(client, query, on_alarm=_warn))
+    nodes = list(all_nodes(client, query, on_alarm=lambda alarm: warn([_alarm_text(alarm)])))
     if as_json:
         print_json_list(nodes)
     else:
         show(_listing(nodes, filtered=bool(query)))
-
-
-def _warn(alarm: str) -> None:
-    warn([_alarm_text(alarm)])
 
 
 def _alarm_text(alarm: str) -> str:
@@ -92,9 +89,8 @@ def _alarm_text(alarm: str) -> str:
 
 
 def _listing(nodes: Sequence[NodeDetail], *, filtered: bool) -> "RenderableType":
-
     if nodes:
-        return node_table(nodes, width=console().width)
+        return node_table(nodes)
     return "No node fits." if filtered else "No node has registered yet; `corral worker` starts one."
 
 
@@ -132,40 +128,23 @@ def show_node(node: str, as_json: bool) -> None:
     show_view(detail, lambda: node_facts(detail, datetime.now(UTC)), as_json=as_json)
 
 
-def _steer(node: str, verb: str, outcome: str, *, as_json: bool) -> None:
-    """Send one of the verbs for a node, and report the node's status afterwards."""
-    client = open_client()
-    before = find_node(client, node)
-    changed = client.post(api_path("nodes", before.id, verb), NodeDetail)
-    sentence = f"{changed.name} ({changed.id}) {outcome}; its status is {changed.status}"
-    answer(changed, sentence, as_json=as_json)
+def _add_verb(verb: str, outcome: str, help: str) -> None:
+    """Add a command that sends one of the verbs for a node, and reports the node's status afterwards."""
+
+    @nodes.command(verb, cls=CorralCommand, help=help)
+    @node_argument
+    @json_option
+    @connected
+    def steer(node: str, as_json: bool) -> None:
+        client = open_client()
+        changed = client.post(api_path("nodes", find_node(client, node).id, verb), NodeDetail)
+        sentence = f"{changed.name} ({changed.id}) {outcome}; its status is {changed.status}"
+        answer(changed, sentence, as_json=as_json)
 
 
-@nodes.command("approve", cls=CorralCommand)
-@node_argument
-@json_option
-@connected
-def approve_node(node: str, as_json: bool) -> None:
-    """Let a pending node take part in the fleet."""
-    _steer(node, "approve", "is approved", as_json=as_json)
-
-
-@nodes.command("drain", cls=CorralCommand)
-@node_argument
-@json_option
-@connected
-def drain_node(node: str, as_json: bool) -> None:
-    """Give a node no new work; what it does now, it finishes."""
-    _steer(node, "drain", "is draining", as_json=as_json)
-
-
-@nodes.command("resume", cls=CorralCommand)
-@node_argument
-@json_option
-@connected
-def resume_node(node: str, as_json: bool) -> None:
-    """End a drain."""
-    _steer(node, "resume", "is not draining", as_json=as_json)
+_add_verb("approve", "is approved", "Let a pending node take part in the fleet.")
+_add_verb("drain", "is draining", "Give a node no new work; what it does now, it finishes.")
+_add_verb("resume", "is not draining", "End a drain.")
 
 
 @nodes.command("remove", cls=CorralCommand)
@@ -232,35 +211,35 @@ _COLUMNS: Final[Sequence[Column[NodeDetail]]] = (
     Column(title="RAM FREE", cell=lambda node: share(node.available_ram, node.total_ram), least_width=70),
     Column(title="DISK FREE", cell=lambda node: share(node.available_disk, node.total_disk), least_width=120),
     Column(title="VERSION", cell=lambda node: plain(_software(node)), least_width=110),
-    Column(title="LABELS", cell=lambda node: plain(label_text(node)), least_width=140),
+    Column(title="LABELS", cell=lambda node: plain(_own_labels(node)), least_width=140),
 )
 
 
-def node_table(nodes: Sequence[NodeDetail], *, width: int) -> "Table":
+def node_table(nodes: Sequence[NodeDetail], *, width: int | None = None) -> "Table":
     return table(_COLUMNS, nodes, width=width)
 
 
 def node_summary(nodes: Sequence[NodeDetail]) -> str:
     """One line such as `3 nodes: 2 healthy, 1 pending`."""
-    counts: dict[str, int] = {}
-    for node in nodes:
-        counts[node.status] = counts.get(node.status, 0) + 1
+    counts = Counter(node.status for node in nodes)
     total = f"{len(nodes)} node" + ("" if len(nodes) == 1 else "s")
     return f"{total}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
 
 
-def label_text(node: NodeDetail) -> str:
+def _own_labels(node: NodeDetail) -> str:
     """The node's labels that were not set automatically."""
     return " ".join(f"{key}={value}" for key, value in node.labels.items() if key not in AUTOMATIC)
 
 
 def node_facts(node: NodeDetail, now: datetime) -> "Table":
     """All that is known about a node, for `corral nodes show`."""
-    return facts([(name, value) for name, value in _fact_pairs(node, now) if value])
-
-
-def _fact_pairs(node: NodeDetail, now: datetime) -> list[tuple[str, str]]:
-    return [
+    by_hand = " (set by hand)" if node.max_replicas_per_model_manually_set else ""
+    not_approved = f"[yellow]no[/]; run: corral nodes approve {plain(node.id[:SHORT_ID])}"
+    origins = {key: " [dim](set by hand)[/]" for key in node.admin_labels}
+    vram = share(node.available_vram, node.total_vram) if node.total_vram else ""
+    if vram and node.vram_budget_bytes not in (UNSET, 0):
+        vram += f", budget {size(node.vram_budget_bytes)}"
+    pairs = [
         ("Name", plain(node.name)),
         ("Id", plain(node.id)),
         ("Status", styled(node.status)),
@@ -270,20 +249,21 @@ def _fact_pairs(node: NodeDetail, now: datetime) -> list[tuple[str, str]]:
         ("HTTP address", plain(node.http_address)),
         ("Software", plain(_software(node))),
         ("Heard", f"{ago(node.heard_seconds_ago)}, beats every {node.heartbeat_seconds:g} s"),
-        ("Approved", _by(node.approved_by, node.approved_at, now) if node.approved else _not_approved(node)),
+        ("Approved", _by(node.approved_by, node.approved_at, now) if node.approved else not_approved),
         ("Draining", _by(node.draining_by, node.draining_since, now) if node.draining else ""),
         ("Deregistered", moment(node.deregistered_at, now) if node.deregistered_at else ""),
         ("RAM free", share(node.available_ram, node.total_ram)),
         ("Disk free", share(node.available_disk, node.total_disk)),
-        ("VRAM free", _vram(node)),
+        ("VRAM free", vram),
         ("GPU", plain(f"{node.gpu_vendor} {node.gpu_compute_capability}".strip())),
         ("Builds for", plain(node.capability or "")),
-        ("Replicas", f"at most {node.max_replicas_per_model} of one model{_set_by_hand(node)}"),
-        ("Labels", "\n".join(plain(f"{key}={value}") + _origin(node, key) for key, value in node.labels.items())),
+        ("Replicas", f"at most {node.max_replicas_per_model} of one model{by_hand}"),
+        ("Labels", "\n".join(plain(f"{key}={value}") + origins.get(key, "") for key, value in node.labels.items())),
         ("Removed labels", plain(", ".join(node.removed_labels))),
         ("Own secret", "yes" if node.has_secret else "no: it uses the shared token"),
         ("Registered", moment(node.created_at, now)),
     ]
+    return facts([(name, value) for name, value in pairs if value])
 
 
 def _marks(node: NodeDetail) -> str:
@@ -298,22 +278,3 @@ def _software(node: NodeDetail) -> str:
 
 def _by(who: str, at: str | None, now: datetime) -> str:
     return f"by {plain(who)}, {moment(at, now)}" if who else moment(at, now)
-
-
-def _not_approved(node: NodeDetail) -> str:
-    return f"[yellow]no[/]; run: corral nodes approve {plain(node.id[:SHORT_ID])}"
-
-
-def _vram(node: NodeDetail) -> str:
-    if not node.total_vram:
-        return ""
-    budget = f", budget {size(node.vram_budget_bytes)}" if node.vram_budget_bytes not in (UNSET, 0) else ""
-    return share(node.available_vram, node.total_vram) + budget
-
-
-def _set_by_hand(node: NodeDetail) -> str:
-    return " (set by hand)" if node.max_replicas_per_model_manually_set else ""
-
-
-def _origin(node: NodeDetail, key: str) -> str:
-    return " [dim](set by hand)[/]" if key in node.admin_labels else ""

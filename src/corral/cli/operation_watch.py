@@ -77,10 +77,7 @@ def wait_options(function: Callable[..., int | None]) -> Callable[..., object]:
 
 def watched(client: ApiClient, operation: OperationView, watching: Watching) -> int:
     """Show the operation until it ends, print its outcome, and return the exit code. Ctrl-C only stops watching."""
-    (last,) = _follow(client, [operation], watching)
-    if watching.as_json:
-        print_json(last)
-    return _print_outcomes([last], watching)
+    return watched_all(client, [operation], watching, document=lambda last: last[0])
 
 
 def watched_all(
@@ -91,14 +88,6 @@ def watched_all(
 ) -> int:
     """Follow operations until each has ended, and return the exit code. With --json print them as a list, or as what
     `document` makes of them."""
-    last = _follow(client, operations, watching)
-    if watching.as_json:
-        print_json_list(last) if document is None else print_json(document(last))
-    return _print_outcomes(last, watching)
-
-
-def _follow(client: ApiClient, operations: Sequence[OperationView], watching: Watching) -> list[OperationView]:
-    """Follow the operations one after the other; returns the last view of each."""
     last = list(operations)
     until = None if watching.within is None else time.monotonic() + watching.within.total_seconds()
     try:
@@ -110,20 +99,21 @@ def _follow(client: ApiClient, operations: Sequence[OperationView], watching: Wa
                     pass
     except KeyboardInterrupt:
         click.echo(err=True)  # end the line that shows ^C
-    return last
+    if watching.as_json:
+        print_json_list(last) if document is None else print_json(document(last))
+    for operation in last:
+        _print_outcome(operation, watching)
+    return overall_code(map(exit_code, last), wait=watching.wait)
 
 
-def _print_outcomes(operations: Sequence[OperationView], watching: Watching) -> int:
-    """Print the outcome of each operation, and return the exit code of the command."""
-    for operation in operations:
-        if not watching.as_json and (watching.wait or is_over(operation)):
-            if console().is_terminal:
-                for problem in problems(operation):
-                    say(problem)
-            say(summary(operation))
-        if hint := what_next(operation):
-            click.echo(printable(hint), err=True)
-    return overall_code(map(exit_code, operations), wait=watching.wait)
+def _print_outcome(operation: OperationView, watching: Watching) -> None:
+    if not watching.as_json and (watching.wait or is_over(operation)):
+        if console().is_terminal:
+            for problem in problems(operation):
+                say(problem)
+        say(summary(operation))
+    if hint := what_next(operation):
+        click.echo(printable(hint), err=True)
 
 
 def overall_code(codes: Iterable[ExitCode], *, wait: bool) -> ExitCode:
@@ -157,8 +147,10 @@ class _Stream:
 
     def until_it_breaks(self, until: float | None) -> Iterator[OperationView]:
         """Yield views until the operation or the time ends, or the stream breaks; then pause."""
+        left = None if until is None else timedelta(seconds=max(until - time.monotonic(), _LEAST_SECONDS))
+        path = api_path("operations", self.operation.id, "stream")
         try:
-            for id, data in self._events(until):
+            for id, data in self._client.stream(path, last_event=self._last_event, at_most=left):
                 self._last_event, self._failures, self._gone_since = id or self._last_event, 0, None
                 if data:
                     self.operation = _after(self.operation, msgspec.json.decode(data, type=OperationUpdate))
@@ -166,24 +158,16 @@ class _Stream:
                 if is_over(self.operation) or (until is not None and time.monotonic() >= until):
                     return
         except PeerUnavailable as error:
-            if until is not None and time.monotonic() >= until:
+            now = time.monotonic()
+            if until is not None and now >= until:
                 return
-            self._note_failure(error)
+            self._gone_since = now if self._gone_since is None else self._gone_since
+            if now - self._gone_since >= PATIENCE.total_seconds():
+                raise
+            if self._failures == 0:
+                warn([f"{error.message}; trying again"])
+            self._failures += 1
         time.sleep(PAUSES.delay(max(self._failures, 1)).total_seconds())
-
-    def _events(self, until: float | None) -> Iterator[tuple[str, str]]:
-        left = None if until is None else timedelta(seconds=max(until - time.monotonic(), _LEAST_SECONDS))
-        path = api_path("operations", self.operation.id, "stream")
-        return self._client.stream(path, last_event=self._last_event, at_most=left)
-
-    def _note_failure(self, error: PeerUnavailable) -> None:
-        now = time.monotonic()
-        self._gone_since = now if self._gone_since is None else self._gone_since
-        if now - self._gone_since >= PATIENCE.total_seconds():
-            raise error
-        if self._failures == 0:
-            warn([f"{error.message}; trying again"])
-        self._failures += 1
 
 
 def _after(before: OperationView, update: OperationUpdate) -> OperationView:
@@ -198,39 +182,29 @@ def _after(before: OperationView, update: OperationUpdate) -> OperationView:
 def _displayed(views: Iterator[OperationView], *, as_json: bool) -> Iterator[OperationView]:
     """Pass the views on, printed as they pass: bars on a terminal, lines elsewhere, nothing with --json."""
     if as_json:
-        return views
-    return _as_bars(views) if console().is_terminal else _as_lines(views)
+        yield from views
+    elif console().is_terminal:
+        from rich.live import Live
 
-
-def _as_bars(views: Iterator[OperationView]) -> Iterator[OperationView]:
-    from rich.live import Live
-
-    with Live(console=console(), auto_refresh=False) as live:
+        with Live(console=console(), auto_refresh=False) as live:
+            for operation in views:
+                live.update(bars(operation, height=live.console.height), refresh=True)
+                yield operation
+    else:
+        printed: dict[str, tuple[object, ...]] = {}
         for operation in views:
-            live.update(bars(operation, height=live.console.height), refresh=True)
+            for target in operation.targets:
+                if printed.get(target.node_id) != _standing(target):
+                    printed[target.node_id] = _standing(target)
+                    detail = situation(target, operation.verb)
+                    status = shown_status(target, operation.verb)
+                    say(f"{target.node_name}: {status}{f', {detail}' if detail else ''}")
             yield operation
-
-
-def _as_lines(views: Iterator[OperationView]) -> Iterator[OperationView]:
-    """A line for each change of a target."""
-    printed: dict[str, tuple[object, ...]] = {}
-    for operation in views:
-        for target in operation.targets:
-            if printed.get(target.node_id) != _standing(target):
-                printed[target.node_id] = _standing(target)
-                status = shown_status(target, operation.verb)
-                say(f"{target.node_name}: {status}{_with_detail(target, operation.verb)}")
-        yield operation
 
 
 def _standing(target: TargetView) -> tuple[object, ...]:
     """The fields whose change is worth a line; progress in bytes is not."""
     return (target.status, target.waits_for_node, target.attempts, target.message, target.phase)
-
-
-def _with_detail(target: TargetView, verb: str) -> str:
-    detail = situation(target, verb)
-    return f", {detail}" if detail else ""
 
 
 _BAR_WIDTH: Final = 24
@@ -253,7 +227,10 @@ def bars(operation: OperationView, *, height: int) -> "RenderableType":
     grid.add_column()  # the only one that gives way where there is little room
     for target in rows:
         bar = ProgressBar(total=100, completed=target.percentage, width=_BAR_WIDTH)
-        detail = Text(printable(_detail(target, operation.verb)), no_wrap=True, overflow="ellipsis")
+        words = situation(target, operation.verb)
+        if target.status == "downloading" and target.total_bytes:  # progress first: a narrow terminal cuts off the end
+            words = "  ".join(filter(None, (amount(target), speed(target), step(target))))
+        detail = Text(printable(words), no_wrap=True, overflow="ellipsis")
         grid.add_row(
             plain(target.node_name),
             bar,
@@ -275,13 +252,6 @@ def speed(moving: TargetView | OperationView) -> str:
     left = moving.seconds_left
     duration = "" if left is None else f", {format_duration(timedelta(seconds=left))} left"
     return f"{format_size(moving.bytes_per_second)}/s{duration}"
-
-
-def _detail(target: TargetView, verb: str) -> str:
-    """Details of a target. Progress comes first, because the end is cut off on a narrow terminal."""
-    if target.status != "downloading" or not target.total_bytes:
-        return situation(target, verb)
-    return "  ".join(filter(None, (amount(target), speed(target), step(target))))
 
 
 def targets_to_show(operation: OperationView, room: int) -> list[TargetView]:

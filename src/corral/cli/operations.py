@@ -17,11 +17,9 @@ from corral.cli.options import CorralCommand
 from corral.cli.output import (
     Column,
     answer,
-    console,
     facts,
     json_option,
     plain,
-    print_json,
     print_json_list,
     say,
     show,
@@ -74,7 +72,7 @@ def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
     if as_json:
         print_json_list(operations)
     elif operations:
-        show(operation_table(operations, datetime.now(UTC), width=console().width))
+        show(operation_table(operations, datetime.now(UTC)))
     else:
         say("None is in this state." if states else "There is no operation yet; `corral backends install` starts one.")
 
@@ -86,7 +84,7 @@ def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
 def show_operation(operation: str, as_json: bool) -> None:
     """Show one operation, how each node stands, and what to do next."""
     view = find_operation(open_client(), operation)
-    show_view(view, lambda: operation_facts(view, datetime.now(UTC), width=console().width), as_json=as_json)
+    show_view(view, lambda: operation_facts(view, datetime.now(UTC)), as_json=as_json)
 
 
 @ops.command(cls=CorralCommand)
@@ -114,9 +112,9 @@ def retry(operation: str, nodes: Sequence[str], watching: Watching) -> int:
     client = open_client()
     changed = _change(client, find_operation(client, operation), "retry", nodes)
     if not changed.nodes:
-        return _nothing(
-            changed, "Nothing to retry: only what is `error` or `blocked` can be.", as_json=watching.as_json
-        )
+        sentence = "Nothing to retry: only what is `error` or `blocked` can be."
+        answer(changed, sentence, as_json=watching.as_json)
+        return ExitCode.FAILED
     return watched(client, changed.operation, watching)
 
 
@@ -129,21 +127,11 @@ def cancel(operation: str, nodes: Sequence[str], as_json: bool) -> int:
     """Take back what is not done yet. What a node was told already, it may still finish: those are named."""
     client = open_client()
     changed = _change(client, find_operation(client, operation), "cancel", nodes)
-    if not changed.nodes:
-        return _nothing(changed, "Nothing to cancel: all of it is over.", as_json=as_json)
-    if as_json:
-        print_json(changed)
-    else:
-        say(f"Cancelled on {listed(changed.nodes)}.")
-        if changed.already_sent:
-            say(f"May still finish, since it had been sent already: {listed(changed.already_sent)}.")
-    return ExitCode.OK
-
-
-def _nothing(changed: Changed, sentence: str, *, as_json: bool) -> int:
-    """Report that nothing was changed."""
+    sentence = f"Cancelled on {listed(changed.nodes)}." if changed.nodes else "Nothing to cancel: all of it is over."
     answer(changed, sentence, as_json=as_json)
-    return ExitCode.FAILED
+    if changed.already_sent and not as_json:
+        say(f"May still finish, since it had been sent already: {listed(changed.already_sent)}.")
+    return ExitCode.OK if changed.nodes else ExitCode.FAILED
 
 
 def _change(client: ApiClient, operation: OperationView, verb: str, nodes: Sequence[str]) -> Changed:
@@ -165,7 +153,7 @@ def _target(operation: OperationView, reference: str) -> str:
     return ids[0]
 
 
-def operation_table(operations: Sequence[OperationView], now: datetime, *, width: int) -> "Table":
+def operation_table(operations: Sequence[OperationView], now: datetime, *, width: int | None = None) -> "Table":
     columns: list[Column[OperationView]] = [
         Column(title="ID", cell=lambda operation: plain(operation.id[:SHORT_ID])),
         Column(title="STATE", cell=lambda operation: styled(operation.state)),
@@ -178,7 +166,7 @@ def operation_table(operations: Sequence[OperationView], now: datetime, *, width
     return table(columns, operations, width=width)
 
 
-def operation_facts(operation: OperationView, now: datetime, *, width: int) -> "RenderableType":
+def operation_facts(operation: OperationView, now: datetime, *, width: int | None = None) -> "RenderableType":
     """One operation, its targets, and what to do next."""
     from rich.console import Group
 
@@ -191,14 +179,14 @@ def operation_facts(operation: OperationView, now: datetime, *, width: int) -> "
         ("Asked by", f"{plain(operation.asked_by)}, {moment(operation.accepted_at, now)}"),
         ("Changed", moment(operation.changed_at, now)),
     ]
-    parts: list[RenderableType] = [facts([(name, value) for name, value in pairs if value]), ""]
-    parts.append(target_table(operation, now, width=width))
+    known_pairs = [(name, value) for name, value in pairs if value]
+    parts: list[RenderableType] = [facts(known_pairs), "", target_table(operation, now, width=width)]
     if steps := advice(operation):
         parts += ["", "[bold]What to do[/]", facts([(plain(names), plain(sentence)) for names, sentence in steps])]
     return Group(*parts)
 
 
-def target_table(operation: OperationView, now: datetime, *, width: int) -> "Table":
+def target_table(operation: OperationView, now: datetime, *, width: int | None = None) -> "Table":
     columns: list[Column[TargetView]] = [
         Column(title="NODE", cell=lambda target: plain(target.node_name)),
         Column(title="STATUS", cell=lambda target: styled(shown_status(target, operation.verb))),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from corral.base.errors import InvalidInput
-from corral.base.settings import Setting, settings_of
+from corral.base.settings import settings_of
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import gather, section, variable_warnings
 from corral.processes.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, SettingSources
@@ -39,7 +39,7 @@ class _WithSettings(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         sections: Mapping[str, frozenset[str] | None] = getattr(self.callback, _SETTINGS, {})
-        settings = [*_options(sections), _config_option()] if sections else []
+        settings = _options(sections) if sections else []
         own = len(self.params)
         given = super().get_params(ctx)
         return [*given[:own], *settings, *given[own:]]
@@ -88,40 +88,29 @@ def settings_options(**sections: frozenset[str] | None) -> Callable[[F], F]:
 
 
 def _options(sections: Mapping[str, frozenset[str] | None]) -> list[click.Option]:
-    """The options of these sections. A flag that two sections share is declared once, as in the first."""
-    declared: dict[str, click.Option] = {}
+    """The options of these sections, and --config. A flag that two sections share is declared once, as in the first."""
+    options: dict[str, click.Option] = {}
     for name, only in sections.items():
         group = section(name)
+        heading = f"Settings of {group.title}" if group.title.startswith("`") else group.title
         for setting in settings_of(group):
-            if setting.flag and (only is None or setting.name in only):
-                declared.setdefault(setting.flag, _option(setting, group.title))
-    return list(declared.values())
-
-
-def _option(setting: Setting, heading: str) -> click.Option:
-    return SettingOption(
-        [setting.switch_flags if setting.kind.is_switch else setting.flag],
-        heading=f"Settings of {heading}" if heading.startswith("`") else heading,
-        help=option_help(setting),
-        metavar=None if setting.kind.is_switch else setting.kind.placeholder,
-        flag=setting.flag,
-    )
-
-
-def option_help(setting: Setting) -> str:
-    """The setting's meaning, then its default and its variables in brackets."""
-    default = setting.default_text.replace("`", "")
-    return f"{setting.meaning.replace('`', '')}  [default: {default}; env: {', '.join(setting.env)}]"
-
-
-def _config_option() -> click.Option:
-    return SettingOption(
+            if setting.flag and setting.flag not in options and (only is None or setting.name in only):
+                is_switch, default = setting.kind.is_switch, setting.default_text.replace("`", "")
+                options[setting.flag] = SettingOption(
+                    [setting.switch_flags if is_switch else setting.flag],
+                    heading=heading,
+                    help=f"{setting.meaning.replace('`', '')}  [default: {default}; env: {', '.join(setting.env)}]",
+                    metavar=None if is_switch else setting.kind.placeholder,
+                    flag=setting.flag,
+                )
+    config = SettingOption(
         [CONFIG_FLAG],
         heading="Options",
         help=f"TOML file with settings; flags and the environment win over it.  [env: {CONFIG_VARIABLE}]",
         metavar="FILE",
         flag=CONFIG_FLAG,
     )
+    return [*options.values(), config]
 
 
 def sources() -> SettingSources:

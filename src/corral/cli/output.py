@@ -18,37 +18,15 @@ T = TypeVar("T")
 
 WIDTH_OF_A_PIPE: Final = 400
 """Wide enough that programs which read a table never see a wrapped line."""
-STATUS_STYLES: Final = {
-    "healthy": "green",
-    "pending": "yellow",
-    "draining": "cyan",
-    "unhealthy": "bold red",
-    "offline": "red",
-    "active": "green",
-    "expired": "yellow",
-    "revoked": "red",
-    "ok": "green",
-    "warning": "yellow",
-    "problem": "bold red",
-    "loaded": "green",
-    "loading": "yellow",
-    "failed": "bold red",
-    "unusable": "bold red",
-    "unserved": "bold red",
-    "running": "cyan",
-    "waiting": "yellow",
-    "done": "green",
-    "cancelled": "magenta",
-    "queued": "yellow",
-    "downloading": "cyan",
-    "deleting": "cyan",
-    "removing": "cyan",
-    "running_on_worker": "yellow",
-    "success": "green",
-    "error": "bold red",
-    "blocked": "bold red",
-    "superseded": "magenta",
+_WORDS_BY_STYLE: Final = {
+    "green": ("healthy", "active", "ok", "loaded", "done", "success"),
+    "yellow": ("pending", "expired", "warning", "loading", "waiting", "queued", "running_on_worker"),
+    "cyan": ("draining", "running", "downloading", "deleting", "removing"),
+    "magenta": ("cancelled", "superseded"),
+    "red": ("offline", "revoked"),
+    "bold red": ("unhealthy", "problem", "failed", "unusable", "unserved", "error", "blocked"),
 }
+STATUS_STYLES: Final = {word: style for style, words in _WORDS_BY_STYLE.items() for word in words}
 
 
 def json_option(function: F) -> F:
@@ -99,7 +77,7 @@ def print_table(rows: Sequence[T], columns: "Sequence[Column[T]]", *, nothing: s
     if as_json:
         print_json_list(rows)
     elif rows:
-        show(table(columns, rows, width=console().width))
+        show(table(columns, rows))
     else:
         say(nothing)
 
@@ -153,11 +131,12 @@ class Column(Generic[T]):
     wraps: bool = False
 
 
-def table(columns: Sequence[Column[T]], rows: Sequence[T], *, width: int) -> "Table":
-    """A table without lines that drops its less important columns to fit the width."""
+def table(columns: Sequence[Column[T]], rows: Sequence[T], *, width: int | None = None) -> "Table":
+    """A table without lines that drops its less important columns to fit the width, or else standard output."""
     from rich.table import Table
 
-    visible = [column for column in columns if column.least_width <= width]
+    room = console().width if width is None else width
+    visible = [column for column in columns if column.least_width <= room]
     result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for position, column in enumerate(visible):
         result.add_column(

@@ -9,7 +9,7 @@ import pytest
 from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
-from corral.cli.backends import upgrades
+from corral.cli.backends import commands
 from corral.cli.backends.commands import external, start
 from corral.cli.backends.tables import rows
 from corral.cli.names import read_labels
@@ -190,7 +190,7 @@ class TestOutdated:
         assert "were never asked yet" in outcome.out
 
     def test_may_be_looked_for_now(self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(upgrades, "_PAUSE_SECONDS", 0)
+        monkeypatch.setattr(commands, "_PAUSE_SECONDS", 0)
         old, new = (UpgradesView(checked_at=at, items=[]) for at in (None, self.CHECKED))
         frontend.tell("POST /api/v1/backends/upgrades/check", old, 202)
         frontend.tell_in_turn("GET /api/v1/backends/upgrades", old, old, new)
@@ -199,7 +199,7 @@ class TestOutdated:
     def test_that_could_not_be_asked_now_are_not_up_to_date(
         self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(upgrades, "_PATIENCE_SECONDS", 0)
+        monkeypatch.setattr(commands, "_PATIENCE_SECONDS", 0)
         seen = UpgradesView(checked_at=self.CHECKED, problem="the galleries could not be read", items=[])
         frontend.tell("POST /api/v1/backends/upgrades/check", seen, 202)
         outcome = connected("backends", "outdated", "--refresh")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from corral import __version__
-from corral.cli.doctor import frontend as frontend_checks
-from corral.cli.doctor import machine
+from corral.cli.doctor import greets, is_alive, judge_clock, judge_disk_space
+from corral.processes import probe
 from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.wire.nodes import DoctorReport, Finding, VersionView
 
@@ -33,7 +33,7 @@ def up_file(url: str, pid: int) -> UpFile:
 
 
 def test_when_nothing_runs_it_says_so_and_what_to_do(corral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "is_free", lambda host, port: True)  # a fleet may run beside the tests
+    monkeypatch.setattr(probe, "is_free", lambda host, port: True)  # a fleet may run beside the tests
     outcome = corral("doctor")
     assert outcome.code == 1
     assert "frontend        problem: no frontend is known" in outcome.out
@@ -42,7 +42,7 @@ def test_when_nothing_runs_it_says_so_and_what_to_do(corral: Any, monkeypatch: p
 
 
 def test_a_taken_port_is_told_with_what_to_do(corral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "is_free", lambda host, port: False)
+    monkeypatch.setattr(probe, "is_free", lambda host, port: False)
     outcome = corral("doctor")
     assert "port 8080 is taken by another program" in outcome.out
     assert "corral up --port 8090" in outcome.out
@@ -118,7 +118,7 @@ def test_a_data_directory_that_is_a_file_is_a_problem(corral: Any, tmp_path: Pat
 
 @pytest.mark.parametrize(("free", "level"), [(5 * GIB, "ok"), (GIB // 2, "warning"), (50 * 1024**2, "problem")])
 def test_little_space_is_told(free: int, level: str) -> None:
-    assert machine.judge_disk_space(free, Path("/x")).level == level
+    assert judge_disk_space(free, Path("/x")).level == level
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_little_space_is_told(free: int, level: str) -> None:
     ],
 )
 def test_clocks_that_disagree_are_told(ahead: float | None, now: datetime, level: str, summary: str) -> None:
-    found = frontend_checks.judge_clock(ahead, now)
+    found = judge_clock(ahead, now)
     assert (found.level, found.summary) == (level, summary)
 
 
 def test_a_process_is_alive_or_not() -> None:
-    assert machine.is_alive(os.getpid())
-    assert not machine.is_alive(NOBODY)
-    assert not machine.is_alive(-1)
+    assert is_alive(os.getpid())
+    assert not is_alive(NOBODY)
+    assert not is_alive(-1)
 
 
 def test_what_listens_but_does_not_greet_is_no_nats(frontend: Any) -> None:
-    assert not machine.greets("127.0.0.1", 9)
+    assert not greets("127.0.0.1", 9)

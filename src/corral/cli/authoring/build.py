@@ -10,6 +10,7 @@ import click
 from corral.cli.authoring.publish import push_image, pushed_sentence, registry_options
 from corral.cli.options import CorralCommand, sources
 from corral.cli.output import json_option, print_json, say
+from corral.processes.configs import shipped_installers
 
 if TYPE_CHECKING:
     from corral.cli.authoring.build_options import BuildOptions
@@ -90,8 +91,27 @@ def build(directory: Path, as_json: bool, **given: Any) -> None:
     order = options.order(directory, sources().environment)
     reference = options.reference()  # refuse a wrong one before anything is built
     made = asyncio.run(_build(order, options, reference, is_verbose=not as_json))
-    if as_json:
-        print_json(_as_json(made))
+    if not as_json:
+        return
+    images = [
+        {
+            "platform": str(image.platform),
+            "digest": image.digest,
+            "layers": [
+                {
+                    "title": layer.title,
+                    "digest": layer.written.descriptor.digest,
+                    "size": layer.written.descriptor.size,
+                    "unpacked": layer.written.unpacked_bytes,
+                    "entries": layer.written.entries,
+                }
+                for layer in image.layers
+            ],
+        }
+        for image in made.images
+    ]
+    name, version = made.description.name, made.description.version
+    print_json({"name": name, "version": version, "digest": made.digest, "size": made.size, "images": images})
 
 
 async def _build(
@@ -104,7 +124,6 @@ async def _build(
     from corral.imaging.archive import write_archive
     from corral.imaging.build import build as make
     from corral.imaging.packages import find_installer
-    from corral.processes.configs import shipped_installers
 
     path = order.environment.get("PATH", "")
     installer = partial(find_installer, options.installer, shipped_installers(), path)
@@ -136,29 +155,3 @@ def _print_built(made: "BuiltBackend") -> None:
             written = layer.written
             say(f"    {format_size(written.descriptor.size):>9}  {layer.title}, {written.entries} entries")
     say(made.digest)
-
-
-def _as_json(made: "BuiltBackend") -> dict[str, object]:
-    return {
-        "name": made.description.name,
-        "version": made.description.version,
-        "digest": made.digest,
-        "size": made.size,
-        "images": [
-            {
-                "platform": str(image.platform),
-                "digest": image.digest,
-                "layers": [
-                    {
-                        "title": layer.title,
-                        "digest": layer.written.descriptor.digest,
-                        "size": layer.written.descriptor.size,
-                        "unpacked": layer.written.unpacked_bytes,
-                        "entries": layer.written.entries,
-                    }
-                    for layer in image.layers
-                ],
-            }
-            for image in made.images
-        ],
-    }

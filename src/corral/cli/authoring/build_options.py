@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from corral.base.errors import InvalidInput
 from corral.imaging.build import BuildOrder
@@ -12,8 +11,6 @@ from corral.imaging.layers import LEVELS, USUAL_LEVEL, Compression, Packing
 from corral.imaging.targets import GLIBC_VERSIONS, KNOWN, USUAL_GLIBC, read_platform, read_python_version
 from corral.oci.manifests import ImagePlatform, this_platform
 from corral.oci.references import Reference, parse_reference
-
-_PLACES: Final = "--output, --archive or --push"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,45 +41,34 @@ class BuildOptions:
     def order(self, directory: Path, environment: Mapping[str, str]) -> BuildOrder:
         """The order for these options; InvalidInput names the option that cannot be used."""
         if not (self.output or self.archive or self.push):
-            raise InvalidInput("", f"say where the image shall go: {_PLACES}")
-        platforms = tuple(dict.fromkeys(map(read_platform, self.platforms))) or (_this_platform(),)
+            raise InvalidInput("", "say where the image shall go: --output, --archive or --push")
+        platforms = tuple(dict.fromkeys(map(read_platform, self.platforms))) or (this_platform(),)
+        if str(platforms[0]) not in KNOWN:
+            raise InvalidInput("--platform", f"is needed here: no images are made for this machine, {platforms[0]}")
+        if self.glibc is not None and self.glibc not in GLIBC_VERSIONS:
+            raise InvalidInput("--glibc", f"{self.glibc!r} is none of {', '.join(GLIBC_VERSIONS)}")
+        interpreters: dict[ImagePlatform, Path] = {}
+        for platform, path in (_per_platform("--python", word, platforms) for word in self.pythons):
+            if platform in interpreters:
+                raise InvalidInput("--python", f"there are two for {platform}")
+            interpreters[platform] = _folder("--python", path)
+        libraries: dict[ImagePlatform, tuple[Path, ...]] = {}
+        for platform, path in (_per_platform("--library", word, platforms) for word in self.libraries):
+            libraries[platform] = (*libraries.get(platform, ()), path)
         return BuildOrder(
             directory=directory,
             platforms=platforms,
-            interpreters=_interpreters(self.pythons, platforms),
+            interpreters=interpreters,
             python_versions=tuple(dict.fromkeys(map(read_python_version, self.python_versions))),
-            libraries=_libraries(self.libraries, platforms),
+            libraries=libraries,
             packing=_packing(self.compression, self.level),
             sdk=self.sdk,
-            glibc=_glibc(self.glibc),
+            glibc=self.glibc or USUAL_GLIBC,
             wheels=None if self.wheels is None else _folder("--wheels", self.wheels),
             annotations=dict(map(_annotation, self.annotations)),
             created=_created(self.created),
             environment=environment,
         )
-
-
-def _this_platform() -> ImagePlatform:
-    mine = this_platform()
-    if str(mine) not in KNOWN:
-        raise InvalidInput("--platform", f"is needed here: no images are made for this machine, {mine}")
-    return mine
-
-
-def _interpreters(words: Sequence[str], platforms: Sequence[ImagePlatform]) -> dict[ImagePlatform, Path]:
-    interpreters: dict[ImagePlatform, Path] = {}
-    for platform, path in (_per_platform("--python", word, platforms) for word in words):
-        if platform in interpreters:
-            raise InvalidInput("--python", f"there are two for {platform}")
-        interpreters[platform] = _folder("--python", path)
-    return interpreters
-
-
-def _libraries(words: Sequence[str], platforms: Sequence[ImagePlatform]) -> dict[ImagePlatform, tuple[Path, ...]]:
-    libraries: dict[ImagePlatform, tuple[Path, ...]] = {}
-    for platform, path in (_per_platform("--library", word, platforms) for word in words):
-        libraries[platform] = (*libraries.get(platform, ()), path)
-    return libraries
 
 
 def _per_platform(option: str, word: str, platforms: Sequence[ImagePlatform]) -> tuple[ImagePlatform, Path]:
@@ -113,12 +99,6 @@ def _packing(compression: str, level: int | None) -> Packing:
             "--level", f"{chosen_level} is none of {algorithm}'s, which go from {allowed[0]} to {allowed[-1]}"
         )
     return Packing(compression=algorithm, level=chosen_level)
-
-
-def _glibc(version: str | None) -> str:
-    if version is not None and version not in GLIBC_VERSIONS:
-        raise InvalidInput("--glibc", f"{version!r} is none of {', '.join(GLIBC_VERSIONS)}")
-    return version or USUAL_GLIBC
 
 
 def _annotation(word: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import click
 
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import json_option, print_json, say
+from corral.processes.configs import images_config
 
 if TYPE_CHECKING:
     from corral.imaging.gallery_index import Listed
@@ -29,7 +30,6 @@ def registry_options(function: F) -> F:
 
 def images() -> "ImagesConfig":
     """The running command's settings for registries."""
-    from corral.processes.configs import images_config
 
     given = sources()
     config = images_config(given)
@@ -96,7 +96,7 @@ def index(listed: tuple[str, ...], output: Path) -> None:
     from corral.base.errors import PathNotUsable
     from corral.imaging.gallery_index import make_index
 
-    entries = asyncio.run(_facts(listed))
+    entries = asyncio.run(_list_images(listed))
     text = make_index(entries, folder=output.parent)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -108,21 +108,17 @@ def index(listed: tuple[str, ...], output: Path) -> None:
     say(f"Wrote {output} with {len(entries)} images.")
 
 
-async def _facts(listed: tuple[str, ...]) -> "list[Listed]":
+async def _list_images(words: tuple[str, ...]) -> "list[Listed]":
     from corral.base.clock import SystemClock
     from corral.imaging.gallery_index import Listed
     from corral.imaging.image_facts import image_facts
 
     config, clock, entries = images(), SystemClock(), []
-    for word in listed:
-        capability, image = _split(word)
+    for word in words:
+        # A capability has neither a slash nor a colon, so a path may contain an `=`.
+        capability, equals, image = word.partition("=")
+        if not equals or not capability or any(sign in capability for sign in "/:."):
+            capability, image = "", word
         facts = await image_facts(image, config=config, clock=clock)
         entries.append(Listed(facts=facts, capability=capability))
     return entries
-
-
-def _split(word: str) -> tuple[str, str]:
-    """The capability and the image. A capability has neither a slash nor a colon, so a path may contain an `=`."""
-    capability, equals, image = word.partition("=")
-    is_stated = equals and capability and not any(sign in capability for sign in "/:.")
-    return (capability, image) if is_stated else ("", word)

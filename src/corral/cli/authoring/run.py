@@ -50,13 +50,12 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
         model_name=model_name,
         ready_within=timedelta(seconds=ready_within),
     )
-    return asyncio.run(run_backend(wish, _tell))
 
+    def announce(launch: "Launch") -> None:
+        say(f"{launch.backend} serves gRPC at {launch.address}, with the token {launch.token}")
+        if launch.http_port is not None:
+            place = f"http://127.0.0.1:{launch.http_port}"
+            say(f"Once a model is loaded, OpenAI's API is at {place}, with the key {launch.http_key}")
+        say("Ctrl-C ends it.")
 
-def _tell(launch: "Launch") -> None:
-    """Print the address and the token, which is valid as long as this process runs."""
-    say(f"{launch.backend} serves gRPC at {launch.address}, with the token {launch.token}")
-    if launch.http_port is not None:
-        place = f"http://127.0.0.1:{launch.http_port}"
-        say(f"Once a model is loaded, OpenAI's API is at {place}, with the key {launch.http_key}")
-    say("Ctrl-C ends it.")
+    return asyncio.run(run_backend(wish, announce))

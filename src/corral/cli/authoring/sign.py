@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from corral.base.errors import Conflict, InvalidInput
-from corral.cli.options import CorralCommand, settings_options, sources, warn
-from corral.cli.output import Column, console, json_option, plain, print_json, show, table
+from corral.cli.authoring.publish import images
+from corral.cli.options import CorralCommand, settings_options, sources
+from corral.cli.output import Column, json_option, plain, print_json, show, table
 from corral.processes.settings import SigningSettings
+from corral.processes.settings_sources import resolve
 
 if TYPE_CHECKING:
-    from corral.imaging.private_keys import SigningKey
     from corral.imaging.signing import SignedDigest
-    from corral.oci.references import Reference
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries"})
@@ -49,6 +49,7 @@ def generate_keys(prefix: Path, password_file: Path | None, no_password: bool) -
 
     Cosign can use both files, as we can use those that cosign makes.
     """
+    from corral.base.errors import PathNotUsable
     from corral.base.private_files import write_private
     from corral.imaging.private_keys import new_signing_key
 
@@ -59,7 +60,10 @@ def generate_keys(prefix: Path, password_file: Path | None, no_password: bool) -
     password = _password(password_file, is_wanted=not no_password, is_new=True)
     key = new_signing_key()
     write_private(private, key.sealed(password))
-    _write(public, key.public_key.pem)
+    try:
+        public.write_text(key.public_key.pem)
+    except OSError as error:
+        raise PathNotUsable(f"cannot write {public}: {error.strerror}") from error
     click.echo(f"Wrote {private} and {public}, the key {key.public_key.fingerprint}.")
 
 
@@ -97,39 +101,30 @@ def sign(
     The signatures are pushed beside the image, where cosign keeps them too. What is signed is the content that the
     registry has for IMAGE at this moment.
     """
+    import asyncio
+
+    from corral.base.clock import SystemClock
+    from corral.imaging.private_keys import is_locked, read_signing_key
+    from corral.imaging.signing import sign_image
     from corral.oci.references import parse_reference
 
     reference = parse_reference(image.removeprefix("oci://"))
     stated = dict(map(_annotation, annotations))
-    key = _read_key(key_file, password_file, is_locked=not no_password)
-    signed = _signed(reference, key, stated)
+    document = _read(key_file, "--key")
+    is_wanted = not no_password and is_locked(document)
+    key = read_signing_key(document, _password(password_file, is_wanted=is_wanted, is_new=False))
+    signing = sign_image(reference, key, config=images(), clock=SystemClock(), annotations=stated)
+    signed = asyncio.run(signing)
     if as_json:
         print_json(signed)
         return
-    show(table(_columns(), signed, width=console().width))
-    click.echo(f"Signed with the key {key.public_key.fingerprint}.")
-
-
-def _signed(reference: "Reference", key: "SigningKey", annotations: dict[str, str]) -> "list[SignedDigest]":
-    import asyncio
-
-    from corral.base.clock import SystemClock
-    from corral.imaging.signing import sign_image
-    from corral.processes.configs import images_config
-
-    given = sources()
-    config = images_config(given)
-    signed = asyncio.run(sign_image(reference, key, config=config, clock=SystemClock(), annotations=annotations))
-    warn(given.warnings)
-    return signed
-
-
-def _columns() -> "list[Column[SignedDigest]]":
-    return [
+    columns: Sequence[Column[SignedDigest]] = (
         Column(title="Image", cell=lambda signed: plain(signed.digest)),
         Column(title="Signature", cell=lambda signed: "was there" if signed.was_signed else "pushed"),
         Column(title="Place", cell=lambda signed: plain(signed.signature)),
-    ]
+    )
+    show(table(columns, signed))
+    click.echo(f"Signed with the key {key.public_key.fingerprint}.")
 
 
 def _annotation(text: str) -> tuple[str, str]:
@@ -139,34 +134,20 @@ def _annotation(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _read_key(file: Path, password_file: Path | None, *, is_locked: bool) -> "SigningKey":
-    from corral.imaging.private_keys import is_locked as needs_password
-    from corral.imaging.private_keys import read_signing_key
-
-    document = _read(file, "--key")
-    is_needed = is_locked and needs_password(document)
-    return read_signing_key(document, _password(password_file, is_wanted=is_needed, is_new=False))
-
-
 def _password(file: Path | None, *, is_wanted: bool, is_new: bool) -> bytes:
     """The password from the file, the environment or the terminal, in this order."""
+
     if not is_wanted:
         return b""
     if file is not None:
         return _read(file, "--password-file").split(b"\n", 1)[0].rstrip(b"\r")
-    if given := _stated_password():
-        return given.encode()
+    if stated := resolve(SigningSettings, sources()).password:
+        return stated.encode()
     if not sys.stdin.isatty():
         advice = "set CORRAL_SIGNING_PASSWORD, or give --password-file or --no-password"
         raise InvalidInput("--password-file", f"there is nobody to ask for the password of the private key: {advice}")
     answer: str = click.prompt("Password of the private key", hide_input=True, confirmation_prompt=is_new, err=True)
     return answer.encode()
-
-
-def _stated_password() -> str:
-    from corral.processes.settings_sources import resolve
-
-    return resolve(SigningSettings, sources()).password
 
 
 def _read(file: Path, field: str) -> bytes:
@@ -175,12 +156,3 @@ def _read(file: Path, field: str) -> bytes:
             return opened.read(_LARGEST_KEY)
     except OSError as error:
         raise InvalidInput(field, f"{file} cannot be read: {error.strerror}") from error
-
-
-def _write(file: Path, text: str) -> None:
-    from corral.base.errors import PathNotUsable
-
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise PathNotUsable(f"cannot write {file}: {error.strerror}") from error

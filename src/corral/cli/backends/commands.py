@@ -1,16 +1,16 @@
 """`corral backends`: which backends the fleet has, and how to change that."""
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from corral.base.errors import InvalidInput, NotFound, PeerRefused
 from corral.base.words import listed
 from corral.cli.backends.rules import apply, rules
-from corral.cli.backends.tables import backend_table, only_on, plan_table, rows
-from corral.cli.backends.upgrades import last_check, new_check, print_upgrades
+from corral.cli.backends.tables import backend_table, only_on, plan_table, print_upgrades, rows
 from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.names import (
@@ -25,14 +25,18 @@ from corral.cli.names import (
 )
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched, watched_all
 from corral.cli.options import CorralCommand, print_error, warn
-from corral.cli.output import console, json_option, print_json, say, show, show_view
+from corral.cli.output import json_option, print_json, say, show, show_view
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
-from corral.wire.galleries import FleetBackends
+from corral.wire.galleries import FleetBackends, UpgradesView
 from corral.wire.operation_views import OperationAsk, OperationView, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
+_UPGRADES_PATH: Final = "/api/v1/backends/upgrades"
+_PAUSE_SECONDS: Final = 0.3
+_PATIENCE_SECONDS: Final = 150.0
+"""Longer than a frontend waits for galleries that do not answer."""
 
 
 def target_options(function: F) -> F:
@@ -78,10 +82,11 @@ def list_backends(nodes: Sequence[str], refresh: bool, as_json: bool) -> None:
         print_json(listing)
         return
     if listing.items:
-        show(backend_table(rows(listing), datetime.now(UTC), width=console().width))
+        show(backend_table(rows(listing), datetime.now(UTC)))
     elif not listing.unheard:
         say("No backend is installed; `corral backends install` changes that.")
-    _say_unheard(listing)
+    if listing.unheard:
+        say(f"Not heard yet what they have: {listed(listing.unheard)}. With --refresh they are asked now.")
 
 
 @backends.command(cls=CorralCommand)
@@ -95,25 +100,30 @@ def outdated(refresh: bool, as_json: bool) -> int:
     a tag which was moved counts as well. Ends with 69 when that is not known, or could not be asked now.
     """
     client = open_client()
-    upgrades = new_check(client) if refresh else last_check(client)
+    upgrades = _new_check(client) if refresh else client.get(_UPGRADES_PATH, UpgradesView)
     if as_json:
         print_json(upgrades)
     else:
-        print_upgrades(upgrades, datetime.now(UTC), width=console().width)
+        print_upgrades(upgrades, datetime.now(UTC))
     return ExitCode.OK if upgrades.checked_at and not upgrades.problem else ExitCode.UNAVAILABLE
 
 
-def _installed(client: ApiClient, nodes: Sequence[str], *, refresh: bool) -> FleetBackends:
+def _new_check(client: ApiClient) -> UpgradesView:
+    """The result of a new check, or of the last one when the new one takes too long."""
+    before = client.post(f"{_UPGRADES_PATH}/check", UpgradesView)
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < until:
+        latest = client.get(_UPGRADES_PATH, UpgradesView)
+        if latest.checked_at != before.checked_at:
+            return latest
+        time.sleep(_PAUSE_SECONDS)
+    return before
 
+
+def _installed(client: ApiClient, nodes: Sequence[str], *, refresh: bool) -> FleetBackends:
     ids = [node.id for node in find_nodes(client, nodes)]
     listing = client.get(BACKENDS_PATH, FleetBackends, [("refresh", "1")] if refresh else [])
     return only_on(listing, ids) if ids else listing
-
-
-def _say_unheard(listing: FleetBackends) -> None:
-
-    if listing.unheard:
-        say(f"Not heard yet what they have: {listed(listing.unheard)}. With --refresh they are asked now.")
 
 
 @backends.command(cls=CorralCommand)
@@ -166,7 +176,12 @@ def upgrade(
     client = open_client()
     chosen = list(names) or _upgradeable(client, nodes, labels)
     asks = [make_ask(client, Verb.UPGRADE, name, nodes=nodes, labels=labels) for name in dict.fromkeys(chosen)]
-    started, refused = _start_each(client, asks)
+    started, refused = [], []
+    for ask in asks:
+        try:
+            started.append(start(client, ask))
+        except (PeerRefused, NotFound) as error:
+            refused.append(f"{ask.backend}: {error.message}")
     if not asks and not watching.as_json:
         say("No backend is installed that could be upgraded.")
     code = watched_all(client, started, watching)
@@ -186,17 +201,6 @@ def _upgradeable(client: ApiClient, nodes: Sequence[str], labels: Sequence[str])
         for backend in listing.items
         if not backend.is_meta and not all(node.is_system for node in backend.nodes)
     ]
-
-
-def _start_each(client: ApiClient, asks: Sequence[OperationAsk]) -> tuple[list[OperationView], list[str]]:
-    """Start the operations; returns those that were accepted, and a sentence for each that was refused."""
-    accepted, refused = [], []
-    for ask in asks:
-        try:
-            accepted.append(start(client, ask))
-        except (PeerRefused, NotFound) as error:
-            refused.append(f"{ask.backend}: {error.message}")
-    return accepted, refused
 
 
 @backends.command(cls=CorralCommand)
@@ -241,7 +245,7 @@ def plan(
     client = open_client()
     ask = make_ask(client, verb, nodes=nodes, labels=labels, force=force, **source)
     planned = client.post(f"{OPERATIONS_PATH}/plan", Plan, ask)
-    show_view(planned, lambda: plan_table(planned.items, verb, width=console().width), as_json=as_json)
+    show_view(planned, lambda: plan_table(planned.items, verb), as_json=as_json)
 
 
 backends.add_command(apply)

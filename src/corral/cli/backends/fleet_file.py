@@ -33,10 +33,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def read_fleet_file(path: str) -> list[RuleAsk]:
     """Read the rules in a file or standard input; InvalidInput names file, line and field."""
-    return FleetFile(path, _content(path)).rules()
-
-
-def _content(path: str) -> str:
     try:
         content = sys.stdin.buffer.read(_LARGEST + 1) if path == STANDARD_INPUT else read_bounded(Path(path), _LARGEST)
     except OSError as error:
@@ -46,7 +42,7 @@ def _content(path: str) -> str:
     if content is None or len(content) > _LARGEST:
         raise InvalidInput(path, f"is larger than {_LARGEST // 1024} KiB, which no list of rules needs")
     try:
-        return content.decode("utf-8-sig")
+        return FleetFile(path, content.decode("utf-8-sig")).rules()
     except UnicodeDecodeError as error:
         raise InvalidInput(path, f"is not UTF-8 text: see byte {error.start}") from error
 
@@ -81,18 +77,17 @@ class FleetFile:
         if "backend" not in texts:
             self._refuse(node, f"{where}.backend", "is missing")
         texts.setdefault("name", texts["backend"].rpartition("@")[2])
-        rule = RuleAsk(**texts, labels=self._labels(fields.get("labels"), f"{where}.labels"))
+        labels = {
+            key: self._text(value, f"{where}.labels.{key}")
+            for key, _, value in (self._pairs(fields["labels"], f"{where}.labels") if "labels" in fields else ())
+        }
+        rule = RuleAsk(**texts, labels=labels)
         if rule.alias and not rule.uri:
             self._refuse(fields["alias"], f"{where}.alias", "is for uris; a gallery's backend has its own")
         if (problem := rule_problem(_as_rule(rule))) is not None:
             field, text = problem
             self._refuse(fields.get(field, node), f"{where}.{field}", text)
         return rule
-
-    def _labels(self, node: Node | None, where: str) -> dict[str, str]:
-        if node is None:
-            return {}
-        return {key: self._text(value, f"{where}.{key}") for key, _, value in self._pairs(node, where)}
 
     def _check_together(self, rules: list[tuple[RuleAsk, Node]]) -> None:
         first: dict[str, Node] = {}

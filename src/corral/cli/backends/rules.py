@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 import msgspec
@@ -15,7 +15,7 @@ from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.operation_watch import Watching, wait_options, watched_all
 from corral.cli.options import CorralCommand, warn
-from corral.cli.output import Column, console, json_option, plain, print_json, say, show, table
+from corral.cli.output import Column, json_option, plain, print_json, say, show, table
 from corral.cli.units import SHORT_ID, age
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import (
@@ -27,13 +27,7 @@ from corral.wire.operation_views import (
     RuleSetView,
     RulesPlan,
     RuleView,
-    UnmetView,
 )
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
 
 _PATH: Final = "/api/v1/fleet-rules"
 _TRIES: Final = 5
@@ -72,12 +66,16 @@ def apply(path: str, dry_run: bool, prune: str | None, watching: Watching) -> in
         return None
     applied, kept = _put(client, rules, prune or "")
     if not watching.as_json:
-        _say_changes(applied, rules, kept)
+        for line in change_lines(applied.changes, rules) or ["The rules are as they were."]:
+            say(line)
+        _say_kept(kept)
+        if not applied.operations and not applied.doubts:
+            say("Nothing is left to do.")
+    warn(doubt_lines(applied.doubts))
 
     def document(last: list[OperationView]) -> object:
         return msgspec.structs.replace(applied, operations=last)
 
-    warn(doubt_lines(applied.doubts))
     code = watched_all(client, applied.operations, watching, document)
     return code or (ExitCode.STILL_RUNNING if applied.doubts and watching.wait else ExitCode.OK)
 
@@ -92,16 +90,31 @@ def rules() -> None:
 @connected
 def list_rules(as_json: bool) -> None:
     """List the rules, and how far their nodes are."""
-    rule_set = _fetch_rules(open_client())
+    rule_set = open_client().get(_PATH, RuleSetView)
     if as_json:
         print_json(rule_set)
         return
     if not rule_set.items:
         say("There are no fleet rules; `corral backends apply` makes some.")
         return
-    show(rule_table(rule_set.items, datetime.now(UTC), width=console().width))
-    for problem in problem_lines(rule_set.items):
-        say(problem)
+    now = datetime.now(UTC)
+    columns: list[Column[RuleView]] = [
+        Column(title="NAME", cell=lambda rule: plain(rule.name)),
+        Column(title="BACKEND", cell=lambda rule: plain(rule.backend)),
+        Column(title="ON", cell=lambda rule: plain(selector_text(rule.labels))),
+        Column(
+            title="NODES",
+            cell=lambda rule: plain(", ".join(f"{count} {status}" for status, count in rule.counts.items()) or "none"),
+        ),
+        Column(title="MADE", cell=lambda rule: f"{age(rule.made_at, now)} by {plain(rule.made_by)}", least_width=100),
+        Column(title="FROM", cell=lambda rule: plain(rule.uri or "–"), least_width=120),
+    ]
+    show(table(columns, rule_set.items))
+    for rule in rule_set.items:
+        for node, why in sorted(rule.unmet.items()):
+            say(f"{rule.name}: {node}: {why}")
+    for line in doubt_lines({rule.name: rule.doubt for rule in rule_set.items if rule.doubt}):
+        say(line)
 
 
 @rules.command("delete", cls=CorralCommand)
@@ -113,15 +126,10 @@ def delete_rule(name: str) -> None:
     say(f"The fleet rule {name} is deleted. What it demanded is left as it is.")
 
 
-def _fetch_rules(client: ApiClient) -> RuleSetView:
-
-    return client.get(_PATH, RuleSetView)
-
-
 def _put(client: ApiClient, rules: Sequence[RuleAsk], prune: str) -> tuple[AppliedRules, list[str]]:
     """Replace the rules without losing a concurrent change; returns the answer and the names of kept rules."""
     for tries_left in reversed(range(_TRIES)):
-        current = _fetch_rules(client)
+        current = client.get(_PATH, RuleSetView)
         body, kept = _whole_set(current, rules, prune)
         try:
             return client.put(_PATH, AppliedRules, body, headers={"If-Match": f'"{current.revision}"'}), kept
@@ -147,50 +155,35 @@ def _whole_set(current: RuleSetView, rules: Sequence[RuleAsk], prune: str) -> tu
 
 
 def _show_plan(client: ApiClient, rules: Sequence[RuleAsk], prune: str, *, as_json: bool) -> None:
-
-    body, kept = _whole_set(_fetch_rules(client), rules, prune)
+    """Show which rules would change, which node would do what, and what is blocked and why."""
+    body, kept = _whole_set(client.get(_PATH, RuleSetView), rules, prune)
     plan = client.post(f"{_PATH}/plan", RulesPlan, body)
     if as_json:
         print_json(plan)
         return
-    for line in change_lines(plan.changes, rules):
+    changes = change_lines(plan.changes, rules)
+    for line in changes:
         say(line)
     _say_kept(kept)
-    for part in plan_parts(plan, width=console().width):
-        show(part)
+    for act in plan.acts:
+        because = f" because of {act.rule}" if act.rule else ""
+        show(plain(f"{act.verb} {act.backend}{because}:"))
+        show(plan_table(act.nodes, act.verb))
+        show("")
+    if plan.unmet:
+        show("under way already:")
+        for unmet in plan.unmet:
+            why = f": {unmet.message}" if unmet.message else ""
+            cause = f"because of {unmet.rule}, operation {unmet.operation[:SHORT_ID]}"
+            show(plain(f"{unmet.node_name}: {unmet.status} {cause}{why}"))
+        show("")
     warn(doubt_lines(plan.doubts))
-    say("Nothing was changed." if plan.acts or change_lines(plan.changes, rules) else "Nothing would change.")
-
-
-def _say_changes(applied: AppliedRules, rules: Sequence[RuleAsk], kept: Sequence[str]) -> None:
-
-    for line in change_lines(applied.changes, rules) or ["The rules are as they were."]:
-        say(line)
-    _say_kept(kept)
-    if not applied.operations and not applied.doubts:
-        say("Nothing is left to do.")
+    say("Nothing was changed." if plan.acts or changes else "Nothing would change.")
 
 
 def _say_kept(kept: Sequence[str]) -> None:
-
     if kept:
         say(f"Not in the file, and kept: {listed(kept)}. --prune removes them.")
-
-
-def rule_table(rules: Sequence[RuleView], now: datetime, *, width: int) -> "Table":
-    columns: list[Column[RuleView]] = [
-        Column(title="NAME", cell=lambda rule: plain(rule.name)),
-        Column(title="BACKEND", cell=lambda rule: plain(rule.backend)),
-        Column(title="ON", cell=lambda rule: plain(selector_text(rule.labels))),
-        Column(title="NODES", cell=lambda rule: plain(_counts(rule))),
-        Column(title="MADE", cell=lambda rule: f"{age(rule.made_at, now)} by {plain(rule.made_by)}", least_width=100),
-        Column(title="FROM", cell=lambda rule: plain(rule.uri or "–"), least_width=120),
-    ]
-    return table(columns, rules, width=width)
-
-
-def _counts(rule: RuleView) -> str:
-    return ", ".join(f"{number} {status}" for status, number in rule.counts.items()) or "none"
 
 
 def selector_text(labels: Mapping[str, str]) -> str:
@@ -206,30 +199,6 @@ def change_lines(change: RuleChanges, rules: Sequence[RuleAsk]) -> list[str]:
         *(f"~ {name}: {texts.get(name, '')}" for name in change.changed),
         *(f"- {name}" for name in change.removed),
     ]
-
-
-def plan_parts(plan: RulesPlan, *, width: int) -> "list[RenderableType]":
-    """The plan as tables: which node does what, and which are blocked and why."""
-    parts: list[RenderableType] = []
-    for act in plan.acts:
-        because = f" because of {act.rule}" if act.rule else ""
-        parts += [plain(f"{act.verb} {act.backend}{because}:"), plan_table(act.nodes, act.verb, width=width), ""]
-    if plan.unmet:
-        parts.append("under way already:")
-        parts += [plain(_unmet_text(unmet)) for unmet in plan.unmet]
-        parts.append("")
-    return parts
-
-
-def _unmet_text(unmet: UnmetView) -> str:
-    why = f": {unmet.message}" if unmet.message else ""
-    return f"{unmet.node_name}: {unmet.status} because of {unmet.rule}, operation {unmet.operation[:SHORT_ID]}{why}"
-
-
-def problem_lines(rules: Sequence[RuleView]) -> list[str]:
-    """A sentence for each node that does not meet a rule, and for each doubtful rule."""
-    unmet = [f"{rule.name}: {node}: {why}" for rule in rules for node, why in sorted(rule.unmet.items())]
-    return [*unmet, *doubt_lines({rule.name: rule.doubt for rule in rules if rule.doubt})]
 
 
 def doubt_lines(doubts: Mapping[str, str]) -> list[str]:

@@ -1,17 +1,24 @@
-"""How the backends of the fleet look on a terminal: nodes with the same build share a row."""
+"""How backends of the fleet look on a terminal: installed, planned, outdated. Nodes with the same build share a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from corral.base.words import listed
-from corral.cli.output import Column, plain, table
+from corral.cli.output import Column, plain, say, show, table
 from corral.cli.units import age, short_digest, size
 from corral.frontend.backends.decide.upgrades import BuildIdentity, is_alike, usual_build
-from corral.wire.galleries import FleetBackends, FleetBackendView, NodeBackendView
+from corral.wire.galleries import (
+    BackendUpgradeView,
+    FleetBackends,
+    FleetBackendView,
+    NodeBackendView,
+    NodeUpgradeView,
+    UpgradesView,
+)
 from corral.wire.operation_views import PlannedView
 
 if TYPE_CHECKING:
@@ -38,19 +45,15 @@ def rows(listing: FleetBackends) -> list[Row]:
 
 
 def _rows_of(backend: FleetBackendView) -> list[Row]:
-    usual = usual_build((build_of(node), node.installed_at) for node in backend.nodes) or ("", "")
     groups: dict[tuple[BuildIdentity, bool], list[NodeBackendView]] = {}
     for node in backend.nodes:
-        groups.setdefault((build_of(node), node.is_system), []).append(node)
+        groups.setdefault(((node.version, node.digest), node.is_system), []).append(node)
+    usual = usual_build(((node.version, node.digest), node.installed_at) for node in backend.nodes) or ("", "")
     ordered = sorted(groups.items(), key=lambda item: (item[0][0] != usual, -len(item[1])))
     return [
         Row(name=backend.name, build=build, is_system=is_system, nodes=nodes, differs=not is_alike(build, usual))
         for (build, is_system), nodes in ordered
     ]
-
-
-def build_of(node: NodeBackendView) -> BuildIdentity:
-    return node.version, node.digest
 
 
 def only_on(listing: FleetBackends, ids: Sequence[str]) -> FleetBackends:
@@ -62,34 +65,35 @@ def only_on(listing: FleetBackends, ids: Sequence[str]) -> FleetBackends:
     return FleetBackends(items=[backend for backend in items if backend.nodes], unheard=listing.unheard)
 
 
-def backend_table(rows: Sequence[Row], now: datetime, *, width: int) -> "Table":
+def backend_table(rows: Sequence[Row], now: datetime) -> "Table":
     columns: list[Column[Row]] = [
         Column(title="NAME", cell=lambda row: plain(row.name)),
         Column(title="VERSION", cell=lambda row: plain(row.build[0] or "–")),
         Column(title="NODES", cell=_nodes),
-        Column(title="INSTALLED", cell=lambda row: _installed(row, now), least_width=80),
+        Column(
+            title="INSTALLED",
+            cell=lambda row: (
+                "with the system" if row.is_system else age(max(node.installed_at for node in row.nodes), now)
+            ),
+            least_width=80,
+        ),
         Column(title="TOLD", cell=lambda row: age(min(node.seen_at for node in row.nodes), now), least_width=100),
         Column(title="DIGEST", cell=lambda row: plain(short_digest(row.build[1]) or "–"), least_width=110),
         Column(title="FROM", cell=lambda row: plain(row.nodes[0].uri or "–"), least_width=140),
     ]
-    return table(columns, rows, width=width)
+    return table(columns, rows)
 
 
 def _nodes(row: Row) -> str:
-    names = plain(listed([_node(node) for node in row.nodes]))
-    return f"[yellow]{names} (differs)[/]" if row.differs else names
+    """The names of the nodes, with their status when their report may be old."""
+    alive = ("healthy", "draining")
+    names = [
+        node.node_name if node.node_status in alive else f"{node.node_name} ({node.node_status})" for node in row.nodes
+    ]
+    return f"[yellow]{plain(listed(names))} (differs)[/]" if row.differs else plain(listed(names))
 
 
-def _node(node: NodeBackendView) -> str:
-    """The node's name, with its status when its report may be old."""
-    return node.node_name if node.node_status in ("healthy", "draining") else f"{node.node_name} ({node.node_status})"
-
-
-def _installed(row: Row, now: datetime) -> str:
-    return "with the system" if row.is_system else age(max(node.installed_at for node in row.nodes), now)
-
-
-def plan_table(planned: Sequence[PlannedView], verb: str, *, width: int) -> "Table":
+def plan_table(planned: Sequence[PlannedView], verb: str) -> "Table":
     columns: list[Column[PlannedView]] = [
         Column(title="NODE", cell=lambda target: plain(target.node_name)),
         Column(title="STATUS", cell=lambda target: plain(target.node_status)),
@@ -99,7 +103,7 @@ def plan_table(planned: Sequence[PlannedView], verb: str, *, width: int) -> "Tab
         ),
         Column(title="WHAT WOULD HAPPEN", cell=lambda target: plain(_outcome(target, verb)), wraps=True),
     ]
-    return table(columns, planned, width=width)
+    return table(columns, planned)
 
 
 def _outcome(planned: PlannedView, verb: str) -> str:
@@ -109,3 +113,79 @@ def _outcome(planned: PlannedView, verb: str) -> str:
         return f"nothing: {_REACHED[verb]}"
     deed = f"{verb} when it comes back" if planned.node_status in ("offline", "unhealthy") else verb
     return f"{deed}; unknown: {planned.unknown}" if planned.unknown else deed
+
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def print_upgrades(upgrades: UpgradesView, now: datetime) -> None:
+    """Print what is outdated, what is unknown, and when that was checked."""
+    rows = [row for backend in upgrades.items if backend.needs_upgrade for row in _same_builds(backend)]
+    if rows:
+        show(table(_UPGRADE_COLUMNS, rows))
+    elif not upgrades.items:
+        say("No backend is installed that could be outdated.")
+    elif all(node.freshness == "current" for backend in upgrades.items for node in backend.nodes):
+        say("Nothing is outdated.")
+    else:
+        say("Nothing is known to be outdated.")
+    for line in _unknown_lines(upgrades.items):
+        say(line)
+    if upgrades.problem:
+        say(f"Not up to date: {upgrades.problem}.")
+    when = "never asked yet" if upgrades.checked_at is None else f"asked {age(upgrades.checked_at, now)}"
+    say(f"Galleries and registries were {when}; --refresh asks again.")
+
+
+def _unknown_lines(backends: Sequence[BackendUpgradeView]) -> list[str]:
+    """A line for each backend and reason why nobody knows whether it is outdated, with the nodes."""
+    lines = []
+    for backend in backends:
+        for reason, nodes in _unknown_nodes(backend).items():
+            where = listed([node.node_name for node in nodes])
+            lines.append(f"Nobody can tell whether {backend.name} on {where} is outdated: {reason}.")
+    if any(backend.available_digest and _unknown_nodes(backend) for backend in backends):
+        lines.append("`corral backends upgrade NAME` fetches what is offered now.")
+    return lines
+
+
+def _unknown_nodes(backend: BackendUpgradeView) -> dict[str, list[NodeUpgradeView]]:
+    """Nodes where nobody knows whether the backend is outdated, by reason."""
+    groups: dict[str, list[NodeUpgradeView]] = {}
+    for node in backend.nodes:
+        if node.freshness == "unknown":
+            groups.setdefault(node.reason, []).append(node)
+    return groups
+
+
+class _SameBuild(NamedTuple):
+    """Nodes that have the same build of a backend."""
+
+    backend: BackendUpgradeView
+    nodes: list[NodeUpgradeView]
+
+
+def _same_builds(backend: BackendUpgradeView) -> list[_SameBuild]:
+    groups: dict[tuple[str, str, str], list[NodeUpgradeView]] = {}
+    for node in backend.nodes:
+        if node.freshness == "outdated" or node.differs:
+            groups.setdefault((node.freshness, node.version, node.digest), []).append(node)
+    return [_SameBuild(backend, nodes) for nodes in groups.values()]
+
+
+_UPGRADE_COLUMNS: Final[Sequence[Column[_SameBuild]]] = (
+    Column(title="NAME", cell=lambda row: plain(row.backend.name)),
+    Column(
+        title="STATE",
+        cell=lambda row: f"[yellow]{'outdated' if row.nodes[0].freshness == 'outdated' else 'differs'}[/]",
+    ),
+    Column(title="INSTALLED", cell=lambda row: _build(row.nodes[0].version, row.nodes[0].digest)),
+    Column(title="AVAILABLE", cell=lambda row: _build(row.backend.available_version, row.backend.available_digest)),
+    Column(title="NODES", cell=lambda row: plain(listed([node.node_name for node in row.nodes])), wraps=True),
+    Column(title="FROM", cell=lambda row: plain(row.backend.uri or "–"), least_width=140),
+)
+
+
+def _build(version: str, digest: str) -> str:
+    return plain(" ".join(filter(None, (version, short_digest(digest)))) or "–")
