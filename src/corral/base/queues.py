@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 from corral.base.errors import CorralError
 
@@ -61,11 +61,13 @@ ResultT = TypeVar("ResultT")
 
 
 class _BatchItem(Generic[ItemT, ResultT]):
-    __slots__ = ("item", "stored")
+    __slots__ = ("item", "must_write", "stored")
 
     def __init__(self, item: ItemT) -> None:
         self.item = item
-        self.stored: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+        self.stored: asyncio.Future[ResultT | None] = asyncio.get_running_loop().create_future()
+        self.must_write = False
+        """Set when `stored` is done without a result: this one writes for all that wait."""
 
 
 class Batches(Generic[ItemT, ResultT]):
@@ -86,7 +88,7 @@ class Batches(Generic[ItemT, ResultT]):
         self._under_way = under_way
         self._spacing_seconds = spacing_seconds
         self._queue: list[_BatchItem[ItemT, ResultT]] = []
-        self._writing = asyncio.Lock()
+        self._is_writing = False
         self._not_before = 0.0
 
     async def store(self, item: ItemT) -> ResultT:
@@ -96,13 +98,38 @@ class Batches(Generic[ItemT, ResultT]):
         """
         waiting = _BatchItem[ItemT, ResultT](item)
         self._queue.append(waiting)
+        if self._is_writing:
+            # No lock: those who share a transaction would get it one after the other, each in a turn of the event loop
+            # of its own, and send what follows one by one.
+            try:
+                await waiting.stored
+            except asyncio.CancelledError:
+                if waiting.must_write:
+                    self._queue.remove(waiting)
+                    self._appoint_writer()
+                raise
+        if waiting.must_write or not waiting.stored.done():
+            await self._write_until_stored(waiting)
+        return cast("ResultT", waiting.stored.result())
+
+    async def _write_until_stored(self, waiting: _BatchItem[ItemT, ResultT]) -> None:
+        self._is_writing = True
+        if waiting.must_write:
+            waiting.stored, waiting.must_write = asyncio.get_running_loop().create_future(), False
         try:
-            async with self._writing:  # across the transaction on purpose: so the others come together, and share
-                while not waiting.stored.done():
-                    await self._write()
+            while not waiting.stored.done():
+                await self._write()
         finally:
             waiting.stored.cancel()  # if there is no answer yet: this one gives up, the others do not
-        return await waiting.stored
+            self._appoint_writer()
+
+    def _appoint_writer(self) -> None:
+        """Have the first that still waits write for the others."""
+        writer = next((item for item in self._queue if not item.stored.done()), None)
+        self._is_writing = writer is not None
+        if writer is not None:
+            writer.must_write = True
+            writer.stored.set_result(None)
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()

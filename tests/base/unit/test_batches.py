@@ -121,3 +121,35 @@ async def test_one_that_gave_up_does_not_come_back_when_its_transaction_breaks_o
     writer.gate.set()
     assert await writer.store("w4")
     assert writer.batches == [["w1"], ["w2", "w3"], ["w4"]]
+
+
+async def test_all_of_one_transaction_go_on_in_one_turn_of_the_event_loop() -> None:
+    """What they do next, such as sending messages, then also happens together."""
+    writer = Writer()
+    turns: list[int] = []
+    turn = 0
+
+    async def store(item: str) -> None:
+        await writer.store(item)
+        turns.append(turn)
+
+    first, _ = await storing(writer, "w1")
+    others = [start_task(store(f"w{number}"), name=f"w{number}") for number in range(2, 50)]
+    await asyncio.sleep(0)
+    writer.gate.set()
+    while not all(task.done() for task in [first, *others]):
+        turn += 1
+        await asyncio.sleep(0)
+    assert len(writer.batches) == 2
+    assert turns[-1] - turns[0] <= 1
+
+
+async def test_one_that_is_cancelled_when_it_is_to_write_lets_another_write() -> None:
+    writer = Writer()
+    first, (second, third) = await storing(writer, "w1", "w2", "w3")
+    writer.gate.set()
+    await first  # the second was told to write, and has not begun
+    await end_tasks(second)
+    assert await third
+    assert await writer.store("w4")
+    assert writer.batches == [["w1"], ["w3"], ["w4"]]

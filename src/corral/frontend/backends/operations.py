@@ -235,8 +235,11 @@ class BackendKind:
 async def moved_tag(intent: Intent, evidence: Sighting, images: ImageSource) -> Payload | None:
     """The payload with the digest that the tag names now, if the tag was moved after the operation was accepted and
     the node has installed something else than it named then. None when it was not."""
-    proof, artefact = evidence.proof, artefact_of(intent.payload)
-    if not isinstance(proof, Unproven) or not proof.is_other_digest or not artefact.image:
+    proof = evidence.proof
+    if not isinstance(proof, Unproven) or not proof.is_other_digest:
+        return None
+    artefact = artefact_of(intent.payload)
+    if not artefact.image:
         return None
     image = await images.facts(GalleryEntry(name=intent.subject, uri=artefact.image))
     return None if image is None else payload_of(replace(artefact, digests=frozenset({image.digest})))

@@ -73,7 +73,10 @@ class Inventory:
     seen_at: datetime
 
     def find(self, name: str) -> BackendEntry | None:
-        return next((entry for entry in self.entries if entry.name == name), None)
+        for entry in self.entries:  # a generator would take twice as long, and every look at a node comes here
+            if entry.name == name:
+                return entry
+        return None
 
     def found(self, names: Iterable[str]) -> list[BackendEntry]:
         wanted = set(names)
@@ -124,7 +127,8 @@ def payload_of(artefact: Artefact) -> Payload:
 def artefact_of(payload: Payload) -> Artefact:
     """The artefact in the payload of an intent or an operation about a backend. Unknown fields are ignored."""
     values = {name: payload[name] for name in _FIELDS if name in payload}
-    return Artefact(**{**values, "digests": frozenset(payload.get("digests", ()))})
+    values["digests"] = frozenset(payload.get("digests", ()))
+    return Artefact(**values)
 
 
 def wish_of(intent: Intent) -> Wish:
