@@ -30,9 +30,8 @@ from corral.processes.settings import MACHINE_SETTINGS
 from corral.processes.settings_sources import SettingSources, resolve
 from corral.worker.backends import CannotDelete
 from corral.worker.config import WorkerConfig
-from corral.worker.hardware.cgroup import Cgroup
-from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
-from corral.worker.hardware.machine import CapabilityRule, Hardware
+from corral.worker.hardware.gpus import MachineGpus, detectors_of_this_machine
+from corral.worker.hardware.machine import CapabilityRule, Cgroup, Hardware
 from corral.worker.installing import switching
 from corral.worker.installing.backend_directory import BackendDirectory, Located, identity_of
 from corral.worker.installing.backend_metadata import Metadata, read_metadata

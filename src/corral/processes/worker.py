@@ -39,9 +39,8 @@ from corral.worker.files.object_files import ObjectFiles
 from corral.worker.files.object_handlers import ObjectHandlers
 from corral.worker.files.routes import FileServing
 from corral.worker.handlers import BackendHandlers, ModelHandlers
-from corral.worker.hardware.cgroup import Cgroup
-from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
-from corral.worker.hardware.machine import CapabilityRule, Hardware, Machine, on_one_disk
+from corral.worker.hardware.gpus import MachineGpus, detectors_of_this_machine
+from corral.worker.hardware.machine import CapabilityRule, Cgroup, Hardware, Machine, on_one_disk
 from corral.worker.http import HttpServer, WorkerReadiness, try_to_listen
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer

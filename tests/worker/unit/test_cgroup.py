@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.worker.hardware.cgroup import Cgroup, MemoryLimit
+from corral.worker.hardware.machine import Cgroup, MemoryLimit
 
 MIB = 1024 * 1024
 

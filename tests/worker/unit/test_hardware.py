@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from corral.worker.hardware.cgroup import Cgroup
-from corral.worker.hardware.gpus.gpu import GpuReader, Gpus, MeasuredGpu, NoGpus, Vendor
+from corral.worker.hardware.gpus import GpuReader, Gpus, MachineGpus, MeasuredGpu, Vendor
 from corral.worker.hardware.machine import (
     CapabilityRule,
+    Cgroup,
     Hardware,
     detect_capability,
     limited_ram,
@@ -38,7 +38,7 @@ def hardware(tmp_path: Path, *, models_path: Path, gpus: GpuReader | None = None
         models_path=models_path,
         disk_timeout=timedelta(seconds=10),
         capability=CapabilityRule(forced="", run_file=tmp_path / "capability"),
-        gpus=gpus or NoGpus(),
+        gpus=gpus or MachineGpus([], timeout=timedelta(seconds=10)),
         cgroup=limits(tmp_path),
     )
 

@@ -12,7 +12,7 @@ import pytest
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId
 from corral.wire.registration import CorralBeat, CorralStatus, HeartbeatRequest, HeartbeatResponse
-from corral.worker.hardware.gpus.gpu import Gpus
+from corral.worker.hardware.gpus import Gpus
 from corral.worker.hardware.machine import Measurement
 from corral.worker.membership.heartbeat import BeatResult, HeartbeatLoop, heartbeat_body
 from corral.worker.membership.registration import AcceptedRegistration

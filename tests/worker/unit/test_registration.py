@@ -12,7 +12,7 @@ import pytest
 from corral.base.errors import AccessDenied, PeerRefused, PeerUnavailable
 from corral.base.retry import Backoff
 from corral.wire.registration import CorralWelcome, RegisterRequest, RegisterResponse
-from corral.worker.hardware.gpus.gpu import Gpus
+from corral.worker.hardware.gpus import Gpus
 from corral.worker.hardware.machine import Measurement
 from corral.worker.membership.registration import (
     AcceptedRegistration,

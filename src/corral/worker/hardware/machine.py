@@ -7,17 +7,17 @@ not the machine's. Nothing here blocks the event loop for long: disk and GPUs, w
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 import psutil
 
 from corral.base.tasks import task_group
-from corral.worker.hardware.cgroup import Cgroup
-from corral.worker.hardware.gpus.gpu import GpuReader, Gpus, Vendor, together
-from corral.worker.hardware.readings import BoundedReading, Space
+from corral.worker.hardware.gpus import GpuReader, Gpus, Vendor, together
+from corral.worker.hardware.readings import BoundedReading, Space, text_in
 
 SMALL_GPU_BYTES: Final = 4 * 1024**3
 """With no more than this, models run better without the GPU, by LocalAI's rule."""
@@ -58,7 +58,86 @@ class CapabilityRule:
     run_file: Path
 
     def judge(self, gpus: Gpus) -> str:
-        return self.forced or _text_of(self.run_file) or detect_capability(gpus)
+        return self.forced or text_in(self.run_file) or detect_capability(gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """What one control group may use, and what is left of it, in bytes."""
+
+    limit: int
+    available: int
+
+
+class Cgroup:
+    """Reads the limits of this process's control groups and of all groups above them, in both versions of Linux's
+    control groups; elsewhere nothing is limited.
+
+    In a container the mount shows the container's own group as the root, so a path from `/proc/self/cgroup` that is
+    not there is simply skipped.
+    """
+
+    def __init__(self, *, proc: Path = Path("/proc"), mount: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc = proc
+        self._mount = mount
+
+    def memory_limits(self) -> list[MemoryLimit]:
+        """Every limit that holds, in no order; the lowest one counts."""
+        limits = []
+        for controller, limit_file, used_file, reclaimable_name in (
+            ("", "memory.max", "memory.current", "inactive_file"),
+            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            for group in self._groups(controller):
+                limit, used = _limit_in(group / limit_file), _limit_in(group / used_file)
+                if limit is not None and used is not None:
+                    # Reclaimable file pages count as free: the kernel drops them under pressure.
+                    reclaimable = _statistic(group / "memory.stat", reclaimable_name)
+                    available = max(limit - max(used - reclaimable, 0), 0)
+                    limits.append(MemoryLimit(limit=limit, available=available))
+        return limits
+
+    def cpu_quota(self) -> float | None:
+        """How many processors' worth of time the groups grant; None: no limit."""
+        quotas = []
+        for group in self._groups(""):
+            quota, _, period = text_in(group / "cpu.max").partition(" ")
+            if quota.isdecimal() and period.isdecimal() and int(period):
+                quotas.append(int(quota) / int(period))
+        for group in self._groups("cpu"):
+            limit, interval = _limit_in(group / "cpu.cfs_quota_us"), _limit_in(group / "cpu.cfs_period_us")
+            if limit and interval:
+                quotas.append(limit / interval)
+        return min(quotas, default=None)
+
+    def _groups(self, controller: str) -> Iterator[Path]:
+        """Directories from the root of a controller's mount down to this process's own group.
+
+        A line of the kernel's list is `<number>:<controllers>:<path>`; version 2 names no controllers.
+        """
+        path = PurePosixPath("/")
+        for line in text_in(self._proc / "self" / "cgroup").splitlines():
+            _, _, rest = line.partition(":")
+            controllers, _, group = rest.partition(":")
+            if controller in controllers.split(","):
+                path = PurePosixPath(group)
+                break
+        for part in (*reversed(path.parents), path):
+            yield self._mount / controller / str(part).lstrip("/")
+
+
+def _limit_in(path: Path) -> int | None:
+    """Return a number from a file; None for `max` and `-1`, which mean no limit."""
+    text = text_in(path)
+    return int(text) if text.isdecimal() else None
+
+
+def _statistic(path: Path, name: str) -> int:
+    for line in text_in(path).splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.isdecimal():
+            return int(value)
+    return 0
 
 
 class Hardware:
@@ -76,15 +155,10 @@ class Hardware:
         """Everything that changes, as it is now."""
         async with task_group() as group:
             disk = group.create_task(self._disk.read(), name="read disk")
-            found = group.create_task(self._gpus.read(), name="read GPUs")
+            measured_gpus = group.create_task(self._gpus.read(), name="read GPUs")
         ram = limited_ram(read_ram(), self._cgroup)
-        gpus = together(found.result(), ram)
-        return Measurement(
-            ram=ram,
-            disk=disk.result(),
-            gpus=gpus,
-            capability=self._capability.judge(gpus),
-        )
+        gpus = together(measured_gpus.result(), ram)
+        return Measurement(ram=ram, disk=disk.result(), gpus=gpus, capability=self._capability.judge(gpus))
 
     def machine(self) -> Machine:
         return Machine(
@@ -136,9 +210,8 @@ def limited_ram(ram: Space | None, cgroup: Cgroup) -> Space | None:
 
 def read_disk(path: Path) -> Space | None:
     """Read the file system of the path or of its nearest existing ancestor. May block for ever."""
-    existing = nearest_existing(path)
     try:
-        status = os.statvfs(existing)
+        status = os.statvfs(nearest_existing(path))
     except OSError:
         return None
     total = status.f_blocks * status.f_frsize
@@ -167,14 +240,6 @@ def usable_cpus(quota: float | None) -> int | None:
 
 
 def read_cpu_model(cpuinfo: Path) -> str | None:
-    lines = (_text_of(cpuinfo) or "").splitlines()
+    lines = text_in(cpuinfo).splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next((name for name in names if name), None) or platform.processor() or None
-
-
-def _text_of(path: Path) -> str:
-    """The trimmed text of a small file; empty when it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

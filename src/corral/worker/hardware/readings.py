@@ -1,4 +1,4 @@
-"""Readings of this machine that may hang, and amounts of memory or disk."""
+"""Readings of this machine: of small files, and of what may hang; and amounts of memory or disk."""
 
 import _thread
 import asyncio
@@ -8,7 +8,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +24,21 @@ class Space:
     available: int
 
 
-log = logging.getLogger(__name__)
+def text_in(path: Path) -> str:
+    """The trimmed text of a small file, also without the zero bytes of a device tree; empty when it cannot be read."""
+    try:
+        return path.read_bytes().decode("utf-8", errors="replace").strip(" \t\r\n\0")
+    except OSError:
+        return ""
 
-T = TypeVar("T")
+
+def number_in(path: Path) -> int | None:
+    """A decimal number, or a hexadecimal one after `0x`; None when the file has neither."""
+    text = text_in(path)
+    try:
+        return int(text, 16 if text.lower().startswith("0x") else 10)
+    except ValueError:
+        return None
 
 
 class BoundedReading(Generic[T]):
@@ -36,6 +53,7 @@ class BoundedReading(Generic[T]):
         self._take = take
         self._timeout = timeout
         self._name = name
+        self._extra = {"event": f"hardware.{name}"}
         self._pending: asyncio.Future[T | None] | None = None
         self._hangs = False
         self._failure = ""
@@ -44,8 +62,12 @@ class BoundedReading(Generic[T]):
         """The value now, or None when it cannot be read in time. Never raises."""
         reading = self._pending = self._pending or self._start()
         await asyncio.wait({reading}, timeout=0 if self._hangs else self._timeout.total_seconds())
-        self._note_hanging(not reading.done())
-        if not reading.done():
+        hangs = not reading.done()
+        if hangs != self._hangs:
+            self._hangs = hangs
+            text = "%s does not answer; leaving it out" if hangs else "%s answers again"
+            log.log(logging.WARNING if hangs else logging.INFO, text, self._name, extra=self._extra)
+        if hangs:
             return None
         if self._pending is reading:
             self._pending = None
@@ -54,51 +76,37 @@ class BoundedReading(Generic[T]):
     def _start(self) -> "asyncio.Future[T | None]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T | None] = loop.create_future()
+
+        def settle(value: T | None) -> None:
+            if not future.done():
+                future.set_result(value)
+
+        def run() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, self._value(loop))
+
         # Not a `Thread`: that one's start waits until the thread runs, and with it all of the event loop, which on a
         # busy machine takes longer than the reading.
-        _thread.start_new_thread(self._run, (loop, future))
+        _thread.start_new_thread(run, ())
         return future
 
-    def _run(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[T | None]") -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, future, self._value(loop))
-
     def _value(self, loop: asyncio.AbstractEventLoop) -> T | None:
+        failure = self._failure
         try:
             value = self._take()
         except Exception as error:  # noqa: BLE001  it is logged, by the event loop
-            if self._is_new_failure(error):
-                self._tell(loop, "%s cannot be read; leaving it out", level=logging.WARNING, exc_info=error)
+            self._failure = f"{type(error).__name__}: {error}"
+            if self._failure != failure:  # logged once per reason, because it may last for hours
+                self._log(loop, logging.WARNING, "%s cannot be read; leaving it out", exc_info=error)
             return None
-        if self._failure:
-            self._failure = ""
-            self._tell(loop, "%s can be read again", level=logging.INFO)
+        self._failure = ""
+        if failure:
+            self._log(loop, logging.INFO, "%s can be read again")
         return value
 
-    def _tell(
-        self, loop: asyncio.AbstractEventLoop, text: str, *, level: int, exc_info: Exception | None = None
+    def _log(
+        self, loop: asyncio.AbstractEventLoop, level: int, text: str, *, exc_info: Exception | None = None
     ) -> None:
         """Log from the event loop, because the thread itself has no name for the log record."""
-        telling = functools.partial(log.log, level, text, self._name, exc_info=exc_info, extra=self._extra)
-        loop.call_soon_threadsafe(telling)
-
-    def _is_new_failure(self, error: Exception) -> bool:
-        """Whether to log this failure: once per reason, because it may last for hours."""
-        before, self._failure = self._failure, f"{type(error).__name__}: {error}"
-        return before != self._failure
-
-    def _note_hanging(self, hangs: bool) -> None:
-        if hangs == self._hangs:
-            return
-        self._hangs = hangs
-        text = "%s does not answer; leaving it out" if hangs else "%s answers again"
-        log.log(logging.WARNING if hangs else logging.INFO, text, self._name, extra=self._extra)
-
-    @property
-    def _extra(self) -> dict[str, object]:
-        return {"event": f"hardware.{self._name}"}
-
-
-def _settle(future: "asyncio.Future[T | None]", value: T | None) -> None:
-    if not future.done():
-        future.set_result(value)
+        write = functools.partial(log.log, level, text, self._name, exc_info=exc_info, extra=self._extra)
+        loop.call_soon_threadsafe(write)

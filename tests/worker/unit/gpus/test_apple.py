@@ -1,7 +1,6 @@
 """Apple's chips."""
 
-from corral.worker.hardware.gpus.apple import Apple
-from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
+from corral.worker.hardware.gpus import Apple, MeasuredGpu, Vendor
 
 M2 = {"hw.optional.arm64": "1", "machdep.cpu.brand_string": "Apple M2 Max"}
 INTEL = {"machdep.cpu.brand_string": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz"}

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
-from corral.worker.hardware.gpus.gpu import Gpus, MeasuredGpu, NoGpus, Vendor, together
+from corral.worker.hardware.gpus import Gpus, MachineGpus, MeasuredGpu, Vendor, detectors_of_this_machine, together
 from corral.worker.hardware.readings import Space
 
 GIB = 1024**3
@@ -43,7 +42,7 @@ async def test_the_first_way_that_finds_some_is_believed() -> None:
 
 async def test_none_found_is_none() -> None:
     assert await reader(Scripted("a", [])).read() == []
-    assert await NoGpus().read() == []
+    assert await reader().read() == []
 
 
 async def test_one_that_raises_leaves_the_word_to_the_next() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
-from corral.worker.hardware.gpus.nvidia import Nvidia
+from corral.worker.hardware.gpus import MeasuredGpu, Nvidia, Vendor
 
 MIB = 1024**2
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
-from corral.worker.hardware.gpus.sysfs import Sysfs
+from corral.worker.hardware.gpus import MeasuredGpu, Sysfs, Vendor
 
 GIB = 1024**3
 PCI = "sys/bus/pci/devices"

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
-from corral.worker.hardware.gpus.tegra import Tegra
+from corral.worker.hardware.gpus import MeasuredGpu, Tegra, Vendor
 
 ORIN = "NVIDIA Jetson AGX Orin Developer Kit"
 

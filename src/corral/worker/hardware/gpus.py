@@ -1,0 +1,361 @@
+"""The GPUs of this machine: each way to find them is a class, and `MachineGpus` asks them all."""
+
+import contextlib
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Protocol
+
+from corral.base.tasks import task_group
+from corral.worker.hardware.readings import BoundedReading, Space, number_in, text_in
+
+log = logging.getLogger(__name__)
+
+
+class Vendor(StrEnum):
+    """Makers by the names that LocalAI's peers use; the first one found decides which builds a machine gets."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    INTEL = "intel"
+    APPLE = "apple"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredGpu:
+    """One GPU. None: could not be read, which is not the same as 0."""
+
+    vendor: Vendor
+    name: str = ""
+    compute_capability: tuple[int, int] | None = None
+    """NVIDIA's compute capability, as major and minor number."""
+    total: int | None = None
+    free: int | None = None
+    shares_ram: bool = False
+    """The GPU has no memory of its own and uses the machine's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus:
+    """All GPUs together; empty and 0 without one. None: there are GPUs, but the value cannot be read."""
+
+    vendor: str = ""
+    compute_capability: str = ""
+    total_vram: int | None = 0
+    available_vram: int | None = 0
+
+
+class Detector(Protocol):
+    """One way to find GPUs."""
+
+    @property
+    def name(self) -> str: ...
+
+    def find(self) -> list[MeasuredGpu]:
+        """Return all GPUs of one vendor; none if this method does not apply here. May block for ever, and may raise."""
+
+
+class GpuReader(Protocol):
+    """Where facts about GPUs come from."""
+
+    async def read(self) -> list[MeasuredGpu]:
+        """What is there now. Never blocks for long, never raises."""
+
+
+def together(gpus: Sequence[MeasuredGpu], ram: Space | None) -> Gpus:
+    """The sum over GPUs of one vendor; memory that cannot be read adds nothing, so that no sum promises too much."""
+    if not gpus:
+        return Gpus()
+    shared = ram if any(gpu.shares_ram for gpu in gpus) else None
+    capabilities = [gpu.compute_capability for gpu in gpus if gpu.compute_capability is not None]
+    return Gpus(
+        vendor=gpus[0].vendor,
+        # What all of them can do, since a model may be spread over them.
+        compute_capability="{}.{}".format(*min(capabilities)) if capabilities else "",
+        total_vram=_sum_of_known([*(gpu.total for gpu in gpus), shared.total if shared else None]),
+        available_vram=_sum_of_known([*(gpu.free for gpu in gpus), shared.available if shared else None]),
+    )
+
+
+def _sum_of_known(amounts: Iterable[int | None]) -> int | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
+
+
+PCI_IDS: Final[Mapping[int, Vendor]] = {0x10DE: Vendor.NVIDIA, 0x1002: Vendor.AMD, 0x8086: Vendor.INTEL}
+"""In the order in which vendors are preferred. Whatever else shows a picture, as a server's console does, is no GPU."""
+_DISPLAY: Final = 0x03
+_ACCELERATOR: Final = 0x12
+"""How AMD's cards for servers call themselves; Intel's devices of this class are no GPUs."""
+_SYSCTL: Final = "/usr/sbin/sysctl"
+_WITHIN_SECONDS: Final = 2
+
+
+class Sysfs:
+    """Finds what any driver announces. NVIDIA's says nothing of memory here, so NVML is asked first."""
+
+    name = "sysfs"
+
+    def __init__(self, sys: Path = Path("/sys")) -> None:
+        self._sys = sys
+
+    def find(self) -> list[MeasuredGpu]:
+        """The GPUs of the preferred vendor: builds of backends are for one only."""
+        read = {Vendor.AMD: _read_amd, Vendor.INTEL: _read_intel}
+        devices = list(self._devices())
+        for preferred in PCI_IDS.values():
+            gpus = [
+                read[vendor](device) if vendor in read else MeasuredGpu(vendor=vendor)
+                for vendor, device in devices
+                if vendor is preferred
+            ]
+            if gpus:
+                return gpus
+        return []
+
+    def has(self, vendor: Vendor) -> bool:
+        return any(maker is vendor for maker, _ in self._devices())
+
+    def _devices(self) -> Iterator[tuple[Vendor, Path]]:
+        """Every GPU once. Cards without a screen may be missing among those that draw, and those are not all on PCI."""
+        seen = set()
+        for directory in (*self._pci_devices(), *self._drawing_devices()):
+            vendor = PCI_IDS.get(number_in(directory / "vendor") or 0)
+            real = directory.resolve()
+            # Given away to a virtual machine, or a slice of another device that is meant to be.
+            is_virtual = (directory / "driver").resolve().name == "vfio-pci" or (directory / "physfn").exists()
+            if vendor is not None and real not in seen and not is_virtual:
+                seen.add(real)
+                yield vendor, real
+
+    def _pci_devices(self) -> Iterator[Path]:
+        for directory in _sorted_children(self._sys / "bus" / "pci" / "devices"):
+            kind = (number_in(directory / "class") or 0) >> 16
+            is_amd = number_in(directory / "vendor") == 0x1002
+            if kind == _DISPLAY or (kind == _ACCELERATOR and is_amd):
+                yield directory
+
+    def _drawing_devices(self) -> Iterator[Path]:
+        """`card0` is a card, `card0-DP-1` one of its connectors."""
+        for directory in _sorted_children(self._sys / "class" / "drm"):
+            if directory.name.removeprefix("card").isdecimal():
+                yield directory / "device"
+
+
+def _sorted_children(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _read_amd(device: Path) -> MeasuredGpu:
+    """By the driver amdgpu. A GPU built into a processor has what the firmware set aside for it."""
+    total, used = number_in(device / "mem_info_vram_total"), number_in(device / "mem_info_vram_used")
+    total = total or None  # 0 while the driver is starting
+    return MeasuredGpu(
+        vendor=Vendor.AMD,
+        name=text_in(device / "product_name"),
+        total=total,
+        free=max(total - used, 0) if total is not None and used is not None else None,
+    )
+
+
+def _read_intel(device: Path) -> MeasuredGpu:
+    """By the drivers xe, which never reports free memory, and i915.
+
+    Only cards have memory of their own. A GPU built into a processor uses the machine's, in amounts that nobody
+    reports, so such a machine counts as one without a GPU when builds are chosen.
+    """
+
+    def sum_of(pattern: str) -> int | None:
+        amounts = [amount for path in device.glob(pattern) if (amount := number_in(path)) is not None]
+        return sum(amounts) if amounts else None
+
+    return MeasuredGpu(
+        vendor=Vendor.INTEL,
+        total=sum_of("tile*/physical_vram_size_bytes") or sum_of("drm/card*/lmem_total_bytes"),
+        free=sum_of("drm/card*/lmem_avail_bytes"),
+    )
+
+
+class Apple:
+    """Apple's own chips: one GPU that shares the machine's memory."""
+
+    name = "apple"
+
+    def __init__(self, *, system: str = sys.platform, sysctl: "Callable[[str], str] | None" = None) -> None:
+        self._system = system
+        self._sysctl = sysctl or read_sysctl
+        self._gpus: list[MeasuredGpu] | None = None
+
+    def find(self) -> list[MeasuredGpu]:
+        """Asked once: a chip does not change, and its memory is the machine's."""
+        if self._gpus is None:
+            self._gpus = []
+            if self._system == "darwin" and self._sysctl("hw.optional.arm64") == "1":
+                name = self._sysctl("machdep.cpu.brand_string")
+                self._gpus.append(MeasuredGpu(vendor=Vendor.APPLE, name=name, shares_ram=True))
+        return self._gpus
+
+
+def read_sysctl(name: str) -> str:
+    """A value of the kernel; empty when it has none of that name, as Macs with Intel's processors."""
+    command = [_SYSCTL, "-n", name]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_SECONDS, check=False)  # noqa: S603
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
+SIGNS: Final = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu", "dev/dxg")
+"""Files that are there when a driver is loaded; the last one is that of Windows' subsystem for Linux."""
+
+SHARING_RAM: Final = ("GB10", "Thor", "Tegra", "Orin", "Xavier")
+"""Parts of names of GPUs that have no memory of their own."""
+
+COMPUTE_CAPABILITIES: Final[Mapping[str, tuple[int, int]]] = {
+    "nvidia,tegra210": (5, 3),
+    "nvidia,tegra186": (6, 2),
+    "nvidia,tegra194": (7, 2),
+    "nvidia,tegra234": (8, 7),
+    "nvidia,tegra264": (11, 0),
+}
+"""By chip: Nano, TX2, Xavier, Orin, Thor."""
+
+
+class Nvidia:
+    """Asks NVIDIA's management library (NVML), which stays loaded: on some machines it takes a second to start.
+
+    It is loaded only where there are signs of such a GPU, because even its Python side takes megabytes.
+    """
+
+    name = "nvidia"
+
+    def __init__(self, load: Callable[[], ModuleType], *, root: Path = Path("/")) -> None:
+        self._load = load
+        """Imports `pynvml`. ImportError when it is not installed."""
+        self._root = root
+        self._started: ModuleType | None = None
+
+    def find(self) -> list[MeasuredGpu]:
+        """Return the GPUs, or none without a driver. Raise when there is a driver that does not work."""
+        library = self._started or self._start()
+        if library is None:
+            return []
+        try:
+            return [_read(library, index) for index in range(library.nvmlDeviceGetCount())]
+        except library.NVMLError:
+            self._started = None  # the driver may have been replaced: load it again next time
+            with contextlib.suppress(library.NVMLError):  # it may be in no state to be shut down
+                library.nvmlShutdown()
+            raise
+
+    def _start(self) -> ModuleType | None:
+        is_loaded = any((self._root / sign).exists() for sign in SIGNS)
+        if not is_loaded and not Sysfs(self._root / "sys").has(Vendor.NVIDIA):
+            return None
+        try:
+            library = self._load()
+        except ImportError:
+            return None
+        try:
+            library.nvmlInit()
+        except library.NVMLError as error:
+            if error.value in (library.NVML_ERROR_LIBRARY_NOT_FOUND, library.NVML_ERROR_DRIVER_NOT_LOADED):
+                return None
+            raise
+        self._started = library
+        return library
+
+
+def _read(library: ModuleType, index: int) -> MeasuredGpu:
+    """One GPU. What has fallen off the bus is still counted, without memory."""
+    try:
+        handle = library.nvmlDeviceGetHandleByIndex(index)
+    except library.NVMLError:
+        return MeasuredGpu(vendor=Vendor.NVIDIA)
+    name = _answer(library, library.nvmlDeviceGetName, handle) or ""
+    memory = _answer(library, library.nvmlDeviceGetMemoryInfo, handle)
+    has_memory = memory is not None and memory.total > 0
+    return MeasuredGpu(
+        vendor=Vendor.NVIDIA,
+        name=name,
+        compute_capability=_answer(library, library.nvmlDeviceGetCudaComputeCapability, handle),
+        total=memory.total if has_memory else None,
+        free=memory.free if has_memory else None,
+        shares_ram=not has_memory and any(part in name for part in SHARING_RAM),
+    )
+
+
+def _answer(library: ModuleType, question: Callable[[Any], Any], handle: object) -> Any:
+    """Query NVML; None for values that this GPU does not report."""
+    try:
+        return question(handle)
+    except library.NVMLError:
+        return None
+
+
+class Tegra:
+    """NVIDIA's systems on a chip, such as Jetson: one GPU that shares the machine's memory."""
+
+    name = "tegra"
+
+    def __init__(self, *, sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
+        self._soc = sys / "devices" / "soc0"
+        self._tree = proc / "device-tree"
+
+    def find(self) -> list[MeasuredGpu]:
+        chips = text_in(self._tree / "compatible").split("\0")
+        is_tegra = (
+            text_in(self._soc / "family") == "Tegra"
+            or text_in(self._soc / "soc_id").startswith("jep106:0426")
+            or any(chip.startswith("nvidia,tegra") for chip in chips)
+        )
+        if not is_tegra:
+            return []
+        capability = next((COMPUTE_CAPABILITIES[chip] for chip in chips if chip in COMPUTE_CAPABILITIES), None)
+        name = text_in(self._tree / "model") or "Tegra"
+        return [MeasuredGpu(vendor=Vendor.NVIDIA, name=name, compute_capability=capability, shares_ram=True)]
+
+
+def detectors_of_this_machine(load_nvml: Callable[[], ModuleType]) -> list[Detector]:
+    """Return detectors in order of trust: those that know most about a GPU first."""
+    return [Nvidia(load_nvml), Tegra(), Sysfs(), Apple()]
+
+
+class MachineGpus:
+    """Asks every way to find GPUs, each in its own thread and in time. The first that finds some is believed."""
+
+    def __init__(self, detectors: Sequence[Detector], *, timeout: timedelta) -> None:
+        self._ways = [_Way(detector, timeout) for detector in detectors]
+        self._logged: list[str] = []
+
+    async def read(self) -> list[MeasuredGpu]:
+        async with task_group() as group:
+            tasks = [group.create_task(way.read(), name=f"gpus {number}") for number, way in enumerate(self._ways)]
+        gpus = next((task.result() for task in tasks if task.result()), [])
+        names = [f"{gpu.vendor} {gpu.name}".strip() for gpu in gpus]
+        if names != self._logged:
+            self._logged = names
+            log.info("GPUs: %s", ", ".join(names) or "none", extra={"event": "hardware.gpus_found"})
+        return gpus
+
+
+class _Way:
+    """One detector, and what it last said: a driver that hangs does not make its GPUs disappear."""
+
+    def __init__(self, detector: Detector, timeout: timedelta) -> None:
+        self._reading = BoundedReading(detector.find, timeout=timeout, name=f"gpus.{detector.name}")
+        self._last: list[MeasuredGpu] = []
+
+    async def read(self) -> list[MeasuredGpu]:
+        gpus = await self._reading.read()
+        if gpus is None:
+            return [replace(gpu, free=None) for gpu in self._last]
+        self._last = gpus
+        return gpus
