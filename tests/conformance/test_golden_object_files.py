@@ -11,8 +11,7 @@ import pytest
 from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.worker.files.object_cache import ObjectPlaces
-from corral.worker.files.object_files import ObjectFiles
-from corral.worker.files.object_handlers import ObjectHandlers
+from corral.worker.files.object_files import ObjectFiles, object_handlers
 from tests.kit.clock import ManualClock
 from tests.kit.objects import MemoryStorage
 
@@ -47,7 +46,7 @@ class Worker:
             storage.objects[key] = b"content"
         self.home = home
         self.files = ObjectFiles(storage, ObjectPlaces.beside(home / "models"), ManualClock())
-        handlers = ObjectHandlers(self.files).table()
+        handlers = object_handlers(self.files)
         self._handlers = {
             subject(NodeId("n")).removeprefix("nodes.n."): handler for subject, handler in handlers.items()
         }

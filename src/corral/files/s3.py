@@ -15,7 +15,7 @@ from corral.files.storage import ObjectMissing, StorageConfig, StorageUnavailabl
 
 _PIECE: Final = 4 * 1024 * 1024
 _PART: Final = 16 * 1024 * 1024
-"""Of large uploads. S3 admits 10,000 parts, so a file of 150 GiB can be stored."""
+"""Bytes per part of a large upload. S3 admits 10,000 parts, so a file of 150 GiB can be stored."""
 _CREATED_AT: Final = "created-at"
 """User metadata by which LocalAI's frontends find objects that may go."""
 
@@ -30,13 +30,13 @@ class S3Objects:
 
     async def look(self, key: str) -> StoredObject:
         store, path = self._place(key)
-        with _told(key):
+        with _translated_errors(key):
             facts = await obstore.head_async(store, path)
         return StoredObject(size=facts["size"], etag=facts["e_tag"] or "")
 
     async def download(self, key: str, target: BinaryIO) -> None:
         store, path = self._place(key)
-        with _told(key):
+        with _translated_errors(key):
             answer = await obstore.get_async(store, path)
         written = 0
         async for piece in _pieces(answer, key):
@@ -46,12 +46,12 @@ class S3Objects:
 
     async def upload(self, source: BinaryIO, key: str, *, created_at: str) -> None:
         store, path = self._place(key)
-        with _told(key):
+        with _translated_errors(key):
             await obstore.put_async(store, path, source, attributes={_CREATED_AT: created_at}, chunk_size=_PART)
 
     def _place(self, key: str) -> tuple[S3Store, str]:
-        """Which store and path within it. The client takes no empty parts in a path, but LocalAI's frontends ask for
-        keys with a double slash; whatever comes before it goes into the address instead."""
+        """Return the store of a key, and the path within it. The client takes no empty parts in a path, but LocalAI's
+        frontends ask for keys with a double slash; whatever comes before it goes into the address instead."""
         before, doubled, after = key.rpartition("//")
         return (self._open(f"{self._root}/{quote(before)}/"), after) if doubled else (self._store, key)
 
@@ -77,24 +77,21 @@ class S3Objects:
 
 
 async def _pieces(answer: "obstore.GetResult", key: str) -> AsyncIterator[bytes]:
-    with _told(key):
+    with _translated_errors(key):
         async for piece in answer.stream(min_chunk_size=_PIECE):
             yield piece
 
 
 @contextmanager
-def _told(key: str) -> Iterator[None]:
-    """Errors of the client as ours. Their texts name addresses and answers, never credentials."""
+def _translated_errors(key: str) -> Iterator[None]:
+    """Raise the client's errors as ours. Their texts name addresses and answers, never credentials."""
     try:
         yield
     except FileNotFoundError as error:
         raise ObjectMissing(f"there is no object {key}") from error
     except (BaseError, PermissionError) as error:
-        raise StorageUnavailable(_brief(error)) from error
+        # Without the document that the client adds: the server's whole answer.
+        brief = str(error).partition("<?xml")[0].strip().rstrip(":")[:300]
+        raise StorageUnavailable(brief or type(error).__name__) from error
     except ValueError as error:
         raise ObjectMissing(f"{key!r} cannot be the name of an object") from error
-
-
-def _brief(error: Exception) -> str:
-    """Without the document that the client adds: the server's whole answer."""
-    return str(error).partition("<?xml")[0].strip().rstrip(":")[:300] or type(error).__name__

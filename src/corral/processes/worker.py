@@ -35,8 +35,7 @@ from corral.worker.config import WorkerConfig
 from corral.worker.files.keys import refuse_private
 from corral.worker.files.model_files import ModelFiles
 from corral.worker.files.object_cache import ObjectPlaces
-from corral.worker.files.object_files import ObjectFiles
-from corral.worker.files.object_handlers import ObjectHandlers
+from corral.worker.files.object_files import ObjectFiles, object_handlers
 from corral.worker.files.routes import FileServing
 from corral.worker.handlers import BackendHandlers, ModelHandlers
 from corral.worker.hardware.gpus import MachineGpus, detectors_of_this_machine
@@ -215,7 +214,7 @@ def _object_handlers(config: WorkerConfig, clock: Clock, stack: AsyncExitStack) 
 
     files = ObjectFiles(S3Objects(config.storage), ObjectPlaces.beside(config.models_path), clock)
     stack.push_async_callback(files.close)
-    return ObjectHandlers(files).table()
+    return object_handlers(files)
 
 
 def _stopper(stop: asyncio.Event) -> Handler:

@@ -114,33 +114,28 @@ class BodyTransfer:
         hashing = _HashingThread(self._sink)
         try:
             with _waiting(self._source):
-                self._take_all(hashing)
+                if self._begun:
+                    self._pass_on(hashing, memoryview(self._begun))
+                while self._taken < self._length:
+                    self._take_next(hashing)
         finally:
             hashing.finish()
         hashing.check()
         return self._taken
 
-    def _take_all(self, hashing: "_HashingThread") -> None:
-        if self._begun:
-            self._pass_on(hashing, memoryview(self._begun))
-        while self._taken < self._length:
-            self._take_next(hashing)
-
     def _take_next(self, hashing: "_HashingThread") -> None:
         buffer = hashing.free_buffer()[: self._length - self._taken]
         filled = 0
-        self._wake_for(ENOUGH if self._length - self._taken - len(buffer) >= ENOUGH else 1)
+        enough = ENOUGH if self._length - self._taken - len(buffer) >= ENOUGH else 1
+        if enough != self._wakes_for:
+            self._source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
+            self._wakes_for = enough
         try:
             while filled < len(buffer):
                 filled += self._receive(buffer[filled:])
         finally:
             if filled:
                 self._pass_on(hashing, buffer[:filled])
-
-    def _wake_for(self, count: int) -> None:
-        if count != self._wakes_for:
-            self._source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-            self._wakes_for = count
 
     def _pass_on(self, hashing: "_HashingThread", piece: memoryview) -> None:
         hashing.put(piece)
@@ -224,8 +219,7 @@ class _HashingThread:
 
 
 def take_over(request: web.BaseRequest) -> tuple[socket.socket, bytes] | None:
-    """Take the socket of a request, and what was read of its body, from the event loop; None when that is not
-    possible."""
+    """Take the socket of a request, and what was read of its body, from the event loop; None when that cannot be."""
     transport = request.transport
     handle = None if transport is None else transport.get_extra_info("socket")
     if transport is None or handle is None or transport.is_closing():

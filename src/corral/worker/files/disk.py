@@ -33,8 +33,7 @@ def target_name(name: str) -> str:
 
 
 def part_name(name: str) -> str:
-    """Return the name under which ranges of a file are collected: always the same, so an upload can resume after a
-    restart."""
+    """Return the name under which ranges of a file are collected: always the same, to resume after a restart."""
     return PART_PREFIX + hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
 
 
@@ -157,8 +156,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def reserve(descriptor: int, begin: int, count: int) -> bool:
-    """Reserve disk space for future writes without changing the file's size. False if the disk cannot do that; raises
-    OSError when it is full."""
+    """Reserve disk space without changing the file's size. False if the disk cannot do it; OSError when it is full."""
     if _fallocate is None or count <= 0:
         return False
     if _fallocate(descriptor, _KEEP_SIZE, begin, count) == 0:
@@ -170,8 +168,7 @@ def reserve(descriptor: int, begin: int, count: int) -> bool:
 
 
 def give_back(descriptor: int) -> None:
-    """Free space reserved beyond the end of a file, if any. The disk's own overhead for a fragmented file is not
-    counted."""
+    """Free space reserved beyond the end of a file. The disk's own overhead for a fragmented file is not counted."""
     status = os.fstat(descriptor)
     if status.st_blocks * 512 > status.st_size + status.st_size // 256 + status.st_blksize:
         os.ftruncate(descriptor, status.st_size)
@@ -183,8 +180,7 @@ def free_bytes(directory: int) -> int:
 
 
 class Room:
-    """Accounts for disk space: accepted uploads count as written, so that two uploads are not promised the same space.
-    Thread-safe."""
+    """Disk space that is not promised to accepted uploads: no two are promised the same space. Thread-safe."""
 
     def __init__(self, free_bytes: Callable[[int], int] = free_bytes) -> None:
         self._free_bytes = free_bytes

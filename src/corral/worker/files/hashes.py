@@ -21,10 +21,13 @@ from corral.base.open_directories import look
 from corral.worker.files import disk
 from corral.worker.files.disk import hash_name
 
+log = logging.getLogger(__name__)
+
 PIECE: Final = 1024 * 1024
 _MOST_REMEMBERED: Final = 4096
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _SECOND_NS: Final = 10**9
+_END_SECONDS: Final = 1.0
 
 FileIdentity = tuple[int, int, int, int]
 
@@ -47,7 +50,11 @@ class Hashes:
             return ""
         with self._lock:
             remembered = self._remembered.get(_identity(status), "")
-        return remembered or _on_disk(directory, name, status)
+        written = None if remembered else look(directory, hash_name(name))
+        if written is None or written.st_mtime_ns < status.st_mtime_ns:
+            return remembered
+        text = disk.read_text(directory, hash_name(name)).lower()
+        return text if _HEX.fullmatch(text) else ""
 
     def of(self, directory: int, name: str) -> str:
         """Return the hash of a finished file, cached or computed. Raise OSError when the file cannot be read."""
@@ -59,7 +66,10 @@ class Hashes:
             digest = self.read(descriptor, hashlib.sha256()).hexdigest()
             after = os.fstat(descriptor)
             if _identity(before) == _identity(after):
-                self._keep(directory, name, digest, descriptor)
+                self.remember(after, digest)
+                with contextlib.suppress(OSError):  # a full or read-only disk, or a too long name: this is only a cache
+                    os.fsync(descriptor)
+                    disk.write_text(directory, hash_name(name), digest)
         finally:
             os.close(descriptor)
         return digest
@@ -98,14 +108,8 @@ class Hashes:
     def announce(self, directory: int, name: str, digest: str, status: os.stat_result) -> None:
         """Write the hash of a file that is not flushed yet; it is not valid until `confirm`."""
         self.remember(status, digest)
-        with contextlib.suppress(OSError):  # a full or read-only disk, or a too long name: this is only a cache
+        with contextlib.suppress(OSError):  # as above
             disk.write_text(directory, hash_name(name), digest, mtime_ns=status.st_mtime_ns - _SECOND_NS)
-
-    def _keep(self, directory: int, name: str, digest: str, descriptor: int) -> None:
-        self.remember(os.fstat(descriptor), digest)
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-            disk.write_text(directory, hash_name(name), digest)
 
 
 def confirm(directory: int, name: str) -> None:
@@ -115,19 +119,6 @@ def confirm(directory: int, name: str) -> None:
 
 def _identity(status: os.stat_result) -> FileIdentity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _on_disk(directory: int, name: str, status: os.stat_result) -> str:
-    written = look(directory, hash_name(name))
-    if written is None or written.st_mtime_ns < status.st_mtime_ns:
-        return ""
-    text = disk.read_text(directory, hash_name(name)).lower()
-    return text if _HEX.fullmatch(text) else ""
-
-
-log = logging.getLogger(__name__)
-
-_END_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +135,7 @@ class _Received:
 
 
 class Settling:
-    """A background thread that flushes files: this may take minutes, and must delay neither a response nor the
-    shutdown."""
+    """A thread that flushes files, which may take minutes: it must delay neither a response nor the shutdown."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[_Received | None] = queue.SimpleQueue()
@@ -176,36 +166,23 @@ class Settling:
         with self._lock:
             self._is_closed = True
             thread = self._thread
-        self._drop_waiting()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (received := self._waiting.get_nowait()) is not None:
+                    received.close()
         if thread is not None:
             self._waiting.put(None)
             thread.join(_END_SECONDS)
 
-    def _drop_waiting(self) -> None:
-        while True:
-            try:
-                received = self._waiting.get_nowait()
-            except queue.Empty:
-                return
-            if received is not None:
-                received.close()
-
     def _run(self) -> None:
         while (received := self._waiting.get()) is not None:
+            directory, name = received.directory, received.name
             try:
-                _settle(received)
+                os.fsync(received.file)
+                os.fsync(directory)
+                if disk.is_still(directory, name, received.file) and look(directory, hash_name(name)):
+                    confirm(directory, name)
             except OSError as error:
-                log.warning(
-                    "cannot bring %s to disk: %s", received.name, error.strerror, extra={"event": "files.not_settled"}
-                )
+                log.warning("cannot bring %s to disk: %s", name, error.strerror, extra={"event": "files.not_settled"})
             finally:
                 received.close()
-
-
-def _settle(received: _Received) -> None:
-    os.fsync(received.file)
-    os.fsync(received.directory)
-    if disk.is_still(received.directory, received.name, received.file) and look(
-        received.directory, hash_name(received.name)
-    ):
-        confirm(received.directory, received.name)

@@ -47,7 +47,10 @@ def locate(key: str, bases: Mapping[Area, Path]) -> Location:
         raise bad_request("key is required")
     if "\0" in key:
         raise bad_request("the key contains a NUL character")
-    area, below = _area_of(key)
+    area, below = Area.STAGING, key
+    for named in (Area.MODELS, Area.DATA):
+        if key.startswith(f"{named}/"):
+            area, below = named, key.removeprefix(f"{named}/")
     base = bases[area]
     path = Path(posixpath.normpath(f"{base}/{below}"))
     if path != base and base not in path.parents:
@@ -56,13 +59,6 @@ def locate(key: str, bases: Mapping[Area, Path]) -> Location:
     if len(parts) > _MOST_PARTS or len(os.fsencode(path)) >= _MOST_BYTES:
         raise bad_request("the path is too long")
     return Location(area=area, parts=parts, path=path)
-
-
-def _area_of(key: str) -> tuple[Area, str]:
-    for area in (Area.MODELS, Area.DATA):
-        if key.startswith(f"{area}/"):
-            return area, key.removeprefix(f"{area}/")
-    return Area.STAGING, key
 
 
 def decoded(text: str) -> str:
@@ -85,11 +81,7 @@ _CACHE: Final = "cache"
 def served_directories(*, models: Path, staging: Path | None) -> Mapping[Area, Path]:
     """Return the directory of each area: beside the models, as in LocalAI's worker, unless configured otherwise."""
     beside = models.absolute().parent
-    return {
-        Area.MODELS: models,
-        Area.STAGING: staging or beside / Area.STAGING,
-        Area.DATA: beside / Area.DATA,
-    }
+    return {Area.MODELS: models, Area.STAGING: staging or beside / Area.STAGING, Area.DATA: beside / Area.DATA}
 
 
 def refuse_private(*, models: Path, staging: Path | None, private: Path) -> None:

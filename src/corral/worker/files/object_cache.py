@@ -94,9 +94,11 @@ class ObjectCache:
         return self._size(path) is not None
 
     def is_current(self, path: Path, stored: StoredObject) -> bool:
-        """Whether the cached file is the stored version. Without a recorded version, as after a LocalAI worker,
-        compare sizes."""
-        return self._size(path) == stored.size and self._note(path) in ("", stored.etag)
+        """Whether the cached file is the stored version. After a LocalAI worker, which records none, compare sizes."""
+        version = ""
+        with suppress(OSError, PathRefused), self._reached(self._note_of(path)) as note:
+            version = disk.read_text(note.directory, note.name)
+        return self._size(path) == stored.size and version in ("", stored.etag)
 
     def begin(self, path: Path, size: int) -> Incoming:
         """Start a fetch. Check the free space first: a full disk would affect more than this file."""
@@ -109,7 +111,7 @@ class ObjectCache:
 
     def take_in(self, incoming: Incoming, stored: StoredObject) -> None:
         """Put a fetched file in place. Removes the version record first, so a crash only costs another fetch."""
-        with self._noted(incoming.place.path, create=True) as note:
+        with self._reached(self._note_of(incoming.place.path), create=True) as note:
             disk.remove(note.directory, note.name)
             incoming.commit()
             disk.write_text(note.directory, note.name, stored.etag)
@@ -129,16 +131,18 @@ class ObjectCache:
         raise PathRefused(problem)
 
     def listing(self, prefix: str) -> list[str]:
-        """Return the regular files below a directory; links are not followed. Raise ObjectMissing when it cannot be
-        read."""
+        """Return the regular files below a directory, following no links. ObjectMissing when it cannot be read."""
         confined, key = self._cache, prefix
         for name, other in (("models/", self._models), ("data/", self._data)):
             if prefix.startswith(name):
                 confined, key = other, prefix.removeprefix(name)
         path = _path(confined, key, "invalid key prefix")
         try:
-            with _reached(confined, path, "invalid key prefix") as place:
-                return sorted(_files_below(place))
+            with (
+                _reached(confined, path, "invalid key prefix") as place,
+                opened_directory(place.name, place.directory) as directory,
+            ):
+                return sorted(_files_below(directory))
         except DirectoryUnusable as error:
             raise ObjectMissing(f"{path}: no such file or directory") from error
         except OSError as error:
@@ -147,8 +151,15 @@ class ObjectCache:
     def new_temporary(self) -> Path:
         """Create an empty file that a backend can write to; remove expired ones."""
         self._cache.base.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+        limit = time.time() - RETENTION.total_seconds()
         for folder in (TEMPORARY, EPHEMERAL):
-            self._remove_older(folder, time.time() - RETENTION.total_seconds())
+            # Files that cannot be removed are skipped: another task may be using them.
+            with suppress(OSError, PathRefused), self._reached(self._cache.base / folder / "any") as place:
+                for _, _, names, directory in os.fwalk(".", dir_fd=place.directory):
+                    for name in names:
+                        status = look(directory, name)
+                        if status is not None and status.st_mtime < limit:
+                            disk.remove(directory, name)
         name = f"localai-staging-{secrets.token_hex(8)}.tmp"
         with self._reached(self._cache.base / TEMPORARY / name, create=True) as place:
             os.close(disk.create(place.directory, place.name))
@@ -162,36 +173,14 @@ class ObjectCache:
             return None
         return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
 
-    def _note(self, path: Path) -> str:
-        try:
-            with self._noted(path) as note:
-                return disk.read_text(note.directory, note.name)
-        except (OSError, PathRefused):
-            return ""
-
-    @contextmanager
-    def _noted(self, path: Path, *, create: bool = False) -> Iterator[ConfinedPath]:
-        note = self._cache.base / NOTES / path.relative_to(self._cache.base)
-        with self._reached(note, create=create) as place:
-            yield place
+    def _note_of(self, path: Path) -> Path:
+        return self._cache.base / NOTES / path.relative_to(self._cache.base)
 
     @contextmanager
     def _reached(self, path: Path, *, create: bool = False) -> Iterator[ConfinedPath]:
         problem = f'key "{path.relative_to(self._cache.base)}" escapes cache directory'
         with _reached(self._cache, path, problem, create=create) as place:
             yield place
-
-    def _remove_older(self, folder: str, limit: float) -> None:
-        """Remove old files. Files that cannot be removed are skipped: another task may be using them."""
-        with (
-            suppress(OSError, PathRefused),
-            self._reached(self._cache.base / folder / "any") as place,
-        ):
-            for _, _, names, directory in os.fwalk(".", dir_fd=place.directory):
-                for name in names:
-                    status = look(directory, name)
-                    if status is not None and status.st_mtime < limit:
-                        disk.remove(directory, name)
 
 
 def _path(confined: Confined, key: str, problem: str) -> Path:
@@ -211,19 +200,18 @@ def _reached(confined: Confined, path: Path, problem: str, *, create: bool = Fal
         raise PathRefused(problem) from error
 
 
+def _files_below(directory: int) -> Iterator[str]:
+    for folder, folders, names, here in os.fwalk(".", dir_fd=directory):
+        folders[:] = [name for name in folders if name != NOTES]
+        for name in names:
+            status = look(here, name)
+            if status is not None and stat.S_ISREG(status.st_mode):
+                yield os.path.normpath(f"{folder}/{name}")
+
+
 def _opened(confined: Confined, path: Path, problem: str) -> BinaryIO:
     try:
         with _reached(confined, path, problem) as place:
             return os.fdopen(disk.open_existing(place.directory, place.name), "rb")
     except (DirectoryUnusable, OSError) as error:
         raise ObjectMissing(f"opening {path} for upload: no such file") from error
-
-
-def _files_below(place: ConfinedPath) -> Iterator[str]:
-    with opened_directory(place.name, place.directory) as directory:
-        for folder, folders, names, here in os.fwalk(".", dir_fd=directory):
-            folders[:] = [name for name in folders if name != NOTES]
-            for name in names:
-                status = look(here, name)
-                if status is not None and stat.S_ISREG(status.st_mode):
-                    yield os.path.normpath(f"{folder}/{name}")

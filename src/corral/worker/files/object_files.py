@@ -1,21 +1,24 @@
-"""Transfers files between object storage and this worker: see `object_cache.py` for the disk."""
+"""Moves files between object storage and this worker, as the subjects `files.*` ask; `object_cache.py` is the disk."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+
+import msgspec
 
 from corral.base.clock import Clock
-from corral.base.tasks import end_tasks, start_task
-from corral.files.storage import ObjectMissing, ObjectStorage, StorageUnavailable, StoredObject
+from corral.base.tasks import end_tasks, in_thread, start_task
+from corral.bus.port import Handler, Message
+from corral.files.storage import ObjectMissing, ObjectStorage, StorageUnavailable
+from corral.wire import go_json, subjects
+from corral.wire.files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
 from corral.wire.go_json import format_time
 from corral.worker.files.object_cache import ObjectCache, ObjectPlaces
-from corral.worker.files.threads import settled
+from corral.worker.handlers import replying, unreadable
+from corral.worker.membership.lifecycle import Subject
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class ObjectFiles:
@@ -46,18 +49,18 @@ class ObjectFiles:
 
     async def stage(self, local_path: str, key: str) -> str:
         """Upload a file of the cache or of the models to the storage."""
-        file = await _in_thread(lambda: self._cache.open_to_stage(local_path))
+        file = await in_thread(lambda: self._cache.open_to_stage(local_path))
         with file:
             await self._storage.upload(file, key, created_at=format_time(self._clock.now()))
         return key
 
     async def temporary(self) -> Path:
         """Create an empty file that a backend can write to."""
-        return await _in_thread(self._cache.new_temporary)
+        return await in_thread(self._cache.new_temporary)
 
     async def listing(self, prefix: str) -> list[str]:
         """Return the files below a directory, as paths relative to it."""
-        return await _in_thread(lambda: self._cache.listing(prefix))
+        return await in_thread(lambda: self._cache.listing(prefix))
 
     def _ended(self, path: Path, fetch: "asyncio.Task[None]") -> None:
         """Log a failed fetch here too, because all its callers may be gone."""
@@ -69,22 +72,48 @@ class ObjectFiles:
         try:
             stored = await self._storage.look(key)
         except (ObjectMissing, StorageUnavailable) as error:
-            if not await _in_thread(lambda: self._cache.has(path)):
+            if not await in_thread(lambda: self._cache.has(path)):
                 raise
             log.info("using what is cached of %s: %s", key, error, extra={"event": "objects.cached"})
             return
-        if not await _in_thread(lambda: self._cache.is_current(path, stored)):
-            await self._download(key, path, stored)
-
-    async def _download(self, key: str, path: Path, stored: StoredObject) -> None:
-        incoming = await _in_thread(lambda: self._cache.begin(path, stored.size))
+        if await in_thread(lambda: self._cache.is_current(path, stored)):
+            return
+        incoming = await in_thread(lambda: self._cache.begin(path, stored.size))
         try:
             await self._storage.download(key, incoming.file)
-            await _in_thread(lambda: self._cache.take_in(incoming, stored))
+            await in_thread(lambda: self._cache.take_in(incoming, stored))
         finally:
-            await _in_thread(incoming.close)
+            await in_thread(incoming.close)
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run to the end even when the caller is cancelled, so that opened files are closed."""
-    return await settled(asyncio.get_running_loop().run_in_executor(None, work))
+class _Failed(msgspec.Struct):
+    """The reply of each of these subjects when it fails."""
+
+    error: str
+
+
+def object_handlers(files: ObjectFiles) -> Mapping[Subject, Handler]:
+    """The handlers of requests about object storage, by subject."""
+
+    async def ensure(message: Message) -> msgspec.Struct:
+        request = go_json.decode(message.data, EnsureRequest)
+        return LocalPathReply(local_path=str(await files.ensure(request.key)))
+
+    async def stage(message: Message) -> msgspec.Struct:
+        request = go_json.decode(message.data, StageRequest)
+        return StageReply(key=await files.stage(request.local_path, request.key))
+
+    async def temporary(_: Message) -> msgspec.Struct:
+        return LocalPathReply(local_path=str(await files.temporary()))
+
+    async def listing(message: Message) -> msgspec.Struct:
+        request = go_json.decode(message.data, ListRequest)
+        return ListedFiles(files=await files.listing(request.key_prefix) or None)
+
+    answers = {
+        subjects.files_ensure: ensure,
+        subjects.files_stage: stage,
+        subjects.files_temp: temporary,
+        subjects.files_list: listing,
+    }
+    return {subject: replying(answer, _Failed, refusal=unreadable) for subject, answer in answers.items()}

@@ -4,9 +4,10 @@ one at a time per file."""
 import errno
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Self
 
@@ -14,8 +15,41 @@ from corral.base.open_directories import HERE, ConfinedPath, look
 from corral.wire.files import ContentRange
 from corral.worker.files import disk, refusals
 from corral.worker.files.disk import Promise, hash_name, new_name, part_name, target_name
-from corral.worker.files.judging import Present, RangeVerdict, judge
-from corral.worker.files.store import FileKind, FileLookup, FileStore
+from corral.worker.files.store import FileKind, FileStore
+
+
+class RangeVerdict(Enum):
+    APPEND = "append"
+    RESTART = "restart"
+    """What is there belongs to another file: start again with this range."""
+    CONFLICT = "conflict"
+    """The range continues another file than the one that was begun: drop that one and refuse."""
+    ELSEWHERE = "elsewhere"
+    """The range does not begin where the file ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What was received of the file so far."""
+
+    size: int = 0
+    target: str = ""
+    """Expected hash of an unfinished upload; empty when it is unknown, or the file is finished."""
+    hash: str = ""
+    """Hash of a finished file, if known."""
+
+
+def judge(span: ContentRange, digest: str, present: Present) -> RangeVerdict:
+    """Decide. `digest` is the expected hash of the whole file; empty when the client did not state it."""
+    size = present.size
+    if span.start == 0 and size > 0:
+        if not digest or (present.target or present.hash) != digest:
+            return RangeVerdict.RESTART
+        if present.target and size >= span.total:  # all bytes are there but the hash is wrong
+            return RangeVerdict.RESTART
+    elif span.start > 0 and digest and present.target and present.target != digest:
+        return RangeVerdict.CONFLICT
+    return RangeVerdict.APPEND if span.start == size else RangeVerdict.ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,49 +77,75 @@ class Opening:
         self._file: int | None = None
         self._present = store.find(place)
         if self._present.kind is FileKind.DIRECTORY or place.name == HERE:
-            raise refusals.is_directory()
-        if not resources.enter_context(writing(store, place)):
+            raise refusals.bad_request("destination is a directory")
+        if not resources.enter_context(store.writers.only(place.identity)):
             raise self._busy()
-        self._present = self._claimed()
+        self._present = store.find(place)
+        if self._present.kind is FileKind.PARTIAL:  # to be locked against other processes
+            if self._present.name == place.name:  # as LocalAI's worker leaves it
+                disk.rename(place.directory, place.name, self._part)
+            self._open_part()
+            self._present = store.find(place)
 
     def is_complete(self) -> bool:
-        """Whether all bytes arrived before, although the sender does not know it. The file may only have to be
-        renamed."""
-        present, span = self._present, self._span
-        if not self._digest or span.start or present.size != span.total or not self._is_right():
+        """Whether all bytes arrived before, although the sender does not know it. Renames the file if need be."""
+        present, span, hashes = self._present, self._span, self._store.hashes
+        if not self._digest or span.start or present.size != span.total:
             return False
-        if present.kind is FileKind.PARTIAL and self._file is not None:
-            commit(self._store, self._place, name=self._part, file=self._file, digest=self._digest)
-            self._present = self._store.find(self._place)
+        if present.kind is FileKind.FINISHED:
+            if hashes.of(self._place.directory, present.name) != self._digest:
+                return False
+        elif present.kind is FileKind.PARTIAL and present.target == self._digest:
+            if hashes.of_part(self._place.directory, present.name) != self._digest:
+                return False
+            if self._file is not None:
+                commit(self._store, self._place, name=self._part, file=self._file, digest=self._digest)
+                self._present = self._store.find(self._place)
+        else:
+            return False
         return span.is_whole
 
     def begin(self) -> Received:
         """Return the file that the range is appended to."""
-        lookup = self._present
-        hashes, directory = self._store.hashes, self._place.directory
-        digest = hashes.known(directory, lookup.name) if lookup.kind is FileKind.FINISHED else ""
-        present = Present(size=lookup.size, target=lookup.target, hash=digest)
-        match judge(self._span, self._digest, present):
+        lookup, span, directory = self._present, self._span, self._place.directory
+        is_finished = lookup.kind is FileKind.FINISHED
+        digest = self._store.hashes.known(directory, lookup.name) if is_finished else ""
+        match judge(span, self._digest, Present(size=lookup.size, target=lookup.target, hash=digest)):
             case RangeVerdict.CONFLICT:
                 self._store.remove_everything(self._place)
-                raise refusals.other_upload(lookup.target, self._digest)
+                was, now = lookup.target, self._digest
+                raise refusals.FileRefused(
+                    409,
+                    f"X-Content-SHA256 mismatch with in-progress upload (was {was}, now {now}); restart from byte 0",
+                )
             case RangeVerdict.ELSEWHERE:
-                raise refusals.elsewhere(self._span.start, lookup.size, self._span.total)
-            case RangeVerdict.RESTART:
-                self._forget_part()
-            case RangeVerdict.APPEND:
-                self._take_over_finished()
-        return self._ready()
+                text = f"Content-Range start {span.start} does not match current file size {lookup.size}"
+                raise refusals.try_again(text, lookup.size, span.total)
+            case RangeVerdict.RESTART:  # a finished file stays until the new one is complete
+                disk.remove(directory, target_name(self._place.name))
+                if self._file is not None:
+                    os.ftruncate(self._file, 0)
+            case RangeVerdict.APPEND if is_finished and lookup.size:
+                # Considered finished, because its first ranges came without a hash.
+                disk.remove(directory, hash_name(self._place.name))
+                disk.rename(directory, self._place.name, self._part)
+                self._open_part()
+        return self._prepared()
 
-    def _claimed(self) -> FileLookup:
-        """Return what is there, with the unfinished upload locked against other processes."""
-        directory, lookup = self._place.directory, self._store.find(self._place)
-        if lookup.kind is not FileKind.PARTIAL:
-            return lookup
-        if lookup.name == self._place.name:  # a partial file as LocalAI's worker leaves it
-            disk.rename(directory, lookup.name, self._part)
-        self._open_part()
-        return self._store.find(self._place)
+    def _prepared(self) -> Received:
+        """Promise space, create the partial file if there is none, and record the expected hash."""
+        size = 0 if self._file is None else os.fstat(self._file).st_size
+        promise = promised(self._store, self._place, self._span.total - size, self._resources)
+        if self._file is None:
+            disk.remove_odd(self._place.directory, self._part)
+            try:
+                self._file = disk.create(self._place.directory, self._part)
+            except FileExistsError as error:  # another process created it just now
+                raise self._busy() from error
+            self._resources.callback(os.close, self._file)
+        if self._digest and self._digest != self._store.target(self._place):
+            self._write_target()
+        return Received(name=self._part, file=self._file, promise=promise)
 
     def _open_part(self) -> None:
         file = disk.open_existing(self._place.directory, self._part, os.O_RDWR)
@@ -94,43 +154,6 @@ class Opening:
             raise self._busy()
         disk.give_back(file)  # free what a killed worker had reserved
         self._file = file
-
-    def _is_right(self) -> bool:
-        directory, lookup = self._place.directory, self._present
-        if lookup.kind is FileKind.FINISHED:
-            return self._store.hashes.of(directory, lookup.name) == self._digest
-        is_meant = lookup.kind is FileKind.PARTIAL and lookup.target == self._digest
-        return is_meant and self._store.hashes.of_part(directory, lookup.name) == self._digest
-
-    def _forget_part(self) -> None:
-        """Drop the partial upload. A finished file stays until the new one is complete."""
-        disk.remove(self._place.directory, target_name(self._place.name))
-        if self._file is not None:
-            os.ftruncate(self._file, 0)
-
-    def _take_over_finished(self) -> None:
-        """Append to a file that was considered finished, because its first ranges came without a hash."""
-        if self._present.kind is FileKind.FINISHED and self._present.size:
-            disk.remove(self._place.directory, hash_name(self._place.name))
-            disk.rename(self._place.directory, self._place.name, self._part)
-            self._open_part()
-
-    def _ready(self) -> Received:
-        size = 0 if self._file is None else os.fstat(self._file).st_size
-        promise = promised(self._store, self._place, self._span.total - size, self._resources)
-        file = self._create_part() if self._file is None else self._file
-        if self._digest and self._digest != self._store.target(self._place):
-            self._write_target()
-        return Received(name=self._part, file=file, promise=promise)
-
-    def _create_part(self) -> int:
-        disk.remove_odd(self._place.directory, self._part)
-        try:
-            file = disk.create(self._place.directory, self._part)
-        except FileExistsError as error:  # another process created it just now
-            raise self._busy() from error
-        self._resources.callback(os.close, file)
-        return file
 
     def _write_target(self) -> None:
         try:
@@ -142,7 +165,7 @@ class Opening:
             raise
 
     def _busy(self) -> refusals.FileRefused:
-        return refusals.busy(self._present.size, self._span.total)
+        return refusals.try_again("another upload of this file is under way", self._present.size, self._span.total)
 
 
 def commit(store: FileStore, place: ConfinedPath, *, name: str, file: int, digest: str) -> None:
@@ -156,36 +179,20 @@ def commit(store: FileStore, place: ConfinedPath, *, name: str, file: int, diges
     store.settling.add(place.directory, place.name, file)
 
 
-@contextmanager
-def writing(store: FileStore, place: ConfinedPath) -> Iterator[bool]:
-    """Become the only receiver of this file in this process; False when there is another one."""
-    identity = place.identity
-    if not store.writers.hold(identity):
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        store.writers.release(identity)
-
-
 def promised(store: FileStore, place: ConfinedPath, needed: int, resources: ExitStack) -> Promise:
     """Promise space for the upload, or refuse it. If necessary, remove the file that is being replaced first."""
     device = os.fstat(place.directory).st_dev
     free = store.room.free(place.directory, device)
     if needed > free:
-        _make_room(place, needed, free)
+        old = look(place.directory, place.name)
+        reclaimed = 0 if old is None or old.st_nlink > 1 else old.st_blocks * 512
+        if needed > free + reclaimed:
+            free = max(free, 0)
+            raise refusals.FileRefused(507, f"not enough disk space: {needed} bytes are needed and {free} are free")
+        disk.remove(place.directory, place.name, hash_name(place.name))
     promise = store.room.promise(device, needed)
     resources.callback(promise.close)
     return promise
-
-
-def _make_room(place: ConfinedPath, needed: int, free: int) -> None:
-    old = look(place.directory, place.name)
-    reclaimed = 0 if old is None or old.st_nlink > 1 else old.st_blocks * 512
-    if needed > free + reclaimed:
-        raise refusals.no_room(needed, max(free, 0))
-    disk.remove(place.directory, place.name, hash_name(place.name))
 
 
 class Upload:
@@ -240,12 +247,12 @@ class Upload:
     def finish(self, expected: str) -> Path:
         """Give the file its name if its hash is as expected, or nothing is expected; otherwise remove it."""
         digest = self._caught_up().hexdigest()
+        self._is_done = True
         if expected and expected != digest:
-            self._is_done = True
             disk.remove(self._place.directory, self._name)
             self._store.remove_everything(self._place)
-            raise refusals.wrong_hash(expected, digest)
-        self._commit(digest)
+            raise refusals.bad_request(f"sha256 mismatch: expected {expected} got {digest}")
+        commit(self._store, self._place, name=self._name, file=self._file, digest=digest)
         return self._place.path
 
     def close(self) -> None:
@@ -262,17 +269,13 @@ class Upload:
             self._hasher = self._store.hashes.read(self._file, hashlib.sha256(), self._begun_with)
         return self._hasher
 
-    def _commit(self, digest: str) -> None:
-        self._is_done = True
-        commit(self._store, self._place, name=self._name, file=self._file, digest=digest)
-
     def _discard(self) -> None:
         self._is_done = True
         disk.remove(self._place.directory, self._name)
 
     def _leave(self) -> None:
-        """Called when the upload ends before it is complete."""
-        raise NotImplementedError
+        """Called when the upload ends before it is complete: unless it can be resumed, the file is removed."""
+        self._discard()
 
 
 class WholeUpload(Upload):
@@ -285,16 +288,13 @@ class WholeUpload(Upload):
             place = stack.enter_context(store.place(key, create=True))
             if store.find(place).kind is FileKind.DIRECTORY:
                 raise refusals.FileRefused(500, f"creating file: open {place.path}: is a directory")
-            if not stack.enter_context(writing(store, place)):
-                raise refusals.busy_whole()
+            if not stack.enter_context(store.writers.only(place.identity)):
+                raise refusals.FileRefused(409, "another upload of this file is under way")  # cannot be resumed
             promise = promised(store, place, length or 0, stack)
             name = new_name()
             file = disk.create(place.directory, name)
             stack.callback(os.close, file)
             return cls(store, place, Received(name=name, file=file, promise=promise), stack.pop_all())
-
-    def _leave(self) -> None:
-        self._discard()
 
 
 class RangedUpload(Upload):

@@ -1,12 +1,17 @@
 """The file server: its routes below /v1/files/ and /v1/files-list/ with LocalAI's methods, statuses and texts, and its
-background tasks."""
+background tasks. Files are sent whole, as LocalAI's frontends ask for them, or as one range.
+"""
 
 import asyncio
+import functools
 import json
 import logging
+import os
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,13 +22,57 @@ from corral.base.open_directories import DIRECTORY_MODE
 from corral.base.tasks import running
 from corral.worker.config import FilesConfig
 from corral.worker.files import disk
-from corral.worker.files.downloads import Downloads
 from corral.worker.files.keys import served_directories
-from corral.worker.files.refusals import FileRefused, bad_request, disk_full, failed
-from corral.worker.files.store import FileStore, Head
+from corral.worker.files.refusals import FileRefused, bad_request, check_method, disk_full, failed
+from corral.worker.files.store import FileStore
 from corral.worker.files.sweeping import Sweeper
 from corral.worker.files.threads import Threads
 from corral.worker.files.uploads import PartialUpload, Uploads
+
+log = logging.getLogger(__name__)
+
+PIECE: Final = 256 * 1024
+LENGTH_STATED_BELOW: Final = 512
+"""LocalAI's worker states the length of small bodies only, and sends others in chunks."""
+_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+_BYTES: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes from `start` up to, but not including, `end`."""
+
+    start: int
+    end: int
+
+
+class _Source:
+    """An open file, or a directory, which has no bytes."""
+
+    def __init__(self, store: FileStore, key: str) -> None:
+        self._file = store.open(key)
+        self.size = 0 if self._file is None else os.fstat(self._file).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        return b"" if self._file is None else os.pread(self._file, length, offset)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+def parse_range(text: str, size: int) -> Span:
+    """Parse one range of a file. Refuse with 416 when it is outside the file, or there are several ranges."""
+    match = _RANGE.fullmatch(text.strip())
+    first, last = match.groups() if match else ("", "")
+    if first:
+        span = Span(int(first), min(int(last) + 1, size) if last else size)
+    else:
+        span = Span(max(size - int(last), 0), size) if last else Span(0, 0)
+    if span.start >= span.end:
+        raise FileRefused(416, f"the range {text} is not in the file", headers={"Content-Range": f"bytes */{size}"})
+    return span
+
 
 FILES: Final = "/v1/files/"
 LISTINGS: Final = "/v1/files-list/"
@@ -37,40 +86,77 @@ class FileRoutes:
     def __init__(self, store: FileStore, threads: Threads, *, stall_seconds: float) -> None:
         self._store = store
         self._threads = threads
+        self._stall_seconds = stall_seconds
         self._uploads = Uploads(store, threads, stall_seconds=stall_seconds)
-        self._downloads = Downloads(store, threads, stall_seconds=stall_seconds)
-        self._files: Mapping[str, FileHandler] = {
-            "HEAD": self._head,
-            "GET": self._get,
-            "PUT": self._put,
-            "POST": self._post,
-        }
+        self._files = {"HEAD": self._head, "GET": self._get, "PUT": self._put, "POST": self._post}
 
     def table(self) -> Mapping[str, FileHandler]:
         """Map path prefixes to handlers; the rest of the path is the key, decoded."""
-        return {FILES: self._file, LISTINGS: self._listing, RANGES: self._ranges}
+        return {FILES: self._file, LISTINGS: self._listing, RANGES: self._range}
 
     def end(self) -> None:
         """Abort large transfers, so that the shutdown does not wait for them."""
         self._uploads.end()
 
     async def _file(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
-        handler = self._files.get(request.method)
-        if handler is None:
-            raise FileRefused(405, "method not allowed")
-        return await _translated(handler, request, key)
+        return await _dispatched(self._files, request, key)
+
+    async def _range(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
+        return await _dispatched({"GET": self._get_range}, request, key)
 
     async def _head(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         head = await self._threads.run(lambda: self._store.head(key))
         if head is None:
             raise FileRefused(404, "not found")
-        digest = head.hash or ("" if head.target else await self._threads.run_long(lambda: self._store.digest(key)))
-        response = web.StreamResponse(headers=_described(head, digest))
+        headers = {
+            "Accept-Ranges": "bytes",
+            "X-File-Size": str(head.size),
+            "X-Local-Path": str(head.path).replace("\r", " ").replace("\n", " "),
+        }
+        if head.target:
+            headers["X-Target-SHA256"] = head.target
+        elif digest := head.hash or await self._threads.run_long(lambda: self._store.digest(key)):
+            headers["X-Content-SHA256"] = digest
+        response = web.StreamResponse(headers=headers)
         response.content_length = head.size
         return response
 
     async def _get(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
-        return await self._downloads.send_whole(request, key)
+        """Send the whole file; an empty response for a directory, as LocalAI's worker does."""
+        async with self._threads.opened(lambda: _Source(self._store, key)) as source:
+            response = web.StreamResponse(headers={"Content-Type": _BYTES})
+            if source.size < LENGTH_STATED_BELOW:
+                response.content_length = source.size
+            else:
+                response.enable_chunked_encoding()
+            return await self._send(request, response, source, Span(0, source.size))
+
+    async def _get_range(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
+        """Send the requested range, or the whole file. An extension: LocalAI's worker does not support ranges."""
+        async with self._threads.opened(lambda: _Source(self._store, key)) as source:
+            requested = request.headers.get("Range", "")
+            span = parse_range(requested, source.size) if requested else Span(0, source.size)
+            headers = {"Content-Type": _BYTES, "Accept-Ranges": "bytes"}
+            if requested:
+                headers["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{source.size}"
+            response = web.StreamResponse(status=206 if requested else 200, headers=headers)
+            response.content_length = span.end - span.start
+            return await self._send(request, response, source, span)
+
+    async def _send(
+        self, request: web.BaseRequest, response: web.StreamResponse, source: "_Source", span: Span
+    ) -> web.StreamResponse:
+        await response.prepare(request)
+        offset = span.start
+        while offset < span.end:
+            piece = await self._threads.run(functools.partial(source.read, offset, min(PIECE, span.end - offset)))
+            if not piece:  # the file became shorter than announced: abort, so that the peer notices
+                raise ConnectionResetError("the file became shorter while it was sent")
+            async with asyncio.timeout(self._stall_seconds):
+                await response.write(piece)
+            offset += len(piece)
+        await response.write_eof()
+        return response
 
     async def _put(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         outcome = await self._uploads.receive(request, key)
@@ -86,8 +172,7 @@ class FileRoutes:
         return _local_path(await self._threads.run(lambda: self._store.make_temporary(name)))
 
     async def _listing(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
-        if request.method != "GET":
-            raise FileRefused(405, "method not allowed")
+        check_method(request.method, "GET")
         try:
             files = await self._threads.run(lambda: self._store.listing(key))
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -96,43 +181,23 @@ class FileRoutes:
             raise failed("listing directory", error) from error
         return _json({"files": files or None})
 
-    async def _ranges(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
-        if request.method != "GET":
-            raise FileRefused(405, "method not allowed")
-        return await _translated(self._downloads.send_span, request, key)
 
-
-async def _translated(handler: FileHandler, request: web.BaseRequest, key: str) -> web.StreamResponse:
-    """Run a handler and convert disk errors to the protocol's responses."""
+async def _dispatched(handlers: Mapping[str, FileHandler], request: web.BaseRequest, key: str) -> web.StreamResponse:
+    """Run the handler of the request's method, and convert disk errors to the protocol's responses."""
+    method = request.method
+    check_method(method, *handlers)
     if not key:
         raise bad_request("key is required")
     try:
-        return await handler(request, key)
+        return await handlers[method](request, key)
     except ConnectionError:
         raise
     except OSError as error:
-        raise _refused(request.method, error) from error
-
-
-def _refused(method: str, error: OSError) -> FileRefused:
-    if method == "GET" and isinstance(error, FileNotFoundError | NotADirectoryError):
-        return FileRefused(404, "file not found")
-    if error.errno in disk.FULL:
-        return disk_full(error)
-    return failed("creating file" if method == "PUT" else "opening file", error)
-
-
-def _described(head: Head, digest: str) -> dict[str, str]:
-    headers = {
-        "Accept-Ranges": "bytes",
-        "X-File-Size": str(head.size),
-        "X-Local-Path": str(head.path).replace("\r", " ").replace("\n", " "),
-    }
-    if head.target:
-        headers["X-Target-SHA256"] = head.target
-    elif digest:
-        headers["X-Content-SHA256"] = digest
-    return headers
+        if method == "GET" and isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise FileRefused(404, "file not found") from error
+        if error.errno in disk.FULL:
+            raise disk_full(error) from error
+        raise failed("creating file" if method == "PUT" else "opening file", error) from error
 
 
 def _local_path(path: Path) -> web.Response:
@@ -142,9 +207,6 @@ def _local_path(path: Path) -> web.Response:
 def _json(document: object) -> web.Response:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
     return web.Response(body=text.encode(errors="replace"), content_type="application/json")
-
-
-log = logging.getLogger(__name__)
 
 
 class FileServing:
@@ -169,16 +231,10 @@ class FileServing:
         await self._stack.aclose()
 
     def _make_directories(self) -> None:
-        """Create the directories. Log one that cannot be created and refuse its files: the worker may be useful
-        without them."""
+        """Log a directory that cannot be created, and refuse its files: the worker may be useful without them."""
         for area, path in self._directories.items():
             try:
                 path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             except OSError as error:
-                log.warning(
-                    "no files can be kept under %s/: cannot create %s: %s",
-                    area.value,
-                    path,
-                    error.strerror,
-                    extra={"event": "files.unusable"},
-                )
+                text = "no files can be kept under %s/: cannot create %s: %s"
+                log.warning(text, area.value, path, error.strerror, extra={"event": "files.unusable"})

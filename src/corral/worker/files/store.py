@@ -10,8 +10,8 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -64,17 +64,18 @@ class Writers:
         self._held: set[tuple[int, int, str]] = set()
         self._lock = threading.Lock()
 
-    def hold(self, identity: tuple[int, int, str]) -> bool:
-        """Return False when another request receives this file."""
+    @contextmanager
+    def only(self, identity: tuple[int, int, str]) -> Iterator[bool]:
+        """Become the only receiver of a file in this process; False when there is another one."""
         with self._lock:
-            if identity in self._held:
-                return False
+            is_only = identity not in self._held
             self._held.add(identity)
-            return True
-
-    def release(self, identity: tuple[int, int, str]) -> None:
-        with self._lock:
-            self._held.discard(identity)
+        try:
+            yield is_only
+        finally:
+            if is_only:
+                with self._lock:
+                    self._held.discard(identity)
 
 
 class Unfinished:
@@ -181,8 +182,7 @@ class FileStore:
             return disk.open_existing(place.directory, lookup.name)
 
     def listing(self, key: str) -> list[str]:
-        """Return every file below a directory, in the order of LocalAI's worker. Raise FileNotFoundError without the
-        directory."""
+        """Return every file below a directory, in the order of LocalAI's worker. FileNotFoundError without it."""
         with self.place(key) as place, opened_directory(place.name, place.directory) as directory:
             return list(_walk(directory, ""))
 
@@ -199,31 +199,18 @@ class FileStore:
 
 
 def _walk(directory: int, prefix: str) -> Iterator[str]:
-    """Yield files sorted by name, those of a subdirectory in its position. Links are neither followed nor listed."""
+    """Yield files sorted by name, those of a subdirectory in its position. Links are neither followed nor listed.
+
+    A file with a partial upload is listed by its final name.
+    """
     with os.scandir(directory) as entries:
-        children = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries if not entry.is_symlink()}
-    visible = {name for name in children if not is_ours(name)} | _unfinished(children)
+        children = {entry.name: entry for entry in entries if not entry.is_symlink()}
+    targets = {name.removesuffix(TARGET_SUFFIX) for name in children if name.endswith(TARGET_SUFFIX)}
+    visible = {name for name in children if not is_ours(name)}
+    visible |= {name for name in targets if part_name(name) in children}
     for name in sorted(visible, key=os.fsencode):
-        if children.get(name):
-            yield from _below(directory, name, prefix)
-        elif name not in children or _is_regular(directory, name):
+        if name in children and children[name].is_dir(follow_symlinks=False):
+            with suppress(FileNotFoundError, NotADirectoryError), opened_directory(name, directory) as inner:
+                yield from _walk(inner, f"{prefix}{name}/")
+        elif name not in children or children[name].is_file(follow_symlinks=False):
             yield prefix + name
-
-
-def _unfinished(names: Mapping[str, bool]) -> set[str]:
-    """Return the final names of files with a partial upload."""
-    targets = (name.removesuffix(TARGET_SUFFIX) for name in names if name.endswith(TARGET_SUFFIX))
-    return {name for name in targets if part_name(name) in names}
-
-
-def _is_regular(directory: int, name: str) -> bool:
-    status = look(directory, name)
-    return status is not None and stat.S_ISREG(status.st_mode)
-
-
-def _below(directory: int, name: str, prefix: str) -> Sequence[str]:
-    try:
-        with opened_directory(name, directory) as inner:
-            return list(_walk(inner, f"{prefix}{name}/"))
-    except (FileNotFoundError, NotADirectoryError):
-        return ()

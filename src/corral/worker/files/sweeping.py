@@ -11,7 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from corral.base.clock import Clock
@@ -50,13 +50,14 @@ class Sweeper:
     async def clean_up(self) -> None:
         """Remove what is useless after a restart. Resumable uploads stay."""
         removed = await self._threads.run_long(lambda: self._remove({area: leftovers for area in Area}, self._born))
-        _tell(removed, "that an earlier life left")
+        _log_removed(removed, "that an earlier life left")
 
     async def sweep(self) -> None:
         """Remove what is older than the retention."""
         choices = {Area.MODELS: unfinished, Area.DATA: unfinished, Area.STAGING: everything}
         limit = self._clock.now() - self._retention
-        _tell(await self._threads.run_long(lambda: self._remove(choices, limit.timestamp())), _since(limit))
+        removed = await self._threads.run_long(lambda: self._remove(choices, limit.timestamp()))
+        _log_removed(removed, f"that nobody used since {limit:%Y-%m-%d %H:%M}")
 
     def _remove(self, choices: Mapping[Area, Choice], limit: float) -> int:
         count = 0
@@ -107,7 +108,10 @@ class _Tree:
             kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
         files = frozenset(name for name, is_directory in kinds.items() if not is_directory)
         for name in self._choose(files):
-            self._remove_if_old(directory, name)
+            with contextlib.suppress(OSError):
+                if self._is_old(directory, name) and not (is_ours(name) and _is_held(directory, name)):
+                    disk.remove(directory, name)
+                    self.removed += 1
         for name in kinds.keys() - files:
             is_old = self._is_old(directory, name)  # look first: removing its files makes a directory young
             with contextlib.suppress(OSError), opened_directory(name, directory) as below:
@@ -115,12 +119,6 @@ class _Tree:
             if is_old and self._choose is everything:
                 with contextlib.suppress(OSError):  # not empty
                     os.rmdir(name, dir_fd=directory)
-
-    def _remove_if_old(self, directory: int, name: str) -> None:
-        with contextlib.suppress(OSError):
-            if self._is_old(directory, name) and not (is_ours(name) and _is_held(directory, name)):
-                disk.remove(directory, name)
-                self.removed += 1
 
     def _is_old(self, directory: int, name: str) -> bool:
         status = look(directory, name)
@@ -139,10 +137,6 @@ def _is_held(directory: int, name: str) -> bool:
         os.close(file)
 
 
-def _since(limit: datetime) -> str:
-    return f"that nobody used since {limit:%Y-%m-%d %H:%M}"
-
-
-def _tell(count: int, which: str) -> None:
+def _log_removed(count: int, which: str) -> None:
     if count:
         log.info("removed %d files %s", count, which, extra={"event": "files.swept", "count": count})

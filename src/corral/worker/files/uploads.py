@@ -13,13 +13,13 @@ from aiohttp import web
 from corral.wire.files import ContentRange
 from corral.worker.files import refusals
 from corral.worker.files.bodies import SHORTEST, BodyTransfer, StallLimits, invite, mark_taken, take_over
-from corral.worker.files.judging import parse_content_range
 from corral.worker.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.worker.files.store import FileStore
 from corral.worker.files.threads import Threads, finished
 
 BATCH: Final = 2 * 1024 * 1024
 """Bytes per batch for threads: enough to make the overhead small."""
+_MOST: Final = 2**63 - 1
 
 
 class Uploads:
@@ -35,19 +35,13 @@ class Uploads:
 
     async def receive(self, request: web.BaseRequest, key: str) -> "Path | PartialUpload":
         """Return the path of the finished file, or the progress of a ranged upload."""
-        digest = _as_text(request.headers.get("X-Content-SHA256", "")).strip().lower()
-        stated = request.headers.get("Content-Range", "")
-        if stated:
-            return await self._receive_range(request, key, parse_content_range(stated), digest)
-        return await self._receive_whole(request, key, digest)
-
-    async def _receive_whole(self, request: web.BaseRequest, key: str, digest: str) -> Path:
+        # A header's bytes may be no valid text, and this one is stored and reported.
+        stated_hash = request.headers.get("X-Content-SHA256", "").encode(errors="replace").decode()
+        digest = stated_hash.strip().lower()
+        if content_range := request.headers.get("Content-Range", ""):
+            return await self._receive_range(request, key, parse_content_range(content_range), digest)
         length = request.content_length
-
-        def begin() -> WholeUpload:
-            return WholeUpload.open(self._store, key, length=length)
-
-        async with self._threads.opened(begin) as upload:
+        async with self._threads.opened(lambda: WholeUpload.open(self._store, key, length=length)) as upload:
             await self._take(request, upload, limit=None)
             return await self._threads.run(lambda: upload.finish(digest))
 
@@ -97,8 +91,13 @@ class Uploads:
         mark_taken(request, is_whole=False)
         patience = StallLimits(stall_seconds=self._stall_seconds, is_ending=self._ending.is_set)
         with source:
-            lane = BodyTransfer(source, upload, begun=begun, length=length, patience=patience)
-            taken = await self._threads.run_lane(lambda: _run(lane, upload, length))
+            transfer = BodyTransfer(source, upload, begun=begun, length=length, patience=patience)
+
+            def run() -> int:
+                upload.reserve(length)
+                return transfer.run()
+
+            taken = await self._threads.run_lane(run)
         mark_taken(request, is_whole=True)
         return taken
 
@@ -109,16 +108,6 @@ class Uploads:
                 return await request.content.readany()
         except (web.RequestPayloadError, ConnectionError, TimeoutError) as error:
             raise refusals.FileRefused(500, f"reading body: {str(error) or type(error).__name__}") from error
-
-
-def _run(lane: BodyTransfer, upload: Upload, length: int) -> int:
-    upload.reserve(length)
-    return lane.run()
-
-
-def _as_text(header: str) -> str:
-    """Decode a header as text: its bytes may be invalid, and it is stored and reported."""
-    return header.encode(errors="replace").decode()
 
 
 class _Writer:
@@ -173,3 +162,34 @@ class _Opened:
     def close(self) -> None:
         if isinstance(self.upload, RangedUpload):
             self.upload.close()
+
+
+def parse_content_range(text: str) -> ContentRange:
+    """Parse a Content-Range. All three numbers must be there and consistent; else it is refused in LocalAI's words."""
+    unit, _, rest = text.strip().partition(" ")
+    if unit != "bytes":
+        raise refusals.bad_request('invalid Content-Range: missing "bytes" prefix')
+    span, slash, total = rest.strip().partition("/")
+    if not slash:
+        raise refusals.bad_request("invalid Content-Range: missing /total")
+    start, dash, end = span.partition("-")
+    if not dash:
+        raise refusals.bad_request("invalid Content-Range: missing - separator")
+    content_range = ContentRange(_number("start", start), _number("end", end), _number("total", total))
+    if content_range.end < content_range.start or content_range.total <= content_range.end:
+        raise refusals.bad_request(
+            f"invalid Content-Range range: {content_range.start}-{content_range.end}/{content_range.total}"
+        )
+    return content_range
+
+
+def _number(which: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise _unusable(which, text, "invalid syntax")
+    if len(text) > len(str(_MOST)) or int(text) > _MOST:
+        raise _unusable(which, text, "value out of range")
+    return int(text)
+
+
+def _unusable(which: str, text: str, problem: str) -> refusals.FileRefused:
+    return refusals.bad_request(f'invalid Content-Range {which}: strconv.ParseInt: parsing "{text}": {problem}')

@@ -3,7 +3,7 @@
 import pytest
 
 from corral.wire.files import ContentRange
-from corral.worker.files.judging import Present, RangeVerdict, judge
+from corral.worker.files.receiving import Present, RangeVerdict, judge
 
 ONE, OTHER = "1" * 64, "2" * 64
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from corral.wire.files import ContentRange
-from corral.worker.files.downloads import Span, parse_range
-from corral.worker.files.judging import parse_content_range
 from corral.worker.files.keys import Area, cleaned, decoded, locate
 from corral.worker.files.refusals import FileRefused
+from corral.worker.files.routes import Span, parse_range
+from corral.worker.files.uploads import parse_content_range
 
 BASES = {Area.MODELS: Path("/w/models"), Area.DATA: Path("/w/data"), Area.STAGING: Path("/w/staging")}
 MOST = 2**63 - 1
