@@ -45,17 +45,16 @@ from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.progress import InstallReports
 from corral.worker.membership import addresses
-from corral.worker.membership.departure import Departure
 from corral.worker.membership.frontend_client import FrontendClient
 from corral.worker.membership.heartbeat import HeartbeatLoop
 from corral.worker.membership.identity import Memory, NatsUser, NodeIdentity, node_name
-from corral.worker.membership.lifecycle import Lifecycle, Membership, NodeSubscriptions, Subject
+from corral.worker.membership.lifecycle import Departure, Membership, NodeSubscriptions, Subject, run_member
 from corral.worker.membership.registration import Presence, Profile, Registrar
 from corral.worker.membership.reports import ExitReports, InventoryReports
 from corral.worker.models import WorkerModels
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.backend_logs import BackendLogs, LogRoutes
-from corral.worker.processes.ports import BackendConnections, Ports, can_listen, ephemeral_ports, usable_ranges
+from corral.worker.processes.ports import Ports, can_listen, count_connections, ephemeral_ports, usable_ranges
 from corral.worker.processes.process import MARK_VARIABLE, BackendLink
 from corral.worker.processes.remains import Remains
 from corral.worker.processes.supervisor import ProcessDefaults, Supervisor
@@ -146,7 +145,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         departure = Departure(
             frontend=frontend, calls=backends.calls, clock=clock, config=config.departure, hurry=hurry
         )
-        await Lifecycle(membership=membership, departure=departure, presence=presence).run(stop)
+        await run_member(stop, membership=membership, departure=departure, presence=presence)
         # Before NATS is drained, so that waiting requests still get an answer.
         await backends.close(force=hurry.is_set())
         await http.close()  # before the drain too, so that no new request arrives meanwhile
@@ -272,9 +271,12 @@ class Surrounding:
 class BackendPart:
     supervisor: Supervisor
     installer: Installer
-    calls: BackendConnections
     inventory: InventoryReports
     handlers: Mapping[Subject, Handler]
+
+    async def calls(self) -> int:
+        """Count the open connections to backends."""
+        return await count_connections({launch.port for launch in self.supervisor.running()})
 
     async def close(self, *, force: bool) -> None:
         """Start nothing more and stop everything. Waiting requests get an answer."""
@@ -318,8 +320,7 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
     cached = () if config.storage is None else ObjectPlaces.beside(config.models_path).cached_models
     of_models = ModelHandlers(models, ModelFiles(config.models_path, *cached))
     handlers = {**of_backends.table(), **of_models.table()}
-    calls = BackendConnections(lambda: {launch.port for launch in supervisor.running()})
-    return BackendPart(supervisor=supervisor, installer=installer, calls=calls, inventory=inventory, handlers=handlers)
+    return BackendPart(supervisor=supervisor, installer=installer, inventory=inventory, handlers=handlers)
 
 
 def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:

@@ -9,7 +9,7 @@ import pytest
 
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
 from corral.worker.config import DepartureConfig
-from corral.worker.membership.departure import Departure
+from corral.worker.membership.lifecycle import Departure
 from corral.worker.membership.registration import AcceptedRegistration
 
 
@@ -67,7 +67,9 @@ def hurry() -> asyncio.Event:
 @pytest.fixture
 def departure(clock: Any, hurry: asyncio.Event, calls: Calls) -> Any:
     def make(frontend: Frontend, **config: Any) -> Departure:
-        return Departure(frontend=frontend, calls=calls, clock=clock, config=DepartureConfig(**config), hurry=hurry)
+        return Departure(
+            frontend=frontend, calls=calls.count, clock=clock, config=DepartureConfig(**config), hurry=hurry
+        )
 
     return make
 

@@ -150,9 +150,9 @@ def base_port(addr: str, serve_addr: str) -> int:
     return DEFAULT_BASE_PORT
 
 
-def max_port(wanted: int, base: int) -> int:
+def max_port(limit: int, base: int) -> int:
     """The last port for backends. A limit that leaves none is no limit."""
-    return wanted if base <= wanted <= HIGHEST_PORT else HIGHEST_PORT
+    return limit if base <= limit <= HIGHEST_PORT else HIGHEST_PORT
 
 
 def advertise_address(config: AddressConfig, hostname: str) -> str:
@@ -161,32 +161,34 @@ def advertise_address(config: AddressConfig, hostname: str) -> str:
         if text:
             _checked(name, text)
             return text
-    told = _loopback_of(config.serve_addr) or hostname or "localhost"
-    return str(HostPort(told, base_port(config.addr, config.serve_addr)))
+    host = _loopback_of(config.serve_addr) or hostname or "localhost"
+    return str(HostPort(host, base_port(config.addr, config.serve_addr)))
 
 
 def http_bind(config: AddressConfig) -> HostPort:
     """Where the HTTP server listens."""
     if config.http_addr:
         return _checked("http_address", config.http_addr)
-    told = config.advertise_http_addr or config.advertise_addr
-    return HostPort(_listening_host(told, config), _port_below_base(config))
+    advertised = config.advertise_http_addr or config.advertise_addr
+    return HostPort(_listening_host(advertised, config), _port_below_base(config))
 
 
-def _listening_host(told: str, config: AddressConfig) -> str:
-    """Apply rules 2 and 3 above. `told` is the explicitly advertised address; listening on all interfaces includes
-    IPv6 if it is an IPv6 address."""
-    for text in (told, config.addr, config.serve_addr):
+def _listening_host(advertised: str, config: AddressConfig) -> str:
+    """Apply rules 2 and 3 above, with the address that is explicitly advertised. All interfaces include those of IPv6
+    when it is an IPv6 address."""
+    for text in (advertised, config.addr, config.serve_addr):
         if host := _loopback_of(text):
             return host
-    reached = parse_host_port(told or config.addr)
+    reached = parse_host_port(advertised or config.addr)
     return "::" if reached is not None and ":" in reached.host else "0.0.0.0"  # noqa: S104 - frontends come from outside
 
 
 def _loopback_of(address: str) -> str:
     """The host of an address on loopback, as it can be bound; empty for all others."""
     parsed = parse_host_port(address)
-    host = "127.0.0.1" if parsed is not None and parsed.host.lower() == "localhost" else parsed.host if parsed else ""
+    host = parsed.host if parsed is not None else ""
+    if host.lower() == "localhost":
+        return "127.0.0.1"
     try:
         return host if ipaddress.ip_address(host).is_loopback else ""
     except ValueError:
@@ -194,8 +196,8 @@ def _loopback_of(address: str) -> str:
 
 
 def advertise_http_address(config: AddressConfig, hostname: str) -> str:
-    """Return the address that the frontend uses for the HTTP server. Independent of `http_addr`, which may be
-    translated."""
+    """Return the address by which the frontend reaches the HTTP server; `http_addr`, which may be translated, is not
+    asked."""
     if config.advertise_http_addr:
         if not _checked("advertise_http_address", config.advertise_http_addr).host:
             raise SettingInvalid("advertise_http_address", f"{config.advertise_http_addr!r} names no host")

@@ -115,49 +115,37 @@ class FrontendClient:
 
     async def _send_to(self, url: str, call: _Call) -> _FrontendAnswer:
         try:
-            answer = await self._exchange(url, call)
+            try:
+                answer = await self._exchange(url, call)
+            except HttpFailed as error:
+                if error.fault is not HttpFault.DISCONNECTED:
+                    raise
+                answer = await self._exchange(url, call)  # servers close kept connections at any time
         except HttpFailed as error:
             raise PeerUnavailable(f"frontend {error.host} does not answer: {error.reason}") from error
         if 200 <= answer.status < 300:
             return answer
-        raise _refusal(answer, call)
+        reason = error_text(answer.body)
+        if call.bearer:  # a frontend has no reason to send our token back, and nobody else must read it
+            reason = re.sub(rf"(?<![\w-]){re.escape(call.bearer)}(?![\w-])", "***", reason)
+        message = f"frontend {answer.where} answered {answer.status} to {call.method} {call.path}"
+        message += f": {reason}" if reason else ""
+        if is_passing(answer.status):
+            raise PeerUnavailable(message)
+        if 300 <= answer.status < 400:
+            message += " (redirects are not followed: set the URL it leads to)"
+        raise PeerRefused(message, status=answer.status)
 
     async def _exchange(self, url: str, call: _Call) -> _FrontendAnswer:
-        """One exchange, tried twice when a kept connection turns out to be dead: servers close those at any time."""
-        try:
-            return await self._exchange_once(url, call)
-        except HttpFailed as error:
-            if error.fault is not HttpFault.DISCONNECTED:
-                raise
-            return await self._exchange_once(url, call)
-
-    async def _exchange_once(self, url: str, call: _Call) -> _FrontendAnswer:
         async with asked(self._session, call.method, url + call.path, headers=call.headers, data=call.body) as response:
-            return _FrontendAnswer(
-                where=host_of(url), status=response.status, body=await read_body(response, MAX_ANSWER)
-            )
+            body = await read_body(response, MAX_ANSWER)
+            return _FrontendAnswer(where=host_of(url), status=response.status, body=body)
 
 
 def _node_call(method: str, member: AcceptedRegistration, action: str, body: bytes | None = None) -> _Call:
     return _Call(
         method=method, path=f"/api/node/{quote(member.node_id, safe='')}/{action}", bearer=member.bearer, body=body
     )
-
-
-def _refusal(answer: _FrontendAnswer, call: _Call) -> PeerUnavailable | PeerRefused:
-    reason = _without(call.bearer, error_text(answer.body))
-    message = f"frontend {answer.where} answered {answer.status} to {call.method} {call.path}"
-    message += f": {reason}" if reason else ""
-    if is_passing(answer.status):
-        return PeerUnavailable(message)
-    if 300 <= answer.status < 400:
-        message += " (redirects are not followed: set the URL it leads to)"
-    return PeerRefused(message, status=answer.status)
-
-
-def _without(secret: str, text: str) -> str:
-    """Remove our token from a text: a frontend has no reason to send it back, and nobody else must read it."""
-    return re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", "***", text) if secret else text
 
 
 def _not_a_frontend(answer: _FrontendAnswer, problem: str) -> PeerUnavailable:

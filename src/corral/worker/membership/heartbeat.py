@@ -88,7 +88,7 @@ class HeartbeatLoop:
         self._incarnation = incarnation
         self._inventory = inventory
         self._outage = Outage(log, clock, event="heartbeat", what="heartbeat")
-        self._told: tuple[NodeId | None, str] = (None, "")
+        self._last_status: tuple[NodeId | None, str] = (None, "")
 
     async def until_forgotten(self, member: AcceptedRegistration) -> None:
         """Beat once per interval; the registration counts as the first sign of life."""
@@ -120,23 +120,18 @@ class HeartbeatLoop:
             self._outage.failed(error.message)
             return BeatResult.FORGOTTEN if error.status in FORGOTTEN_STATUSES else BeatResult.UNHEARD
         self._outage.worked()
-        return self._take_in(member, answer)
-
-    def _take_in(self, member: AcceptedRegistration, answer: HeartbeatResponse) -> BeatResult:
-        told = answer.corral
-        if not isinstance(told, CorralStatus):
-            return BeatResult.HEARD
-        if told.deregistered:
-            log.info("the frontend counts this node as gone", extra={"event": "node.deregistered"})
-            return BeatResult.FORGOTTEN
-        self._note_status(member, told.status)
+        if isinstance(answer.corral, CorralStatus):
+            if answer.corral.deregistered:
+                log.info("the frontend counts this node as gone", extra={"event": "node.deregistered"})
+                return BeatResult.FORGOTTEN
+            self._note_status(member, answer.corral.status)
         return BeatResult.HEARD
 
     def _note_status(self, member: AcceptedRegistration, status: str) -> None:
-        """Say once what changed in how the frontend sees this node; a new id is a new node."""
-        if not status or self._told == (member.node_id, status):
+        """Log once what changed in how the frontend sees this node; a new id is a new node."""
+        if not status or self._last_status == (member.node_id, status):
             return
-        before, self._told = self._told, (member.node_id, status)
+        before, self._last_status = self._last_status, (member.node_id, status)
         if status == PENDING:
             how = (
                 f"run `corral nodes approve {member.node_id}`" if member.is_corral else "an administrator must give it"

@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 SECRET_FILE: Final = "node-secret"  # noqa: S105 - a name of a file
 MEMORY_FILE: Final = "node.json"
 MAX_NAME: Final = 255
+RENEWED_AFTER: Final = 0.75
+"""The share of its life after which a user is replaced: LocalAI's."""
+_SOON_SECONDS: Final = 300.0
+"""A new request within this time means that the last credentials did not help."""
 
 _SECRET = re.compile(rb"[A-Za-z0-9_-]{32,256}")
 
@@ -48,20 +52,21 @@ class NodeIdentity:
         path = self._directory / SECRET_FILE
         data = read_private(path)
         if data is None:
-            return self._make_secret(path)
-        secret = data.strip()
-        if not _SECRET.fullmatch(secret):
+            secret = new_secret()
+            make_private_directory(self._directory)
+            write_private(path, secret.encode("ascii") + b"\n")
+            # The new name must survive a power cut: the secret must not be lost once it was sent.
+            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            return secret
+        if not _SECRET.fullmatch(data.strip()):
             raise PathNotUsable(
                 f"{path} is damaged; restore it, or delete it: then this machine joins as a new node, to be approved"
             )
-        return secret.decode("ascii")
-
-    def _make_secret(self, path: Path) -> str:
-        secret = new_secret()
-        make_private_directory(self._directory)
-        write_private(path, secret.encode("ascii") + b"\n")
-        _sync_directory(self._directory)
-        return secret
+        return data.strip().decode("ascii")
 
     def remember(self, node_id: NodeId, name: str) -> None:
         """Keep the id for tools and for the logs of the next start. A full disk must not end a worker that serves."""
@@ -85,21 +90,6 @@ def node_name(configured: str, *, hostname: str, pid: int) -> str:
     return (configured.strip() or hostname.strip() or f"node-{pid}")[:MAX_NAME]
 
 
-def _sync_directory(path: Path) -> None:
-    """Make a new name in a directory survive a power cut: the secret must not be lost once it was sent."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-RENEWED_AFTER: Final = 0.75
-"""The share of its life after which a user is replaced: LocalAI's."""
-_SOON_SECONDS: Final = 300.0
-"""A new request within this time means that the last credentials did not help."""
-
-
 class BusStatus(Protocol):
     @property
     def connected(self) -> bool: ...
@@ -117,7 +107,7 @@ class NatsUser:
     """The user of this moment, and when another one is needed."""
 
     def __init__(self, clock: Clock, *, backoff: Backoff, is_wanted: bool = True) -> None:
-        """Not wanted is it where the settings name a user."""
+        """It is not wanted where the settings name a user."""
         self._clock = clock
         self._backoff = backoff
         self._is_wanted = is_wanted
@@ -132,12 +122,21 @@ class NatsUser:
     @property
     def provider(self) -> CredentialsProvider | None:
         """For every new connection to NATS; None: as the settings say."""
-        return self._provide if self._is_wanted else None
+
+        async def provide() -> UserJwt | None:
+            return self._user
+
+        return provide if self._is_wanted else None
 
     def follow(self, link: BusStatus) -> None:
         """Once, before anything else: this is the connection."""
+
+        def note(problem: Problem) -> None:
+            if problem.kind is ProblemKind.UNAUTHORIZED:
+                self._refused.set()
+
         self._link = link
-        link.problems.listen(self._note)
+        link.problems.listen(note)
 
     def take(self, member: AcceptedRegistration) -> None:
         """Be who this registration says. A user of the same node is used from the next connection on."""
@@ -163,13 +162,6 @@ class NatsUser:
         if self._repeated:
             await self._clock.sleep(self._backoff.delay(self._repeated).total_seconds() - since)
         self._asked_at = self._clock.monotonic()
-
-    async def _provide(self) -> UserJwt | None:
-        return self._user
-
-    def _note(self, problem: Problem) -> None:
-        if problem.kind is ProblemKind.UNAUTHORIZED:
-            self._refused.set()
 
     async def _until_refused(self, link: BusStatus) -> None:
         """A moment later: perhaps the next connection works, with a user that is known already."""

@@ -1,22 +1,28 @@
-"""The worker from the first registration to the good-bye, as a list of steps, and the subjects it hears."""
+"""The worker from the first registration to the good-bye, as a list of steps, and the subjects it hears.
+
+Leaving is bounded, and never stopped by a failure: ask for no new work, wait for what is in flight, say good-bye.
+"""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final, Protocol
 
+from corral.base.clock import Clock
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
 from corral.base.tasks import first_done, run_services
 from corral.bus.port import Bus, Handler, Subscription
 from corral.wire import subjects
 from corral.wire.registration import Feature
-from corral.worker.membership.departure import Departure
+from corral.worker.config import DepartureConfig
 from corral.worker.membership.heartbeat import HeartbeatLoop
 from corral.worker.membership.identity import NatsUser
 from corral.worker.membership.registration import AcceptedRegistration, Presence, Registrar
 
 log = logging.getLogger(__name__)
+
 
 Subject = Callable[[NodeId], str]
 
@@ -37,17 +43,17 @@ class NodeSubscriptions:
 
     async def follow(self, member: AcceptedRegistration) -> None:
         """Listen as this member, and as no other. BusPermissionDenied when the NATS user may not."""
-        wanted = {
+        handlers = {
             subject(member.node_id): handler
             for subject, handler in self._handlers.items()
             if subject not in EXTENSIONS or EXTENSIONS[subject] in member.features
         }
-        if wanted.keys() == self._open.keys():
+        if handlers.keys() == self._open.keys():
             return
-        for name, handler in wanted.items():
+        for name, handler in handlers.items():
             if name not in self._open:
                 self._open[name] = await self._bus.subscribe(name, handler, concurrency=AT_ONCE)
-        for name in self._open.keys() - wanted.keys():
+        for name in self._open.keys() - handlers.keys():
             await self._open.pop(name).close()
         log.info("listening for commands", extra={"event": "node.listening", "node": member.node_id})
 
@@ -77,7 +83,13 @@ class Membership:
         """Until cancelled. Only a first registration that is refused, or NATS permissions that lack, end it."""
         member = await self._registrar.join()
         while True:
-            await self._take_up(member)
+            self._presence.member = member
+            frontend = "Corral" if member.is_corral else "LocalAI"
+            facts = {"node": member.node_id, "status": member.status, "frontend": frontend}
+            log.info("registered", extra={"event": "node.registered", **facts})
+            self._nats_user.take(member)
+            await self._subscriptions.follow(member)
+            await asyncio.to_thread(self._remember, member.node_id)  # disks may be slow
             renewed: asyncio.Future[AcceptedRegistration] = asyncio.get_running_loop().create_future()
             if await first_done(self._heartbeat.until_forgotten(member), self._renew(member, renewed)) == 1:
                 member = renewed.result()
@@ -99,35 +111,100 @@ class Membership:
                 renewed.set_result(again)
                 return
 
-    async def _take_up(self, member: AcceptedRegistration) -> None:
-        self._presence.member = member
-        frontend = "Corral" if member.is_corral else "LocalAI"
-        told = {"event": "node.registered", "node": member.node_id, "status": member.status, "frontend": frontend}
-        log.info("registered", extra=told)
-        self._nats_user.take(member)
-        await self._subscriptions.follow(member)
-        await asyncio.to_thread(self._remember, member.node_id)  # disks may be slow
+
+class DepartureApi(Protocol):
+    async def drain(self, member: AcceptedRegistration) -> None: ...
+
+    async def in_flight(self, member: AcceptedRegistration) -> int: ...
+
+    async def deregister(self, member: AcceptedRegistration) -> None: ...
 
 
-class Lifecycle:
-    """Keeps the membership until asked to stop, then takes the worker out of the fleet."""
+class Departure:
+    """Takes a member out of the fleet in good order."""
 
-    def __init__(self, *, membership: Membership, departure: Departure, presence: Presence) -> None:
-        self._membership = membership
-        self._departure = departure
-        self._presence = presence
+    def __init__(
+        self,
+        *,
+        frontend: DepartureApi,
+        calls: Callable[[], Awaitable[int]],
+        clock: Clock,
+        config: DepartureConfig,
+        hurry: asyncio.Event,
+    ) -> None:
+        """`calls` counts the connections to this worker's own backends."""
+        self._frontend = frontend
+        self._calls = calls
+        self._clock = clock
+        self._config = config
+        self._hurry = hurry
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Live until `stop` is set, then leave in good order. What ends a worker against its will comes as a group."""
+    async def leave(self, member: AcceptedRegistration) -> None:
+        """Drain, wait, deregister. The event `hurry` cuts everything short but the last call."""
         try:
-            await run_services(stop, membership=self._membership.run())
-        except Exception:
-            await self._leave()
-            raise
-        await self._leave()
+            async with asyncio.timeout(self._config.timeout.total_seconds()):
+                if await first_done(self._hurry.wait(), self._drain(member)) == 0:
+                    log.info("not waiting for requests in flight", extra={"event": "departure.hurried"})
+                await self._deregister(member)
+        except TimeoutError:
+            log.warning("leaving took too long; ending anyway", extra={"event": "departure.timeout"})
 
-    async def _leave(self) -> None:
-        self._presence.is_leaving = True
+    async def _drain(self, member: AcceptedRegistration) -> None:
+        """Ask for a drain, and wait until nothing is in flight. A failure is logged, and only ends the waiting."""
+        try:
+            async with self._bounded_call():
+                await self._frontend.drain(member)
+            deadline = self._clock.monotonic() + self._config.drain_timeout.total_seconds()
+            while in_flight := await self._in_flight(member):
+                left = deadline - self._clock.monotonic()
+                if left <= 0:
+                    log.warning("still in flight: %d", in_flight, extra={"event": "departure.not_idle"})
+                    return
+                await self._clock.sleep(min(self._config.poll_interval.total_seconds(), left))
+        except (PeerUnavailable, PeerRefused) as error:
+            log.warning("leaving without a drain: %s", error, extra={"event": "departure.no_drain"})
+
+    async def _in_flight(self, member: AcceptedRegistration) -> int:
+        """Return the number of requests in flight.
+
+        A LocalAI frontend forgets them when it drains a node, so connections are counted here. A Corral frontend knows
+        the number, while its gateways keep idle connections open.
+        """
+        async with self._bounded_call():
+            in_flight = await self._frontend.in_flight(member)
+        return in_flight if in_flight or member.is_corral else await self._calls()
+
+    async def _deregister(self, member: AcceptedRegistration) -> None:
+        try:
+            async with self._bounded_call():
+                await self._frontend.deregister(member)
+        except (PeerUnavailable, PeerRefused) as error:
+            log.warning("leaving without a good-bye: %s", error, extra={"event": "departure.no_goodbye"})
+        else:
+            log.info("deregistered", extra={"event": "departure.done"})
+
+    @contextlib.asynccontextmanager
+    async def _bounded_call(self) -> AsyncIterator[None]:
+        seconds = self._config.call_timeout.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            raise PeerUnavailable(f"no answer within {seconds:g} s") from error
+
+
+async def run_member(stop: asyncio.Event, *, membership: Membership, departure: Departure, presence: Presence) -> None:
+    """Live in the fleet until `stop` is set, then leave in good order. Failures come as a group."""
+
+    async def leave() -> None:
+        presence.is_leaving = True
         log.info("leaving; a second signal hurries", extra={"event": "worker.leaving"})
-        if (member := self._presence.member) is not None:
-            await self._departure.leave(member)
+        if (member := presence.member) is not None:
+            await departure.leave(member)
+
+    try:
+        await run_services(stop, membership=membership.run())
+    except Exception:
+        await leave()
+        raise
+    await leave()

@@ -1,7 +1,7 @@
 """Joining a frontend: what the worker says of itself, how long it retries, and whether it is a member."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
@@ -19,6 +19,13 @@ from corral.wire.registration import CorralHello, CorralWelcome, Feature, Regist
 from corral.worker.hardware.machine import Gauge, Measurement
 from corral.worker.membership.addresses import Addresses
 
+log = logging.getLogger(__name__)
+
+WRONG_TOKEN: Final = frozenset({401, 403})
+NO_SUCH_ROUTE: Final = 404
+_PATIENCE: Final = timedelta(seconds=30)
+"""A frontend that starts together with its workers needs some of it."""
+
 
 class Outage:
     """One thing that may fail for hours while it is tried every few seconds."""
@@ -33,7 +40,7 @@ class Outage:
         self._what = what
         self._patience = patience
         self._began: float | None = None
-        self._told: tuple[int, str] | None = None
+        self._logged: tuple[int, str] | None = None
 
     def failed(self, problem: str) -> None:
         now = self._clock.monotonic()
@@ -41,16 +48,16 @@ class Outage:
             self._began = now
         is_short = now - self._began < self._patience.total_seconds()
         level = logging.INFO if is_short else logging.WARNING
-        if (level, problem) == self._told:
+        if (level, problem) == self._logged:
             return
-        self._told = (level, problem)
+        self._logged = (level, problem)
         self._log.log(level, "%s: %s", self._what, problem, extra={"event": f"{self._event}.failing"})
 
     def worked(self) -> None:
         self._began = None
-        if self._told is None:
+        if self._logged is None:
             return
-        self._told = None
+        self._logged = None
         self._log.info("%s: works now", self._what, extra={"event": f"{self._event}.works"})
 
 
@@ -94,14 +101,6 @@ class Presence:
     def is_with_localai(self) -> bool:
         """A LocalAI frontend has us."""
         return self._member is not None and not self._member.is_corral
-
-
-log = logging.getLogger(__name__)
-
-WRONG_TOKEN: Final = frozenset({401, 403})
-NO_SUCH_ROUTE: Final = 404
-_PATIENCE: Final = timedelta(seconds=30)
-"""A frontend that starts together with its workers needs some of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,25 +158,21 @@ def membership(answer: RegisterResponse, profile: Profile) -> AcceptedRegistrati
     """What an accepted registration makes of this worker. The node's own secret counts only where it is understood."""
     welcome = answer.corral if isinstance(answer.corral, CorralWelcome) else None
     features = frozenset(welcome.features if welcome is not None else ())
+    user = None
+    if answer.nats_jwt or answer.nats_user_seed:
+        try:
+            user = UserJwt(answer.nats_jwt, answer.nats_user_seed)
+        except InvalidInput as error:  # the node is registered all the same
+            extra = {"event": "registration.no_nats_user"}
+            log.warning("the frontend's NATS user is of no use: %s", error, extra=extra)
     return AcceptedRegistration(
         node_id=NodeId(answer.id),
         bearer=profile.hello.secret if Feature.NODE_SECRET in features else profile.token,
         status=answer.status,
         is_corral=welcome is not None,
         features=features,
-        nats_user=_nats_user(answer),
+        nats_user=user,
     )
-
-
-def _nats_user(answer: RegisterResponse) -> UserJwt | None:
-    """What cannot be used is as good as nothing: the node is registered all the same."""
-    if not answer.nats_jwt and not answer.nats_user_seed:
-        return None
-    try:
-        return UserJwt(answer.nats_jwt, answer.nats_user_seed)
-    except InvalidInput as error:
-        log.warning("the frontend's NATS user is of no use: %s", error, extra={"event": "registration.no_nats_user"})
-        return None
 
 
 class Registrar:
@@ -204,26 +199,22 @@ class Registrar:
 
     async def join(self) -> AcceptedRegistration:
         """The first registration. AccessDenied or PeerRefused when trying again would not help."""
+        return await self._until_accepted(self._give_up_if_final)
+
+    async def rejoin(self) -> AcceptedRegistration:
+        """A later registration, after the frontend forgot us. Never gives up."""
+        return await self._until_accepted(lambda *_: None)
+
+    async def _until_accepted(self, give_up: Callable[[PeerRefused, int], None]) -> AcceptedRegistration:
+        """Try again and again. `give_up` gets each refusal, with their number so far, and may raise."""
         refusals = attempt = 0
         while True:
             try:
                 return await self.attempt()
-            except PeerUnavailable as error:
-                self._outage.failed(error.message)
-            except PeerRefused as error:
-                refusals += 1
-                self._give_up_if_final(error, refusals)
-                self._outage.failed(error.message)
-            attempt += 1
-            await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
-
-    async def rejoin(self) -> AcceptedRegistration:
-        """A later registration, after the frontend forgot us. Never gives up."""
-        attempt = 0
-        while True:
-            try:
-                return await self.attempt()
             except (PeerUnavailable, PeerRefused) as error:
+                if isinstance(error, PeerRefused):
+                    refusals += 1
+                    give_up(error, refusals)
                 self._outage.failed(error.message)
             attempt += 1
             await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
@@ -236,18 +227,14 @@ class Registrar:
         except PeerRefused as refused:
             if refused.status not in WRONG_TOKEN or not self._was_admitted:
                 raise
-            answer = await self._register_as_known(body, refused)
+            # The token may have changed since we joined, but a frontend that knows our secret accepts that.
+            try:
+                answer = await self._frontend.register(replace(body, token=self._profile.hello.secret))
+            except PeerRefused:
+                raise refused from None
         self._was_admitted = True
         self._outage.worked()
         return membership(answer, self._profile)
-
-    async def _register_as_known(self, body: RegisterRequest, refused: PeerRefused) -> RegisterResponse:
-        """Register with the secret: the token may have changed since we joined, but a frontend that knows our secret
-        accepts it."""
-        try:
-            return await self._frontend.register(replace(body, token=self._profile.hello.secret))
-        except PeerRefused:
-            raise refused from None
 
     def _give_up_if_final(self, error: PeerRefused, refusals: int) -> None:
         if error.status == NO_SUCH_ROUTE:

@@ -229,7 +229,7 @@ class Adapters:
 
     def _take_port(self) -> int:
         """The one it had, so that its URLs stay what they are; another one only when a stranger took that."""
-        if self._port is not None and not self._ports.is_usable(self._port):
+        if self._port is not None and not self._ports.is_free(self._port):
             self._give_up_port()
         if self._port is None:
             self._port = self._ports.take(_NAME)

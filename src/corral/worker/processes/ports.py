@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -28,51 +27,42 @@ class PortsExhausted(CorralError):
     code = "ports_exhausted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Release:
-    owner: str
-    at: float
-
-
 class Ports:
     """Gives each port to one owner at a time."""
 
     def __init__(self, ranges: Sequence[range], *, clock: Clock, is_free: Callable[[int], bool]) -> None:
         self._ranges = tuple(ranges)
         self._clock = clock
-        self._is_free = is_free
+        self.is_free = is_free
         self._used: dict[int, str] = {}
-        self._released: dict[int, _Release] = {}
+        self._released: dict[int, tuple[str, float]] = {}
+        """The last owner of each port, and when its process was gone; the newest release stands last."""
 
     def take(self, owner: str) -> int:
         """The best port for this owner that no other program has; PortsExhausted says what became of the range."""
         for port in self._candidates(owner):
-            if self._is_free(port):
+            if self.is_free(port):
                 self._released.pop(port, None)
                 self._used[port] = owner
                 return port
+        ranges = ", ".join(f"{ports.start} to {ports.stop - 1}" for ports in self._ranges)
         raise PortsExhausted(
-            f"no port is left for {owner} in {self._range_text()}: backends use {len(self._used)}, "
+            f"no port is left for {owner} in {ranges}: backends use {len(self._used)}, "
             f"{len(self._resting())} rest for {QUARANTINE.total_seconds():g} s after use, other programs have the "
             "others; widen the range with max_port (LOCALAI_GRPC_MAX_PORT)"
         )
 
-    def is_usable(self, port: int) -> bool:
-        """Could the owner of this port listen there now, after its process has ended?"""
-        return self._is_free(port)
-
     def release(self, port: int) -> None:
         """The owner's process is gone."""
         if (owner := self._used.pop(port, None)) is not None:
-            self._released.pop(port, None)  # the newest release stands last
-            self._released[port] = _Release(owner=owner, at=self._clock.monotonic())
+            self._released.pop(port, None)
+            self._released[port] = (owner, self._clock.monotonic())
 
     def _candidates(self, owner: str) -> Iterator[int]:
-        """Yield ports in order: the owner's own, unclaimed ones, unused ones, and last those that another owner may
-        need again."""
+        """Yield the owner's own ports, unclaimed ones, unused ones, and at last those that others may need again."""
         resting = self._resting()
         rested = [port for port in reversed(self._released) if port not in resting]
-        own = [port for port in rested if self._released[port].owner == owner]
+        own = [port for port in rested if self._released[port][0] == owner]
         claimed = [port for port in rested if port not in own and self._age(port) < CLAIM.total_seconds()]
         yield from own
         yield from (port for port in rested if port not in own and port not in claimed)
@@ -84,10 +74,7 @@ class Ports:
         return frozenset(port for port in self._released if self._age(port) < QUARANTINE.total_seconds())
 
     def _age(self, port: int) -> float:
-        return self._clock.monotonic() - self._released[port].at
-
-    def _range_text(self) -> str:
-        return ", ".join(f"{ports.start} to {ports.stop - 1}" for ports in self._ranges)
+        return self._clock.monotonic() - self._released[port][1]
 
 
 def usable_ranges(first: int, last: int, ephemeral: range) -> list[range]:
@@ -147,28 +134,19 @@ _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = "01"
 
 
-class BackendConnections:
-    """Counts them, on Linux; elsewhere there are none to be seen."""
+async def count_connections(ports: AbstractSet[int]) -> int:
+    """Connections that are open to these ports of this machine, on Linux; elsewhere there are none to be seen."""
 
-    def __init__(self, ports: Callable[[], AbstractSet[int]]) -> None:
-        self._ports = ports
+    def count() -> int:
+        connections = 0
+        for table in _TABLES:
+            try:
+                lines = table.read_text(encoding="ascii").splitlines()[1:]
+            except OSError:
+                continue
+            for line in lines:
+                _, local, _, state, *_ = line.split()
+                connections += state == _ESTABLISHED and int(local.rpartition(":")[2], 16) in ports
+        return connections
 
-    async def count(self) -> int:
-        """Connections to the ports of this moment."""
-        ports = self._ports()
-        if not ports:
-            return 0
-        return await asyncio.to_thread(lambda: sum(port in ports for port in _connected_ports()))
-
-
-def _connected_ports() -> Iterator[int]:
-    """The local port of every connection, once for each."""
-    for table in _TABLES:
-        try:
-            lines = table.read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            _, local, _, state, *_ = line.split()
-            if state == _ESTABLISHED:
-                yield int(local.rpartition(":")[2], 16)
+    return await asyncio.to_thread(count) if ports else 0
