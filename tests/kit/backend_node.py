@@ -14,21 +14,19 @@ from corral.rpc.backend import Backend
 from corral.wire.backends import InstallRequest
 from corral.worker.backends import Backends
 from corral.worker.config import SupervisionConfig
-from corral.worker.files.model_files import ModelFiles
 from corral.worker.handlers import BackendHandlers, ModelHandlers
 from corral.worker.installing.backend_directory import BackendDirectory
+from corral.worker.installing.directory_source import DirectorySource
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import InstallSource, KeepPrevious
-from corral.worker.installing.progress import InstallReports, InstallStep, ProgressPublisher
-from corral.worker.installing.sources.directory import DirectorySource
-from corral.worker.models import WorkerModels
+from corral.worker.installing.progress import InstallReports, InstallStep, Publisher
+from corral.worker.models import ModelFiles, WorkerModels
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.backend_logs import BackendLogs
 from corral.worker.processes.ports import Ports, accepts_connections, can_listen
 from corral.worker.processes.process import MARK_VARIABLE, Connect, Ending, Launch
 from corral.worker.processes.remains import Remains
-from corral.worker.processes.supervisor import ProcessDefaults, Supervisor
-from corral.worker.processes.unused import UnusedProcesses
+from corral.worker.processes.supervisor import ProcessDefaults, Supervisor, UnusedProcesses
 from tests.kit.adapters import adapters_on
 from tests.kit.backends import BACKENDS
 from tests.kit.clock import ManualClock
@@ -78,7 +76,7 @@ class BackendNode:
     keep: KeepPrevious = field(default_factory=KeepPrevious)
     capability: str = "default"
     advertised: str = "127.0.0.1:1"
-    publisher: ProgressPublisher = field(default_factory=Published)
+    publisher: Publisher = field(default_factory=Published)
     adapters: Callable[[Ports], Adapters] | None = None
 
     def __post_init__(self) -> None:

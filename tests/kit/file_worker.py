@@ -17,7 +17,7 @@ from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.worker.config import FilesConfig
 from corral.worker.files.routes import FileServing
-from corral.worker.http import HttpServer, WorkerReadiness
+from corral.worker.http import HttpServer, readiness_problems
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.registration import AcceptedRegistration, Presence
 from corral.worker.processes.backend_logs import BackendLogs, LiveTimes, LogRoutes
@@ -93,7 +93,7 @@ async def open_file_worker(
     async with FileServing(config or FilesConfig(), models=root / "models", clock=time) as files:
         server = HttpServer(
             address=HostPort("127.0.0.1", 0),
-            readiness=WorkerReadiness(presence, link),
+            readiness=lambda: readiness_problems(presence, link),
             bearers=lambda: ("own-secret", TOKEN),
             routes=(files.routes, LogRoutes(logs, times=times)),
         )

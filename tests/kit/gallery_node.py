@@ -15,11 +15,10 @@ from corral.galleries.readings import Readings
 from corral.oci.config import ImagesConfig
 from corral.oci.limits import Network
 from corral.oci.references import digest_of
+from corral.worker.installing.directory_source import DirectorySource
+from corral.worker.installing.image_source import GalleryBackends, PullArtefact, Pulls, UriSource
 from corral.worker.installing.orders import Delivered, Fetching
 from corral.worker.installing.progress import InstallStep
-from corral.worker.installing.sources.directory import DirectorySource
-from corral.worker.installing.sources.gallery import GalleryBackends
-from corral.worker.installing.sources.pulling import PullArtefact, Pulls, UriSource
 from corral.worker.processes.process import BackendLink
 from tests.kit.backend_node import SleepingNode
 from tests.kit.galleries import NoRegistry

@@ -17,9 +17,9 @@ from corral.oci.config import ImagesConfig
 from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing.backend_metadata import Metadata
+from corral.worker.installing.directory_source import DirectorySource
+from corral.worker.installing.image_source import Pulls, UriSource
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, InstallableBackend, InstallOrder
-from corral.worker.installing.sources.directory import DirectorySource
-from corral.worker.installing.sources.pulling import Pulls, UriSource
 from corral.worker.membership.addresses import parse_host_port
 from tests.kit.backend_node import NODE, SleepingNode
 from tests.kit.backend_scripts import write_backend

@@ -61,8 +61,8 @@ async def run_backend(wish: RunWish, on_ready: Callable[[Launch], None]) -> int:
         model_id=wish.model_name,
         bind_host=LOOPBACK,
         port=wish.port or _free_port(),
-        http_port=_free_port() if wish.home.has_openai_port else None,
-        front_port=_free_port() if wish.home.has_front else None,
+        http_port=_free_port() if wish.home.manifest.has_openai_port else None,
+        front_port=_free_port() if wish.home.manifest.has_front else None,
         # A token in the environment is kept, because the user's client has it.
         token=wish.environment.get(TOKEN_VARIABLE) or new_secret(),
         http_key=new_secret(),

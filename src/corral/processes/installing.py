@@ -17,11 +17,10 @@ from corral.galleries.galleries import open_galleries
 from corral.oci.blobs import prune, prune_unfinished
 from corral.oci.config import ImagesConfig
 from corral.worker.installing import switching
+from corral.worker.installing.directory_source import DirectorySource
+from corral.worker.installing.image_source import GalleryBackends, Pulls, UriSource
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import KeepPrevious
-from corral.worker.installing.sources.directory import DirectorySource
-from corral.worker.installing.sources.gallery import GalleryBackends
-from corral.worker.installing.sources.pulling import Pulls, UriSource
 
 _LOCK: Final = "lock"
 _LAYERS: Final = "layers"

@@ -33,14 +33,13 @@ from corral.wire.registration import FEATURES, CorralHello
 from corral.worker.backends import Backends
 from corral.worker.config import WorkerConfig
 from corral.worker.files.keys import refuse_private
-from corral.worker.files.model_files import ModelFiles
 from corral.worker.files.object_cache import ObjectPlaces
 from corral.worker.files.object_files import ObjectFiles, object_handlers
 from corral.worker.files.routes import FileServing
 from corral.worker.handlers import BackendHandlers, ModelHandlers
 from corral.worker.hardware.gpus import MachineGpus, detectors_of_this_machine
 from corral.worker.hardware.machine import CapabilityRule, Cgroup, Hardware, Machine, on_one_disk
-from corral.worker.http import HttpServer, WorkerReadiness, try_to_listen
+from corral.worker.http import HttpServer, readiness_problems, try_to_listen
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.progress import InstallReports
@@ -51,14 +50,13 @@ from corral.worker.membership.identity import Memory, NatsUser, NodeIdentity, no
 from corral.worker.membership.lifecycle import Departure, Membership, NodeSubscriptions, Subject, run_member
 from corral.worker.membership.registration import Presence, Profile, Registrar
 from corral.worker.membership.reports import ExitReports, InventoryReports
-from corral.worker.models import WorkerModels
+from corral.worker.models import ModelFiles, WorkerModels
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.backend_logs import BackendLogs, LogRoutes
 from corral.worker.processes.ports import Ports, can_listen, count_connections, ephemeral_ports, usable_ranges
 from corral.worker.processes.process import MARK_VARIABLE, BackendLink
 from corral.worker.processes.remains import Remains
-from corral.worker.processes.supervisor import ProcessDefaults, Supervisor
-from corral.worker.processes.unused import UnusedProcesses
+from corral.worker.processes.supervisor import ProcessDefaults, Supervisor, UnusedProcesses
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +111,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         http = await stack.enter_async_context(
             HttpServer(
                 address=places.http_bind,
-                readiness=WorkerReadiness(presence, bus),
+                readiness=lambda: readiness_problems(presence, bus),
                 # The shared token is used only with a frontend that supports no other: LocalAI's.
                 bearers=lambda: (profile.hello.secret, presence.bearer),
                 routes=(files.routes, LogRoutes(logs)),

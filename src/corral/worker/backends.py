@@ -7,23 +7,73 @@ found out before, since galleries may take their time.
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from corral.base.errors import Conflict, CorralError, NotFound
-from corral.wire.backends import DeleteRequest, InstalledBackend, InstallRequest, RollbackRequest, UpgradeRequest
+from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
+from corral.wire.adapter import AdapterModel, AdapterReplica
+from corral.wire.backends import (
+    CorralInstall,
+    DeleteRequest,
+    InstalledBackend,
+    InstallRequest,
+    RollbackRequest,
+    UpgradeRequest,
+    read_galleries,
+)
 from corral.wire.replicas import ProcessKey
 from corral.worker.installing.backend_directory import BackendDirectory, Home, Located, make_executable
 from corral.worker.installing.installer import BackendLocks, Installer
-from corral.worker.installing.orders import CannotInstall, InstallableBackend, NoSuchBackend
-from corral.worker.installing.plans import UNMADE, GalleriesUnreadable, InstallPlan, check_galleries
+from corral.worker.installing.orders import CannotInstall, InstallableBackend, InstallOrder, NoSuchBackend
 from corral.worker.installing.progress import Report, starting
-from corral.worker.processes.adapters import Adapters, ReplicaUrls
+from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.process import Launch
-from corral.worker.processes.supervisor import ProcessOrder, Supervisor
-from corral.worker.processes.unused import UnusedProcesses
+from corral.worker.processes.supervisor import Supervisor, UnusedProcesses
+
+
+class GalleriesUnreadable(CorralError):
+    """The request's galleries cannot be read."""
+
+    code = "galleries_unreadable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallPlan:
+    """A source, or the reason why there is none. Without either nothing has been looked up."""
+
+    backend: InstallableBackend | None = None
+    problem: CorralError | None = None
+
+    @property
+    def is_made(self) -> bool:
+        return self.backend is not None or self.problem is not None
+
+    @property
+    def places(self) -> frozenset[str]:
+        """Directories that the install changes; empty if it cannot be installed."""
+        return self.backend.places if self.backend is not None else frozenset()
+
+    @property
+    def key(self) -> str:
+        """The backend's name on disk, if it differs from the requested one."""
+        return self.backend.key if self.backend is not None else ""
+
+    def met(self) -> InstallableBackend:
+        """Return the backend, or raise why there is none."""
+        if self.backend is None:
+            raise self.problem or CannotInstall()
+        return self.backend
+
+
+def check_galleries(request: InstallRequest | UpgradeRequest) -> None:
+    """Refuse galleries that cannot be read, even if no gallery is needed."""
+    try:
+        read_galleries(request.backend_galleries)
+    except InvalidInput as error:
+        raise GalleriesUnreadable(f"decoding backend galleries: {error.problem}") from error
 
 
 class CannotDelete(CorralError):
@@ -36,7 +86,7 @@ class CannotDelete(CorralError):
 class BackendChange:
     """Result of an upgrade or a delete, also when it failed half-way."""
 
-    stopped: list[ProcessKey]
+    stopped: list[ProcessKey] = field(default_factory=list)
     problem: CorralError | None = None
 
 
@@ -54,45 +104,71 @@ class Backends:
     ) -> None:
         self._directory = directory
         self._supervisor = supervisor
-        self._urls = ReplicaUrls(supervisor, adapters)
+        self._adapters = adapters
         self._installer = installer
         self._unused = unused
         self._locks = BackendLocks(self._identities)
         supervisor.on_end(unused.forget)
+        supervisor.on_end(lambda launch: adapters.forget(launch.http_key))
 
     async def install(self, request: InstallRequest, report: Report) -> Launch:
         """A ready process of the backend, with a URL if one was asked for. What runs already is only looked at."""
-        request = await self._with_name(request)
+        if not request.backend and request.uri:
+            # Frontends leave the backend out when an administrator only says where it is.
+            plan = await self._plan(request)
+            if plan.backend is not None:
+                request = replace(request, backend=plan.backend.metadata.name)
         launch = None if request.force else await self._supervisor.join(request.process_key, request.backend)
         if launch is not None:
-            await self._urls.give(launch, request)
+            await self._give_url(launch, request)
         else:
             launch = await self._started(request, report)
-            await self._urls.give_or_undo(launch, request)
+            try:
+                await self._give_url(launch, request)
+            except CorralError:
+                await self._supervisor.end(launch)  # the frontend would not know it, and nobody would stop it
+                raise
         self._unused.asked_for(launch, by_model=bool(request.model_id))
         return launch
 
     async def upgrade(self, request: UpgradeRequest, report: Report) -> BackendChange:
         """Stop every process of the backend and reinstall it. Starts nothing."""
-        change = BackendChange([])
+        change = BackendChange()
         try:
-            await self._upgrade(request, report, change)
+            plan = await self._plan(request)
+            async with self._locks.hold(request.backend, *plan.places):
+                own = ProcessKey(request.backend, request.replica_index)
+                await self._ended({*await self._keys_of_backend(request.backend, plan.key), own}, change, force=True)
+                await self._put(request, plan, report)
         except CorralError as error:
             change.problem = error
         return change
 
     async def delete(self, request: DeleteRequest) -> BackendChange:
         """Stop every process of the backend, then remove its files. While one of them lives they stay."""
-        return await self._changed(request.backend, self._delete)
+        name = request.backend
+
+        async def remove(located: Located, change: BackendChange) -> None:
+            if located.is_system:
+                raise CannotDelete(f'system backend "{name}" cannot be deleted')
+            await self._ended(await self._keys_at(name, located), change, force=False)
+            await self._installer.remove(located)
+
+        return await self._changed(name, remove)
 
     async def roll_back(self, request: RollbackRequest) -> BackendChange:
         """Stop every process of the backend, exchange it for the version before, start nothing."""
-        return await self._changed(request.backend, self._roll_back)
+
+        async def exchange(located: Located, change: BackendChange) -> None:
+            await self._installer.check_previous(located.concrete)
+            await self._ended(await self._keys_at(request.backend, located), change, force=True)
+            await self._installer.roll_back(located.concrete)
+
+        return await self._changed(request.backend, exchange)
 
     def http_port(self, launch: Launch) -> int | None:
-        """Return the port that serves OpenAI's HTTP for this process, directly or through the adapter; None without
-        one."""
-        return self._urls.port_of(launch)
+        """Return the port that serves OpenAI's HTTP for this process, directly or through the adapter, if any."""
+        return self._adapters.port_of(launch.http_key) if launch.http_port is None else launch.http_port
 
     async def stop(self, name: str, *, force: bool) -> None:
         """Stop whatever has this name: a backend, a model or one process. Idempotent.
@@ -100,7 +176,11 @@ class Backends:
         Processes that are known in memory are stopped before anything is awaited, so that an install which follows the
         stop does not find them still serving.
         """
-        named = _going_by(name, {launch.key: launch for launch in self._supervisor.launches()})
+        launches = self._supervisor.launches()
+        # Frontends name a backend, a model or a key, and do not say which. A key is not taken for a model's name.
+        named = {launch.key for launch in launches if str(launch.key) == name}
+        named = named or {launch.key for launch in launches if launch.key.model_id == name}
+        named |= {launch.key for launch in launches if name == launch.backend or name in launch.home.names}
         self._supervisor.ask_to_stop(named, force=force)
         await self._supervisor.stop(named | await self._keys_of_backend(name), force=force)
 
@@ -108,7 +188,7 @@ class Backends:
         await self._supervisor.stop([launch.key for launch in self._supervisor.launches()], force=force)
 
     async def listing(self) -> list[InstalledBackend]:
-        """What is on the disk."""
+        """Return the backends that are on the disk."""
         return await asyncio.to_thread(self._directory.listing)
 
     def running(self) -> list[Launch]:
@@ -119,12 +199,12 @@ class Backends:
 
     async def _started(self, request: InstallRequest, report: Report) -> Launch:
         """A process that was started for this request, or for another one at the same time."""
-        plan = UNMADE
+        plan = InstallPlan()
         if not request.force:
             check_galleries(request)
         while True:
             if not plan.is_made and (request.force or await self._find(request.backend) is None):
-                plan = await InstallPlan.made(self._installer, request)
+                plan = await self._plan(request)
             async with self._locks.hold(request.backend, *plan.places):
                 if request.force:
                     return await self._replaced(request, plan, report)
@@ -132,18 +212,44 @@ class Backends:
                 if home is None:
                     continue  # deleted meanwhile, and no source has been looked up for it
                 report(starting(request.backend))
-                process = self._supervisor.begin(_process_order(request, home))
+                process = self._supervisor.begin(request, home)
             if (launch := await self._supervisor.until_serving(process)) is not None:
                 return launch
+
+    async def _plan(self, request: InstallRequest | UpgradeRequest) -> InstallPlan:
+        """Look for a source, asking galleries if needed. Never raises: the error is reported when the plan is used."""
+        try:
+            check_galleries(request)
+            order = InstallOrder(
+                backend=request.backend,
+                galleries=request.backend_galleries,
+                uri=request.uri,
+                name=request.name,
+                alias=request.alias,
+                wants_newest=isinstance(request, UpgradeRequest) or request.force,
+            )
+            return InstallPlan(backend=await self._installer.find(order))
+        except CorralError as error:
+            return InstallPlan(problem=error)
+
+    async def _give_url(self, launch: Launch, request: InstallRequest) -> None:
+        """Have the adapter serve a process without an HTTP port of its own, if the request has a model for it."""
+        model = request.corral.model if isinstance(request.corral, CorralInstall) else UNSET
+        if launch.http_port is not None or not isinstance(model, AdapterModel):
+            return
+        if not self._supervisor.runs(launch):
+            raise Conflict(f"backend {launch.key} ended before it had a URL")
+        replica = AdapterReplica(key=launch.http_key, address=launch.address, token=launch.token, model=model)
+        await self._adapters.serve(replica)
 
     async def _replaced(self, request: InstallRequest, plan: InstallPlan, report: Report) -> Launch:
         """Every process of the backend ends with what it was started from. The lock is kept until the new one is
         ready: the same request often comes twice, and the second must not end what the first one started."""
         keys = {*await self._keys_of_backend(request.backend, plan.key), request.process_key}
-        await self._ended(keys, BackendChange([]), force=True)
+        await self._ended(keys, BackendChange(), force=True)
         home = await self._installed(request, plan, report)
         report(starting(request.backend))
-        return await self._supervisor.ensure(_process_order(request, home))
+        return await self._supervisor.ensure(request, home)
 
     async def _home(self, request: InstallRequest, plan: InstallPlan, report: Report) -> Home | None:
         """Where the backend is, installed if need be. What is there under its own name is not fetched for another."""
@@ -157,7 +263,7 @@ class Backends:
         return home
 
     async def _installed(self, request: InstallRequest, plan: InstallPlan, report: Report) -> Home:
-        await self._put(self._installer.install, request, plan, report)
+        await self._put(request, plan, report)
         home = await self._find(request.backend) or await self._find(plan.key)
         if home is None:
             raise NotFound(f'backend "{request.backend}" not found after install attempt')
@@ -171,45 +277,23 @@ class Backends:
 
     # Changing what is on the disk.
 
-    async def _upgrade(self, request: UpgradeRequest, report: Report, change: BackendChange) -> None:
-        plan = await InstallPlan.made(self._installer, request)
-        async with self._locks.hold(request.backend, *plan.places):
-            own = ProcessKey(request.backend, request.replica_index)
-            await self._ended({*await self._keys_of_backend(request.backend, plan.key), own}, change, force=True)
-            await self._put(self._installer.upgrade, request, plan, report)
-
-    async def _changed(self, name: str, do: Callable[[str, Located, BackendChange], Awaitable[None]]) -> BackendChange:
-        change = BackendChange([])
+    async def _changed(self, name: str, do: Callable[[Located, BackendChange], Awaitable[None]]) -> BackendChange:
+        change = BackendChange()
         try:
             async with self._locks.hold(name):
                 located = await asyncio.to_thread(self._directory.locate, name)
                 if located is None:
                     raise NotFound(f'backend "{name}": backend not found')
-                await do(name, located, change)
+                await do(located, change)
         except CorralError as error:
             change.problem = error
         return change
 
-    async def _delete(self, name: str, located: Located, change: BackendChange) -> None:
-        if located.is_system:
-            raise CannotDelete(f'system backend "{name}" cannot be deleted')
-        await self._ended(await self._keys_at(name, located), change, force=False)
-        await self._installer.remove(located)
-
-    async def _roll_back(self, name: str, located: Located, change: BackendChange) -> None:
-        await self._installer.check_previous(located.concrete)
-        await self._ended(await self._keys_at(name, located), change, force=True)
-        await self._installer.roll_back(located.concrete)
-
-    async def _put(
-        self,
-        put: Callable[[InstallableBackend, Report], Awaitable[None]],
-        request: InstallRequest | UpgradeRequest,
-        plan: InstallPlan,
-        report: Report,
-    ) -> None:
-        """Install, and word failures as LocalAI's worker does for every kind of source."""
-        doing = "upgrading" if isinstance(request, UpgradeRequest) else "installing"
+    async def _put(self, request: InstallRequest | UpgradeRequest, plan: InstallPlan, report: Report) -> None:
+        """Install or upgrade, and word failures as LocalAI's worker does for every kind of source."""
+        put, doing = self._installer.install, "installing"
+        if isinstance(request, UpgradeRequest):
+            put, doing = self._installer.upgrade, "upgrading"
         try:
             await put(plan.met(), report)
         except GalleriesUnreadable:
@@ -221,13 +305,12 @@ class Backends:
             raise CannotInstall(f"{doing} backend from gallery: {error.message}") from error
 
     async def _suggestion(self, name: str) -> str:
-        there = sorted(backend.name for backend in await self.listing())
-        if name in there:
+        names = sorted(backend.name for backend in await self.listing())
+        if name in names:
             return "; it is on this node, and no source is known to replace it from: give a uri"
-        near = difflib.get_close_matches(name, there, n=3)
-        if near:
-            return f"; did you mean {' or '.join(near)}?"
-        return f"; this node has {', '.join(there)}" if there else "; this node has none"
+        if similar := difflib.get_close_matches(name, names, n=3):
+            return f"; did you mean {' or '.join(similar)}?"
+        return f"; this node has {', '.join(names)}" if names else "; this node has none"
 
     async def _ended(self, keys: set[ProcessKey], change: BackendChange, *, force: bool) -> None:
         """Conflict when one survives: its files must not be touched."""
@@ -237,13 +320,6 @@ class Backends:
             raise Conflict(f"still running, although they were killed: {', '.join(map(str, outcome.left))}")
 
     # Names.
-
-    async def _with_name(self, request: InstallRequest) -> InstallRequest:
-        """Frontends leave the backend out when an administrator only says where it is."""
-        if request.backend or not request.uri:
-            return request
-        plan = await InstallPlan.made(self._installer, request)
-        return request if plan.backend is None else replace(request, backend=plan.backend.metadata.name)
 
     async def _identities(self, names: frozenset[str]) -> frozenset[str]:
         return await asyncio.to_thread(lambda: frozenset(map(self._directory.identity, names)))
@@ -257,14 +333,4 @@ class Backends:
         homes = [await asyncio.to_thread(self._directory.find, name) for name in names]
         executables = {home.executable for home in homes if home is not None}
         launches = self._supervisor.launches()
-        return {one.key for one in launches if one.backend in names or one.home.executable in executables}
-
-
-def _process_order(request: InstallRequest, home: Home) -> ProcessOrder:
-    return ProcessOrder(key=request.process_key, backend=request.backend, model_id=request.model_id, home=home)
-
-
-def _going_by(name: str, launches: Mapping[ProcessKey, Launch]) -> set[ProcessKey]:
-    """Frontends say a backend, a model or a key, and do not say which. A key is not taken for a model's name."""
-    keys = {key for key in launches if str(key) == name} or {key for key in launches if key.model_id == name}
-    return keys | {key for key, one in launches.items() if name == one.backend or name in one.home.names}
+        return {launch.key for launch in launches if launch.backend in names or launch.home.executable in executables}

@@ -66,15 +66,6 @@ VRAM_BUDGET: Final = SettingKind(
 )
 
 
-def _at_least_one(count: int) -> int:
-    return max(count, 1)
-
-
-def _retry_up_to(cap: timedelta) -> Backoff:
-    """Pauses that begin short, for a frontend that starts beside us, and grow for one that is away for long."""
-    return Backoff(first=min(_FIRST_RETRY, cap), cap=cap)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendConfig:
     """Where to register, and how often to try."""
@@ -110,7 +101,8 @@ class FrontendConfig:
         default=False,
     )
     backoff: Backoff = setting(
-        duration("100ms", "1h").into(_retry_up_to),
+        # Pauses begin short, for a frontend that starts beside us, and grow for one that is away for long.
+        duration("100ms", "1h").into(lambda cap: Backoff(first=min(_FIRST_RETRY, cap), cap=cap)),
         """Longest pause between attempts to register; the first ones come sooner. 30 s: a frontend that was away for
         hours is found soon enough, and a thousand workers do not overrun it.""",
         name="registration_retry",
@@ -119,8 +111,7 @@ class FrontendConfig:
     timeout: timedelta = timedelta(seconds=10)
     """Total time of one HTTP call. Same as in LocalAI's worker, and one default heartbeat interval."""
     connect_timeout: timedelta = timedelta(seconds=2)
-    """Time for the TCP connection alone, so that an unreachable machine does not use up the time for the next
-    frontend."""
+    """Time for the TCP connection alone, so that an unreachable machine leaves time for the next frontend."""
     token_attempts: int = 5
     """How often a first registration may be answered 401 or 403 before the worker gives up. More than one, because
     frontends behind one address may disagree for a moment while a token is changed; few, because trying on for ever
@@ -147,7 +138,7 @@ class NodeConfig:
         default={},
     )
     max_replicas_per_model: int = setting(
-        ANY_WHOLE.into(_at_least_one),
+        ANY_WHOLE.into(lambda count: max(count, 1)),
         """How many replicas of one model this node may run; less than 1 means 1. 1, because one usually fills the
         memory.""",
         aliases=("LOCALAI_MAX_REPLICAS_PER_MODEL",),
@@ -294,10 +285,7 @@ class WorkerConfig:
         "Directory that backends are installed into. Not shared with another worker.",
         name="backends",
         env="CORRAL_BACKENDS_PATH",
-        aliases=(
-            "LOCALAI_BACKENDS_PATH",
-            "BACKENDS_PATH",
-        ),
+        aliases=("LOCALAI_BACKENDS_PATH", "BACKENDS_PATH"),
         default=in_data("backends"),
     )
     system_backends: tuple[Path, ...] = setting(
@@ -316,10 +304,7 @@ class WorkerConfig:
         lie in the data directory, except under these names.""",
         name="models",
         env="CORRAL_MODELS_PATH",
-        aliases=(
-            "LOCALAI_MODELS_PATH",
-            "MODELS_PATH",
-        ),
+        aliases=("LOCALAI_MODELS_PATH", "MODELS_PATH"),
         default=in_data("models"),
     )
     files: FilesConfig = field(default_factory=FilesConfig)

@@ -5,7 +5,7 @@ A caller without a reply waits for minutes, so every path ends with one.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -31,65 +31,56 @@ from corral.wire.models import (
 )
 from corral.wire.replicas import ReplicaAccess, RunningModel, RunningReply, StopRequest
 from corral.worker.backends import BackendChange, Backends
-from corral.worker.files.model_files import ModelFiles
-from corral.worker.installing.progress import InstallReports, ReportedOperation
+from corral.worker.installing.progress import InstallReports
 from corral.worker.membership.addresses import HostPort, parse_host_port
 from corral.worker.membership.lifecycle import Subject
-from corral.worker.models import WorkerModels
+from corral.worker.models import ModelFiles, WorkerModels
 from corral.worker.processes.process import Launch
 
 log = logging.getLogger(__name__)
 
 NOT_ENCODED: Final = b'{"error":"internal marshal error"}'
 """What LocalAI's workers say then."""
+UNREADABLE: Final = "invalid request"
+"""Some of LocalAI's handlers say no more."""
+UNREADABLE_WITH_REASON: Final = "invalid request: {error}"
 _UNEXPECTED: Final = "internal error; see the worker's log"
 _TOO_LARGE: Final = "the answer is too large for NATS"
 
+ReplyT = TypeVar("ReplyT", bound=msgspec.Struct)
 MessageHandler = Callable[[Message], Awaitable[msgspec.Struct]]
-Failed = Callable[[str], msgspec.Struct]
-"""The answer that says what went wrong."""
 
 
-def unreadable_with_reason(error: InvalidInput) -> str:
-    return f"invalid request: {error}"
+class Failed(Protocol):
+    """Makes the answer that says what went wrong: the type of a reply whose `success`, if any, is False by default."""
+
+    def __call__(self, *, error: str) -> msgspec.Struct: ...
 
 
-def unreadable(_: InvalidInput) -> str:
-    """Some of LocalAI's handlers say no more."""
-    return "invalid request"
-
-
-def replying(
-    answer: MessageHandler, failed: Failed, *, refusal: Callable[[InvalidInput], str] = unreadable_with_reason
-) -> Handler:
+def replying(answer: MessageHandler, failed: Failed, *, unreadable: str = UNREADABLE_WITH_REASON) -> Handler:
     """A handler that answers with what `answer` gives, or with the reason why it gives nothing."""
 
     async def handle(message: Message) -> None:
         try:
-            await message.respond(_encoded(await _outcome(answer, failed, refusal, message)))
+            reply = await answer(message)
+        except InvalidInput as error:
+            reply = failed(error=unreadable.format(error=error))
+        except CorralError as error:
+            log.warning("%s: %s", message.subject, error, extra={"event": "command.failed"})
+            reply = failed(error=error.message)
+        except OSError as error:
+            log.warning("%s: %s", message.subject, error, extra={"event": "command.failed"})
+            reply = failed(error=f"{error.filename or 'disk'}: {error.strerror or error}")
+        except Exception:
+            log.exception("command failed", extra={"event": "command.failed", "subject": message.subject})
+            reply = failed(error=_UNEXPECTED)
+        try:
+            await message.respond(_encoded(reply))
         except MessageTooLarge as error:
             log.warning("%s: %s", message.subject, error, extra={"event": "command.answer_too_large"})
-            await message.respond(_encoded(failed(_TOO_LARGE)))
+            await message.respond(_encoded(failed(error=_TOO_LARGE)))
 
     return handle
-
-
-async def _outcome(
-    answer: MessageHandler, failed: Failed, refusal: Callable[[InvalidInput], str], message: Message
-) -> msgspec.Struct:
-    try:
-        return await answer(message)
-    except InvalidInput as error:
-        return failed(refusal(error))
-    except CorralError as error:
-        log.warning("%s: %s", message.subject, error, extra={"event": "command.failed"})
-        return failed(error.message)
-    except OSError as error:
-        log.warning("%s: %s", message.subject, error, extra={"event": "command.failed"})
-        return failed(f"{error.filename or 'disk'}: {error.strerror or error}")
-    except Exception:
-        log.exception("command failed", extra={"event": "command.failed", "subject": message.subject})
-        return failed(_UNEXPECTED)
 
 
 def _encoded(reply: msgspec.Struct) -> bytes:
@@ -108,9 +99,9 @@ class ModelHandlers:
     def table(self) -> Mapping[Subject, Handler]:
         """Which subject goes to which handler."""
         return {
-            subjects.model_unload: replying(self._unload, _failed),
-            subjects.model_stop: replying(self._stop, _stop_failed),
-            subjects.model_delete: replying(self._delete, _failed, refusal=unreadable),
+            subjects.model_unload: replying(self._unload, ModelCommandReply),
+            subjects.model_stop: replying(self._stop, ModelStopReply),
+            subjects.model_delete: replying(self._delete, ModelCommandReply, unreadable=UNREADABLE),
         }
 
     async def _unload(self, message: Message) -> ModelCommandReply:
@@ -123,17 +114,6 @@ class ModelHandlers:
     async def _delete(self, message: Message) -> ModelCommandReply:
         await self._files.delete(go_json.decode(message.data, ModelDeleteRequest).model_name)
         return ModelCommandReply(success=True)
-
-
-def _failed(error: str) -> ModelCommandReply:
-    return ModelCommandReply(success=False, error=error)
-
-
-def _stop_failed(error: str) -> ModelStopReply:
-    return ModelStopReply(error=error)
-
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 class BackendHandlers:
@@ -151,19 +131,19 @@ class BackendHandlers:
     def table(self) -> Mapping[Subject, Handler]:
         """Which subject goes to which handler."""
         return {
-            subjects.backend_install: replying(self._changing(self._install), _install_failed),
-            subjects.backend_upgrade: replying(self._changing(self._upgrade), _change_failed),
+            subjects.backend_install: replying(self._changing(self._install), InstallReply),
+            subjects.backend_upgrade: replying(self._changing(self._upgrade), ChangeReply),
             subjects.backend_stop: self._stop,
-            subjects.backend_delete: replying(self._changing(self._delete), _change_failed),
-            subjects.backend_rollback: replying(self._changing(self._roll_back), _change_failed),
-            subjects.backend_list: replying(self._list, _list_failed),
-            subjects.models_running: replying(self._running, _running_failed),
+            subjects.backend_delete: replying(self._changing(self._delete), ChangeReply),
+            subjects.backend_rollback: replying(self._changing(self._roll_back), ChangeReply),
+            subjects.backend_list: replying(self._list, ListReply),
+            subjects.models_running: replying(self._running, RunningReply),
         }
 
-    def _changing(self, answer: Callable[[Message], Awaitable[T]]) -> Callable[[Message], Awaitable[T]]:
+    def _changing(self, answer: Callable[[Message], Awaitable[ReplyT]]) -> Callable[[Message], Awaitable[ReplyT]]:
         """What is on the disk is looked at afterwards, however it ended."""
 
-        async def act(message: Message) -> T:
+        async def act(message: Message) -> ReplyT:
             try:
                 return await answer(message)
             finally:
@@ -173,13 +153,13 @@ class BackendHandlers:
 
     async def _install(self, message: Message) -> InstallReply:
         request = go_json.decode(message.data, InstallRequest)
-        async with self._reports.of(_operation(message, request)) as report:
+        async with self._reports.of(subjects.node_of(message.subject), request) as report:
             launch = await self._backends.install(request, report)
         return InstallReply(success=True, address=self._advertise(launch.port), corral=self._access(launch))
 
     async def _upgrade(self, message: Message) -> ChangeReply:
         request = go_json.decode(message.data, UpgradeRequest)
-        async with self._reports.of(_operation(message, request)) as report:
+        async with self._reports.of(subjects.node_of(message.subject), request) as report:
             return _change_reply(await self._backends.upgrade(request, report))
 
     async def _delete(self, message: Message) -> ChangeReply:
@@ -192,7 +172,17 @@ class BackendHandlers:
         return ListReply(backends=await self._backends.listing() or None)
 
     async def _running(self, _: Message) -> RunningReply:
-        return RunningReply(models=[self._running_model(launch) for launch in self._backends.running()])
+        return RunningReply(
+            models=[
+                RunningModel(
+                    model_id=launch.key.model_id,
+                    replica_index=launch.key.replica_index,
+                    address=launch.address,
+                    corral=self._access(launch),
+                )
+                for launch in self._backends.running()
+            ]
+        )
 
     async def _stop(self, message: Message) -> None:
         """Nothing at all means everything; what cannot be understood must not be taken for that."""
@@ -206,17 +196,12 @@ class BackendHandlers:
         else:
             await self._backends.stop_all(force=request.force)
 
-    def _running_model(self, launch: Launch) -> RunningModel:
-        model_id, replica_index = launch.key
-        access = self._access(launch)
-        return RunningModel(model_id=model_id, replica_index=replica_index, address=launch.address, corral=access)
-
     def _access(self, launch: Launch) -> ReplicaAccess | msgspec.UnsetType:
         port = self._backends.http_port(launch)
         if port is None:
             return msgspec.UNSET
         is_adapted = launch.http_port is None
-        routes = ADAPTED_ROUTES if is_adapted else launch.home.http_routes
+        routes = ADAPTED_ROUTES if is_adapted else launch.home.manifest.http_routes
         return ReplicaAccess(
             url=f"http://{self._advertise(port)}",
             key=launch.http_key,
@@ -227,12 +212,8 @@ class BackendHandlers:
 
     def _advertise(self, port: int) -> str:
         """Return the advertised host with the port that the process really listens on."""
-        told = parse_host_port(self._advertised)
-        return str(HostPort(told.host if told is not None and told.host else "127.0.0.1", port))
-
-
-def _operation(message: Message, request: InstallRequest | UpgradeRequest) -> ReportedOperation:
-    return ReportedOperation(node_id=subjects.node_of(message.subject), op_id=request.op_id, backend=request.backend)
+        advertised = parse_host_port(self._advertised)
+        return str(HostPort(advertised.host if advertised is not None and advertised.host else "127.0.0.1", port))
 
 
 def _change_reply(change: BackendChange) -> ChangeReply:
@@ -245,19 +226,3 @@ def _change_reply(change: BackendChange) -> ChangeReply:
         stopped_process_keys=[str(key) for key in change.stopped],
         reports_stopped_processes=True,
     )
-
-
-def _install_failed(error: str) -> InstallReply:
-    return InstallReply(success=False, error=error)
-
-
-def _change_failed(error: str) -> ChangeReply:
-    return ChangeReply(success=False, error=error)
-
-
-def _list_failed(error: str) -> ListReply:
-    return ListReply(error=error)
-
-
-def _running_failed(error: str) -> RunningReply:
-    return RunningReply(error=error)

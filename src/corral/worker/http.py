@@ -13,9 +13,11 @@ from aiohttp import web
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.worker.files.bodies import drain, is_left, is_spoilt
 from corral.worker.files.keys import cleaned, decoded
-from corral.worker.files.refusals import FileRefused
+from corral.worker.files.refusals import FileRefused, check_method
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.registration import Presence
+
+log = logging.getLogger(__name__)
 
 
 class BusLink(Protocol):
@@ -26,26 +28,20 @@ class BusLink(Protocol):
     def refused(self) -> frozenset[str]: ...
 
 
-class WorkerReadiness:
-    """Registered with a frontend and connected to NATS, which lets it listen. A pending node is ready: what it waits
-    for is a person."""
+def readiness_problems(presence: Presence, bus: BusLink) -> list[str]:
+    """Reasons why this worker is not ready; empty when it is.
 
-    def __init__(self, presence: Presence, bus: BusLink) -> None:
-        self._presence = presence
-        self._bus = bus
+    Ready means registered with a frontend, connected to NATS, and allowed to listen there. A node pending approval is
+    ready: what it waits for is a person.
+    """
+    reasons = {
+        "shutting down": presence.is_leaving,
+        "not registered with a frontend": presence.member is None,
+        "not connected to NATS": not bus.connected,
+    }
+    refused = [f"not allowed to listen to {subject}" for subject in sorted(bus.refused)]
+    return [reason for reason, holds in reasons.items() if holds] + refused
 
-    def problems(self) -> list[str]:
-        """Every reason against it; none means ready."""
-        reasons = {
-            "shutting down": self._presence.is_leaving,
-            "not registered with a frontend": self._presence.member is None,
-            "not connected to NATS": not self._bus.connected,
-        }
-        refused = [f"not allowed to listen to {subject}" for subject in sorted(self._bus.refused)]
-        return [reason for reason, holds in reasons.items() if holds] + refused
-
-
-log = logging.getLogger(__name__)
 
 IDLE_SECONDS: Final = 30
 """How long a connection may stay without a complete request head: LocalAI's bound."""
@@ -105,12 +101,13 @@ class HttpServer:
         self,
         *,
         address: HostPort,
-        readiness: WorkerReadiness,
+        readiness: Callable[[], list[str]],
         bearers: Callable[[], Sequence[str]],
         routes: Sequence[Routes] = (),
         is_open: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`bearers` returns the accepted tokens, `is_open` whether none is needed; both are asked for every request."""
+        """`readiness` returns why the worker is not ready, `bearers` the accepted tokens, `is_open` whether none is
+        needed. They are asked for every request."""
         self._address = address
         self._readiness = readiness
         self._bearers = bearers
@@ -142,7 +139,9 @@ class HttpServer:
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._listening_host, self._address.port).start()
+            # `::` means all addresses, as in Go's servers; asyncio would take it for IPv6 only.
+            host = None if self._address.host in ("", "::") else self._address.host
+            await web.TCPSite(self._runner, host, self._address.port).start()
         except OSError as error:
             await self._runner.cleanup()
             raise _cannot_listen(self._address, error) from error
@@ -158,41 +157,34 @@ class HttpServer:
             part.end()
         await self._runner.cleanup()
 
-    @property
-    def _listening_host(self) -> str | None:
-        """Return the host for asyncio. `::` means all addresses, as in Go's servers; asyncio would take it for IPv6
-        only."""
-        return None if self._address.host in ("", "::") else self._address.host
-
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer; where the body was not read to its end, send the answer first and read on for a while."""
         response = await self._response(request)
         if is_spoilt(request):
             response.force_close()
-        if is_left(request):
-            await self._drain_after(response, request)
-        return response
-
-    async def _drain_after(self, response: web.StreamResponse, request: web.BaseRequest) -> None:
-        """Send the answer, then read the rest of the body for a while. Unauthorised bodies end the connection soon."""
-        is_known = self._is_authorised(request)
-        if not is_known:
+        if not is_left(request):
+            return response
+        is_authorised = self._is_authorised(request)
+        if not is_authorised:
             response.force_close()
         await response.prepare(request)
         await response.write_eof()
-        if is_known:
+        if is_authorised:
             await drain(request, seconds=LINGER_SECONDS)
         else:
             await drain(request, seconds=STRANGER_LINGER_SECONDS, at_most=STRANGER_BYTES)
+        return response
 
     async def _response(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._handle(request)
         except FileRefused as refusal:
-            return _told(refusal)
-        except ConnectionError:
-            raise  # the client is gone, which is its right
-        except web.HTTPException:
-            raise
+            body = f"{refusal.text}\n".encode(errors="replace")  # names of files in it need not be valid text
+            return web.Response(
+                status=refusal.status, body=body, content_type="text/plain", charset="utf-8", headers=refusal.headers
+            )
+        except (ConnectionError, web.HTTPException):
+            raise  # a client that is gone has the right to be
         except Exception:
             log.exception("request failed", extra={"event": "http.failed", "path": request.path})
             return web.Response(status=500, text="internal error\n")
@@ -200,7 +192,9 @@ class HttpServer:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         raw = request.rel_url.raw_path
         path = decoded(raw)
-        if _needs_token(raw, path) and not self._is_authorised(request):
+        # Below /v1/, however that is spelled, not even the routes are revealed without a token.
+        is_private = any(f"{spelling}/".startswith("/v1/") for spelling in (raw, path, cleaned(path)))
+        if is_private and not self._is_authorised(request):
             raise FileRefused(401, "unauthorized")
         if (clean := cleaned(raw)) != raw:
             return _redirect(request, clean)
@@ -216,9 +210,9 @@ class HttpServer:
         parts = [decoded(part) for part in raw.split("/")]
         best = None
         for entry in self._table:
-            wanted = entry.split("/")
-            is_below = entry.endswith("/") and len(parts) >= len(wanted) and parts[: len(wanted) - 1] == wanted[:-1]
-            if (is_below or parts == wanted) and (best is None or len(entry) > len(best)):
+            names = entry.split("/")
+            is_below = entry.endswith("/") and len(parts) >= len(names) and parts[: len(names) - 1] == names[:-1]
+            if (is_below or parts == names) and (best is None or len(entry) > len(best)):
                 best = entry
         if best is None and f"{'/'.join(parts)}/" in self._table:
             return "/".join(parts)
@@ -226,38 +220,20 @@ class HttpServer:
 
     def _is_authorised(self, request: web.BaseRequest) -> bool:
         """Compare all tokens, even after a match, so that the duration reveals nothing."""
-        scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
-        given = presented.strip().encode("utf-8", errors="surrogateescape")
-        matches = [hmac.compare_digest(given, bearer.encode()) for bearer in self._bearers() if bearer]
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        presented = token.strip().encode("utf-8", errors="surrogateescape")
+        matches = [hmac.compare_digest(presented, bearer.encode()) for bearer in self._bearers() if bearer]
         return self._is_open() or (scheme.lower() == "bearer" and any(matches))
 
     async def _healthz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
-        _only_read(request)
+        check_method(request.method, "GET", "HEAD")
         return web.Response(text="ok")
 
     async def _readyz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
-        _only_read(request)
-        if problems := self._readiness.problems():
+        check_method(request.method, "GET", "HEAD")
+        if problems := self._readiness():
             return web.Response(status=503, text="not ready: " + ", ".join(problems))
         return web.Response(text="ok")
-
-
-def _told(refusal: FileRefused) -> web.Response:
-    """Return the text as bytes: names of files in it need not be valid text."""
-    body = f"{refusal.text}\n".encode(errors="replace")
-    return web.Response(
-        status=refusal.status, body=body, content_type="text/plain", charset="utf-8", headers=refusal.headers
-    )
-
-
-def _only_read(request: web.BaseRequest) -> None:
-    if request.method not in ("GET", "HEAD"):
-        raise FileRefused(405, "method not allowed")
-
-
-def _needs_token(raw: str, path: str) -> bool:
-    """Whether the path is below /v1/, however it is spelled: routes there are not revealed without a token."""
-    return any(spelling.startswith("/v1/") or spelling == "/v1" for spelling in (raw, path, cleaned(path)))
 
 
 def _redirect(request: web.BaseRequest, path: str) -> web.Response:

@@ -25,8 +25,7 @@ from corral.wire.backends import InstallReply, InstallRequest
 from corral.wire.models import ADAPTED_ROUTES
 from corral.wire.replicas import ReplicaExited, RunningReply
 from corral.worker.config import WorkerConfig
-from corral.worker.installing import switching
-from corral.worker.installing.sources import directory
+from corral.worker.installing import directory_source, switching
 from corral.worker.membership.addresses import AddressConfig
 from corral.worker.membership.identity import SECRET_FILE
 from corral.worker.processes.ports import accepts_connections
@@ -352,8 +351,8 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("doing", "module", "step", "outcome"),
     [
-        ("install", directory, "copy", ({"success": True}, ["img"], ["m1#0"])),
-        ("upgrade", directory, "copy", ({"success": True, "stopped_process_keys": ["m1#0"]}, ["img"], [])),
+        ("install", directory_source, "copy_tree", ({"success": True}, ["img"], ["m1#0"])),
+        ("upgrade", directory_source, "copy_tree", ({"success": True, "stopped_process_keys": ["m1#0"]}, ["img"], [])),
         ("delete", switching, "remove", ({"success": True, "stopped_process_keys": ["m1#0"]}, [], [])),
     ],
 )

@@ -13,7 +13,7 @@ from corral.base.errors import MessageTooLarge
 from corral.bus.port import Message
 from corral.oci.config import ImagesConfig
 from corral.worker.handlers import replying
-from corral.worker.installing.sources.pulling import Pulls, UriSource
+from corral.worker.installing.image_source import Pulls, UriSource
 from tests.kit.backend_node import SleepingNode
 from tests.kit.backend_scripts import write_backend
 
@@ -145,7 +145,7 @@ async def test_a_stop_is_never_answered(node: SleepingNode, data: bytes, left: o
 
 
 class Odd(msgspec.Struct):
-    text: str
+    error: str
 
 
 class Wire:
@@ -179,7 +179,7 @@ async def test_an_unexpected_failure_is_answered_too() -> None:
 
     wire = Wire()
     await replying(answer, Odd)(wire.message())
-    assert json.loads(wire.sent[0]) == {"text": "internal error; see the worker's log"}
+    assert json.loads(wire.sent[0]) == {"error": "internal error; see the worker's log"}
 
 
 async def test_a_disk_that_fails_is_named() -> None:
@@ -188,7 +188,7 @@ async def test_a_disk_that_fails_is_named() -> None:
 
     wire = Wire()
     await replying(answer, Odd)(wire.message())
-    assert json.loads(wire.sent[0]) == {"text": "/x/y: Permission denied"}
+    assert json.loads(wire.sent[0]) == {"error": "/x/y: Permission denied"}
 
 
 async def test_an_answer_that_is_too_large_becomes_an_error() -> None:
@@ -197,4 +197,4 @@ async def test_an_answer_that_is_too_large_becomes_an_error() -> None:
 
     wire = Wire()
     await replying(answer, Odd)(wire.message())
-    assert json.loads(wire.sent[0]) == {"text": "the answer is too large for NATS"}
+    assert json.loads(wire.sent[0]) == {"error": "the answer is too large for NATS"}

@@ -12,7 +12,7 @@ import pytest
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import NodeId
 from corral.base.tasks import start_task
-from corral.worker.http import HttpServer, WorkerReadiness
+from corral.worker.http import HttpServer, readiness_problems
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.registration import AcceptedRegistration, Presence
 from tests.kit.ports import lasting_port
@@ -32,10 +32,9 @@ class Worker:
     def __init__(self, secret: str, *, is_open: Callable[[], bool] = lambda: False) -> None:
         self.presence = Presence()
         self.link = Link()
-        readiness = WorkerReadiness(self.presence, self.link)
         self.server = HttpServer(
             address=LOOPBACK,
-            readiness=readiness,
+            readiness=lambda: readiness_problems(self.presence, self.link),
             bearers=lambda: (secret, self.presence.bearer),
             is_open=is_open,
         )
@@ -166,7 +165,7 @@ async def test_a_fleet_without_a_token_is_open_while_it_lasts() -> None:
 async def test_a_server_on_every_ipv6_address_is_on_every_ipv4_address_too() -> None:
     """As Go's are, for whom such an address was written."""
     everywhere = HostPort("::", lasting_port())
-    server = HttpServer(address=everywhere, readiness=WorkerReadiness(Presence(), Link()), bearers=tuple)
+    server = HttpServer(address=everywhere, readiness=list, bearers=tuple)
     url = f"http://127.0.0.1:{everywhere.port}/healthz"
     async with server, aiohttp.ClientSession() as session, session.get(url) as answer:
         assert answer.status == 200
@@ -181,16 +180,14 @@ async def test_everything_else_is_not_there(ask: Any) -> None:
 async def test_a_taken_port_is_named_with_its_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = HostPort("127.0.0.1", other.getsockname()[1])
-        server = HttpServer(address=address, readiness=WorkerReadiness(Presence(), Link()), bearers=tuple)
+        server = HttpServer(address=address, readiness=list, bearers=tuple)
 
         with pytest.raises(AddressInUse, match=f"{address}.*LOCALAI_HTTP_ADDR"):
             await server.__aenter__()
 
 
 async def test_an_address_of_another_machine_is_named_with_its_setting() -> None:
-    server = HttpServer(
-        address=HostPort("192.0.2.1", 50050), readiness=WorkerReadiness(Presence(), Link()), bearers=tuple
-    )
+    server = HttpServer(address=HostPort("192.0.2.1", 50050), readiness=list, bearers=tuple)
 
     with pytest.raises(SettingInvalid, match=r"http_address: cannot listen on 192\.0\.2\.1:50050"):
         await server.__aenter__()

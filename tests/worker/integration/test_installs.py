@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from corral.worker.config import SupervisionConfig
-from corral.worker.installing import tree_copy
+from corral.worker.installing import directory_source
 from corral.worker.installing.backend_metadata import Metadata
+from corral.worker.installing.directory_source import DirectorySource
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, InstallableBackend, InstallOrder
 from corral.worker.installing.progress import InstallStep
-from corral.worker.installing.sources import directory
-from corral.worker.installing.sources.directory import DirectorySource
 from tests.kit.backend_node import Published, SleepingNode
 from tests.kit.backend_scripts import write_backend
 
@@ -269,7 +268,7 @@ async def test_a_full_disk_leaves_nothing_of_the_new_version(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(tree_copy, "_write_all", full)
+    monkeypatch.setattr(directory_source, "_write_all", full)
     reply = await rig.reply("backend.upgrade", **asked)
 
     assert reply["error"].endswith("No space left on device")
@@ -284,7 +283,7 @@ async def test_room_is_looked_for_before_the_first_byte(
     class Usage(NamedTuple):
         free: int
 
-    monkeypatch.setattr(directory.shutil, "disk_usage", lambda _: Usage(free=1024))
+    monkeypatch.setattr(directory_source.shutil, "disk_usage", lambda _: Usage(free=1024))
     reply = await rig.reply("backend.install", backend="img", uri=str(source))
     assert "1.0 KiB are free in" in reply["error"]
     assert "LOCALAI_BACKENDS_PATH" in reply["error"]

@@ -19,8 +19,9 @@ from corral.bus.server import NatsServer
 from corral.files.s3 import S3Objects
 from corral.rpc.backend import Backend
 from corral.wire import subjects
+from corral.worker import models
 from corral.worker.config import WorkerConfig
-from corral.worker.files import disk, model_files
+from corral.worker.files import disk
 from tests.kit.backends import BACKENDS
 from tests.kit.gates import held_call
 from tests.kit.s3 import S3Server
@@ -156,7 +157,7 @@ async def test_in_the_middle_of_deleting_a_model(
     folder = on_nats.models_path / "mymodel"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "m.bin").write_bytes(WEIGHTS)
-    with held_call(model_files, "_remove") as holding:
+    with held_call(models, "_remove_files") as holding:
         delete = asyncio.create_task(bus_client.ask(subjects.model_delete, b'{"model_name":"mymodel"}'))
         await holding.begun.wait()
         await outage.pass_by()

@@ -127,7 +127,7 @@ def test_a_manifest_names_a_backend_and_its_port(disk: Disk) -> None:
     (path / "corral.json").write_text('{"name": "llama-cpp", "http": {"protocol": "openai"}}')
     home = disk.directory().find("llama-cpp")
     assert home is not None
-    assert (home.name, home.names, home.has_openai_port) == ("llama-cpp", {"llama-cpp", "llama_cpp"}, True)
+    assert (home.name, home.names, home.manifest.has_openai_port) == ("llama-cpp", {"llama-cpp", "llama_cpp"}, True)
     assert home == disk.directory().find("llama_cpp")
 
 
@@ -137,8 +137,8 @@ def test_a_manifest_says_which_routes_the_port_answers(disk: Disk) -> None:
     (path / "corral.json").write_text(manifest)
     disk.add(disk.user / "silent")
     homes = [disk.directory().find(name) for name in ("engine", "silent")]
-    assert [home and home.has_front for home in homes] == [True, False]
-    assert [home and home.http_routes for home in homes] == [("/v1/messages", "/v1/responses"), None]
+    assert [home and home.manifest.has_front for home in homes] == [True, False]
+    assert [home and home.manifest.http_routes for home in homes] == [("/v1/messages", "/v1/responses"), None]
 
 
 def test_an_unknown_kind_of_port_is_none(disk: Disk) -> None:
@@ -146,7 +146,7 @@ def test_an_unknown_kind_of_port_is_none(disk: Disk) -> None:
     (path / "corral.json").write_text('{"http": {"protocol": "gopher"}}')
     home = disk.directory().find("odd")
     assert home is not None
-    assert not home.has_openai_port
+    assert not home.manifest.has_openai_port
 
 
 @pytest.mark.parametrize("text", ["{bad", "[]", '{"name": 5}', "\xff"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.worker.installing.file_memory import FileMemory
+from corral.worker.installing.backend_metadata import FileMemory
 
 LONG_AGO = time.time() - 3600
 

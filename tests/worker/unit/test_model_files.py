@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.worker.files.model_files import ModelFiles, ModelNameRefused
 from corral.worker.files.object_cache import ObjectPlaces
+from corral.worker.models import ModelFiles, ModelNameRefused
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.worker.installing.tree_copy import SourceRefused, copy, look
+from corral.worker.installing.directory_source import SourceRefused, copy_tree, read_tree
 
 
 def never() -> None:
@@ -17,7 +17,7 @@ def never() -> None:
 def copied(source: Path, into: Path) -> list[int]:
     into.mkdir()
     pieces: list[int] = []
-    copy(look(source, never), into, check=never, copied=pieces.append)
+    copy_tree(read_tree(source, never), into, check=never, copied=pieces.append)
     return pieces
 
 
@@ -45,7 +45,7 @@ def test_a_tree_arrives_with_its_bits_times_and_links(source: Path, tmp_path: Pa
     assert (there / "dangling").is_symlink()
     assert (there / "run.sh").stat().st_mode & 0o777 == 0o755
     assert (there / "run.sh").stat().st_mtime_ns == 1_700_000_000_123_456_789
-    assert sum(pieces) == look(source, never).size == 3_000_010
+    assert sum(pieces) == read_tree(source, never).size == 3_000_010
 
 
 def test_bits_that_change_the_user_are_left_behind(source: Path, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_link_that_leads_out_is_refused(source: Path, target: str) -> None:
     (source.parent / "source-too").mkdir()
     (source / "bad").symlink_to(target)
     with pytest.raises(SourceRefused, match="leads out of the backend's directory"):
-        look(source, never)
+        read_tree(source, never)
 
 
 def test_a_link_that_leads_out_only_through_another_one_is_refused(source: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_link_that_leads_out_only_through_another_one_is_refused(source: Path)
     (source / "lib" / "top").symlink_to("..")
     (source / "lib" / "bad").symlink_to("top/../../x")
     with pytest.raises(SourceRefused, match="bad leads out"):
-        look(source, never)
+        read_tree(source, never)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
@@ -83,18 +83,18 @@ def test_what_is_neither_file_nor_directory_is_refused(
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind("odd")
     with pytest.raises(SourceRefused, match=r"odd is a (named pipe|socket)"):
-        look(source, never)
+        read_tree(source, never)
 
 
 def test_a_file_that_becomes_a_link_after_the_look_is_not_followed(source: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
-    tree = look(source, never)
+    tree = read_tree(source, never)
     (source / "run.sh").unlink()
     (source / "run.sh").symlink_to(secret)
     (tmp_path / "copy").mkdir()
     with pytest.raises(OSError, match="symbolic links"):
-        copy(tree, tmp_path / "copy", check=never, copied=lambda _: None)
+        copy_tree(tree, tmp_path / "copy", check=never, copied=lambda _: None)
 
 
 def test_whoever_stops_it_stops_it(source: Path, tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_whoever_stops_it_stops_it(source: Path, tmp_path: Path) -> None:
     def enough() -> None:
         raise Enough
 
-    tree = look(source, never)
+    tree = read_tree(source, never)
     (tmp_path / "copy").mkdir()
     with pytest.raises(Enough):
-        copy(tree, tmp_path / "copy", check=enough, copied=lambda _: None)
+        copy_tree(tree, tmp_path / "copy", check=enough, copied=lambda _: None)
     with pytest.raises(Enough):
-        look(source, enough)
+        read_tree(source, enough)

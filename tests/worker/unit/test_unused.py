@@ -11,7 +11,7 @@ from corral.base.tasks import end_tasks, start_task
 from corral.wire.replicas import ProcessKey
 from corral.worker.installing.backend_directory import Home
 from corral.worker.processes.process import Launch
-from corral.worker.processes.unused import UnusedProcesses
+from corral.worker.processes.supervisor import UnusedProcesses
 from tests.kit.clock import ManualClock
 
 MINUTE = timedelta(minutes=1)

@@ -15,7 +15,7 @@ from corral.wire import go_json, subjects
 from corral.wire.files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
 from corral.wire.go_json import format_time
 from corral.worker.files.object_cache import ObjectCache, ObjectPlaces
-from corral.worker.handlers import replying, unreadable
+from corral.worker.handlers import UNREADABLE, replying
 from corral.worker.membership.lifecycle import Subject
 
 log = logging.getLogger(__name__)
@@ -116,4 +116,4 @@ def object_handlers(files: ObjectFiles) -> Mapping[Subject, Handler]:
         subjects.files_temp: temporary,
         subjects.files_list: listing,
     }
-    return {subject: replying(answer, _Failed, refusal=unreadable) for subject, answer in answers.items()}
+    return {subject: replying(answer, _Failed, unreadable=UNREADABLE) for subject, answer in answers.items()}

@@ -18,11 +18,11 @@ from corral.worker.installing.backend_metadata import (
     MANIFEST,
     METADATA,
     BackendManifest,
+    FileMemory,
     Metadata,
     read_manifest,
     read_metadata,
 )
-from corral.worker.installing.file_memory import FileMemory
 
 RUN: Final = "run.sh"
 STAGING: Final = ".install-tmp"
@@ -40,11 +40,8 @@ class Home:
     executable: Path
     names: frozenset[str] = frozenset()
     """Every name of this backend alone; an alias may refer to several."""
-    has_openai_port: bool = False
-    has_front: bool = False
-    """Whether it needs a second HTTP port, for requests that its first one would handle differently."""
-    http_routes: tuple[str, ...] | None = None
-    """The inference routes of its HTTP port, if its author states them."""
+    manifest: BackendManifest = field(default_factory=BackendManifest)
+    """What its author declares: its HTTP ports and their routes."""
     vulkan_drivers: tuple[Path, ...] = ()
     """Driver manifests that the backend includes."""
     identity: tuple[int, int] = (0, 0)
@@ -96,23 +93,21 @@ class _BackendEntry:
             name=self.name,
             executable=(self.path / RUN).absolute(),
             names=self.names,
-            has_openai_port=self.manifest.has_openai_port,
-            has_front=self.manifest.has_front,
-            http_routes=self.manifest.http_routes,
+            manifest=self.manifest,
             vulkan_drivers=tuple(sorted(self.path.absolute().glob(_VULKAN))),
             identity=identity_of(self.path),
         )
-
-    @property
-    def source(self) -> Path | None:
-        """The directory of this machine that it was installed from; None if there is none."""
-        return Path(self.metadata.uri) if self.metadata.uri.startswith("/") else None
 
     def described(self, offered: Sequence[str] = ()) -> InstalledBackend:
         """Describe the backend. `offered` are the digests that its source has now."""
         if self.is_system:
             return InstalledBackend(name=self.name, is_system=True, is_meta=self.is_meta)
         metadata = self.metadata
+        own = metadata.digests
+        details = InstalledDetails(
+            platform_digest=metadata.corral.platform_digest if metadata.corral is not None else "",
+            source_digest=next((digest for digest in offered if digest in own), next(iter(offered), "")),
+        )
         return InstalledBackend(
             name=self.name,
             is_system=False,
@@ -122,16 +117,8 @@ class _BackendEntry:
             version=metadata.version,
             uri=metadata.uri,
             digest=metadata.digest,
-            corral=self._details(offered),
+            corral=None if details == InstalledDetails() else details,
         )
-
-    def _details(self, offered: Sequence[str]) -> InstalledDetails | None:
-        provenance, own = self.metadata.corral, self.metadata.digests
-        details = InstalledDetails(
-            platform_digest=provenance.platform_digest if provenance is not None else "",
-            source_digest=next((digest for digest in offered if digest in own), next(iter(offered), "")),
-        )
-        return None if details == InstalledDetails() else details
 
 
 class BackendDirectory:
@@ -141,28 +128,31 @@ class BackendDirectory:
         self._installed = installed.absolute()
         self._system = tuple(folder.absolute() for folder in system)
         self._capability = capability
-        self._descriptions = FileMemory(_read_description, (METADATA, MANIFEST))
+        self._descriptions = FileMemory(lambda path: (read_metadata(path), read_manifest(path)), (METADATA, MANIFEST))
         self._offers = FileMemory(offered_digests, (INDEX_FILE,))
 
     def find(self, name: str) -> Home | None:
         """Resolve a name to a runnable backend. Raise PathNotUsable when the disk cannot be read."""
         if not is_plain(name):
             return None
-        all_entries = list(self._entries())
-        for plain_name, entries in _readings(name, all_entries):
-            if (home := self._by_name(plain_name, entries) or self._by_alias(plain_name, entries)) is not None:
+        for plain_name, entries in _readings(name, list(self._entries())):
+            if (home := self._by_name(plain_name, entries)) is not None:
                 return home
+            for entry in self._by_preference(plain_name, entries):
+                return entry.home()
         return self._by_file(name)
 
     def locate(self, name: str) -> Located | None:
         """Resolve a name even if there is nothing to run. Raise PathNotUsable when the disk cannot be read."""
         if not is_plain(name):
             return None
-        all_entries = list(self._entries())
-        for plain_name, entries in _readings(name, all_entries):
+        for plain_name, entries in _readings(name, list(self._entries())):
             named = [entry for entry in entries if plain_name in entry.names]
             for entry in named or self._by_preference(plain_name, entries):
-                return _located(entry)
+                target = entry.metadata.meta_backend_for
+                if not entry.is_meta or entry.is_runnable or not is_plain(target):
+                    return Located(concrete=entry.path, meta=None, is_system=entry.is_system)
+                return Located(concrete=entry.path.parent / target, meta=entry.path, is_system=entry.is_system)
         return None
 
     def identity(self, name: str) -> str:
@@ -178,7 +168,8 @@ class BackendDirectory:
         """Return every backend once; aliases are not listed. Raise PathNotUsable when the disk cannot be read."""
         by_name: dict[str, InstalledBackend] = {}
         for entry in self._entries():
-            offered = () if entry.source is None else self._offers.of(entry.source)
+            uri = entry.metadata.uri  # a path when it was installed from a directory of this machine
+            offered = self._offers.of(Path(uri)) if uri.startswith("/") else ()
             by_name.setdefault(entry.name, entry.described(offered))
         return list(by_name.values())
 
@@ -200,11 +191,6 @@ class BackendDirectory:
         target = self._read_entry(meta.path.parent / build, is_system=meta.is_system)
         return target.home() if target is not None and target.is_runnable else None
 
-    def _by_alias(self, alias: str, entries: Iterable[_BackendEntry]) -> Home | None:
-        for entry in self._by_preference(alias, entries):
-            return entry.home()
-        return None
-
     def _by_preference(self, alias: str, entries: Iterable[_BackendEntry]) -> Iterator[_BackendEntry]:
         """Yield the builds with this alias, the best for this machine first."""
         candidates = [entry for entry in entries if entry.metadata.alias == alias and entry.is_runnable]
@@ -218,12 +204,8 @@ class BackendDirectory:
             for path in (folder / name, folder / name / name):
                 if path.is_file():
                     executable = path.absolute()
-                    return Home(
-                        name=name,
-                        executable=executable,
-                        names=frozenset({name}),
-                        identity=identity_of(executable.parent),
-                    )
+                    identity = identity_of(executable.parent)
+                    return Home(name=name, executable=executable, names=frozenset({name}), identity=identity)
         return None
 
     def _entries(self) -> Iterator[_BackendEntry]:
@@ -232,7 +214,13 @@ class BackendDirectory:
             yield from self._scan(folder, is_system=True)
 
     def _scan(self, folder: Path, *, is_system: bool) -> Iterator[_BackendEntry]:
-        for path in _paths_in(folder):
+        try:
+            paths = sorted(folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise PathNotUsable(f"cannot read the backends in {folder}: {error.strerror}") from error
+        for path in paths:
             entry = None if is_hidden(path.name) else self._read_entry(path, is_system=is_system)
             if entry is not None and (entry.is_runnable or entry.is_meta):
                 yield entry
@@ -262,22 +250,8 @@ def make_executable(path: Path) -> None:
         raise PathNotUsable(f"cannot make {path} executable: {error.strerror}") from error
 
 
-def _paths_in(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise PathNotUsable(f"cannot read the backends in {folder}: {error.strerror}") from error
-
-
-def _read_description(directory: Path) -> tuple[Metadata, BackendManifest]:
-    return read_metadata(directory), read_manifest(directory)
-
-
 def _readings(name: str, entries: Sequence[_BackendEntry]) -> Iterator[tuple[str, Sequence[_BackendEntry]]]:
-    """Yield the name as given with all entries; then, for `gallery@name`, the plain name with the entries of that
-    gallery."""
+    """Yield the name with all entries; then, for `gallery@name`, the plain name with the entries of that gallery."""
     yield name, entries
     gallery, at, plain_name = name.rpartition("@")
     if at:
@@ -302,10 +276,3 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _located(entry: _BackendEntry) -> Located:
-    target = entry.metadata.meta_backend_for
-    if not entry.is_meta or entry.is_runnable or not is_plain(target):
-        return Located(concrete=entry.path, meta=None, is_system=entry.is_system)
-    return Located(concrete=entry.path.parent / target, meta=entry.path, is_system=entry.is_system)

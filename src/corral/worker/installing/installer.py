@@ -1,7 +1,4 @@
-"""Backends onto the disk and off it: finds a source, has it fetched beside its place, and switches.
-
-One lock for each backend: its own name, its alias and its meta backend share it.
-"""
+"""Backends onto the disk and off it: finds a source, has it fetched beside its place, and switches."""
 
 import asyncio
 import contextlib
@@ -12,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Self
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -35,15 +33,21 @@ from corral.worker.installing.orders import (
 )
 from corral.worker.installing.progress import Report, resolving
 
+log = logging.getLogger(__name__)
+
+_LONGEST_NAME: Final = 255 - len(BACKUP)
+_AT_ONCE: Final = 16
+
 Identify = Callable[[frozenset[str]], Awaitable[frozenset[str]]]
 """Resolves names to the keys of backends."""
 
 
 class BackendLocks:
+    """One lock for each backend: its own name, its alias and its meta backend share it."""
+
     def __init__(self, identify: Identify) -> None:
         self._identify = identify
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._users: dict[str, int] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def hold(self, *names: str) -> AsyncIterator[None]:
@@ -53,28 +57,10 @@ class BackendLocks:
             identities = await self._identify(requested)
             async with AsyncExitStack() as stack:
                 for identity in sorted(identities):
-                    await stack.enter_async_context(self._hold(identity))
+                    await stack.enter_async_context(self._locks.setdefault(identity, asyncio.Lock()))
                 if await self._identify(requested) == identities:  # else a name has changed meanwhile
                     yield
                     return
-
-    @asynccontextmanager
-    async def _hold(self, identity: str) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(identity, asyncio.Lock())
-        self._users[identity] = self._users.get(identity, 0) + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._users[identity] -= 1
-            if not self._users[identity]:
-                del self._users[identity], self._locks[identity]
-
-
-log = logging.getLogger(__name__)
-
-_LONGEST_NAME: Final = 255 - len(BACKUP)
-_AT_ONCE: Final = 16
 
 
 class NoPrevious(CannotInstall):
@@ -120,9 +106,10 @@ class Installer:
         for source in self._sources:
             if (backend := await source.find(order)) is not None:
                 return backend
-        if not order.uri:
-            raise NoSuchBackend(_no_backend(order.backend))
-        raise CannotInstall(f"this worker cannot install from {order.uri}: give the path of a directory")
+        if order.uri:
+            raise CannotInstall(f"this worker cannot install from {order.uri}: give the path of a directory")
+        named = order.backend
+        raise NoSuchBackend(f'no backend found with name "{named}"' if named else "backend name is empty")
 
     async def install(self, backend: InstallableBackend, report: Report) -> None:
         """Install the backend. An existing version stays usable until the switch. CannotInstall says what failed."""
@@ -131,7 +118,7 @@ class Installer:
     async def upgrade(self, backend: InstallableBackend, report: Report) -> None:
         """Fetch and replace the backend. If the wanted digest is already installed, nothing is fetched."""
         place = self._place(backend.metadata.name)
-        have = await asyncio.to_thread(_digests_in, place)
+        have = await asyncio.to_thread(lambda: read_metadata(place).digests if (place / RUN).is_file() else ())
         await self._guarded(self._put(backend, report, have=have), place.name)
 
     async def point(self, meta: Metadata) -> None:
@@ -144,18 +131,28 @@ class Installer:
             raise NoPrevious(f'there is no version of "{place.name}" before the present one')
 
     async def roll_back(self, place: Path) -> Metadata:
-        """Swap the current and the previous version, and return the latter's metadata. A second rollback undoes the
-        first."""
+        """Swap the current and the previous version; return the latter's metadata. A second one undoes the first."""
         await self.check_previous(place)
-        metadata = await asyncio.to_thread(lambda: self._dated(read_metadata(switching.previous_of(place)), place))
-        await self._changing(lambda: _roll_back(place, metadata), place, doing="rolling back")
+        previous = switching.previous_of(place)
+        metadata = await asyncio.to_thread(lambda: self._dated(read_metadata(previous), place))
+
+        def swap() -> None:
+            _rewrite_metadata(previous, metadata, place)
+            switching.roll_back(place)
+
+        await self._changing(swap, place, doing="rolling back")
         log.info("backend rolled back", extra={"event": "backend.rolled_back", "backend": place.name})
         return metadata
 
     async def remove(self, located: Located) -> None:
         """Delete a backend; for a meta backend also the build that it points to."""
         places = [place for place in (located.concrete, located.meta) if place is not None]
-        await self._changing(lambda: _remove_all(places), located.concrete, doing="removing")
+
+        def remove_all() -> None:
+            for place in places:
+                switching.remove(place)
+
+        await self._changing(remove_all, located.concrete, doing="removing")
         names = [place.name for place in places]
         log.info("backend removed", extra={"event": "backend.removed", "backends": names})
 
@@ -205,7 +202,7 @@ class Installer:
     async def _settle(self, metadata: Metadata, delivered: Delivered, place: Path) -> None:
         dated = await asyncio.to_thread(self._dated, metadata, place)
         if delivered.is_unchanged:
-            await self._changing(lambda: _confirm(place, dated), place, doing="confirming")
+            await self._changing(lambda: _rewrite_metadata(place, dated, place), place, doing="confirming")
             log.info("backend unchanged", extra={"event": "backend.unchanged", "backend": place.name})
             return
         run = switching.staging_of(place) / RUN
@@ -237,11 +234,6 @@ class Installer:
         return replace(metadata, installed_at=format_time(at), alias=metadata.alias or before.alias)
 
 
-def _digests_in(place: Path) -> tuple[str, ...]:
-    """Return the digests of the installed version, if it can be run."""
-    return read_metadata(place).digests if (place / RUN).is_file() else ()
-
-
 def _commit(place: Path, metadata: Metadata, keep: KeepPrevious, *, is_settled: bool) -> None:
     staging = switching.staging_of(place)
     write_metadata(staging, metadata)
@@ -258,25 +250,9 @@ def _commit(place: Path, metadata: Metadata, keep: KeepPrevious, *, is_settled: 
         switching.switch_and_keep(place)
 
 
-def _confirm(place: Path, metadata: Metadata) -> None:
-    replace_metadata(place, metadata, scratch=switching.scratch_of(place))
-    switching.settle_names(place)
-
-
-def _roll_back(place: Path, metadata: Metadata) -> None:
-    previous = switching.previous_of(place)
-    replace_metadata(previous, metadata, scratch=switching.scratch_of(place))
-    switching.settle_names(previous)
-    switching.roll_back(place)
-
-
-def _remove_all(places: Sequence[Path]) -> None:
-    for place in places:
-        switching.remove(place)
-
-
-def _no_backend(name: str) -> str:
-    return f'no backend found with name "{name}"' if name else "backend name is empty"
+def _rewrite_metadata(directory: Path, metadata: Metadata, place: Path) -> None:
+    replace_metadata(directory, metadata, scratch=switching.scratch_of(place))
+    switching.settle_names(directory)
 
 
 def _unusable(error: OSError, path: Path) -> CannotInstall:

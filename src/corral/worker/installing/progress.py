@@ -14,7 +14,7 @@ from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import end_tasks, start_task
 from corral.wire import go_json, subjects
-from corral.wire.backends import InstallBytes, InstallProgress, Phase, size_text
+from corral.wire.backends import InstallBytes, InstallProgress, InstallRequest, Phase, UpgradeRequest, size_text
 
 log = logging.getLogger(__name__)
 
@@ -69,33 +69,25 @@ class Onward:
         return replace(counted, share=self._percentage)
 
 
-class ProgressPublisher(Protocol):
+class Publisher(Protocol):
+    """The part of the bus that reports need."""
+
     async def publish(self, subject: str, data: bytes) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedOperation:
-    """The operation that progress is reported for."""
-
-    node_id: NodeId
-    op_id: str
-    """Empty: nobody follows the progress."""
-    backend: str
-
-
 class InstallReports:
-    def __init__(self, bus: ProgressPublisher, clock: Clock) -> None:
+    def __init__(self, bus: Publisher, clock: Clock) -> None:
         self._bus = bus
         self._clock = clock
 
     @asynccontextmanager
-    async def of(self, operation: ReportedOperation) -> AsyncIterator[Report]:
+    async def of(self, node_id: NodeId, request: InstallRequest | UpgradeRequest) -> AsyncIterator[Report]:
         """Yield a report function for one operation; send what is pending before returning."""
-        if not operation.op_id:
-            yield _unheard
+        if not request.op_id:
+            yield lambda _: None  # nobody follows the progress
             return
-        reporter = _Reporter(self._bus, self._clock, operation)
-        task = start_task(reporter.run(), name=f"progress of {operation.op_id}")
+        reporter = _Reporter(self._bus, self._clock, node_id, request)
+        task = start_task(reporter.run(), name=f"progress of {request.op_id}")
         try:
             yield reporter.report
         finally:
@@ -104,17 +96,14 @@ class InstallReports:
             await end_tasks(task)
 
 
-def _unheard(_: InstallStep) -> None:
-    """Discard progress that nobody follows."""
-
-
 class _Reporter:
     """Keeps the newest step until it may be sent."""
 
-    def __init__(self, bus: ProgressPublisher, clock: Clock, operation: ReportedOperation) -> None:
+    def __init__(self, bus: Publisher, clock: Clock, node_id: NodeId, request: InstallRequest | UpgradeRequest) -> None:
         self._bus = bus
         self._clock = clock
-        self._operation = operation
+        self._node_id = node_id
+        self._request = request
         self._loop = asyncio.get_running_loop()
         self._pending: InstallStep | None = None
         self._rung = asyncio.Event()
@@ -137,30 +126,26 @@ class _Reporter:
         """Send the pending step after the one that is being sent."""
         async with self._sending:
             step, self._pending = self._pending, None
-            if step is not None:
-                await self._send(step)
+            if step is None:
+                return
+            self._sent += 1
+            op_id = self._request.op_id
+            event = InstallProgress(
+                op_id=op_id,
+                node_id=self._node_id,
+                backend=self._request.backend,
+                file_name=step.what,
+                current=size_text(step.done),
+                total=size_text(step.total),
+                percentage=step.percentage,
+                phase=step.phase,
+                corral=InstallBytes(sequence=self._sent, current=step.done, total=step.total, attempt=self._attempt),
+            )
+            try:
+                await self._bus.publish(subjects.install_progress(self._node_id, op_id), go_json.encode(event))
+            except (CorralError, ValueError) as error:
+                log.debug("progress not told: %s", error, extra={"event": "install.progress_lost"})
 
     def _take(self, step: InstallStep) -> None:
         self._pending = self._onward.after(step)
         self._rung.set()
-
-    async def _send(self, step: InstallStep) -> None:
-        operation = self._operation
-        self._sent += 1
-        event = InstallProgress(
-            op_id=operation.op_id,
-            node_id=operation.node_id,
-            backend=operation.backend,
-            file_name=step.what,
-            current=size_text(step.done),
-            total=size_text(step.total),
-            percentage=step.percentage,
-            phase=step.phase,
-            corral=InstallBytes(sequence=self._sent, current=step.done, total=step.total, attempt=self._attempt),
-        )
-        try:
-            await self._bus.publish(
-                subjects.install_progress(operation.node_id, operation.op_id), go_json.encode(event)
-            )
-        except (CorralError, ValueError) as error:
-            log.debug("progress not told: %s", error, extra={"event": "install.progress_lost"})

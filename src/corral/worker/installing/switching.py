@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -130,19 +129,14 @@ def repair(folder: Path) -> list[str]:
         if path.name.endswith(BACKUP):
             _restore(path.with_name(path.name.removesuffix(BACKUP)))
         discard_if_possible(path)
-    own = list(_own_leftovers(folder))
+    # Unfinished versions, and previous versions of backends that do not exist any more.
+    own = _listed(folder / OWN / _SCRATCH)
+    for path in _listed(folder / OWN / _PREVIOUS):
+        if path.name.endswith(UNFINISHED) or not _exists(folder / path.name):
+            own.append(path)
     for path in own:
         discard_if_possible(path)
     return [path.name for path in left + own]
-
-
-def _own_leftovers(folder: Path) -> Iterator[Path]:
-    """Yield unfinished versions, and previous versions of backends that do not exist any more."""
-    for path in _listed(folder / OWN / _SCRATCH):
-        yield path
-    for path in _listed(folder / OWN / _PREVIOUS):
-        if path.name.endswith(UNFINISHED) or not _exists(folder / path.name):
-            yield path
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -213,11 +207,8 @@ def _sync(path: Path, flags: int) -> None:
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in {
-            errno.ELOOP,
-            errno.EACCES,
-        }:  # links are part of their directory; unreadable files are skipped
-            return
+        if error.errno in {errno.ELOOP, errno.EACCES}:
+            return  # links are part of their directory; unreadable files are skipped
         raise
     try:
         os.fsync(descriptor)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import msgspec
 
@@ -13,20 +12,17 @@ from corral.wire.backends import InstalledBackend, InventoryReport, fingerprint
 from corral.wire.keys import hash_secret
 from corral.wire.registration import Feature
 from corral.wire.replicas import ReplicaExited
+from corral.worker.installing.progress import Publisher
 from corral.worker.membership.registration import Presence
 from corral.worker.processes.process import Ending, Launch
 
 log = logging.getLogger(__name__)
 
 
-class ExitPublisher(Protocol):
-    async def publish(self, subject: str, data: bytes) -> None: ...
-
-
 class ExitReports:
-    """Publishes one message for each."""
+    """Publishes one message for each process that ended by itself."""
 
-    def __init__(self, bus: ExitPublisher, presence: Presence) -> None:
+    def __init__(self, bus: Publisher, presence: Presence) -> None:
         self._bus = bus
         self._presence = presence
 
@@ -48,25 +44,21 @@ class ExitReports:
             log.info("an exit was not reported: %s", error, extra={"event": "backend.exit_unsaid"})
 
 
-class InventoryPublisher(Protocol):
-    async def publish(self, subject: str, data: bytes) -> None: ...
-
-
 class InventoryReports:
     def __init__(
-        self, listing: Callable[[], Awaitable[list[InstalledBackend]]], bus: InventoryPublisher, presence: Presence
+        self, listing: Callable[[], Awaitable[list[InstalledBackend]]], bus: Publisher, presence: Presence
     ) -> None:
         self._listing = listing
         self._bus = bus
         self._presence = presence
-        self._told: tuple[str, str] | None = None
-        """To whom it was said, and what."""
+        self._reported: tuple[str, str] | None = None
+        """The node id and the fingerprint of the last report."""
         self.fingerprint = ""
         """Fingerprint of the last inventory; empty while nothing is known or the disk cannot be read."""
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """The disk shall be looked at."""
+        """Have the disk looked at soon."""
         self._rung.set()
 
     def tell(self) -> str:
@@ -85,7 +77,7 @@ class InventoryReports:
                 log.exception("the inventory was not looked at", extra={"event": "inventory.failed"})
 
     async def look(self) -> None:
-        """See what is on the disk, and say so if it is something else than was said last."""
+        """List the backends on the disk, and report them if they are others than in the last report."""
         try:
             backends = await self._listing()
         except (CorralError, OSError) as error:
@@ -96,7 +88,7 @@ class InventoryReports:
         member = self._presence.member
         if member is None or Feature.INVENTORY not in member.features:
             return
-        if self._told == (member.node_id, self.fingerprint):
+        if self._reported == (member.node_id, self.fingerprint):
             return
         try:
             report = go_json.encode(InventoryReport(backends=backends))
@@ -104,4 +96,4 @@ class InventoryReports:
         except CorralError as error:
             log.debug("the inventory was not told: %s", error, extra={"event": "inventory.unsaid"})
             return
-        self._told = (member.node_id, self.fingerprint)
+        self._reported = (member.node_id, self.fingerprint)

@@ -2,24 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Final, Self
-
-from msgspec import UNSET
 
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed, Conflict, CorralError, InvalidInput
 from corral.base.processes import Child, ChildCommand, ChildProcess, describe_exit, start_process, until_ready
 from corral.base.tasks import end_tasks, first_done, start_task
 from corral.rpc.adapter_link import AdapterLink
-from corral.wire.adapter import AdapterModel, AdapterReplica
-from corral.wire.backends import CorralInstall, InstallRequest
+from corral.wire.adapter import AdapterReplica
 from corral.worker.config import AdapterConfig
 from corral.worker.membership.addresses import HostPort
 from corral.worker.processes.ports import Ports
-from corral.worker.processes.process import Launch
-from corral.worker.processes.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +37,7 @@ class Adapters:
         self._clock = clock
         self._config = config
         self._wanted: dict[str, AdapterReplica] = {}
-        self._told: dict[str, AdapterReplica] = {}
+        self._served: dict[str, AdapterReplica] = {}
         """What the adapter of this moment serves."""
         self._known: set[str] = set()
         """Keys of replicas that had a URL before: they get it again as soon as an adapter runs."""
@@ -66,20 +62,25 @@ class Adapters:
         ChildFailed, or whatever kept the adapter from it, when it is not: then nothing is left of a replica that had
         no URL before.
         """
-        is_new = replica.key not in self._wanted
-        self._wanted[replica.key] = replica
+        key = replica.key
+        is_new = key not in self._wanted
+        self._wanted[key] = replica
         self._ring()
-        if self._told.get(replica.key) == replica:
+        if self._served.get(key) == replica:
             return
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(outcome)
         try:
-            await self._until_served(replica.key)
+            await _within(outcome, self._config.url_within, "did not take the replica")
         except CorralError:
-            if is_new and replica.key not in self._known:
-                self.forget(replica.key)
+            if is_new and key not in self._known:
+                self.forget(key)
             raise
+        finally:
+            self._waiting.get(key, set()).discard(outcome)
 
     def forget(self, key: str) -> None:
-        """The process of this key is gone. Forgetting the unknown is nothing."""
+        """The process of this key is gone. Unknown keys are ignored."""
         if self._wanted.pop(key, None) is None:
             return
         self._known.discard(key)
@@ -91,18 +92,6 @@ class Adapters:
         return self._port if key in self._known else None
 
     # Waiting callers.
-
-    async def _until_served(self, key: str) -> None:
-        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, set()).add(outcome)
-        seconds = self._config.url_within.total_seconds()
-        try:
-            async with asyncio.timeout(seconds):
-                await outcome
-        except TimeoutError as error:
-            raise ChildFailed(f"the adapter did not take the replica within {seconds:g} s", child=_NAME) from error
-        finally:
-            self._waiting.get(key, set()).discard(outcome)
 
     def _settle(self, key: str, error: CorralError | None) -> None:
         for outcome in self._waiting.pop(key, set()):
@@ -147,8 +136,7 @@ class Adapters:
             await self._clock.sleep(self._config.backoff.delay(failures).total_seconds())
 
     async def _live(self) -> None:
-        """Run one adapter process until it is not needed. Raise what kept it from starting, or ChildFailed when it
-        died."""
+        """Run one adapter process until it is not needed. Raises what kept it from starting, or made it die."""
         async with AsyncExitStack() as stack:
             try:
                 process, link = await self._start(stack)
@@ -159,7 +147,7 @@ class Adapters:
                 if await first_done(process.wait(), self._obey(link), self._until_idle()) == 0:
                     raise ChildFailed(f"the adapter ended ({describe_exit(process.returncode or 0)})", child=_NAME)
             finally:
-                self._told.clear()
+                self._served.clear()
             await process.stop(self._config.stop_grace)
             log.info("adapter stopped: nobody needs it", extra={"event": "adapter.stopped"})
 
@@ -183,8 +171,8 @@ class Adapters:
         )
         process = await stack.enter_async_context(start_process(adapter.command()))
         await until_ready(adapter, process)
-        told = {"event": "adapter.ready", "port": place.port, "pid": process.pid, "replicas": len(self._wanted)}
-        log.info("adapter ready", extra=told)
+        facts = {"port": place.port, "pid": process.pid, "replicas": len(self._wanted)}
+        log.info("adapter ready", extra={"event": "adapter.ready", **facts})
         return process, link
 
     async def _until_idle(self) -> None:
@@ -198,32 +186,23 @@ class Adapters:
         """Keep what the adapter serves the same as what is wanted."""
         while True:
             self._rung.clear()
-            for key in self._told.keys() - self._wanted.keys():
-                await self._ordered(link.forget(key))
-                del self._told[key]
-            for replica in [one for key, one in self._wanted.items() if self._told.get(key) != one]:
-                await self._tell(link, replica)
+            for key in self._served.keys() - self._wanted.keys():
+                await _within(link.forget(key), self._config.obey_within, "did not obey")
+                del self._served[key]
+            for key, replica in list(self._wanted.items()):
+                if self._served.get(key) == replica:
+                    continue
+                try:
+                    await _within(link.serve(replica), self._config.obey_within, "did not obey")
+                except InvalidInput as error:  # of this replica alone: the others must not suffer for it
+                    self._settle(key, error)
+                    self.forget(key)
+                    continue
+                self._served[key] = replica
+                if self._wanted.get(key) is replica:
+                    self._known.add(key)
+                    self._settle(key, None)
             await self._rung.wait()
-
-    async def _tell(self, link: AdapterLink, replica: AdapterReplica) -> None:
-        try:
-            await self._ordered(link.serve(replica))
-        except InvalidInput as error:  # of this replica alone: the others must not suffer for it
-            self._settle(replica.key, error)
-            self.forget(replica.key)
-            return
-        self._told[replica.key] = replica
-        if self._wanted.get(replica.key) is replica:
-            self._known.add(replica.key)
-            self._settle(replica.key, None)
-
-    async def _ordered(self, order: Coroutine[None, None, None]) -> None:
-        seconds = self._config.obey_within.total_seconds()
-        try:
-            async with asyncio.timeout(seconds):
-                await order
-        except TimeoutError as error:
-            raise ChildFailed(f"the adapter did not obey within {seconds:g} s", child=_NAME) from error
 
     # The port.
 
@@ -241,32 +220,10 @@ class Adapters:
             self._port = None
 
 
-class ReplicaUrls:
-    """Has the adapter translate for processes that cannot do it themselves."""
-
-    def __init__(self, supervisor: Supervisor, adapters: Adapters) -> None:
-        self._supervisor = supervisor
-        self._adapters = adapters
-        supervisor.on_end(lambda launch: adapters.forget(launch.http_key))
-
-    def port_of(self, launch: Launch) -> int | None:
-        """Return the port of the process's own HTTP server, or None."""
-        return self._adapters.port_of(launch.http_key) if launch.http_port is None else launch.http_port
-
-    async def give_or_undo(self, launch: Launch, request: InstallRequest) -> None:
-        """Give the URL, and stop the process on failure: the frontend would not know it, and nobody would stop it."""
-        try:
-            await self.give(launch, request)
-        except CorralError:
-            await self._supervisor.end(launch)
-            raise
-
-    async def give(self, launch: Launch, request: InstallRequest) -> None:
-        """Return the URL. An engine without its own port is registered with the adapter, or updated there."""
-        model = request.corral.model if isinstance(request.corral, CorralInstall) else UNSET
-        if launch.http_port is not None or not isinstance(model, AdapterModel):
-            return
-        if not self._supervisor.runs(launch):
-            raise Conflict(f"backend {launch.key} ended before it had a URL")
-        replica = AdapterReplica(key=launch.http_key, address=launch.address, token=launch.token, model=model)
-        await self._adapters.serve(replica)
+async def _within(work: Awaitable[None], limit: timedelta, failure: str) -> None:
+    seconds = limit.total_seconds()
+    try:
+        async with asyncio.timeout(seconds):
+            await work
+    except TimeoutError as error:
+        raise ChildFailed(f"the adapter {failure} within {seconds:g} s", child=_NAME) from error

@@ -5,7 +5,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -18,7 +18,7 @@ from corral.base.clock import Clock
 from corral.base.tasks import first_done
 from corral.wire.go_json import format_time
 from corral.worker.files.keys import decoded
-from corral.worker.files.refusals import FileRefused, bad_request
+from corral.worker.files.refusals import FileRefused, bad_request, check_method
 
 MOST_LINES: Final = 1000
 """Lines kept for one process key: as many as LocalAI's worker keeps."""
@@ -95,21 +95,14 @@ class LineWriter:
         self._log.add(self._stream, text)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class Watch:
     """Lines of one model as they come. A reader that is too slow misses some."""
 
-    def __init__(self, name: str, before: list[Line]) -> None:
-        self.before = before
-        """What was there when the watch began."""
-        self._name = name
-        self._new: asyncio.Queue[Line] = asyncio.Queue(MOST_WAITING)
-
-    async def next(self) -> Line:
-        return await self._new.get()
-
-    def hear(self, key: str, line: Line) -> None:
-        if _is_meant(key, self._name) and not self._new.full():
-            self._new.put_nowait(line)
+    name: str
+    before: list[Line]
+    """What was there when the watch began."""
+    new: "asyncio.Queue[Line]" = field(default_factory=lambda: asyncio.Queue(MOST_WAITING))
 
 
 class BackendLogs:
@@ -133,8 +126,8 @@ class BackendLogs:
 
     def lines(self, name: str) -> list[Line]:
         """Return the lines of one process key, or of all replicas of a model in the order of time."""
-        found = (log.lines for key, log in self._logs.items() if _is_meant(key, name))
-        return sorted((line for lines in found for line in lines), key=lambda line: line.at)
+        lines = (line for key, log in self._logs.items() if _is_meant(key, name) for line in log.lines)
+        return sorted(lines, key=lambda line: line.at)
 
     @contextmanager
     def watch(self, name: str) -> Iterator[Watch]:
@@ -148,7 +141,8 @@ class BackendLogs:
 
     def _tell(self, key: str, line: Line) -> None:
         for watch in self._watches:
-            watch.hear(key, line)
+            if _is_meant(key, watch.name) and not watch.new.full():
+                watch.new.put_nowait(line)
 
 
 def _is_meant(key: str, name: str) -> bool:
@@ -190,17 +184,19 @@ class LogRoutes:
         return {LOGS: self._models, f"{LOGS}/": self._lines}
 
     async def _models(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
-        _only_get(request)
+        check_method(request.method, "GET")
         return _json(self._logs.models())
 
     async def _lines(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
-        _only_get(request)
+        check_method(request.method, "GET")
         if rest.endswith(_LIVE):
             return await self._live(request, _model(rest.removesuffix(_LIVE)))
         return _json([_described(line) for line in self._logs.lines(_model(rest))])
 
     async def _live(self, request: web.BaseRequest, model: str) -> web.StreamResponse:
-        if not _is_own_page(request):
+        # Programs may open a WebSocket, and pages of this host: browsers send the page's origin.
+        origin = request.headers.get("Origin", "")
+        if origin and urlsplit(origin).netloc.lower() != request.headers.get("Host", "").lower():
             raise FileRefused(403, "Forbidden")
         socket = web.WebSocketResponse(
             autoping=False, compress=False, max_msg_size=_MOST_RECEIVED, timeout=_CLOSE_SECONDS
@@ -218,7 +214,10 @@ class LogRoutes:
         loop = asyncio.get_running_loop()
         next_ping = loop.time() + self._times.ping
         while True:
-            line = await _next_line(watch, until=next_ping)
+            line = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(next_ping):
+                    line = await watch.new.get()
             if line is not None:
                 await self._send(socket.send_str(_text({"type": "line", "line": _described(line)})))
             if loop.time() >= next_ping:
@@ -244,20 +243,6 @@ class LogRoutes:
                 return
 
 
-async def _next_line(watch: Watch, *, until: float) -> Line | None:
-    """Return the next line, or None when the time is over."""
-    try:
-        async with asyncio.timeout_at(until):
-            return await watch.next()
-    except TimeoutError:
-        return None
-
-
-def _only_get(request: web.BaseRequest) -> None:
-    if request.method != "GET":
-        raise FileRefused(405, "method not allowed")
-
-
 def _model(text: str) -> str:
     """Frontends encode it twice, since names may hold slashes; who encodes it once is understood, too."""
     if not text:
@@ -266,12 +251,6 @@ def _model(text: str) -> str:
         return decoded(text)
     except FileRefused:
         return text
-
-
-def _is_own_page(request: web.BaseRequest) -> bool:
-    """Whether a WebSocket may be opened: by programs, and by pages of this host. Browsers send the page's origin."""
-    origin = request.headers.get("Origin", "")
-    return not origin or urlsplit(origin).netloc.lower() == request.headers.get("Host", "").lower()
 
 
 def _described(line: Line) -> dict[str, str]:

@@ -97,15 +97,15 @@ class Launch:
         return words
 
     def variables(self) -> dict[str, str]:
-        found = {name: value for name, value in self.environment.items() if name != TOKEN_VARIABLE}
-        found[MARK_VARIABLE] = self.mark
+        variables = {name: value for name, value in self.environment.items() if name != TOKEN_VARIABLE}
+        variables[MARK_VARIABLE] = self.mark
         if self.token:
-            found[TOKEN_VARIABLE] = self.token
+            variables[TOKEN_VARIABLE] = self.token
         if self.http_port is not None:
-            found[KEY_VARIABLE] = self.http_key
+            variables[KEY_VARIABLE] = self.http_key
         if self.home.vulkan_drivers:
-            found |= dict.fromkeys(VULKAN_VARIABLES, ":".join(map(str, self.home.vulkan_drivers)))
-        return found
+            variables |= dict.fromkeys(VULKAN_VARIABLES, ":".join(map(str, self.home.vulkan_drivers)))
+        return variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +160,18 @@ class BackendProcess:
             self._force.set()
         self._stop.set()
 
-    async def run(self, started: "Callable[[BackendProcess], Awaitable[None]]") -> Ending:
-        """The whole life. Cancelling kills. `started` is called when there is a process with a number."""
+    async def run(self, started: Callable[[int], Awaitable[None]]) -> Ending:
+        """The whole life. Cancelling kills. `started` gets the number of the process as soon as there is one."""
+        command = ChildCommand(
+            argv=self.launch.argv(),
+            env=self.launch.variables(),
+            cwd=self.launch.home.directory,
+            output=Streams(stdout=self._stdout.feed, stderr=self._stderr.feed),
+        )
         try:
-            async with start_process(self._command()) as process:
+            async with start_process(command) as process:
                 self.pid = process.pid
-                await started(self)
+                await started(process.pid)
                 ending = await self._live(process)
         except ChildFailed as error:
             ending = Ending(reason=error.message, is_expected=False)
@@ -220,8 +226,8 @@ class BackendProcess:
             self.freed = await first_done(self._force.wait(), link.free(timeout=self._config.free_within)) == 1
         except CorralError as error:
             self.not_freed = error.message
-            told = {"event": "backend.not_freed", "key": str(self.launch.key)}
-            log.info("backend did not free its model: %s", error, extra=told)
+            facts = {"event": "backend.not_freed", "key": str(self.launch.key)}
+            log.info("backend did not free its model: %s", error, extra=facts)
         finally:
             await link.close()
 
@@ -252,14 +258,6 @@ class BackendProcess:
         self._stdout.end()
         self._stderr.end()
         return self._stderr.tail
-
-    def _command(self) -> ChildCommand:
-        return ChildCommand(
-            argv=self.launch.argv(),
-            env=self.launch.variables(),
-            cwd=self.launch.home.directory,
-            output=Streams(stdout=self._stdout.feed, stderr=self._stderr.feed),
-        )
 
 
 def _exit_of(process: ChildProcess) -> str:

@@ -61,7 +61,7 @@ class Remains:
         ended = 0
         for _ in range(_ROUNDS):
             # Those that it started may be starting others.
-            left = {*(one for one in descendants if _is_alive(one)), *self._family(record)}
+            left = {*filter(_is_alive, descendants), *self._family(record)}
             if not left:
                 break
             ended += len(left)
@@ -115,24 +115,20 @@ def descendants_of(pid: int) -> list[psutil.Process]:
         return []
 
 
+def _end(processes: Collection[psutil.Process]) -> None:
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.Error as error:
+            log.warning("cannot end a process of an earlier life: %s", error, extra={"event": "backend.not_reaped"})
+    psutil.wait_procs(processes, timeout=_KILL_SECONDS)
+
+
 def _is_alive(process: psutil.Process) -> bool:
     """Neither gone nor only waiting to be reaped, and still the one that was meant."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-
-
-def _end(processes: Collection[psutil.Process]) -> None:
-    for process in processes:
-        _kill(process)
-    psutil.wait_procs(processes, timeout=_KILL_SECONDS)
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return
-    except psutil.Error as error:
-        log.warning("cannot end a process of an earlier life: %s", error, extra={"event": "backend.not_reaped"})

@@ -7,12 +7,16 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, Protocol, Self
 
+from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import new_secret
-from corral.base.tasks import end_tasks, start_task
+from corral.base.tasks import end_tasks, first_done, start_task
+from corral.wire.backends import InstallRequest
 from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing.backend_directory import Home, identity_of
@@ -24,17 +28,6 @@ from corral.worker.processes.remains import Remains
 log = logging.getLogger(__name__)
 
 _SHOWN_TAIL: Final = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessOrder:
-    """A process that shall run."""
-
-    key: ProcessKey
-    backend: str
-    """The name it was asked for by."""
-    model_id: str
-    home: Home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +130,11 @@ class Supervisor:
         process = self._processes.get(key)
         if process is None or process.is_ending:
             return None
-        launch = process.launch
-        if backend != launch.backend and backend not in launch.home.names:
+        launch, home = process.launch, process.launch.home
+        if backend != launch.backend and backend not in home.names:
             return None
         await self._until_ready(process)
-        is_unchanged = await asyncio.to_thread(_is_unchanged, launch.home)
-        if not is_unchanged or not process.is_serving:
+        if await asyncio.to_thread(identity_of, home.directory) != home.identity or not process.is_serving:
             return None
         if not await self._surroundings.listens(launch.address):
             log.warning("%s closed its port; ending it", launch.key, extra={"event": "backend.deaf"})
@@ -150,17 +142,55 @@ class Supervisor:
             return None
         return launch
 
-    def begin(self, order: ProcessOrder) -> BackendProcess:
-        """Return the ordered process, started if needed; or one that must end first, which `until_serving` reports.
+    def begin(self, request: InstallRequest, home: Home) -> BackendProcess:
+        """Return the requested process, started if needed; or one that must end first, which `until_serving` reports.
 
-        Nothing is awaited, so that what the caller knows about the disk still holds.
+        Nothing is awaited, so that what the caller knows about the disk still holds, and no second start of the same
+        key can come between.
         """
-        process = self._processes.get(order.key)
-        if process is None:
-            return self._begin(order)
-        if not process.is_ending and not _serves(process.launch, order.home):
-            process.ask_to_stop(force=False)
+        key = request.process_key
+        if (process := self._processes.get(key)) is not None:
+            used = process.launch.home
+            is_same = used.executable == home.executable and used.identity == home.identity
+            if not process.is_ending and not is_same:
+                process.ask_to_stop(force=False)
+            return process
+        if self._is_closing:
+            raise Conflict("this worker is shutting down and starts nothing more")
+        launch = self._launch(request, home)
+        process = BackendProcess(
+            launch, connect=self._connect, log=self._logs.of(str(key)), config=self._surroundings.limits
+        )
+        self._processes[key] = process
+        self._lives[key] = start_task(self._live(process), name=f"backend {key}")
         return process
+
+    def _launch(self, request: InstallRequest, home: Home) -> Launch:
+        """What to start, with all ports that the backend wants, or none of them when one is missing."""
+        key = request.process_key
+        with ExitStack() as undo:
+
+            def take_port(owner: str) -> int:
+                port = self._ports.take(owner)
+                undo.callback(self._ports.release, port)
+                return port
+
+            launch = Launch(
+                key=key,
+                backend=request.backend,
+                home=home,
+                model_id=request.model_id,
+                bind_host=self._surroundings.bind_host,
+                port=take_port(str(key)),
+                http_port=take_port(f"{key} HTTP") if home.manifest.has_openai_port else None,
+                front_port=take_port(f"{key} front") if home.manifest.has_front else None,
+                token=self._surroundings.token(),
+                http_key=new_secret(),
+                mark=secrets.token_hex(8),
+                environment=self._surroundings.environment,
+            )
+            undo.pop_all()
+        return launch
 
     async def until_serving(self, process: BackendProcess) -> Launch | None:
         """Wait until the process is ready; None when it had to end first, and is gone now. Concurrent callers share the
@@ -176,10 +206,10 @@ class Supervisor:
         await self._until_ready(process)
         return process.launch
 
-    async def ensure(self, order: ProcessOrder) -> Launch:
-        """Begin and wait: return a ready process as ordered."""
+    async def ensure(self, request: InstallRequest, home: Home) -> Launch:
+        """Begin and wait: return a ready process as requested."""
         while True:
-            if (launch := await self.until_serving(self.begin(order))) is not None:
+            if (launch := await self.until_serving(self.begin(request, home))) is not None:
                 return launch
 
     def ask_to_stop(self, keys: Iterable[ProcessKey], *, force: bool) -> list[BackendProcess]:
@@ -220,63 +250,31 @@ class Supervisor:
     def _is_current(self, process: BackendProcess) -> bool:
         return self._processes.get(process.launch.key) is process
 
-    def _begin(self, order: ProcessOrder) -> BackendProcess:
-        """Nothing is awaited here, so no second start of the same key can come between."""
-        if self._is_closing:
-            raise Conflict("this worker is shutting down and starts nothing more")
-        launch = self._launch(order)
-        log_of_key = self._logs.of(str(order.key))
-        process = BackendProcess(launch, connect=self._connect, log=log_of_key, config=self._surroundings.limits)
-        self._processes[order.key] = process
-        self._lives[order.key] = start_task(self._live(process), name=f"backend {order.key}")
-        return process
-
-    def _launch(self, order: ProcessOrder) -> Launch:
-        port, http_port, front_port = self._take_ports(order)
-        return Launch(
-            key=order.key,
-            backend=order.backend,
-            home=order.home,
-            model_id=order.model_id,
-            bind_host=self._surroundings.bind_host,
-            port=port,
-            http_port=http_port,
-            front_port=front_port,
-            token=self._surroundings.token(),
-            http_key=new_secret(),
-            mark=secrets.token_hex(8),
-            environment=self._surroundings.environment,
-        )
-
-    def _take_ports(self, order: ProcessOrder) -> tuple[int, int | None, int | None]:
-        """For gRPC, for HTTP, and for requests that need care: all that the backend wants, or none."""
-        wanted = (True, order.home.has_openai_port, order.home.has_front)
-        owners = (str(order.key), f"{order.key} HTTP", f"{order.key} front")
-        taken: list[int | None] = []
-        try:
-            for owner, is_wanted in zip(owners, wanted, strict=True):
-                taken.append(self._ports.take(owner) if is_wanted else None)
-        except BaseException:
-            for port in taken:
-                if port is not None:
-                    self._ports.release(port)
-            raise
-        port, http_port, front_port = taken
-        assert port is not None  # noqa: S101 - it is always wanted
-        return port, http_port, front_port
-
     async def _live(self, process: BackendProcess) -> None:
         launch = process.launch
-        told = {"key": str(launch.key), "backend": launch.home.name, "port": launch.port}
-        log.info("starting backend", extra={"event": "backend.starting", **told})
+        key, mark = str(launch.key), launch.mark
+        facts = {"key": key, "backend": launch.home.name, "port": launch.port}
+        log.info("starting backend", extra={"event": "backend.starting", **facts})
+
+        async def remember(pid: int) -> None:
+            await asyncio.to_thread(self._remains.remember, pid, mark=mark, key=key)
+
         try:
-            ending = await process.run(self._remember)
-            _tell(ending, told)
-            if ending.was_ready and not ending.is_expected:
-                await self._exits.tell(launch, ending)
-            await self._end_remains(process, told)
+            ending = await process.run(remember)
+            if ending.is_expected:
+                log.info("%s", ending.reason, extra={"event": "backend.stopped", **facts})
+            else:
+                errors = list(ending.tail[-_SHOWN_TAIL:])
+                log.warning("%s", ending.reason, extra={"event": "backend.died", **facts, "errors": errors})
+                if ending.was_ready:
+                    await self._exits.tell(launch, ending)
+            # Before its key and ports are free again: nothing of it serves or writes any more.
+            end = self._remains.end
+            if left := await asyncio.to_thread(end, process.pid, mark=mark, descendants=process.descendants):
+                facts_left = {"event": "backend.remains_ended", "processes": left, **facts}
+                log.warning("ended what a backend left running", extra=facts_left)
         except Exception:
-            log.exception("backend failed", extra={"event": "backend.failed", **told})
+            log.exception("backend failed", extra={"event": "backend.failed", **facts})
         finally:
             del self._processes[launch.key], self._lives[launch.key]
             for port in (launch.port, launch.http_port, launch.front_port):
@@ -285,31 +283,47 @@ class Supervisor:
             for follower in self._followers:
                 follower(launch)
 
-    async def _end_remains(self, process: BackendProcess, told: Mapping[str, object]) -> None:
-        """Before its key and ports are free again: nothing of it serves or writes any more."""
-        mark, descendants = process.launch.mark, process.descendants
-        left = await asyncio.to_thread(self._remains.end, process.pid, mark=mark, descendants=descendants)
-        if left:
-            ended = {"processes": left, **told}
-            log.warning("ended what a backend left running", extra={"event": "backend.remains_ended", **ended})
 
-    async def _remember(self, process: BackendProcess) -> None:
-        launch = process.launch
-        await asyncio.to_thread(self._remains.remember, process.pid, mark=launch.mark, key=str(launch.key))
+class UnusedProcesses:
+    """Stops processes that nobody needs: started by an administrator's install, because LocalAI's protocol wants an
+    address in the answer, and not used by any model since."""
 
+    def __init__(self, end: Callable[[Launch], Awaitable[None]], *, clock: Clock, after: timedelta) -> None:
+        """`end` must be idempotent; an `after` of zero keeps all processes running."""
+        self._end = end
+        self._clock = clock
+        self._after = after.total_seconds()
+        self._due: dict[str, tuple[float, Launch]] = {}
+        self._used: set[str] = set()
+        self._rung = asyncio.Event()
 
-def _serves(launch: Launch, home: Home) -> bool:
-    """Is this process the backend as it is on disk now?"""
-    return launch.home.executable == home.executable and launch.home.identity == home.identity
+    def asked_for(self, launch: Launch, *, by_model: bool) -> None:
+        """A process was requested. From a model's first request on it is in use."""
+        if by_model:
+            self._used.add(launch.mark)
+            self._due.pop(launch.mark, None)
+        elif launch.mark not in self._used and self._after:
+            self._due[launch.mark] = (self._clock.monotonic() + self._after, launch)
+            self._rung.set()
 
+    def forget(self, launch: Launch) -> None:
+        """Stop tracking a process that is gone."""
+        self._used.discard(launch.mark)
+        self._due.pop(launch.mark, None)
 
-def _is_unchanged(home: Home) -> bool:
-    return identity_of(home.directory) == home.identity
+    async def run(self) -> None:
+        """Until cancelled. Waits for nothing while there is nothing to end."""
+        while True:
+            self._rung.clear()
+            if not self._due:
+                await self._rung.wait()
+                continue
+            seconds = min(due for due, _ in self._due.values()) - self._clock.monotonic()
+            if await first_done(self._rung.wait(), self._clock.sleep(seconds)) == 1:
+                await self.sweep()
 
-
-def _tell(ending: Ending, told: Mapping[str, object]) -> None:
-    if ending.is_expected:
-        log.info("%s", ending.reason, extra={"event": "backend.stopped", **told})
-        return
-    tail = list(ending.tail[-_SHOWN_TAIL:])
-    log.warning("%s", ending.reason, extra={"event": "backend.died", **told, "errors": tail})
+    async def sweep(self) -> None:
+        """End those whose time is over."""
+        while overdue := [launch for due, launch in self._due.values() if due <= self._clock.monotonic()]:
+            del self._due[overdue[0].mark]
+            await self._end(overdue[0])

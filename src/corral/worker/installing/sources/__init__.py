@@ -1,1 +1,0 @@
-"""The sources of backends; see `orders.InstallSource`."""
