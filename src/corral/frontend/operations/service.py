@@ -23,7 +23,7 @@ from corral.frontend.operations.store.operations import Generations, OperationSt
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.record.store import Events
-from corral.frontend.store.failures import ConstraintViolated
+from corral.frontend.store.db import ConstraintViolated
 from corral.frontend.store.leases import Leader
 
 _TRIES: Final = 5

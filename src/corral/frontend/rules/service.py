@@ -29,7 +29,7 @@ from corral.frontend.rules.decide import (
 )
 from corral.frontend.rules.enforcer import Prune, RuleEnforcer, RulePlace, RulePlaces, ask_of, missing, pruning_asks
 from corral.frontend.rules.store import FleetRuleStore
-from corral.frontend.store.failures import ConstraintViolated
+from corral.frontend.store.db import ConstraintViolated
 
 
 class RuleDemands(Conflict):

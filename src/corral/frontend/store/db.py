@@ -1,27 +1,47 @@
-"""The database: short transactions on SQLite or PostgreSQL, and the one place where their errors are translated."""
+"""The database: short transactions on SQLite or PostgreSQL, and what the drivers raise in our words.
 
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+Nothing outside this package sees an error of a driver or of SQLAlchemy. What may pass by itself (locked, full, gone,
+starting, too slow) becomes DatabaseUnavailable; a broken constraint becomes ConstraintViolated; a mistake in a
+statement stays what it is and crashes, as programming errors do.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
+from asyncpg.exceptions import ClientConfigurationError
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as NoFreeConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from corral.base.errors import DatabaseUnavailable
+from corral.base.errors import CorralError, DatabaseUnavailable, InvalidInput
 from corral.frontend.store.engines import (
     DEFAULT_TIMEOUTS,
     Engines,
     Timeouts,
+    held_lock,
     postgres_engines,
+    prepare_file,
     shown_url,
     sqlite_engines,
     sqlite_path,
 )
-from corral.frontend.store.failures import translated
-from corral.frontend.store.sqlite import held_lock, prepare_file
+
+_OUR_MISTAKES: Final = ("22", "42")
+"""Classes of SQLSTATE: bad data, bad statement or missing table."""
+_PERMISSION_DENIED: Final = "42501"
+"""In a class of our mistakes, but for the administrator of the database to mend."""
 
 IdT = TypeVar("IdT", contravariant=True)
+
+
+class ConstraintViolated(CorralError):
+    """A row with these values is already there."""
+
+    code = "constraint_violated"
 
 
 class ForgetStep(Protocol[IdT]):
@@ -57,7 +77,8 @@ class Database:
                     resources.enter_context(held_lock(path))
             database = cls(where, engines, resources.pop_all(), is_ours_alone=path is not None and lock)
         try:
-            await database._try_once()
+            async with database.begin() as connection:
+                await connection.execute(text("SELECT 1"))
         except BaseException:
             await database.close()
             raise
@@ -85,49 +106,36 @@ class Database:
         finally:
             self._resources.close()
 
-    @asynccontextmanager
-    async def begin(self) -> AsyncIterator[AsyncConnection]:
+    def begin(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A short transaction that writes: committed at the end, rolled back on any error."""
-        async with self._transaction(self._engines.writer) as connection:
-            yield connection
+        return self._transaction(self._engines.writer)
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
+    def read(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """One consistent snapshot; it cannot write."""
-        async with self._noting_answers(), self._transaction(self._engines.reader) as connection:
-            yield connection
+        return self._noting_answers(self._engines.reader)
 
-    @asynccontextmanager
-    async def look(self) -> AsyncIterator[AsyncConnection]:
+    def look(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """For exactly one statement that reads: it costs no transaction. Use `read` for several that must agree."""
-        async with self._noting_answers(), self._transaction(self._engines.single_read) as connection:
-            yield connection
+        return self._noting_answers(self._engines.single_read)
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    def write(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """For exactly one statement that writes: it is committed by itself. Use `begin` for several."""
-        async with self._transaction(self._engines.single_write) as connection:
-            yield connection
+        return self._transaction(self._engines.single_write)
 
-    @asynccontextmanager
-    async def begin_patiently(self) -> AsyncIterator[AsyncConnection]:
+    def begin_patiently(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction without a time limit on its statements: for migrations only."""
-        async with self._transaction(self._engines.patient) as connection:
-            yield connection
+        return self._transaction(self._engines.patient)
 
     async def check(self) -> None:
         """Is it there? DatabaseUnavailable when it is not."""
         async with self.look() as connection:
             await connection.execute(text("SELECT 1"))
 
-    async def _try_once(self) -> None:
-        async with self.begin() as connection:
-            await connection.execute(text("SELECT 1"))
-
     @asynccontextmanager
-    async def _noting_answers(self) -> AsyncIterator[None]:
+    async def _noting_answers(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         try:
-            yield
+            async with self._transaction(engine) as connection:
+                yield connection
         except DatabaseUnavailable:
             self.is_answering = False
             raise
@@ -137,6 +145,55 @@ class Database:
     async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         if self._closed:
             raise DatabaseUnavailable("the database is closed")
-        with translated():
+        with _translated_errors():
             async with engine.begin() as connection:
                 yield connection
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    try:
+        yield
+    except IntegrityError as error:
+        raise ConstraintViolated(_reason(_driver_error(error))) from error
+    except DBAPIError as error:
+        cause = _driver_error(error)
+        if isinstance(cause, ClientConfigurationError):
+            raise InvalidInput("database", f"the PostgreSQL URL cannot be used: {_reason(cause)}") from error
+        if _is_our_mistake(cause):
+            raise
+        raise _unavailable(_reason(cause)) from error
+    except NoFreeConnection as error:
+        raise _unavailable("all connections to it are busy") from error
+    except OSError as error:
+        # Connecting, and the driver's own time limit: SQLAlchemy lets these pass as they are.
+        raise _unavailable(_reason(error)) from error
+
+
+def _unavailable(reason: str) -> DatabaseUnavailable:
+    return DatabaseUnavailable(f"the database did not answer: {reason}", reason=reason)
+
+
+def _driver_error(error: DBAPIError) -> BaseException:
+    """What the driver raised, under the layers that SQLAlchemy put over it."""
+    original = getattr(error.orig, "orig", None)
+    return original if isinstance(original, BaseException) else error.orig or error
+
+
+def _is_our_mistake(error: BaseException) -> bool:
+    if isinstance(error, sqlite3.Error):
+        # The primary code without its details; errors that the driver itself makes up have none.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF
+        return code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE)
+    if isinstance(error, ValueError):
+        return True  # asyncpg could not encode an argument
+    state = getattr(error, "sqlstate", None) or ""
+    return state[:2] in _OUR_MISTAKES and state != _PERMISSION_DENIED
+
+
+def _reason(error: BaseException) -> str:
+    """The first line: the others may quote rows."""
+    lines = str(error).strip().splitlines()
+    if lines:
+        return lines[0]
+    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__

@@ -1,11 +1,18 @@
-"""Statements in which SQLite and PostgreSQL differ, and statements about many rows at once."""
+"""What is done differently on SQLite and on PostgreSQL: column types, and statements about many rows at once.
+
+Column types are total: whatever a worker reports can be stored. One node's odd value must never fail the transaction
+that carries the heartbeats of a hundred others.
+"""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
+    TIMESTAMP,
     BigInteger,
     Column,
     ColumnElement,
@@ -13,6 +20,7 @@ from sqlalchemy import (
     FromClause,
     Table,
     Text,
+    TypeDecorator,
     and_,
     any_,
     bindparam,
@@ -26,14 +34,91 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import TypeEngine
 
-from corral.frontend.store.columns import UtcTime, Whole
+POSTGRES: Final = "postgresql"
+_NAME: Final = "given"
+_DOCUMENT: Final = "given_rows"
+_MIGRATION_LOCK: Final = 0x436F7272616C  # "Corral": the same number in every frontend, and hardly in another program
+_FLEET_RULES_LOCK: Final = _MIGRATION_LOCK + 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LARGEST: Final = 2**63 - 1
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
-_MIGRATION_LOCK = 0x436F7272616C  # "Corral": the same number in every frontend, and hardly in another program
-_FLEET_RULES_LOCK = _MIGRATION_LOCK + 1
+
+class UtcTime(TypeDecorator[datetime]):
+    """A moment with its microseconds. SQLite has no such type, so there it is a number that sorts exactly."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == POSTGRES:
+            return dialect.type_descriptor(TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(BigInteger())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | int | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a time without a time zone cannot be stored")
+        return value if dialect.name == POSTGRES else (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if isinstance(value, datetime):
+            return value.astimezone(UTC)
+        return _EPOCH + timedelta(microseconds=value)
+
+
+class Whole(TypeDecorator[int]):
+    """A whole number; what does not fit into 64 bits becomes the nearest that does."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: int | None, dialect: Dialect) -> int | None:
+        return None if value is None else _within(value)
+
+
+class DurationColumn(TypeDecorator[timedelta]):
+    """A length of time in whole microseconds."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> int | None:
+        return None if value is None else microseconds(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> timedelta | None:
+        return None if value is None else timedelta(microseconds=value)
+
+
+class Words(TypeDecorator[str]):
+    """Text in the order of its code points. NUL and lone surrogates, which no text column holds, become U+FFFD."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        # Not `type_descriptor`: the driver's own kind of string would be created as VARCHAR.
+        return Text(collation="C") if dialect.name == POSTGRES else Text()
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else _UNSTORABLE.sub("\ufffd", value)
+
+
+def microseconds(duration: timedelta) -> int:
+    """For durations inside JSON."""
+    return _within(duration // _MICROSECOND)
+
+
+def _within(value: int) -> int:
+    return max(-_LARGEST, min(value, _LARGEST))
 
 
 def is_postgres(connection: AsyncConnection) -> bool:
-    return connection.dialect.name == "postgresql"
+    return connection.dialect.name == POSTGRES
 
 
 def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
@@ -43,7 +128,7 @@ def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert 
 
 def upsert_into(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
     """As `insert_into`, for statements that are made once and kept."""
-    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    return postgresql.insert(table) if dialect == POSTGRES else sqlite.insert(table)
 
 
 def among(connection: AsyncConnection, column: ColumnElement[str], values: Sequence[str]) -> ColumnElement[bool]:
@@ -66,11 +151,6 @@ async def wait_for_fleet_rules_lock(connection: AsyncConnection) -> None:
         await connection.execute(select(func.pg_advisory_xact_lock(_FLEET_RULES_LOCK)))
 
 
-POSTGRES: Final = "postgresql"
-_NAME: Final = "given"
-_DOCUMENT: Final = "given_rows"
-
-
 class RowSet:
     """The rows that a statement is about, as values of these columns.
 
@@ -82,7 +162,17 @@ class RowSet:
 
     def table(self, dialect: str) -> FromClause:
         """Something to select from or to join with; a new one each time. Its JSON is text: see `value`."""
-        return self._arrays() if dialect == POSTGRES else self._document()
+        types = {name: _plain(one.type) for name, one in self._columns.items()}
+        if dialect == POSTGRES:
+            arrays = (bindparam(_parameter(name), type_=postgresql.ARRAY(type)) for name, type in types.items())
+            columns = (column(name, type) for name, type in types.items())
+            return func.unnest(*arrays).table_valued(*columns, name=_NAME).render_derived()
+        rows = func.json_each(bindparam(_DOCUMENT, type_=Text)).table_valued("value")
+        values = (
+            func.json_extract(rows.c.value, f"$[{number}]", type_=type).label(name)
+            for number, (name, type) in enumerate(types.items())
+        )
+        return select(*values).subquery(_NAME)
 
     def value(self, table: FromClause, name: str, dialect: str) -> ColumnElement[Any]:
         """What a column of ours is set to."""
@@ -92,24 +182,14 @@ class RowSet:
     def parameters(self, connection: AsyncConnection, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
         """The rows themselves, to execute the statement with."""
         dialect = connection.dialect
-        columns = {name: _stored(one, rows, dialect) for name, one in self._columns.items()}
+        columns: dict[str, list[object]] = {}
+        for name, own in self._columns.items():
+            values = [row[name] for row in rows]
+            convert = own.type.dialect_impl(dialect).bind_processor(dialect)
+            columns[name] = values if convert is None else [convert(value) for value in values]
         if dialect.name == POSTGRES:
             return {_parameter(name): values for name, values in columns.items()}
         return {_DOCUMENT: json.dumps(list(zip(*columns.values(), strict=True)), allow_nan=False)}
-
-    def _arrays(self) -> FromClause:
-        types = {name: _plain(one.type) for name, one in self._columns.items()}
-        arrays = (bindparam(_parameter(name), type_=postgresql.ARRAY(type)) for name, type in types.items())
-        columns = (column(name, type) for name, type in types.items())
-        return func.unnest(*arrays).table_valued(*columns, name=_NAME).render_derived()
-
-    def _document(self) -> FromClause:
-        rows = func.json_each(bindparam(_DOCUMENT, type_=Text)).table_valued("value")
-        values = (
-            func.json_extract(rows.c.value, f"$[{number}]", type_=_plain(one.type)).label(name)
-            for number, (name, one) in enumerate(self._columns.items())
-        )
-        return select(*values).subquery(_NAME)
 
 
 def same(table: Table, given: FromClause, *names: str) -> ColumnElement[bool]:
@@ -126,10 +206,3 @@ def _plain(own: TypeEngine[Any]) -> TypeEngine[Any]:
     if isinstance(own, UtcTime):
         return own
     return BigInteger() if isinstance(own, Whole) else Text()
-
-
-def _stored(column: Column[Any], rows: Sequence[Mapping[str, object]], dialect: Dialect) -> list[object]:
-    """The values of one column as the driver takes them."""
-    values = [row[column.name] for row in rows]
-    process = column.type.dialect_impl(dialect).bind_processor(dialect)
-    return values if process is None else [process(value) for value in values]

@@ -3,20 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Final
 
-from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, update
+from sqlalchemy import and_, delete, or_, update
 
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId, LeaseToken, new_lease_token
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import intents, leases, load_jobs
-
-
-def guard(name: str, token: LeaseToken) -> ColumnElement[bool]:
-    """For the WHERE of a write: true while this token holds the lease, which nobody can take before the commit."""
-    return exists(select(1).where(leases.c.name == name, leases.c.token == token).with_for_update(read=True))
 
 
 async def free_all(database: Database, *, at: datetime) -> None:
@@ -37,7 +31,7 @@ class Leases:
         self._db = database
 
     async def claim(self, name: str, token: LeaseToken, *, holder: str, now: datetime, until: datetime) -> bool:
-        """Take a lease that is free or expired. Claiming again with one's own token is harmless."""
+        """Take a lease that is free or expired, or hold one's own for longer."""
         claim = {"token": token, "holder": holder, "claimed_at": now, "until": until}
         free = or_(leases.c.until <= now, leases.c.token == token)
         async with self._db.write() as connection:
@@ -47,21 +41,11 @@ class Leases:
             )
         return result.rowcount == 1
 
-    async def extend(self, name: str, token: LeaseToken, *, now: datetime, until: datetime) -> bool:
-        """Hold it longer. False: it expired or was taken, so what was being done must not be applied."""
-        mine = and_(leases.c.name == name, leases.c.token == token, leases.c.until > now)
-        async with self._db.write() as connection:
-            result = await connection.execute(update(leases).where(mine).values(until=until))
-        return result.rowcount == 1
-
     async def release(self, name: str, token: LeaseToken) -> bool:
         """Give it back. False: it was no longer ours."""
         async with self._db.write() as connection:
             result = await connection.execute(delete(leases).where(leases.c.name == name, leases.c.token == token))
         return result.rowcount == 1
-
-
-_NONE: Final = timedelta()
 
 
 class Leader:
@@ -75,7 +59,7 @@ class Leader:
         self._held_until: dict[str, float] = {}
         """On the monotonic clock: a lease is not ours for longer because the other clock was set back."""
 
-    async def holds(self, name: str, *, lasts: timedelta, left: timedelta = _NONE) -> bool:
+    async def holds(self, name: str, *, lasts: timedelta, left: timedelta = timedelta()) -> bool:
         """Claim the lease, or hold it longer. One that lasts for `left` anyway, if given, is not written again."""
         now, passed = self._clock.now(), self._clock.monotonic()
         if left and passed + left.total_seconds() <= self._held_until.get(name, passed):

@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import JSON, Column, Index, LargeBinary, MetaData, Table, text
 
-from corral.frontend.store.columns import DurationColumn, UtcTime, Whole, Words
+from corral.frontend.store.dialect import DurationColumn, UtcTime, Whole, Words
 
 metadata: Final = MetaData(
     naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"},
@@ -111,7 +111,7 @@ api_keys: Final = Table(
     Column("created_by", Words, nullable=False),
     Column("expires_at", UtcTime),
     Column("node_id", Words),
-    # Owner: Keys.revoke, Keys.revoke_named, and Nodes.remove for the keys of the node. Set once.
+    # Owner: Keys.revoke, and Nodes.remove for the keys of the node. Set once.
     Column("revoked_at", UtcTime),
     Index("ix_api_keys_hash", "hash", unique=True),
     Index(None, "name"),

@@ -52,14 +52,14 @@ class SecretsKey:
     @classmethod
     def load_or_create(cls, path: Path) -> Self:
         """The key in the file. Of several processes that find none, one makes it and all get the same."""
-        found = read_private(path)
-        if found is None:
+        content = read_private(path)
+        if content is None:
             _create(path, cls.generate().to_text())
-            found = read_private(path)
-        if found is None:
+            content = read_private(path)
+        if content is None:
             raise PathNotUsable(f"{path} went away while it was being created")
         try:
-            return cls.from_text(found.decode("ascii", errors="replace"))
+            return cls.from_text(content.decode("ascii", errors="replace"))
         except InvalidInput as error:
             raise PathNotUsable(f"{path} does not hold a secrets key: {error.problem}") from None
 
@@ -77,8 +77,6 @@ def _create(path: Path, text: str) -> None:
     finally:
         os.unlink(draft)
 
-
-__all__ = ["Cipher", "SealedSecret", "Secrets", "SecretsKey", "discard", "node_secret_name", "store_sealed"]
 
 _CHECK_NAME: Final = "check"
 _CHECK_VALUE: Final = "this key fits"
@@ -101,11 +99,9 @@ class SealedSecret:
 
 async def store_sealed(connection: AsyncConnection, secret: SealedSecret) -> None:
     """Write a sealed secret in the caller's transaction, over an older one if need be."""
-    row = insert_into(connection, secrets).values(
-        name=secret.name, sealed=secret.sealed, created_at=secret.at, updated_at=secret.at
-    )
     newer = {"sealed": secret.sealed, "updated_at": secret.at}
-    await connection.execute(row.on_conflict_do_update(index_elements=[secrets.c.name], set_=newer))
+    insert = insert_into(connection, secrets).values(name=secret.name, created_at=secret.at, **newer)
+    await connection.execute(insert.on_conflict_do_update(index_elements=[secrets.c.name], set_=newer))
 
 
 async def discard(connection: AsyncConnection, name: str) -> bool:
@@ -113,17 +109,26 @@ async def discard(connection: AsyncConnection, name: str) -> bool:
     return (await connection.execute(delete(secrets).where(secrets.c.name == name))).rowcount == 1
 
 
-class Cipher:
-    """Seals and opens single values."""
-
-    def __init__(self, key: SecretsKey) -> None:
+class Secrets:
+    def __init__(self, database: Database, key: SecretsKey) -> None:
+        self._db = database
         self._cipher = AESGCM(key.raw)
 
-    def seal(self, name: str, value: str) -> bytes:
+    @classmethod
+    async def open(cls, database: Database, key: SecretsKey, *, at: datetime) -> Self:
+        """Open with a key that fits; SecretsKeyMismatch for any other. The first key that comes is the one."""
+        opened = cls(database, key)
+        await opened.put_if_absent(_CHECK_NAME, _CHECK_VALUE, at=at)
+        return opened
+
+    def seal(self, name: str, value: str, *, at: datetime) -> SealedSecret:
+        """Make a secret that another module stores in its own transaction."""
         nonce = os.urandom(_NONCE_BYTES)
-        return _VERSION + nonce + self._cipher.encrypt(nonce, value.encode(), name.encode())
+        sealed = _VERSION + nonce + self._cipher.encrypt(nonce, value.encode(), name.encode())
+        return SealedSecret(name=name, sealed=sealed, at=at)
 
     def unseal(self, name: str, sealed: bytes) -> str:
+        """Open what another module stored."""
         nonce, ciphertext = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
         try:
             return self._cipher.decrypt(nonce, ciphertext, name.encode()).decode()
@@ -134,49 +139,23 @@ class Cipher:
                 secret=name,
             ) from error
 
-
-class Secrets:
-    def __init__(self, database: Database, cipher: Cipher) -> None:
-        self._db = database
-        self._cipher = cipher
-
-    @classmethod
-    async def open(cls, database: Database, key: SecretsKey, *, at: datetime) -> Self:
-        """Open with a key that fits; SecretsKeyMismatch for any other. The first key that comes is the one."""
-        opened = cls(database, Cipher(key))
-        await opened.put_if_absent(_CHECK_NAME, _CHECK_VALUE, at=at)
-        return opened
-
-    def seal(self, name: str, value: str, *, at: datetime) -> SealedSecret:
-        """Make a secret that another module stores in its own transaction."""
-        return SealedSecret(name=name, sealed=self._cipher.seal(name, value), at=at)
-
-    def unseal(self, name: str, sealed: bytes) -> str:
-        """Open what another module stored."""
-        return self._cipher.unseal(name, sealed)
-
     async def get(self, name: str) -> str | None:
         async with self._db.look() as connection:
             sealed = (await connection.execute(_sealed(name))).scalar_one_or_none()
-        return None if sealed is None else self._cipher.unseal(name, sealed)
+        return None if sealed is None else self.unseal(name, sealed)
 
     async def put_if_absent(self, name: str, value: str, *, at: datetime) -> str:
         """Store unless there is one; returns the one that is stored now, ours or somebody else's."""
-        row = {"name": name, "sealed": self._cipher.seal(name, value), "created_at": at, "updated_at": at}
+        row = {"name": name, "sealed": self.seal(name, value, at=at).sealed, "created_at": at, "updated_at": at}
         async with self._db.begin() as connection:
             await connection.execute(insert_into(connection, secrets).values(row).on_conflict_do_nothing())
             sealed = (await connection.execute(_sealed(name))).scalar_one()
-        return self._cipher.unseal(name, sealed)
+        return self.unseal(name, sealed)
 
     async def replace(self, name: str, value: str, *, at: datetime) -> None:
         """Store, whether or not there is an older one."""
         async with self._db.begin() as connection:
             await store_sealed(connection, self.seal(name, value, at=at))
-
-    async def delete(self, name: str) -> bool:
-        """False: there was none of this name."""
-        async with self._db.begin() as connection:
-            return await discard(connection, name)
 
 
 async def was_sealed(database: Database) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from corral.frontend.store.secrets import discard
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend
 
 SECRET = "k" * 43
@@ -81,7 +82,8 @@ async def test_a_secret_that_nobody_knows_admits_nobody(frontend: Frontend) -> N
 async def test_a_lost_secret_is_sealed_again_at_the_next_registration(frontend: Frontend) -> None:
     node_id = await joined(frontend)
     secrets = frontend.secrets
-    assert await secrets.delete(f"node/{node_id}")
+    async with frontend.control.context.foundation.database.begin() as connection:
+        assert await discard(connection, f"node/{node_id}")
     await joined(frontend)
     assert await secrets.get(f"node/{node_id}") == SECRET
 

@@ -10,8 +10,7 @@ from sqlalchemy import Insert, func, insert, select, text
 from sqlalchemy.exc import DBAPIError, StatementError
 
 from corral.base.errors import DatabaseUnavailable
-from corral.frontend.store.db import Database
-from corral.frontend.store.failures import ConstraintViolated
+from corral.frontend.store.db import ConstraintViolated, Database
 from corral.frontend.store.schema import leases, marks
 from tests.kit.samples import after
 from tests.kit.waiting import WAIT_TIMEOUT

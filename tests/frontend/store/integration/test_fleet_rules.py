@@ -16,8 +16,7 @@ from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.rules.decide import FleetRule, revision_of
 from corral.frontend.rules.store import FleetRuleStore
-from corral.frontend.store.db import Database
-from corral.frontend.store.failures import ConstraintViolated
+from corral.frontend.store.db import ConstraintViolated, Database
 from tests.kit.samples import after, an_event
 
 MINE = LeaseToken("mine")

@@ -9,8 +9,7 @@ from corral.base.ids import KeyId, NodeId
 from corral.frontend.access.store import Keys
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
-from corral.frontend.store.db import Database
-from corral.frontend.store.failures import ConstraintViolated
+from corral.frontend.store.db import ConstraintViolated, Database
 from corral.frontend.store.schema import api_keys
 from corral.wire.keys import Scope
 from tests.kit.samples import a_key, after, an_event

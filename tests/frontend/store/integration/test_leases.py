@@ -1,10 +1,10 @@
-"""Leases on both databases: one holder at a time, and a guard for what the holder writes."""
+"""Leases on both databases: one holder at a time, and only the holder writes."""
 
 import asyncio
 from collections import Counter
 from dataclasses import replace
 
-from sqlalchemy import select, update
+import pytest
 
 from corral.base.ids import LeaseToken
 from corral.frontend.backends.decide.backend import with_alias_kept
@@ -14,8 +14,7 @@ from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.store.db import Database
-from corral.frontend.store.leases import Leases, free_all, guard
-from corral.frontend.store.schema import hearing
+from corral.frontend.store.leases import Leases, free_all
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.samples import a_load_job, after, an_operation
 
@@ -35,9 +34,9 @@ async def test_an_expired_lease_may_be_taken_and_its_old_holder_is_out(leases: L
     await claim(leases, A)
 
     assert await claim(leases, B, now=10, until=20)
-    assert not await leases.extend("work", A, now=after(11), until=after(30))
+    assert not await claim(leases, A, now=11, until=30)
     assert not await leases.release("work", A)
-    assert await leases.extend("work", B, now=after(11), until=after(30))
+    assert await claim(leases, B, now=11, until=30)
 
 
 async def test_claiming_again_with_the_same_token_is_harmless(leases: Leases) -> None:
@@ -49,16 +48,17 @@ async def test_claiming_again_with_the_same_token_is_harmless(leases: Leases) ->
 
 async def test_an_extended_lease_lasts_longer(leases: Leases) -> None:
     await claim(leases, A)
-    assert await leases.extend("work", A, now=after(9), until=after(30))
+    assert await claim(leases, A, now=9, until=30)
 
     assert not await claim(leases, B, now=29)
     assert await claim(leases, B, now=30, until=40)
 
 
-async def test_an_expired_lease_cannot_be_extended(leases: Leases) -> None:
+async def test_an_expired_lease_that_nobody_took_can_be_held_on(leases: Leases) -> None:
     await claim(leases, A)
 
-    assert not await leases.extend("work", A, now=after(10), until=after(30))
+    assert await claim(leases, A, now=10, until=30)
+    assert not await claim(leases, B, now=29)
 
 
 async def test_a_released_lease_is_free_at_once(leases: Leases) -> None:
@@ -94,42 +94,35 @@ async def test_racing_for_one_expired_lease_has_one_winner(leases: Leases) -> No
     assert won.count(True) == 1
 
 
-async def write_guarded(database: Database, token: LeaseToken) -> bool:
-    async with database.begin() as connection:
-        result = await connection.execute(
-            update(hearing).where(hearing.c.id == 1, guard("work", token)).values(until=after(99))
-        )
-    return result.rowcount == 1
+@pytest.fixture
+async def intents(database: Database) -> Intents:
+    """The intents of one operation on one node."""
+    operation, wishes = an_operation("op1", "w1")
+    await OperationStore(database, with_alias_kept).start(operation, wishes, events=[])
+    return Intents(database, write_reports)
 
 
-async def test_a_guarded_write_applies_only_while_the_token_holds(database: Database, leases: Leases) -> None:
-    async with database.begin() as connection:
-        await connection.execute(hearing.insert().values(id=1, since=after(0), until=after(0)))
-    await claim(leases, A)
-    assert not await write_guarded(database, B)
-    assert await write_guarded(database, A)
+async def test_a_guarded_write_applies_only_while_the_token_holds(intents: Intents) -> None:
+    (intent,) = await intents.claim(A, now=after(1), until=after(7), limit=1)
+    change = IntentChange(intent=intent, keeps_lease=True, is_corral=True)
+    assert await intents.store(B, [change]) == [False]
+    assert await intents.store(A, [change]) == [True]
 
-    await claim(leases, B, now=10, until=20)
-    assert not await write_guarded(database, A)
+    assert await intents.claim(B, now=after(7), until=after(9), limit=1)
+    assert await intents.store(A, [change]) == [False]
 
 
-async def test_a_lease_cannot_be_taken_between_a_guarded_write_and_its_commit(
-    database: Database, leases: Leases
-) -> None:
-    await claim(leases, A)
-    taken: list[bool] = []
+async def test_a_lease_that_is_taken_while_its_holder_writes_is_written_by_one_of_them(intents: Intents) -> None:
+    (intent,) = await intents.claim(A, now=after(1), until=after(7), limit=1)
+    written = IntentChange(intent=replace(intent, attempts=5), keeps_lease=True, is_corral=True)
 
-    async def take_over() -> None:
-        taken.append(await claim(leases, B, now=10, until=20))
+    (stored,), taken = await asyncio.gather(
+        intents.store(A, [written]), intents.claim(B, now=after(7), until=after(9), limit=1)
+    )
 
-    async with asyncio.TaskGroup() as group, database.begin() as connection:
-        assert (await connection.execute(select(guard("work", A)))).scalar_one()
-        group.create_task(take_over())
-        for _ in range(20):
-            assert (await connection.execute(select(guard("work", A)))).scalar_one()
-        assert taken == []
-
-    assert taken == [True]
+    (seen,) = taken
+    assert stored is (seen.attempts == 5), "whoever took the lease has what its last holder wrote"
+    assert await intents.store(A, [written]) == [False]
 
 
 async def test_whoever_is_alone_frees_all_that_the_dead_held(database: Database, leases: Leases) -> None:

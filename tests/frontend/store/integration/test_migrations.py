@@ -23,8 +23,8 @@ from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.store import Events
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore, insert_replica
-from corral.frontend.store.columns import UtcTime
 from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import UtcTime
 from corral.frontend.store.engines import Timeouts
 from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.migrations.versions import r0003_operations

@@ -27,8 +27,7 @@ from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
-from corral.frontend.store.db import Database
-from corral.frontend.store.failures import ConstraintViolated
+from corral.frontend.store.db import ConstraintViolated, Database
 from tests.kit.samples import a_node, after, an_event, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")

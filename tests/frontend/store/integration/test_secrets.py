@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 from corral.base.errors import SecretsKeyMismatch
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import secrets as secrets_table
-from corral.frontend.store.secrets import Secrets, SecretsKey
+from corral.frontend.store.secrets import Secrets, SecretsKey, discard
 from tests.kit.samples import after
 
 
@@ -42,11 +42,12 @@ async def test_a_secret_can_be_replaced_whether_or_not_there_was_one(secrets: Se
     assert await secrets.get("token") == "new"
 
 
-async def test_a_secret_can_be_deleted_once(secrets: Secrets) -> None:
+async def test_a_secret_can_be_deleted_once(database: Database, secrets: Secrets) -> None:
     await secrets.put_if_absent("token", "value", at=after(0))
 
-    assert await secrets.delete("token")
-    assert not await secrets.delete("token")
+    async with database.begin() as connection:
+        assert await discard(connection, "token")
+        assert not await discard(connection, "token")
     assert await secrets.get("token") is None
 
 

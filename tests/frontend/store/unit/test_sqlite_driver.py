@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.frontend.store import sqlite as sqlite_driver
-from corral.frontend.store.sqlite import SqliteConnection
+from corral.frontend.store import engines as sqlite_driver
+from corral.frontend.store.engines import SqliteConnection
 from tests.kit.leaks import open_descriptors
 
 

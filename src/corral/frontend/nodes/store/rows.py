@@ -13,7 +13,7 @@ from sqlalchemy import JSON, ColumnElement, RowMapping, Text, cast
 from corral.base.ids import NodeId
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
-from corral.frontend.store.columns import from_microseconds, microseconds
+from corral.frontend.store.dialect import microseconds
 from corral.frontend.store.schema import nodes
 from corral.wire.nodes import NodeLabels
 
@@ -186,7 +186,7 @@ def _capacity_from(row: RowMapping) -> Capacity:
 
 
 def _gaps_from(document: str) -> tuple[timedelta, ...]:
-    return tuple(from_microseconds(gap) for gap in _read(document))
+    return tuple(timedelta(microseconds=gap) for gap in _read(document))
 
 
 def _peer_document(peer: Peer | None) -> dict[str, object] | None:
