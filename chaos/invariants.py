@@ -48,7 +48,7 @@ def labels_are_kept(wanted: Mapping[NodeId, Mapping[str, str]], nodes: Mapping[N
 async def statuses_follow_from_facts(frontend: ClusterFrontend, seen: Mapping[NodeId, NodeDetail]) -> None:
     """What a frontend answers is the pure function of what is stored, by its own clock."""
     context = frontend.control.context
-    stored = {node.id: node for node in await Nodes(context.foundation.database).all()}
+    stored = {node.id: node for node in await Nodes(context.database).all()}
     assert stored.keys() == seen.keys(), f"{frontend.name} does not list what is stored"
     for node_id, node in stored.items():
         expected = status_of(

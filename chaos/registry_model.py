@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from corral.base.errors import Conflict, NotFound
 from corral.base.ids import Incarnation, NodeId, new_incarnation
-from corral.frontend.api.context import AdminContext
+from corral.frontend.api.route import AdminContext
 from corral.frontend.nodes.decide.node import BY_WORKER, Heartbeat, LivenessPolicy, Node, NodeStatus, Peer
 from corral.frontend.nodes.decide.registration import Registration
 from corral.frontend.nodes.store.nodes import Nodes

@@ -7,9 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bench.framework_apps.node import one_node
-from corral.frontend.api.answers import answer
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, RouteSpec, starlette_route
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer, starlette_route
 from corral.frontend.routes import ROUTES
 from corral.wire.nodes import NodeView
 

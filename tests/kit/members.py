@@ -143,16 +143,14 @@ class ClusterFrontend(FleetMember, AdminApi):
         return await self.control.context.record.events.after(0, limit=100_000)
 
     async def until_nats_is_back(self) -> None:
-        await within_timeout(
-            self.control.context.foundation.bus.wait_connected(), lambda: f"NATS to be back at {self.name}"
-        )
+        await within_timeout(self.control.context.bus.wait_connected(), lambda: f"NATS to be back at {self.name}")
 
     async def until_nats_is_lost(self) -> None:
         """It has noticed that NATS is gone."""
         await within_timeout(self._until_disconnected(), lambda: f"NATS to be missed at {self.name}")
 
     async def _until_disconnected(self) -> None:
-        bus = self.control.context.foundation.bus
+        bus = self.control.context.bus
         changed = asyncio.Event()
         forget = bus.on_connection(lambda _: changed.set())
         try:

@@ -19,7 +19,7 @@ from corral.processes.settings import UpSettings
 from corral.processes.settings_sources import resolve
 
 if TYPE_CHECKING:
-    from corral.frontend.access.credentials import Credentials
+    from corral.frontend.access.keys import Credentials
     from corral.frontend.config import ControlConfig
     from corral.processes.settings_sources import SettingSources
     from corral.processes.up import ReadyFleet

@@ -11,7 +11,6 @@ from corral.frontend.diagnosis.routes import metrics, vitals
 from corral.frontend.models import routes as models
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
-from corral.frontend.nodes.routes import logs as node_logs
 from corral.frontend.nodes.routes import native as nodes_native
 from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
@@ -25,7 +24,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *node_self.ROUTES,
     *nodes.ROUTES,
     *nodes_native.ROUTES,
-    *node_logs.ROUTES,
     *backends.ROUTES,
     *backend_lists.ROUTES,
     *operations.ROUTES,

@@ -18,12 +18,11 @@ from corral.base.tasks import run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
 from corral.bus.replies import FRONTEND_INBOX
-from corral.frontend.access.credentials import Credentials, FirstKeys
+from corral.frontend.access.keys import Credentials, FirstKeys
 from corral.frontend.access.room import AccessRoom
 from corral.frontend.access.store import Keys
-from corral.frontend.api.context import AdminContext
-from corral.frontend.api.server import AdminServer, bind, bind_socket
-from corral.frontend.app import build_app
+from corral.frontend.api.route import AdminContext
+from corral.frontend.app import AdminServer, bind, bind_socket, build_app
 from corral.frontend.backends.catalogue import GalleryCatalogue, Lookups, RegistryImages
 from corral.frontend.backends.decide.backend import with_alias_kept
 from corral.frontend.backends.operations import BackendKind
@@ -82,7 +81,7 @@ class Control:
         context = self.context
         for room in (context.record, context.operations, context.backends, context.serving):
             for subject, handler in room.subscriptions().items():
-                await context.foundation.bus.subscribe(subject, handler)
+                await context.bus.subscribe(subject, handler)
 
         def end_streams() -> None:
             context.stopping.set()
@@ -143,7 +142,10 @@ async def build_control(
     _plug_kinds(config, earlier, serving, lookups)
     context = AdminContext(
         config=config,
-        foundation=foundation,
+        database=database,
+        bus=bus,
+        clock=clock,
+        frontend_id=frontend_id,
         record=record,
         access=_build_access(config, foundation, record, serving, credentials),
         nodes=nodes,

@@ -2,19 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from hmac import compare_digest
-from typing import Protocol
 
 from corral.base.clock import Clock
 from corral.base.ids import KeyId, NodeId
-from corral.wire.keys import API_KEY_HEADERS, IMPLIED, ApiKey, Scope, bearer, hash_secret, same
-
-
-class KeyFinder(Protocol):
-    """Where keys are looked up."""
-
-    async def find_by_hash(self, hash: str) -> ApiKey | None: ...
+from corral.frontend.access.store import Keys
+from corral.wire.keys import API_KEY_HEADERS, IMPLIED, Scope, bearer, hash_secret, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +36,7 @@ class Authenticator:
 
     def __init__(
         self,
-        keys: KeyFinder,
+        keys: Keys,
         clock: Clock,
         *,
         registration_token: str,
@@ -66,7 +59,7 @@ class Authenticator:
         if any([same(presented, one) for one in self._admin_keys]):  # all of them, whichever it is
             return Principal(name="admin_keys", scopes=frozenset({Scope.ADMIN}))
         key = await self._keys.find_by_hash(hash_secret(presented))
-        if key is None or not key.is_valid(self._now()):
+        if key is None or not key.is_valid(self._clock.now()):
             return None
         return Principal(name=key.name, scopes=key.scopes, key_id=key.id)
 
@@ -79,17 +72,10 @@ class Authenticator:
         principal = await self.principal(presented)
         return JoinToken(trusted=False) if principal is not None and principal.may(Scope.NODE) else None
 
-    def _now(self) -> datetime:
-        return self._clock.now()
-
-
-def presented_key(headers: Mapping[str, str]) -> str | None:
-    """A key from `Authorization: Bearer`, or from a header of its own as some client libraries send it."""
-    return bearer(headers.get("authorization")) or next(filter(None, map(headers.get, API_KEY_HEADERS)), None)
-
 
 async def principal_of(headers: Mapping[str, str], authenticator: Authenticator) -> Principal | None:
-    presented = presented_key(headers)
+    """By a key in `Authorization: Bearer`, or in a header of its own as some client libraries send it."""
+    presented = bearer(headers.get("authorization")) or next(filter(None, map(headers.get, API_KEY_HEADERS)), None)
     return None if presented is None else await authenticator.principal(presented)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from corral.frontend.access.key_ring import KeyAudience, KeyRing
+from corral.frontend.access.keys import KeyAudience, KeyRing
 from corral.frontend.access.principals import Authenticator
 from corral.frontend.access.store import Keys
 from corral.frontend.record.room import Foundation, RecordRoom

@@ -1,16 +1,16 @@
 """API keys for administrators: `/api/v1/keys`."""
 
 from datetime import datetime, timedelta
+from functools import partial
 
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import KeyId
 from corral.base.words import parse_duration
-from corral.frontend.api.answers import answer, no_content
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, RouteSpec, read_body
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer, no_content, read_body
 from corral.wire.go_json import decode, format_time
 from corral.wire.keys import ApiKey, CreatedKey, CreateKey, KeyView, RevokedKey, Scope
 
@@ -24,13 +24,14 @@ async def list_keys(context: AdminContext, request: Request, caller: Caller) -> 
 
 
 async def create_key(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = decode(await read_body(request, context.max_body), CreateKey)
-    new = await context.access.key_ring.create(
-        _name(wanted.name), _scopes(wanted.scopes), by=caller.name, lifetime=_lifetime(wanted.expires_in)
-    )
-    view = key_view(new.record, context.clock.now())
-    fields = {name: getattr(view, name) for name in KeyView.__struct_fields__}
-    return answer(CreatedKey(**fields, key=new.key, unconfirmed_gateways=list(new.unconfirmed)), 201)
+    wish = decode(await read_body(request, context.config.max_body), CreateKey)
+    name = wish.name.strip()
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise InvalidInput("name", f"must have 1 to {_LONGEST_NAME} printable characters")
+    scopes, lifetime = _scopes(wish.scopes), _lifetime(wish.expires_in)
+    new = await context.access.key_ring.create(name, scopes, by=caller.name, lifetime=lifetime)
+    view = asdict(key_view(new.record, context.clock.now()))
+    return answer(CreatedKey(**view, key=new.key, unconfirmed_gateways=list(new.unconfirmed)), 201)
 
 
 async def revoke_key(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -55,13 +56,6 @@ def key_view(record: ApiKey, now: datetime) -> KeyView:
     )
 
 
-def _name(text: str) -> str:
-    name = text.strip()
-    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise InvalidInput("name", f"must have 1 to {_LONGEST_NAME} printable characters")
-    return name
-
-
 def _scopes(texts: list[str]) -> frozenset[Scope]:
     if not texts:
         raise InvalidInput("scopes", f"name at least one of {', '.join(Scope)}")
@@ -84,31 +78,30 @@ def _lifetime(text: str) -> timedelta | None:
     return lifetime
 
 
+_admin = partial(RouteSpec, access=Access.ADMIN)
+
 ROUTES = [
-    RouteSpec(
-        method="GET",
-        path="/api/v1/keys",
-        handler=list_keys,
-        access=Access.ADMIN,
+    _admin(
+        "GET",
+        "/api/v1/keys",
+        list_keys,
         summary="All keys, without their secret parts.",
         gives=list[KeyView],
         codes={200: "a list"},
     ),
-    RouteSpec(
-        method="POST",
-        path="/api/v1/keys",
-        handler=create_key,
-        access=Access.ADMIN,
+    _admin(
+        "POST",
+        "/api/v1/keys",
+        create_key,
         summary="Make a key; the answer shows it, once, when the gateways know it.",
         takes=CreateKey,
         gives=CreatedKey,
         codes={201: "made", 400: "a field makes no sense; the answer names it"},
     ),
-    RouteSpec(
-        method="DELETE",
-        path="/api/v1/keys/{id}",
-        handler=revoke_key,
-        access=Access.ADMIN,
+    _admin(
+        "DELETE",
+        "/api/v1/keys/{id}",
+        revoke_key,
         summary="Revoke a key; it stays on the list. Answers when the gateways refuse it.",
         gives=RevokedKey,
         codes={

@@ -61,7 +61,11 @@ class Keys:
 
     async def revoke(self, id: KeyId, *, at: datetime, events: Sequence[Event]) -> bool:
         """False: there is no such key, or it was revoked before; then no event is written either."""
-        return bool(await self._revoke_and_record(api_keys.c.id == id, at=at, events=events))
+        async with self._db.begin() as connection:
+            revoked = await _revoke(connection, api_keys.c.id == id, at)
+            if revoked:
+                await append(connection, events)
+        return bool(revoked)
 
     async def revoke_unless_last_admin(self, id: KeyId, *, at: datetime, events: Sequence[Event]) -> bool | None:
         """As `revoke`; None: it is the only key that lets anybody administer, and stays.
@@ -78,22 +82,10 @@ class Keys:
                 await append(connection, events)
         return bool(revoked)
 
-    async def revoke_named(self, name: str, *, at: datetime, events: Sequence[Event]) -> tuple[KeyId, ...]:
-        """Revoke every key of exactly this name; returns which. Without any, no event is written."""
-        return await self._revoke_and_record(api_keys.c.name == name, at=at, events=events)
-
     async def revoke_of_node(self, node_id: NodeId, *, at: datetime) -> tuple[KeyId, ...]:
         """Revoke every key that was issued to the node; returns which."""
-        return await self._revoke_and_record(api_keys.c.node_id == node_id, at=at, events=())
-
-    async def _revoke_and_record(
-        self, which: ColumnElement[bool], *, at: datetime, events: Sequence[Event]
-    ) -> tuple[KeyId, ...]:
-        async with self._db.begin() as connection:
-            revoked = await _revoke(connection, which, at)
-            if revoked:
-                await append(connection, events)
-        return revoked
+        async with self._db.write() as connection:
+            return await _revoke(connection, api_keys.c.node_id == node_id, at)
 
     async def _find(self, which: ColumnElement[bool]) -> ApiKey | None:
         async with self._db.look() as connection:

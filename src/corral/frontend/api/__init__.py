@@ -1,1 +1,1 @@
-"""What all routes share: the table of routes, bodies, answers, OpenAPI, pages, the server."""
+"""What all routes share: routes as data, their context, bodies and answers; and the pages that describe them."""

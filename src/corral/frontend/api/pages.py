@@ -1,15 +1,100 @@
-"""The few pages without a key: the way in, and a readable form of the OpenAPI description."""
+"""The pages without a key: the way in, and the OpenAPI description, made from the list of routes."""
 
-from functools import cache
+import re
+from collections.abc import Sequence
+from functools import cache, partial
 from importlib.resources import files
+from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from corral.frontend.api.answers import answer
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, RouteSpec
+from corral import __version__
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
 from corral.wire.refusals import NO_FRAMES
+
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_SECURITY: dict[Access, list[dict[str, list[str]]]] = {
+    Access.PUBLIC: [],
+    Access.METRICS: [{"key": []}],
+    Access.ADMIN: [{"key": []}],
+    Access.GATEWAY: [{"key": []}],
+    Access.WORKER: [{"node": []}],
+}
+
+
+def describe(routes: Sequence[RouteSpec]) -> dict[str, Any]:
+    types = [kind for route in routes for kind in (route.takes, route.gives) if kind is not None]
+    schemas, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}", schema_hook=_anything
+    )
+    schema_of = dict(zip(map(repr, types), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        path = _PARAMETER.sub(r"{\1}", route.path)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Corral", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "an API key"},
+                "node": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "the registration token, or a node's own secret",
+                },
+            },
+        },
+    }
+
+
+def _anything(kind: type) -> dict[str, Any]:
+    """Plain JSON of any form."""
+    if kind is object:
+        return {"description": "any JSON value"}
+    raise NotImplementedError(f"{kind} has no JSON form")
+
+
+def _operation(route: RouteSpec, schema_of: dict[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "security": _SECURITY[route.access],
+        "parameters": [
+            *(
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in _PARAMETER.findall(route.path)
+            ),
+            *(
+                {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+                for name, text in route.query.items()
+            ),
+        ],
+        "responses": {str(code): {"description": text} for code, text in all_codes(route).items()},
+    }
+    if route.gives is not None:
+        good = str(min(route.codes))
+        operation["responses"][good]["content"] = {"application/json": {"schema": schema_of[repr(route.gives)]}}
+    if route.takes is not None:
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema_of[repr(route.takes)]}}}
+    return operation
+
+
+def all_codes(route: RouteSpec) -> dict[int, str]:
+    """What the handler answers, and what stands before every handler."""
+    codes = dict(route.codes)
+    if route.access in (Access.ADMIN, Access.METRICS):
+        codes |= {401: "no key, or one that is unknown, expired or revoked", 403: "the key lacks the scope admin"}
+    if route.access is Access.GATEWAY:
+        codes |= {401: "no key, or one that is unknown, expired or revoked", 403: "the key lacks the scope gateway"}
+    if route.access is not Access.PUBLIC:
+        codes |= {503: "the database is away; try again"}
+    if route.takes is not None or (route.method in ("PUT", "PATCH") and route.path.endswith("/labels")):
+        codes |= {413: "the body is too large"}
+    return dict(sorted(codes.items()))
 
 
 async def openapi(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -34,29 +119,10 @@ def _text(name: str) -> str:
     return (files("corral.frontend.api") / "static" / name).read_text(encoding="utf-8")
 
 
+_public = partial(RouteSpec, "GET", access=Access.PUBLIC)
+
 ROUTES = [
-    RouteSpec(
-        method="GET",
-        path="/",
-        handler=home,
-        access=Access.PUBLIC,
-        summary="A page that says what this is and where to go.",
-        codes={200: "HTML"},
-    ),
-    RouteSpec(
-        method="GET",
-        path="/docs",
-        handler=reference,
-        access=Access.PUBLIC,
-        summary="The API in readable form.",
-        codes={200: "HTML"},
-    ),
-    RouteSpec(
-        method="GET",
-        path="/openapi.json",
-        handler=openapi,
-        access=Access.PUBLIC,
-        summary="The OpenAPI description.",
-        codes={200: "JSON"},
-    ),
+    _public("/", home, summary="A page that says what this is and where to go.", codes={200: "HTML"}),
+    _public("/docs", reference, summary="The API in readable form.", codes={200: "HTML"}),
+    _public("/openapi.json", openapi, summary="The OpenAPI description.", codes={200: "JSON"}),
 ]

@@ -1,29 +1,101 @@
-"""A route as data: who may call it, what it takes, what it answers. Handlers stay free of all that."""
+"""Routes as data: who may call one, what it takes, what it answers. And what all handlers share: their context, reading
+bodies, writing answers.
+"""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final, TypeVar
 
 import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
-from corral.frontend.access.principals import NodeClaim, principal_of
-from corral.frontend.api.answers import (
-    bearer_required,
-    compat_error,
-    key_lacks_scope,
-    key_required,
-    native_error,
-    page_error,
-)
-from corral.frontend.api.context import AdminContext, Caller
+from corral.base.ids import FrontendId
+from corral.bus.port import Bus
+from corral.frontend.access.principals import NodeClaim, Principal, principal_of
+from corral.frontend.access.room import AccessRoom
+from corral.frontend.backends.room import BackendsRoom
+from corral.frontend.config import ControlConfig
+from corral.frontend.diagnosis.readiness import ControlReadiness
+from corral.frontend.models.room import ModelsRoom
+from corral.frontend.nodes.room import NodesRoom
+from corral.frontend.operations.room import OperationsRoom
+from corral.frontend.record.room import RecordRoom
+from corral.frontend.rules.room import RulesRoom
+from corral.frontend.serving.room import ServingRoom
+from corral.frontend.store.db import Database
+from corral.wire.backends import read_galleries
+from corral.wire.go_json import decode
 from corral.wire.keys import Scope, bearer
+from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, node_refusal
 
 log = logging.getLogger(__name__)
+
+STATUS_OF_CODE: Final[Mapping[str, int]] = {
+    "invalid_input": 400,
+    "access_denied": 403,
+    "not_found": 404,
+    "node_gone": 404,
+    "conflict": 409,
+    "node_pending": 409,
+    "precondition_failed": 412,
+    "database_unavailable": 503,
+    "bus_unavailable": 503,
+    "no_responders": 503,
+    "bus_timeout": 504,
+    "galleries_unread": 503,
+}
+"""HTTP status by the `code` of an error; what is not listed is a 500."""
+MAX_LIMIT: Final = 1000
+"""The longest page of a list."""
+DEFAULT_LIMIT: Final = 100
+_EXPECTED: Final = frozenset({"invalid_input", "access_denied", "not_found", "conflict", "precondition_failed"})
+_RETRY_AFTER_SECONDS: Final = "2"
+
+_encoder: Final = msgspec.json.Encoder()
+BodyT = TypeVar("BodyT", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminContext:
+    """The rooms of the frontend, built in `processes/control.py`. Routes may use all of them."""
+
+    config: ControlConfig
+    database: Database
+    bus: Bus
+    clock: Clock
+    frontend_id: FrontendId
+    record: RecordRoom
+    access: AccessRoom
+    nodes: NodesRoom
+    operations: OperationsRoom
+    backends: BackendsRoom
+    models: ModelsRoom
+    serving: ServingRoom
+    rules: RulesRoom
+    readiness: ControlReadiness
+    stopping: asyncio.Event
+    """Set when the process is about to end, so that open event streams end first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who calls: an administrator, a worker, or anybody on public routes."""
+
+    principal: Principal | None = None
+    claim: NodeClaim | None = None
+
+    @property
+    def name(self) -> str:
+        return self.principal.name if self.principal is not None else "anonymous"
+
 
 RouteHandler = Callable[[AdminContext, Request, Caller], Awaitable[Response]]
 
@@ -54,9 +126,9 @@ class Dialect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSpec:
-    method: str
-    path: str
-    handler: RouteHandler
+    method: str = field(kw_only=False)
+    path: str = field(kw_only=False)
+    handler: RouteHandler = field(kw_only=False)
     access: Access
     summary: str
     codes: Mapping[int, str]
@@ -66,6 +138,19 @@ class RouteSpec:
     gives: object = None
     """The type of a good answer's body, for the OpenAPI page."""
     query: Mapping[str, str] = field(default_factory=dict)
+
+
+def answer(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_encoder.encode(body), status, headers=headers, media_type="application/json")
+
+
+def no_content() -> Response:
+    return Response(status_code=204)
+
+
+def node_error(status: int, message: str) -> Response:
+    """An error of LocalAI's node routes."""
+    return answer(node_refusal(status, message), status)
 
 
 class BodyTooLarge(InvalidInput):
@@ -88,50 +173,82 @@ async def read_body(request: Request, max_body: int, *, at_most: int | None = No
     return b"".join(chunks)
 
 
+async def read_compat(context: AdminContext, request: Request, struct: type[BodyT]) -> BodyT:
+    """The body of a route of LocalAI. The field that is wrong is named after the words that LocalAI begins with."""
+    try:
+        return decode(await read_body(request, context.config.max_body), struct)
+    except BodyTooLarge:
+        raise
+    except InvalidInput as error:
+        raise InvalidInput("", f"invalid request body: {error.message}") from error
+
+
+def checked_galleries(text: str, name: str) -> str:
+    """JSON text of galleries for one request, as it came. It is refused here rather than by every node."""
+    try:
+        read_galleries(text)
+    except InvalidInput as error:
+        raise InvalidInput(name, error.problem) from error
+    return text
+
+
+def read_limit(query: QueryParams, *, usual: int = DEFAULT_LIMIT, most: int = MAX_LIMIT) -> int:
+    """How long a page of a list is wanted."""
+    text = query.get("limit", str(usual))
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
+        raise InvalidInput("limit", f"must be a number from 1 to {most}, got {text[:20]!r}")
+    return int(text)
+
+
 def starlette_route(spec: RouteSpec, context: AdminContext) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             return await _serve(spec, context, request)
         except BodyTooLarge as error:
-            return _worded(spec, error, status=413)
+            return _error_answer(spec, error, 413)
         except ClientDisconnect:
             return Response(status_code=499)
         except CorralError as error:
             if not error.retryable and error.code not in _EXPECTED:
                 log.exception("request failed", extra={"event": "request.failed", "path": spec.path})
-            return _worded(spec, error)
+            return _error_answer(spec, error, STATUS_OF_CODE.get(error.code, 500))
 
     return Route(spec.path, endpoint, methods=[spec.method], name=f"{spec.method} {spec.path}")
-
-
-_EXPECTED = frozenset({"invalid_input", "access_denied", "not_found", "conflict", "precondition_failed"})
 
 
 async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Response:
     if any("\0" in value for value in request.path_params.values()):
         raise InvalidInput("", "the path has a NUL character, which no database keeps")
-    if spec.access is Access.PUBLIC or (spec.access is Access.METRICS and context.metrics_public):
+    if spec.access is Access.PUBLIC or (spec.access is Access.METRICS and context.config.metrics_public):
         return await spec.handler(context, request, Caller())
     if spec.access is Access.WORKER:
         presented = bearer(request.headers.get("authorization"))
         if presented is None:
-            return bearer_required()
+            return answer(BEARER_REQUIRED, 401)
         claim = NodeClaim(presented=presented, authenticator=context.access.authenticator)
         return await spec.handler(context, request, Caller(claim=claim))
     principal = await principal_of(request.headers, context.access.authenticator)
     if principal is None:
-        return key_required()
+        return answer(KEY_REQUIRED, 401, {"WWW-Authenticate": "Bearer"})
     needed = Scope.GATEWAY if spec.access is Access.GATEWAY else Scope.ADMIN
     if not principal.may(needed):
-        return key_lacks_scope(needed)
+        message = f"this key may not do that; it needs the scope {needed}"
+        return answer({"error": {"code": 403, "message": message, "type": "authorization_error"}}, 403)
     return await spec.handler(context, request, Caller(principal=principal))
 
 
-def _worded(spec: RouteSpec, error: CorralError, status: int | None = None) -> Response:
-    if spec.dialect is Dialect.NATIVE:
-        return native_error(error, status)
-    if spec.dialect is Dialect.LOCALAI_UI:
-        return page_error(error, status)
-    if spec.dialect is Dialect.LOCALAI_CLI:
-        return compat_error(error, status, type="")
-    return compat_error(error, status)
+def _error_answer(spec: RouteSpec, error: CorralError, status: int) -> Response:
+    """An error that the handler did not put into words, in the form of the route's dialect."""
+    body: object
+    match spec.dialect:
+        case Dialect.NATIVE:
+            # A code for machines, a sentence for people, the field where there is one.
+            named = {"field": error.field} if isinstance(error, InvalidInput) and error.field else {}
+            body = {"code": error.code, "message": error.message, **named}
+        case Dialect.LOCALAI_UI:
+            body = error.message
+        case Dialect.LOCALAI_CLI:
+            body = {"code": status, "message": error.message, "type": ""}
+        case Dialect.LOCALAI:
+            body = {"code": status, "message": error.message, "type": "node_error"}
+    return answer({"error": body}, status, {"Retry-After": _RETRY_AFTER_SECONDS} if error.retryable else {})

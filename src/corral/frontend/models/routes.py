@@ -9,9 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.ids import NodeId
-from corral.frontend.api.answers import answer
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, Dialect, RouteSpec
+from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer
 from corral.frontend.backends.routes.localai import whole_url
 from corral.frontend.models.decide.model import ModelProblem, ModelSpec
 from corral.frontend.operations.decide.operation import Operation

@@ -10,10 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from corral.base.errors import CorralError, InvalidInput
 from corral.frontend.access.principals import principal_of
-from corral.frontend.api.answers import answer
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, RouteSpec
-from corral.frontend.nodes.routes.query import read_limit
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer, read_limit
 from corral.frontend.record.decide import StoredEvent
 from corral.wire.go_json import format_time
 from corral.wire.keys import Scope
@@ -34,9 +31,10 @@ async def events(context: AdminContext, request: Request, caller: Caller) -> Res
         return StreamingResponse(_stream(context, request, start), media_type="text/event-stream", headers=headers)
     limit = read_limit(request.query_params)
     if after is None:
-        newest = await context.record.events.search(limit=limit)
-        return answer([event_view(stored) for stored in reversed(newest)])
-    return answer([event_view(stored) for stored in await context.record.events.after(after, limit=limit)])
+        batch = [*reversed(await context.record.events.newest(limit))]
+    else:
+        batch = await context.record.events.after(after, limit=limit)
+    return answer([event_view(stored) for stored in batch])
 
 
 async def _stream(context: AdminContext, request: Request, sequence: int) -> AsyncIterator[bytes]:
@@ -54,16 +52,12 @@ async def _stream(context: AdminContext, request: Request, sequence: int) -> Asy
                 return
             for stored in batch:
                 sequence = stored.sequence
-                yield _frame(stored)
+                data = msgspec.json.encode(event_view(stored))
+                yield f"id: {sequence}\nevent: {stored.event.kind}\n".encode() + b"data: " + data + b"\n\n"
             if len(batch) == _BATCH:
                 continue
             await poke.wait(context.clock, KEEP_ALIVE)
             yield b": still here\n\n"
-
-
-def _frame(stored: StoredEvent) -> bytes:
-    data = msgspec.json.encode(event_view(stored))
-    return f"id: {stored.sequence}\nevent: {stored.event.kind}\n".encode() + b"data: " + data + b"\n\n"
 
 
 def event_view(stored: StoredEvent) -> EventView:
@@ -90,9 +84,9 @@ def _after(request: Request) -> int | None:
 
 ROUTES = [
     RouteSpec(
-        method="GET",
-        path="/api/v1/events",
-        handler=events,
+        "GET",
+        "/api/v1/events",
+        events,
         access=Access.ADMIN,
         summary="What happened; as server-sent events when the client accepts them.",
         gives=list[EventView],

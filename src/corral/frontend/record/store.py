@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, delete, func, insert, select, update
+from sqlalchemy import Row, Select, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.ids import NodeId
 from corral.frontend.record.decide import Event, EventKind, StoredEvent
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import event_sequence, events
@@ -20,7 +19,7 @@ from corral.frontend.store.schema import event_sequence, events
 _TRIM_AT_ONCE: Final = 1000
 """Rows deleted in one transaction: others wait for a moment only."""
 _LAST: Final = select(event_sequence.c.last)
-_KNOWN_KINDS: Final = [kind.value for kind in EventKind]
+_EVENTS: Final = select(events).where(events.c.kind.in_([kind.value for kind in EventKind]))
 
 
 async def append(connection: AsyncConnection, happened: Sequence[Event]) -> None:
@@ -30,7 +29,18 @@ async def append(connection: AsyncConnection, happened: Sequence[Event]) -> None
     count = update(event_sequence).values(last=event_sequence.c.last + len(happened)).returning(event_sequence.c.last)
     last = (await connection.execute(count)).scalar_one()
     first = last - len(happened) + 1
-    await connection.execute(insert(events), [_row(number, event) for number, event in enumerate(happened, first)])
+    rows = [
+        {
+            "sequence": sequence,
+            "kind": event.kind.value,
+            "at": event.at,
+            "actor": event.actor,
+            "node_id": event.node_id,
+            "data": dict(event.data),
+        }
+        for sequence, event in enumerate(happened, first)
+    ]
+    await connection.execute(insert(events), rows)
 
 
 class Events:
@@ -46,25 +56,11 @@ class Events:
 
     async def after(self, sequence: int, *, limit: int) -> list[StoredEvent]:
         """What happened since, oldest first."""
-        return await self._fetch(_known().where(events.c.sequence > sequence).order_by(events.c.sequence).limit(limit))
+        return await self._fetch(_EVENTS.where(events.c.sequence > sequence).order_by(events.c.sequence).limit(limit))
 
-    async def search(
-        self,
-        *,
-        node_id: NodeId | None = None,
-        kind_prefix: str | None = None,
-        before: int | None = None,
-        limit: int,
-    ) -> list[StoredEvent]:
-        """Newest first; `before` is the sequence of the last one already seen."""
-        wanted: list[ColumnElement[bool]] = []
-        if node_id is not None:
-            wanted.append(events.c.node_id == node_id)
-        if kind_prefix:
-            wanted.append(func.substr(events.c.kind, 1, len(kind_prefix)) == kind_prefix)
-        if before is not None:
-            wanted.append(events.c.sequence < before)
-        return await self._fetch(_known().where(*wanted).order_by(events.c.sequence.desc()).limit(limit))
+    async def newest(self, limit: int) -> list[StoredEvent]:
+        """The latest events, newest first."""
+        return await self._fetch(_EVENTS.order_by(events.c.sequence.desc()).limit(limit))
 
     async def last_sequence(self) -> int:
         """The number of the newest event ever written; 0 before the first."""
@@ -87,21 +83,6 @@ class Events:
     async def _fetch(self, statement: Select[Any]) -> list[StoredEvent]:
         async with self._db.look() as connection:
             return [_stored(row) for row in await connection.execute(statement)]
-
-
-def _known() -> Select[Any]:
-    return select(events).where(events.c.kind.in_(_KNOWN_KINDS))
-
-
-def _row(sequence: int, event: Event) -> dict[str, object]:
-    return {
-        "sequence": sequence,
-        "kind": event.kind.value,
-        "at": event.at,
-        "actor": event.actor,
-        "node_id": event.node_id,
-        "data": dict(event.data),
-    }
 
 
 def _stored(row: Row[Any]) -> StoredEvent:

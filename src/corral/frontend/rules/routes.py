@@ -7,9 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
-from corral.frontend.api.answers import answer, no_content
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, RouteSpec, read_body
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer, no_content, read_body
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.operations.routes.native import planned_view
@@ -86,7 +84,7 @@ async def delete_rule(context: AdminContext, request: Request, caller: Caller) -
 
 
 async def _asked(context: AdminContext, request: Request, caller: Caller) -> tuple[list[FleetRule], Prune]:
-    asked = decode(await read_body(request, context.max_body), RulesAsk)
+    asked = decode(await read_body(request, context.config.max_body), RulesAsk)
     if asked.prune not in list(Prune):
         words = ", ".join(repr(prune.value) for prune in Prune)
         raise InvalidInput("prune", f"is {asked.prune[:50]!r}; say one of {words}")

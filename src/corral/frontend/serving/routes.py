@@ -16,10 +16,18 @@ from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.access.principals import principal_of
-from corral.frontend.api.answers import answer, no_content, node_error
-from corral.frontend.api.bodies import read_compat
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, Dialect, RouteSpec, read_body
+from corral.frontend.api.route import (
+    Access,
+    AdminContext,
+    Caller,
+    Dialect,
+    RouteSpec,
+    answer,
+    no_content,
+    node_error,
+    read_body,
+    read_compat,
+)
 from corral.frontend.backends.routes.localai import is_bus_away
 from corral.wire.keys import Scope
 from corral.wire.refusals import Acknowledged

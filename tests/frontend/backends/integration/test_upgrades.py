@@ -204,7 +204,7 @@ async def test_while_another_frontend_looks_this_one_waits_and_does_not_forget(
 ) -> None:
     gallery.offer("one")
     await a_node(world, "w", one=gallery.publish("one"))
-    leases, now = Leases(world.control.context.foundation.database), world.clock.now()
+    leases, now = Leases(world.control.context.database), world.clock.now()
     token = LeaseToken("of another")
     assert await leases.claim("upgrade-check", token, holder="another", now=now, until=now + HOUR)
     service = world.control.context.backends.upgrades

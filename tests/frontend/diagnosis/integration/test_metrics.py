@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from corral.base.errors import DatabaseUnavailable
 from corral.bus.port import Bus
-from corral.frontend.api.context import Caller
+from corral.frontend.api.route import Caller
 from corral.frontend.diagnosis.routes.metrics import OF_CONTROL, metrics
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.store.db import Database

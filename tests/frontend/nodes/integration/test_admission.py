@@ -52,8 +52,8 @@ async def register(frontend: Frontend, body: dict[str, Any], source: str = "10.0
 
 
 async def alarms(frontend: Frontend) -> list[Any]:
-    stored = await frontend.control.context.record.events.search(kind_prefix=EventKind.NODE_SUSPECTED, limit=100)
-    return [one.event for one in stored]
+    stored = await frontend.control.context.record.events.newest(100)
+    return [one.event for one in stored if one.event.kind is EventKind.NODE_SUSPECTED]
 
 
 @pytest.mark.parametrize("auto_approve", [False, True])
@@ -158,8 +158,8 @@ async def test_pending_nodes_that_never_beat_make_room_for_others(opened: Open, 
         assert (await register(frontend, newcomer(3))).status == 201
         assert (await frontend.call("GET", f"/api/nodes/{silent}")).status == 404
         assert (await frontend.call("GET", f"/api/nodes/{beating}")).status == 200
-        expired = await frontend.control.context.record.events.search(kind_prefix=EventKind.NODE_EXPIRED, limit=10)
-        assert [one.event.node_id for one in expired] == [silent]
+        events = [stored.event for stored in await frontend.control.context.record.events.newest(10)]
+        assert [event.node_id for event in events if event.kind is EventKind.NODE_EXPIRED] == [silent]
 
 
 async def test_time_in_which_nobody_could_be_heard_expires_nothing(opened: Open, clock: ManualClock) -> None:

@@ -82,7 +82,7 @@ async def test_a_secret_that_nobody_knows_admits_nobody(frontend: Frontend) -> N
 async def test_a_lost_secret_is_sealed_again_at_the_next_registration(frontend: Frontend) -> None:
     node_id = await joined(frontend)
     secrets = frontend.secrets
-    async with frontend.control.context.foundation.database.begin() as connection:
+    async with frontend.control.context.database.begin() as connection:
         assert await discard(connection, f"node/{node_id}")
     await joined(frontend)
     assert await secrets.get(f"node/{node_id}") == SECRET

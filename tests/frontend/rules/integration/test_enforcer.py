@@ -309,9 +309,7 @@ class TestTheSet:
 
     async def test_that_was_stored_by_a_frontend_that_died_is_enforced_by_another(self, world: World) -> None:
         node = await world.backends("w1")
-        await RuleStore(world.control.context.foundation.database).replace(
-            [a_rule()], revision=revision_of([]), events=[]
-        )
+        await RuleStore(world.control.context.database).replace([a_rule()], revision=revision_of([]), events=[])
         other = await world.again()
         await other.context.rules.enforcer.sweep()
         await other.context.operations.dispatcher.tick()

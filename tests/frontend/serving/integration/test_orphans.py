@@ -102,7 +102,7 @@ async def test_a_clock_that_is_set_back_gives_nobody_the_lease_for_longer(world:
     until = world.clock.now() + 6 * ORPHANS_PERIOD
     world.clock.jump(-timedelta(hours=1))
     await world.clock.advance(7 * ORPHANS_PERIOD)
-    assert await Leases(world.control.context.foundation.database).claim(
+    assert await Leases(world.control.context.database).claim(
         "orphans",
         new_lease_token(),
         holder=FrontendId("f2"),

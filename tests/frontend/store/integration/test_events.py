@@ -106,31 +106,23 @@ async def test_an_event_of_a_newer_version_is_passed_over(database: Database, ev
     await events.record([an_event()])
 
     assert [stored.sequence for stored in await events.after(0, limit=2)] == [1, 3]
-    assert [stored.sequence for stored in await events.search(limit=5)] == [3, 1]
+    assert [stored.sequence for stored in await events.newest(5)] == [3, 1]
 
 
-async def test_search_is_newest_first_and_filters(events: Events) -> None:
+async def test_the_newest_come_first_and_no_more_than_asked_for(events: Events) -> None:
     one, two = NodeId("one"), NodeId("two")
-    await events.record(
-        [
-            an_event(EventKind.NODE_APPROVED, node_id=one),
-            an_event(EventKind.NODE_STATUS, node_id=two),
-            an_event(EventKind.KEY_CREATED),
-            an_event(EventKind.NODE_STATUS, node_id=one),
-        ]
-    )
+    happened = [
+        an_event(EventKind.NODE_APPROVED, node_id=one),
+        an_event(EventKind.NODE_STATUS, node_id=two),
+        an_event(EventKind.KEY_CREATED),
+        an_event(EventKind.NODE_STATUS, node_id=one),
+    ]
+    await events.record(happened)
 
-    async def numbers(**wanted: object) -> list[int]:
-        return [stored.sequence for stored in await events.search(limit=10, **wanted)]  # type: ignore[arg-type]
-
-    assert await numbers() == [4, 3, 2, 1]
-    assert await numbers(before=3) == [2, 1]
-    assert await numbers(node_id=one) == [4, 1]
-    assert await numbers(kind_prefix="node.") == [4, 2, 1]
-    assert await numbers(kind_prefix="node.status", node_id=two) == [2]
-    assert await numbers(kind_prefix="NODE") == []
-    assert await numbers(kind_prefix="node_") == []
-    assert [stored.sequence for stored in await events.search(limit=1)] == [4]
+    newest = await events.newest(10)
+    assert [stored.sequence for stored in newest] == [4, 3, 2, 1]
+    assert [stored.event for stored in newest] == happened[::-1]
+    assert [stored.sequence for stored in await events.newest(1)] == [4]
 
 
 async def test_trim_deletes_the_old_but_keeps_the_newest(events: Events) -> None:

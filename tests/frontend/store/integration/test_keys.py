@@ -100,16 +100,15 @@ async def test_of_two_last_administrators_who_revoke_each_other_one_stays(keys: 
     assert len(await keys.list(include_revoked=False)) == 1
 
 
-async def test_all_keys_of_exactly_one_name_are_revoked(keys: Keys, events: Events) -> None:
-    mine = [a_key(name="ci"), a_key(name="ci"), a_key(name="ci", revoked_at=after(1))]
-    other = a_key(name="ci2")
+async def test_all_keys_of_exactly_one_node_are_revoked(keys: Keys) -> None:
+    mine = [a_key(node_id=NodeId("n")), a_key(node_id=NodeId("n")), a_key(node_id=NodeId("n"), revoked_at=after(1))]
+    other = a_key(node_id=NodeId("n2"))
     for key in (*mine, other):
         await keys.insert(key, events=[])
 
-    assert await keys.revoke_named("ci", at=after(5), events=[an_event()]) == (mine[0].id, mine[1].id)
-    assert await keys.revoke_named("nobody", at=after(5), events=[an_event()]) == ()
+    assert await keys.revoke_of_node(NodeId("n"), at=after(5)) == (mine[0].id, mine[1].id)
+    assert await keys.revoke_of_node(NodeId("nobody"), at=after(5)) == ()
     assert await keys.list(include_revoked=False) == [other]
-    assert await events.last_sequence() == 1
 
 
 async def test_the_keys_of_a_node_are_revoked(keys: Keys) -> None:

@@ -9,10 +9,17 @@ from starlette.responses import Response
 
 from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, InvalidInput, NoResponders, NotFound
 from corral.base.ids import NodeId
-from corral.frontend.api.answers import answer, node_error
-from corral.frontend.api.bodies import checked_galleries, read_compat
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, Dialect, RouteSpec
+from corral.frontend.api.route import (
+    Access,
+    AdminContext,
+    Caller,
+    Dialect,
+    RouteSpec,
+    answer,
+    checked_galleries,
+    node_error,
+    read_compat,
+)
 from corral.frontend.backends.decide.gallery_page import meta_by_build
 from corral.frontend.backends.planning import Ask
 from corral.frontend.backends.shapes import installed_backends

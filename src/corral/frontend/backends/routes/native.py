@@ -7,9 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import CorralError, NotFound
-from corral.frontend.api.answers import answer
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, Dialect, RouteSpec
+from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer
 from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.backends.decide.gallery_page import PageQuery
 from corral.frontend.backends.decide.upgrades import Comparison, Judged

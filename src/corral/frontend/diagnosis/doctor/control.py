@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from corral.base.errors import DatabaseUnavailable
 from corral.base.words import format_duration
-from corral.frontend.api.context import AdminContext
+from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, PROBLEM, WARNING
 from corral.wire.nodes import Finding
 
@@ -20,7 +20,7 @@ _SUSPICIOUS = timedelta(seconds=5)
 async def check_database(context: AdminContext) -> Finding:
     started = context.clock.monotonic()
     try:
-        await context.foundation.database.check()
+        await context.database.check()
     except DatabaseUnavailable as error:
         return Finding(
             check="database",
@@ -33,16 +33,14 @@ async def check_database(context: AdminContext) -> Finding:
         return Finding(
             check="database",
             level=WARNING,
-            summary=f"{context.foundation.database.dialect} needs {took * 1000:.0f} ms for a trivial question",
+            summary=f"{context.database.dialect} needs {took * 1000:.0f} ms for a trivial question",
             remedy="Look at the load and the disk of the database's machine.",
         )
-    return Finding(
-        check="database", level=OK, summary=f"{context.foundation.database.dialect} answers in {took * 1000:.0f} ms"
-    )
+    return Finding(check="database", level=OK, summary=f"{context.database.dialect} answers in {took * 1000:.0f} ms")
 
 
 async def check_bus(context: AdminContext) -> Finding:
-    if context.foundation.bus.connected:
+    if context.bus.connected:
         return Finding(check="nats", level=OK, summary="connected")
     return Finding(
         check="nats",

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from corral.frontend.api.context import AdminContext
+from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, PROBLEM, WARNING
 from corral.wire.keys import Scope
 from corral.wire.nodes import Finding

@@ -1,7 +1,7 @@
 """Can every model be loaded that somebody wrote a file for?"""
 
 from corral.base.words import listed
-from corral.frontend.api.context import AdminContext
+from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, PROBLEM, WARNING
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.replica import ReplicaState

@@ -1,6 +1,6 @@
 """Checks of the nodes: whether one needs a person, and whether one that waits for approval may be somebody else."""
 
-from corral.frontend.api.context import AdminContext
+from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, WARNING
 from corral.frontend.nodes.decide.node import SUSPICIONS, NodeStatus
 from corral.frontend.nodes.fleet import NodeFilter

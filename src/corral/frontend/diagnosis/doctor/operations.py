@@ -1,7 +1,7 @@
 """Checks of what was asked of the fleet: operations that failed, and fleet rules that cannot be satisfied."""
 
 from corral.base.words import listed
-from corral.frontend.api.context import AdminContext
+from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, WARNING
 from corral.frontend.operations.decide.operation import OperationState, TargetStatus
 from corral.wire.nodes import Finding

@@ -15,8 +15,7 @@ from starlette.responses import Response
 
 from corral import __version__
 from corral.base.errors import CorralError
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, RouteSpec
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.gateway_reports import SeenGateway
@@ -95,7 +94,7 @@ async def _own_families(context: AdminContext) -> list[MetricFamily]:
         ]
     return [
         _BUILD.with_values({__version__: 1}),
-        _NATS.with_value(int(context.foundation.bus.connected)),
+        _NATS.with_value(int(context.bus.connected)),
         _DATABASE.with_value(int(bool(stored))),
         _BRAKE.with_value(int(context.nodes.brake.holds)),
         *stored,

@@ -14,9 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from corral import __version__
 from corral.base.errors import CorralError
-from corral.frontend.api.answers import answer
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, RouteSpec
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
 from corral.frontend.diagnosis.doctor import PROBLEM
 from corral.frontend.diagnosis.doctor.control import check_bus, check_clock, check_database, check_disk
 from corral.frontend.diagnosis.doctor.keys import check_keys
@@ -57,7 +55,7 @@ async def readyz(context: AdminContext, request: Request, caller: Caller) -> Res
 
 
 async def version(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(VersionView(version=__version__, frontend_id=context.foundation.frontend_id, features=list(FEATURES)))
+    return answer(VersionView(version=__version__, frontend_id=context.frontend_id, features=list(FEATURES)))
 
 
 async def features(context: AdminContext, request: Request, caller: Caller) -> Response:

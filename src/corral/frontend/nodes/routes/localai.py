@@ -1,26 +1,35 @@
 """Nodes for administrators in LocalAI's form: `/api/nodes/*`."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.base.errors import Conflict, InvalidInput, NotFound
-from corral.base.ids import NodeId
-from corral.frontend.api.answers import answer, no_content, node_error
-from corral.frontend.api.bodies import read_compat
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, Dialect, RouteSpec, read_body
-from corral.frontend.nodes.decide.node import Node, NodeLoad, NodeType
+from corral.base.errors import Conflict, NotFound
+from corral.frontend.api.route import (
+    Access,
+    AdminContext,
+    Caller,
+    Dialect,
+    RouteHandler,
+    RouteSpec,
+    answer,
+    no_content,
+    node_error,
+    read_compat,
+    read_limit,
+)
+from corral.frontend.nodes.client import NodeGone, NodePending
+from corral.frontend.nodes.decide.node import NodeType
+from corral.frontend.nodes.logs import WorkerAnswer, WorkerUnreachable
 from corral.frontend.nodes.routes.localai_self import minted_for
-from corral.frontend.nodes.routes.query import QUERY, read_filter, read_page
+from corral.frontend.nodes.routes.native import QUERY, node_id_of, node_loads, read_filter, read_labels
 from corral.frontend.nodes.shapes import node_view
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.shapes import replica_rows
-from corral.wire.go_json import read_object
-from corral.wire.nodes import NodeView, VramBudget, label_problem
+from corral.wire.nodes import LogLine, NodeView, VramBudget
 from corral.wire.refusals import Acknowledged
 from corral.wire.registration import ApproveResponse, ReplicaLimit
 from corral.wire.replicas import ReplicaRow
@@ -34,70 +43,79 @@ class BudgetValue(msgspec.Struct, kw_only=True):
     value: str = ""
 
 
+def _when_missing(status: int, message: str) -> Callable[[RouteHandler], RouteHandler]:
+    """LocalAI's answer where there is no such node; not the same on all routes."""
+
+    def wrap(handler: RouteHandler) -> RouteHandler:
+        @wraps(handler)
+        async def wrapped(context: AdminContext, request: Request, caller: Caller) -> Response:
+            try:
+                return await handler(context, request, caller)
+            except NotFound:
+                return node_error(status, message)
+
+        return wrapped
+
+    return wrap
+
+
+_or_not_found = _when_missing(404, "node not found")
+
+
 async def list_nodes(context: AdminContext, request: Request, caller: Caller) -> Response:
     """All nodes by name. With `limit` or `cursor` a page, whose successor the header `X-Next-Cursor` names."""
-    filter = read_filter(request.query_params)
-    page = read_page(request.query_params)
-    loads = await node_loads(context)
-    if page is None:
-        return answer([node_view(seen, loads[seen.node.id]) for seen in await context.nodes.fleet.all(filter)])
-    found = await context.nodes.fleet.page(filter, limit=page.limit, cursor=page.cursor)
-    headers = {"X-Next-Cursor": found.next_cursor} if found.next_cursor else {}
-    return answer([node_view(seen, loads[seen.node.id]) for seen in found.items], headers=headers)
-
-
-async def node_loads(context: AdminContext) -> Mapping[NodeId, NodeLoad]:
-    """How much each node has to do; nodes without replicas have nothing."""
-    return context.serving.gateways.node_loads(await context.serving.replicas.places())
+    query = request.query_params
+    headers: dict[str, str] = {}
+    filter, loads = read_filter(query), await node_loads(context)
+    if "limit" in query or "cursor" in query:
+        page = await context.nodes.fleet.page(filter, limit=read_limit(query), cursor=query.get("cursor"))
+        nodes = page.items
+        if page.next_cursor:
+            headers["X-Next-Cursor"] = page.next_cursor
+    else:
+        nodes = await context.nodes.fleet.all(filter)
+    return answer([node_view(seen, loads[seen.node.id]) for seen in nodes], headers=headers)
 
 
 async def list_loaded(context: AdminContext, request: Request, caller: Caller) -> Response:
     loaded = [replica for replica in await context.serving.replicas.living() if replica.state is ReplicaState.LOADED]
     healthy = await context.nodes.fleet.healthy({replica.node_id for replica in loaded})
-    return answer(replica_rows([one for one in loaded if one.node_id in healthy], context.serving.gateways))
+    served = [replica for replica in loaded if replica.node_id in healthy]
+    return answer(replica_rows(served, context.serving.gateways))
 
 
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(replica_rows(await context.serving.replicas.on_node(_node_id(request)), context.serving.gateways))
+    return answer(replica_rows(await context.serving.replicas.on_node(node_id_of(request)), context.serving.gateways))
 
 
+@_or_not_found
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    try:
-        seen = await context.nodes.fleet.get(_node_id(request))
-    except NotFound:
-        return _not_found()
+    seen = await context.nodes.fleet.get(node_id_of(request))
     return answer(node_view(seen, (await node_loads(context))[seen.node.id]))
 
 
+@_when_missing(500, "failed to deregister node")
 async def remove_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    try:
-        await context.nodes.registry.remove(_node_id(request), by=caller.name)
-    except NotFound:
-        return node_error(500, "failed to deregister node")
+    await context.nodes.registry.remove(node_id_of(request), by=caller.name)
     return answer({"message": "node deregistered"})
 
 
+@_when_missing(500, "failed to drain node")
 async def drain_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    try:
-        await context.nodes.registry.drain(_node_id(request), by=caller.name)
-    except NotFound:
-        return node_error(500, "failed to drain node")
+    await context.nodes.registry.drain(node_id_of(request), by=caller.name)
     return answer({"message": "node set to draining"})
 
 
+@_when_missing(500, "failed to resume node")
 async def resume_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    try:
-        await context.nodes.registry.resume(_node_id(request), by=caller.name)
-    except NotFound:
-        return node_error(500, "failed to resume node")
+    await context.nodes.registry.resume(node_id_of(request), by=caller.name)
     return answer({"message": "node resumed"})
 
 
+@_or_not_found
 async def approve_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        node = await context.nodes.registry.approve(_node_id(request), by=caller.name)
-    except NotFound:
-        return _not_found()
+        node = await context.nodes.registry.approve(node_id_of(request), by=caller.name)
     except Conflict as error:
         return node_error(400, f"failed to approve node: {error.message}")
     approved: dict[str, object] = {
@@ -114,246 +132,229 @@ async def approve_node(context: AdminContext, request: Request, caller: Caller) 
     return answer(approved)
 
 
+@_or_not_found
 async def get_labels(context: AdminContext, request: Request, caller: Caller) -> Response:
-    try:
-        return answer((await context.nodes.fleet.get(_node_id(request))).node.labels.effective)
-    except NotFound:
-        return _not_found()
+    return answer((await context.nodes.fleet.get(node_id_of(request))).node.labels.effective)
 
 
+@_or_not_found
 async def put_labels(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = await read_labels(context, request)
-    return await _labelled(context.nodes.registry.replace_labels(_node_id(request), wanted, by=caller.name))
+    labels = await read_labels(context, request)
+    node = await context.nodes.registry.replace_labels(node_id_of(request), labels, by=caller.name)
+    return answer(node.labels.effective)
 
 
+@_or_not_found
 async def patch_labels(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = await read_labels(context, request)
-    return await _labelled(context.nodes.registry.merge_labels(_node_id(request), wanted, by=caller.name))
+    labels = await read_labels(context, request)
+    node = await context.nodes.registry.merge_labels(node_id_of(request), labels, by=caller.name)
+    return answer(node.labels.effective)
 
 
+@_or_not_found
 async def delete_label(context: AdminContext, request: Request, caller: Caller) -> Response:
-    try:
-        await context.nodes.registry.remove_label(_node_id(request), request.path_params["key"], by=caller.name)
-    except NotFound:
-        return _not_found()
+    await context.nodes.registry.remove_label(node_id_of(request), request.path_params["key"], by=caller.name)
     return no_content()
 
 
-async def read_labels(context: AdminContext, request: Request) -> dict[str, str]:
-    """A map of texts; InvalidInput says which entry is none."""
-    document = read_object(await read_body(request, context.max_body))
-    labels: dict[str, str] = {}
-    for key, value in document.items():
-        if not isinstance(value, str):
-            raise InvalidInput(f"labels.{key[:64]}", "must be a text")
-        labels[key] = value
-    if problem := label_problem(labels):
-        raise InvalidInput("labels", problem)
-    return labels
-
-
-async def _labelled(change: Awaitable[Node]) -> Response:
-    try:
-        return answer((await change).labels.effective)
-    except NotFound:
-        return _not_found()
-
-
+@_or_not_found
 async def put_max_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
     value = (await read_compat(context, request, ReplicasValue)).value
     if value < 1:
         return node_error(400, "value must be >= 1")
-    return await _override(
-        lambda: context.nodes.registry.set_max_replicas(_node_id(request), value, by=caller.name),
-        {"max_replicas_per_model": value},
-    )
+    await context.nodes.registry.set_max_replicas(node_id_of(request), value, by=caller.name)
+    return answer({"max_replicas_per_model": value})
 
 
+@_or_not_found
 async def delete_max_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _override(
-        lambda: context.nodes.registry.set_max_replicas(_node_id(request), None, by=caller.name), {"reset": True}
-    )
+    await context.nodes.registry.set_max_replicas(node_id_of(request), None, by=caller.name)
+    return answer({"reset": True})
 
 
+@_or_not_found
 async def put_vram_budget(context: AdminContext, request: Request, caller: Caller) -> Response:
     value = (await read_compat(context, request, BudgetValue)).value
     try:
         VramBudget.read(value)
     except ValueError as error:
         return node_error(400, f"invalid vram budget: {error}")
-    return await _override(
-        lambda: context.nodes.registry.set_vram_budget(_node_id(request), value, by=caller.name), {"vram_budget": value}
-    )
+    await context.nodes.registry.set_vram_budget(node_id_of(request), value, by=caller.name)
+    return answer({"vram_budget": value})
 
 
+@_or_not_found
 async def delete_vram_budget(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _override(
-        lambda: context.nodes.registry.set_vram_budget(_node_id(request), None, by=caller.name), {"reset": True}
-    )
+    await context.nodes.registry.set_vram_budget(node_id_of(request), None, by=caller.name)
+    return answer({"reset": True})
 
 
-async def _override(change: Callable[[], Awaitable[Node]], done: dict[str, object]) -> Response:
+async def list_logs(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return await _passed_on(context.nodes.logs.names(node_id_of(request)))
+
+
+async def get_log(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return await _passed_on(context.nodes.logs.lines(node_id_of(request), request.path_params["model"]))
+
+
+async def _passed_on(asking: Awaitable[WorkerAnswer]) -> Response:
+    """A node may send anything. As plain text it is nothing that a browser would run, whatever the node calls it."""
     try:
-        await change()
-    except NotFound:
-        return _not_found()
-    return answer(done)
-
-
-def _not_found() -> Response:
-    return node_error(404, "node not found")
-
-
-def _node_id(request: Request) -> NodeId:
-    return NodeId(request.path_params["id"])
+        reply = await asking
+    except NodeGone:
+        return node_error(404, "node not found")
+    except NodePending as error:
+        return node_error(409, error.message)
+    except WorkerUnreachable as error:
+        return node_error(502, error.message)
+    headers = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+    return Response(reply.body, reply.status, headers=headers)
 
 
 _UNKNOWN = {404: "no such node"}
-_ADMIN = RouteSpec(
-    method="GET",
-    path="",
-    handler=list_nodes,
-    access=Access.ADMIN,
-    dialect=Dialect.LOCALAI,
-    summary="",
-    codes={},
-)
+_NO_LOGS = {
+    **_UNKNOWN,
+    409: "the node waits for approval, and is not contacted",
+    502: "its HTTP server cannot be reached",
+}
+_admin = partial(RouteSpec, access=Access.ADMIN, dialect=Dialect.LOCALAI)
 
 ROUTES = [
-    replace(
-        _ADMIN,
-        path="/api/nodes",
+    _admin(
+        "GET",
+        "/api/nodes",
+        list_nodes,
         summary="All nodes by name; filtered and page by page when asked.",
         gives=list[NodeView],
         query=QUERY,
         codes={200: "a list", 400: "a filter makes no sense"},
     ),
-    replace(
-        _ADMIN,
-        path="/api/nodes/models",
-        handler=list_loaded,
+    _admin(
+        "GET",
+        "/api/nodes/models",
+        list_loaded,
         summary="Loaded replicas on healthy nodes.",
         gives=list[ReplicaRow],
         codes={200: "a list"},
     ),
-    replace(
-        _ADMIN,
-        path="/api/nodes/{id}",
-        handler=get_node,
-        summary="One node.",
-        gives=NodeView,
-        codes={200: "the node", **_UNKNOWN},
+    _admin(
+        "GET", "/api/nodes/{id}", get_node, summary="One node.", gives=NodeView, codes={200: "the node", **_UNKNOWN}
     ),
-    replace(
-        _ADMIN,
-        path="/api/nodes/{id}/models",
-        handler=list_replicas,
+    _admin(
+        "GET",
+        "/api/nodes/{id}/models",
+        list_replicas,
         summary="Replicas of one node in all states.",
         gives=list[ReplicaRow],
         codes={200: "a list, empty for an unknown node"},
     ),
-    replace(
-        _ADMIN,
-        method="DELETE",
-        path="/api/nodes/{id}",
-        handler=remove_node,
+    _admin(
+        "DELETE",
+        "/api/nodes/{id}",
+        remove_node,
         summary="Forget a node with its secret and its keys.",
         gives=Acknowledged,
         codes={200: "forgotten", 500: "no such node"},
     ),
-    replace(
-        _ADMIN,
-        method="POST",
-        path="/api/nodes/{id}/drain",
-        handler=drain_node,
+    _admin(
+        "POST",
+        "/api/nodes/{id}/drain",
+        drain_node,
         summary="No new work for this node until a person resumes it.",
         gives=Acknowledged,
         codes={200: "draining", 500: "no such node"},
     ),
-    replace(
-        _ADMIN,
-        method="POST",
-        path="/api/nodes/{id}/resume",
-        handler=resume_node,
+    _admin(
+        "POST",
+        "/api/nodes/{id}/resume",
+        resume_node,
         summary="End a drain; it approves nothing.",
         gives=Acknowledged,
         codes={200: "resumed", 500: "no such node"},
     ),
-    replace(
-        _ADMIN,
-        method="POST",
-        path="/api/nodes/{id}/approve",
-        handler=approve_node,
+    _admin(
+        "POST",
+        "/api/nodes/{id}/approve",
+        approve_node,
         summary="Admit a pending node: the only way to become healthy.",
         gives=ApproveResponse,
         codes={200: "approved", 400: "it is not pending", **_UNKNOWN},
     ),
-    replace(
-        _ADMIN,
-        path="/api/nodes/{id}/labels",
-        handler=get_labels,
+    _admin(
+        "GET",
+        "/api/nodes/{id}/labels",
+        get_labels,
         summary="The labels in force.",
         gives=dict[str, str],
         codes={200: "a map", **_UNKNOWN},
     ),
-    replace(
-        _ADMIN,
-        method="PUT",
-        path="/api/nodes/{id}/labels",
-        handler=put_labels,
+    _admin(
+        "PUT",
+        "/api/nodes/{id}/labels",
+        put_labels,
         summary="Exactly these labels; reported ones that are missing here stay away.",
         gives=dict[str, str],
         codes={200: "the labels in force", 400: "not a map of texts", **_UNKNOWN},
     ),
-    replace(
-        _ADMIN,
-        method="PATCH",
-        path="/api/nodes/{id}/labels",
-        handler=patch_labels,
+    _admin(
+        "PATCH",
+        "/api/nodes/{id}/labels",
+        patch_labels,
         summary="These labels in addition.",
         gives=dict[str, str],
         codes={200: "the labels in force", 400: "not a map of texts", **_UNKNOWN},
     ),
-    replace(
-        _ADMIN,
-        method="DELETE",
-        path="/api/nodes/{id}/labels/{key:path}",
-        handler=delete_label,
+    _admin(
+        "DELETE",
+        "/api/nodes/{id}/labels/{key:path}",
+        delete_label,
         summary="Take one label away, also one that the worker reports.",
         codes={204: "gone", **_UNKNOWN},
     ),
-    replace(
-        _ADMIN,
-        method="PUT",
-        path="/api/nodes/{id}/max-replicas-per-model",
-        handler=put_max_replicas,
+    _admin(
+        "PUT",
+        "/api/nodes/{id}/max-replicas-per-model",
+        put_max_replicas,
         summary="A person's limit; it wins over the worker's and survives its registrations.",
         takes=ReplicasValue,
         codes={200: "set", 400: "below 1, or not a number", **_UNKNOWN},
     ),
-    replace(
-        _ADMIN,
-        method="DELETE",
-        path="/api/nodes/{id}/max-replicas-per-model",
-        handler=delete_max_replicas,
+    _admin(
+        "DELETE",
+        "/api/nodes/{id}/max-replicas-per-model",
+        delete_max_replicas,
         summary="Back to what the worker reports.",
         codes={200: "reset", **_UNKNOWN},
     ),
-    replace(
-        _ADMIN,
-        method="PUT",
-        path="/api/nodes/{id}/vram-budget",
-        handler=put_vram_budget,
+    _admin(
+        "PUT",
+        "/api/nodes/{id}/vram-budget",
+        put_vram_budget,
         summary="How much video memory models may use: `80%`, `0.8`, `12GB`, `8GiB`, bytes, or empty for all.",
         takes=BudgetValue,
         codes={200: "set", 400: "not a budget", **_UNKNOWN},
     ),
-    replace(
-        _ADMIN,
-        method="DELETE",
-        path="/api/nodes/{id}/vram-budget",
-        handler=delete_vram_budget,
+    _admin(
+        "DELETE",
+        "/api/nodes/{id}/vram-budget",
+        delete_vram_budget,
         summary="Back to what the worker reports.",
         codes={200: "reset", **_UNKNOWN},
+    ),
+    _admin(
+        "GET",
+        "/api/nodes/{id}/backend-logs",
+        list_logs,
+        summary="Of what the node has logs, asked for now.",
+        gives=list[str],
+        codes={200: "names of models and backends, as `text/plain`, since the worker wrote them", **_NO_LOGS},
+    ),
+    _admin(
+        "GET",
+        "/api/nodes/{id}/backend-logs/{model:path}",
+        get_log,
+        summary="The last lines that processes of a model printed; of one process when its key is given.",
+        gives=list[LogLine],
+        codes={200: "lines by their time, none for a name without a log", **_NO_LOGS},
     ),
 ]

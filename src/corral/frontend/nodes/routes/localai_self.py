@@ -12,13 +12,22 @@ from corral import __version__
 from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId, source_of
 from corral.bus.credentials import UserJwt
-from corral.frontend.access.principals import JoinToken, NodeClaim
-from corral.frontend.api.answers import answer, node_error, worker_denied
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
+from corral.frontend.access.principals import NodeClaim
+from corral.frontend.api.route import (
+    Access,
+    AdminContext,
+    BodyTooLarge,
+    Caller,
+    Dialect,
+    RouteSpec,
+    answer,
+    node_error,
+    read_body,
+)
 from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.frontend.nodes.decide.registration import TooManyPending
 from corral.frontend.nodes.registry import Registered
+from corral.frontend.nodes.routes.native import node_id_of
 from corral.frontend.nodes.shapes import read_heartbeat, read_registration, secret_of
 from corral.frontend.serving.decide.replica import SERVING
 from corral.frontend.serving.shapes import replica_rows
@@ -40,50 +49,46 @@ _INVALID_TOKEN = "invalid registration token"  # noqa: S105 - a message
 _TRUSTED = "corral up"
 
 
+def _denied() -> Response:
+    """What a worker with a wrong token gets."""
+    return answer({"error": _INVALID_TOKEN}, 401)
+
+
 async def register(context: AdminContext, request: Request, caller: Caller) -> Response:
-    claim, source = _claim(caller), _source(context, request)
+    claim = _claim(caller)
     header = await context.access.authenticator.join_token(claim.presented)
     if header is None and not await context.nodes.registry.knows_secret(hash_secret(claim.presented)):
-        return worker_denied(_INVALID_TOKEN)  # unread: a large body takes much longer to read than to refuse
+        return _denied()  # unread: a large body takes much longer to read than to refuse
     try:
-        body = await _read_request(request, context.max_body)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise InvalidInput("Content-Type", f"must be application/json, got {kind[:80] or 'none'}")
+        body = decode(await read_body(request, context.config.max_body, at_most=REGISTER.max_body), RegisterRequest)
     except BodyTooLarge:
         raise
     except InvalidInput as error:
-        return worker_denied(_INVALID_TOKEN) if header is None else _unreadable(error)
+        return _denied() if header is None else node_error(400, f"invalid request body: {error.message}")
     if header is None:
-        if not _is_own_secret(claim, body):
-            return worker_denied(_INVALID_TOKEN)
-        return await _admit(context, body, source=source, trusted_by=None)
+        # A node of ours may come back with its own secret, also after the shared token was changed. That a node has
+        # what was presented is known by now.
+        secret = secret_of(body)
+        is_own = secret is not None and same(secret, claim.presented) and same(body.token, claim.presented)
+        return await _admit(context, request, body, trusted_by=None) if is_own else _denied()
     if not body.token:
         return node_error(401, "registration token required")
     in_body = await context.access.authenticator.join_token(body.token)
     if in_body is None:
         return node_error(401, _INVALID_TOKEN)
-    return await _admit(context, body, source=source, trusted_by=_trusted_by(header, in_body))
+    is_trusted = header.trusted and in_body.trusted
+    return await _admit(context, request, body, trusted_by=_TRUSTED if is_trusted else None)
 
 
-def _source(context: AdminContext, request: Request) -> str:
-    """Where the caller is, as limits count it. Only gateways reach control's socket, and say whom they speak for."""
-    if context.config.socket is not None:
-        return source_of(request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip())
-    return source_of(request.client.host) if request.client is not None else ""
-
-
-def _unreadable(error: InvalidInput) -> Response:
-    return node_error(400, f"invalid request body: {error.message}")
-
-
-def _is_own_secret(claim: NodeClaim, body: RegisterRequest) -> bool:
-    """A node of ours may come back with its own secret, also after the shared token was changed. That a node has what
-    was presented is known by now."""
-    secret = secret_of(body)
-    return secret is not None and same(secret, claim.presented) and same(body.token, claim.presented)
-
-
-async def _admit(context: AdminContext, body: RegisterRequest, *, source: str, trusted_by: str | None) -> Response:
+async def _admit(context: AdminContext, request: Request, body: RegisterRequest, *, trusted_by: str | None) -> Response:
+    source = request.client.host if request.client is not None else ""
+    if context.config.socket is not None:  # only gateways reach control's socket, and say whom they speak for
+        source = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
     try:
-        registration = replace(read_registration(body), registered_from=source)
+        registration = replace(read_registration(body), registered_from=source_of(source))
     except InvalidInput as error:
         return node_error(400, error.message)
     try:
@@ -93,24 +98,14 @@ async def _admit(context: AdminContext, body: RegisterRequest, *, source: str, t
     return answer(await _welcome(context, registered, is_corral=registration.peer is not None), 201)
 
 
-def _trusted_by(header: JoinToken, body: JoinToken) -> str | None:
-    return _TRUSTED if header.trusted and body.trusted else None
-
-
-async def _read_request(request: Request, max_body: int) -> RegisterRequest:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise InvalidInput("Content-Type", f"must be application/json, got {kind[:80] or 'none'}")
-    return decode(await read_body(request, max_body, at_most=REGISTER.max_body), RegisterRequest)
-
-
 async def _welcome(context: AdminContext, registered: Registered, *, is_corral: bool) -> RegisterResponse:
     node = registered.node
+    is_pending = context.nodes.fleet.see(node).status is NodeStatus.PENDING
     response = RegisterResponse(
         id=node.id,
         name=node.name,
         node_type=node.type.value,
-        status=_join_status(context, node),
+        status=NodeStatus.PENDING if is_pending else NodeStatus.HEALTHY,  # workers know no other words here
         created_at=format_time(node.created_at) if registered.is_new else ZERO,
         corral=CorralWelcome(version=__version__, features=list(FEATURES)) if is_corral else UNSET,
     )
@@ -129,19 +124,13 @@ def minted_for(context: AdminContext, node: Node) -> UserJwt | None:
     return minter.mint(node.id, node_type=node.type.value, at=context.clock.now())
 
 
-def _join_status(context: AdminContext, node: Node) -> str:
-    """Workers know two words here: they are in, or they wait."""
-    status = context.nodes.fleet.see(node).status
-    return status.value if status is NodeStatus.PENDING else NodeStatus.HEALTHY.value
-
-
 async def heartbeat(context: AdminContext, request: Request, caller: Caller) -> Response:
-    body = await read_body(request, context.max_body, at_most=HEARTBEAT.max_body)
+    body = await read_body(request, context.config.max_body, at_most=HEARTBEAT.max_body)
     read = cache(partial(read_heartbeat, body, context.clock.now()))
     try:
-        node = await context.nodes.heartbeats.beat(_node_id(request), _claim(caller), read)
+        node = await context.nodes.heartbeats.beat(node_id_of(request), _claim(caller), read)
     except AccessDenied:
-        return worker_denied(_INVALID_TOKEN)
+        return _denied()
     except NotFound:
         return node_error(404, "node not found")
     context.backends.inventory.hear(node.id, read().inventory)
@@ -154,45 +143,30 @@ async def heartbeat(context: AdminContext, request: Request, caller: Caller) -> 
 
 
 async def drain(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _act(
-        context,
-        request,
-        caller,
-        lambda id: context.nodes.registry.drain(id, by=BY_WORKER),
-        said=("node set to draining", "failed to drain node"),
-    )
+    drained = partial(context.nodes.registry.drain, by=BY_WORKER)
+    return await _act(context, request, caller, drained, done="node set to draining", failed="failed to drain node")
 
 
 async def resume(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Ends the worker's own drain only: it approves nothing, and a person's drain stays."""
-    return await _act(
-        context,
-        request,
-        caller,
-        lambda id: context.nodes.registry.resume(id, by=BY_WORKER),
-        said=("node resumed", "failed to resume node"),
-    )
+    resumed = partial(context.nodes.registry.resume, by=BY_WORKER)
+    return await _act(context, request, caller, resumed, done="node resumed", failed="failed to resume node")
 
 
 async def deregister(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _act(
-        context,
-        request,
-        caller,
-        context.nodes.registry.deregister,
-        said=("node set to offline", "failed to deactivate node"),
-    )
+    done, failed = "node set to offline", "failed to deactivate node"
+    return await _act(context, request, caller, context.nodes.registry.deregister, done=done, failed=failed)
 
 
 async def models(context: AdminContext, request: Request, caller: Caller) -> Response:
     """A gateway that is silent may have anything under way: a worker that waits for an end waits for that too."""
     try:
-        await _check(context, _node_id(request), _claim(caller))
+        node_id = await _checked_node(context, request, caller)
     except AccessDenied:
-        return worker_denied(_INVALID_TOKEN)
+        return _denied()
     except NotFound:
         return answer([])
-    rows = replica_rows(await context.serving.replicas.on_node(_node_id(request)), context.serving.gateways)
+    rows = replica_rows(await context.serving.replicas.on_node(node_id), context.serving.gateways)
     for row in rows if context.serving.gateways.silent() else []:
         row.in_flight += row.state in SERVING
     return answer(rows)
@@ -204,30 +178,30 @@ async def _act(
     caller: Caller,
     act: Callable[[NodeId], Awaitable[Node]],
     *,
-    said: tuple[str, str],
+    done: str,
+    failed: str,
 ) -> Response:
-    done, failed = said
-    node_id = _node_id(request)
     try:
-        await _check(context, node_id, _claim(caller))
-        await act(node_id)
+        await act(await _checked_node(context, request, caller))
     except AccessDenied:
-        return worker_denied(_INVALID_TOKEN)
+        return _denied()
     except NotFound:
         return node_error(500, failed)
     return answer({"message": done})
 
 
-async def _check(context: AdminContext, node_id: NodeId, claim: NodeClaim) -> None:
-    """Does the caller speak for this node? NotFound only to those who hold a valid token."""
+async def _checked_node(context: AdminContext, request: Request, caller: Caller) -> NodeId:
+    """The node that the caller speaks for. NotFound only to those who hold a valid token."""
+    claim = _claim(caller)
     try:
-        node = (await context.nodes.fleet.get(node_id)).node
+        node = (await context.nodes.fleet.get(node_id_of(request))).node
     except NotFound:
         if await claim.may_ask():
             raise
         raise AccessDenied(_INVALID_TOKEN) from None
     if not await claim.fits(node.secret_hash):
         raise AccessDenied(_INVALID_TOKEN)
+    return node.id
 
 
 def _claim(caller: Caller) -> NodeClaim:
@@ -236,25 +210,14 @@ def _claim(caller: Caller) -> NodeClaim:
     return caller.claim
 
 
-def _node_id(request: Request) -> NodeId:
-    return NodeId(request.path_params["id"])
-
-
 _UNAUTHORIZED = {401: "no token, a wrong one, or not this node's own secret"}
-_SELF = RouteSpec(
-    method="POST",
-    path="",
-    handler=register,
-    access=Access.WORKER,
-    dialect=Dialect.LOCALAI,
-    summary="",
-    codes={},
-)
+_worker = partial(RouteSpec, access=Access.WORKER, dialect=Dialect.LOCALAI)
 
 ROUTES = [
-    replace(
-        _SELF,
-        path="/api/node/register",
+    _worker(
+        "POST",
+        "/api/node/register",
+        register,
         summary="A worker joins, or comes back.",
         takes=RegisterRequest,
         gives=RegisterResponse,
@@ -266,53 +229,51 @@ ROUTES = [
             429: "too many nodes wait for approval, in all or from this source address",
         },
     ),
-    replace(
-        _SELF,
-        path="/api/node/{id}/heartbeat",
-        handler=heartbeat,
+    _worker(
+        "POST",
+        "/api/node/{id}/heartbeat",
+        heartbeat,
         summary="A sign of life with measurements; bad fields are ignored and shown on the node.",
         takes=HeartbeatRequest,
         gives=HeartbeatResponse,
         codes={200: "stored", **_UNAUTHORIZED, 404: "no such node: register again", 413: "the body is too large"},
     ),
-    replace(
-        _SELF,
-        path="/api/node/{id}/drain",
-        handler=drain,
+    _worker(
+        "POST",
+        "/api/node/{id}/drain",
+        drain,
         summary="The worker asks for no new work; its next registration ends this.",
         gives=Acknowledged,
         codes={200: "draining", **_UNAUTHORIZED, 500: "no such node"},
     ),
-    replace(
-        _SELF,
-        path="/api/node/{id}/resume",
-        handler=resume,
+    _worker(
+        "POST",
+        "/api/node/{id}/resume",
+        resume,
         summary="The worker ends its own drain. A person's drain and a missing approval stay.",
         gives=Acknowledged,
         codes={200: "taken in", **_UNAUTHORIZED, 500: "no such node"},
     ),
-    replace(
-        _SELF,
-        path="/api/node/{id}/deregister",
-        handler=deregister,
+    _worker(
+        "POST",
+        "/api/node/{id}/deregister",
+        deregister,
         summary="The worker leaves; it is offline until it registers again.",
         gives=Acknowledged,
         codes={200: "offline", **_UNAUTHORIZED, 500: "no such node"},
     ),
-    replace(
-        _SELF,
-        method="DELETE",
-        path="/api/node/{id}",
-        handler=deregister,
-        summary="The same as deregister.",
+    _worker(
+        "DELETE",
+        "/api/node/{id}",
+        deregister,
+        summary="The worker leaves, as with deregister.",
         gives=Acknowledged,
         codes={200: "offline", **_UNAUTHORIZED, 500: "no such node"},
     ),
-    replace(
-        _SELF,
-        method="GET",
-        path="/api/node/{id}/models",
-        handler=models,
+    _worker(
+        "GET",
+        "/api/node/{id}/models",
+        models,
         summary="The replicas on this node, which a draining worker waits for.",
         gives=list[ReplicaRow],
         codes={200: "a list, empty for an unknown node", **_UNAUTHORIZED},

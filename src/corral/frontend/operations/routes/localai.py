@@ -8,9 +8,7 @@ from starlette.responses import Response
 
 from corral.base.errors import NotFound
 from corral.base.ids import OperationId
-from corral.frontend.api.answers import answer
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, Dialect, RouteSpec
+from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer
 from corral.frontend.operations.decide.operation import compat_status
 from corral.frontend.operations.routes.native import cut, read_place
 from corral.frontend.operations.shapes import (

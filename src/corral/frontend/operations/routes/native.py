@@ -20,14 +20,21 @@ from starlette.responses import Response, StreamingResponse
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.access.principals import principal_of
-from corral.frontend.api.answers import answer
-from corral.frontend.api.bodies import checked_galleries
-from corral.frontend.api.context import AdminContext, Caller
-from corral.frontend.api.route import Access, RouteSpec, read_body
+from corral.frontend.api.route import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    Access,
+    AdminContext,
+    Caller,
+    RouteSpec,
+    answer,
+    checked_galleries,
+    read_body,
+    read_limit,
+)
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.backends.planning import Ask, Planned
 from corral.frontend.nodes.fleet import read_cursor, write_cursor
-from corral.frontend.nodes.routes.query import DEFAULT_LIMIT, MAX_LIMIT, read_limit
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.decide.reasons import sentence
@@ -129,7 +136,7 @@ async def _changed(
 
 
 async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
-    wanted = decode(await read_body(request, context.max_body), OperationAsk)
+    wanted = decode(await read_body(request, context.config.max_body), OperationAsk)
     if wanted.verb not in BACKEND_VERBS:
         raise InvalidInput("verb", f"is {wanted.verb[:50]!r}; say one of {', '.join(BACKEND_VERBS)}")
     checked_galleries(wanted.galleries, "galleries")
@@ -153,7 +160,7 @@ def idempotency_key(request: Request) -> str:
 
 
 async def _nodes(context: AdminContext, request: Request) -> list[NodeId] | None:
-    body = await read_body(request, context.max_body)
+    body = await read_body(request, context.config.max_body)
     nodes = decode(body, NodesAsk).nodes if body else []
     return [NodeId(one) for one in nodes] or None
 

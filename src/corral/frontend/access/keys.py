@@ -1,0 +1,225 @@
+"""API keys: made, listed, revoked, and the first ones of a fleet. A key itself is shown once and never stored."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict, NotFound
+from corral.base.ids import KeyId, NodeId, new_key_id, new_secret
+from corral.base.private_files import read_private, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.frontend.access.store import Keys
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
+from corral.frontend.store.secrets import Secrets
+from corral.wire.keys import ApiKey, Scope, hash_secret, new_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey:
+    """A key together with its record; the only moment at which both exist."""
+
+    key: str = field(repr=False)
+    record: ApiKey
+    unconfirmed: tuple[str, ...] = ()
+    """Gateways that did not say in time that they know it."""
+
+
+def mint(
+    name: str,
+    scopes: Iterable[Scope],
+    *,
+    at: datetime,
+    by: str,
+    lifetime: timedelta | None = None,
+    node_id: NodeId | None = None,
+) -> NewKey:
+    """Make a key that nobody has stored yet."""
+    key = new_key()
+    record = ApiKey(
+        id=new_key_id(),
+        name=name,
+        hash=hash_secret(key),
+        scopes=frozenset(scopes),
+        created_at=at,
+        created_by=by,
+        expires_at=at + lifetime if lifetime is not None else None,
+        node_id=node_id,
+    )
+    return NewKey(key=key, record=record)
+
+
+def created_event(record: ApiKey) -> Event:
+    return Event(
+        kind=EventKind.KEY_CREATED,
+        at=record.created_at,
+        actor=record.created_by,
+        node_id=record.node_id,
+        data={"id": record.id, "name": record.name, "scopes": sorted(record.scopes)},
+    )
+
+
+def revoked_event(record: ApiKey, *, at: datetime, by: str) -> Event:
+    return Event(
+        kind=EventKind.KEY_REVOKED,
+        at=at,
+        actor=by,
+        node_id=record.node_id,
+        data={"id": record.id, "name": record.name},
+    )
+
+
+class KeyAudience(Protocol):
+    """The gateways, which check keys by the view instead of asking control."""
+
+    async def reach(self, hash: str, *, is_valid: bool) -> tuple[str, ...]:
+        """Wait until all know that a key is valid, or is not; returns who did not confirm in time."""
+
+
+class KeyRing:
+    """Creates and revokes keys. Each act is on the record."""
+
+    def __init__(self, keys: Keys, feed: Feed, clock: Clock, *, audience: KeyAudience, has_set_admins: bool) -> None:
+        """`has_set_admins`: keys of administrators come with the settings, beside those that are stored."""
+        self._keys = keys
+        self._audience = audience
+        self._has_set_admins = has_set_admins
+        self._feed = feed
+        self._clock = clock
+
+    async def create(self, name: str, scopes: Iterable[Scope], *, by: str, lifetime: timedelta | None) -> NewKey:
+        """Answers when the gateways know the key, or after a bounded wait."""
+        new = mint(name, scopes, at=self._clock.now(), by=by, lifetime=lifetime)
+        return replace(new, unconfirmed=await self._store(new))
+
+    async def list(self) -> list[ApiKey]:
+        return await self._keys.list()
+
+    async def revoke(self, key_id: KeyId, *, by: str) -> tuple[str, ...]:
+        """Answers when the gateways refuse the key; returns those that did not say so in time."""
+        record = await self._keys.get(key_id)
+        if record is None:
+            raise NotFound(f"no key has the id {key_id}")
+        now = self._clock.now()
+        revoke = self._keys.revoke if self._has_set_admins else self._keys.revoke_unless_last_admin
+        is_revoked = await revoke(key_id, at=now, events=[revoked_event(record, at=now, by=by)])
+        if is_revoked is None:
+            raise Conflict(
+                f"key {key_id} ({record.name}) is the last administrator key; make another one first"
+                " (corral keys create NAME --scope admin, or POST /api/v1/keys), then revoke this one with that"
+            )
+        if not is_revoked:
+            raise Conflict(f"key {key_id} is already revoked")
+        await self._feed.announce()
+        return await self._audience.reach(record.hash, is_valid=False)
+
+    async def issue_to_agent(self, node_id: NodeId, node_name: str) -> str:
+        """A new inference key for an approved agent node; the key that it had before stops working."""
+        now = self._clock.now()
+        new = mint(f"agent {node_name}", [Scope.INFERENCE], at=now, by="control", node_id=node_id)
+        await self._keys.revoke_of_node(node_id, at=now)
+        await self._store(new)
+        return new.key
+
+    async def _store(self, new: NewKey) -> tuple[str, ...]:
+        await self._keys.insert(new.record, events=[created_event(new.record)])
+        await self._feed.announce()
+        return await self._audience.reach(new.record.hash, is_valid=True)
+
+
+REGISTRATION_TOKEN: Final = "registration-token"  # noqa: S105 - the name of the secret
+ADMIN: Final = "admin"
+
+
+class CredentialsFile(msgspec.Struct, kw_only=True):
+    """What a supervisor such as `corral up` reads. Empty: not known to whoever wrote the file."""
+
+    admin: str
+    registration: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    registration_token: str = field(repr=False)
+    new_registration_token: bool
+    new_admin_key: str | None = field(repr=False)
+    """Only when it was made just now; it is not stored anywhere else."""
+
+    def write_new(self, file: Path) -> bool:
+        """Write what was made just now into a private file. False, and no file, when there is nothing new."""
+        token = self.registration_token if self.new_registration_token else ""
+        if not token and self.new_admin_key is None:
+            return False
+        _write(file, CredentialsFile(admin=self.new_admin_key or "", registration=token))
+        return True
+
+
+class FirstKeys:
+    """Several frontends may start at once on one database: exactly one of them makes the keys."""
+
+    def __init__(self, keys: Keys, secrets: Secrets, now: Callable[[], datetime]) -> None:
+        self._keys = keys
+        self._secrets = secrets
+        self._now = now
+
+    async def ensure(self, *, configured_token: str, file: Path | None) -> Credentials:
+        made = new_secret()
+        token = configured_token
+        if not token:
+            token = await self._secrets.put_if_absent(REGISTRATION_TOKEN, made, at=self._now())
+        elif await self._secrets.get(REGISTRATION_TOKEN) != token:
+            # A configured token wins and is stored, so that a frontend without the setting knows it too.
+            await self._secrets.replace(REGISTRATION_TOKEN, token, at=self._now())
+        first = mint(ADMIN, [Scope.ADMIN], at=self._now(), by="first start")
+        is_first = await self._keys.insert_first_admin(first.record, events=[created_event(first.record)])
+        admin_key = first.key if is_first else None
+        if file is not None:
+            admin_key = await self._keep(file, token, admin_key)
+        return Credentials(registration_token=token, new_registration_token=token == made, new_admin_key=admin_key)
+
+    async def _keep(self, file: Path, token: str, new_admin_key: str | None) -> str | None:
+        """Make sure that the file holds a working administrator key; returns it when it is new."""
+        if new_admin_key is None and (kept := _read(file)) is not None:
+            record = await self._keys.find_by_hash(hash_secret(kept.admin))
+            if record is not None and record.is_valid(self._now()):
+                if kept.registration != token:
+                    _write(file, CredentialsFile(admin=kept.admin, registration=token))
+                return None
+        key = new_admin_key or (await self.reset_admin(by="lost credentials file")).key
+        _write(file, CredentialsFile(admin=key, registration=token))
+        return key
+
+    async def keep(self, file: Path, admin_key: str) -> None:
+        """Hand a new administrator key to the supervisor that reads this file."""
+        token = await self._secrets.get(REGISTRATION_TOKEN)
+        _write(file, CredentialsFile(admin=admin_key, registration=token or ""))
+
+    async def reset_admin(self, *, by: str) -> NewKey:
+        """A new administrator key; the one from the first start, or from the last reset, stops working."""
+        now = self._now()
+        new = mint(ADMIN, [Scope.ADMIN], at=now, by=by)
+        await self._keys.insert(new.record, events=[created_event(new.record)])
+        for old in await self._keys.list():
+            is_old_admin = old.name == ADMIN and Scope.ADMIN in old.scopes and old.id != new.record.id
+            if is_old_admin and old.revoked_at is None:
+                await self._keys.revoke(old.id, at=now, events=[revoked_event(old, at=now, by=by)])
+        return new
+
+
+def _read(file: Path) -> CredentialsFile | None:
+    data = read_private(file)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=CredentialsFile)
+    except UNREADABLE_JSON:
+        return None
+
+
+def _write(file: Path, credentials: CredentialsFile) -> None:
+    write_private(file, msgspec.json.encode(credentials))
