@@ -5,6 +5,7 @@ from typing import Final
 
 from corral.base.ids import new_node_id
 from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus
+from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.db import Database
 from corral.wire.nodes import NodeLabels
@@ -18,7 +19,7 @@ async def store_nodes(database_url: str, count: int) -> None:
     try:
         nodes = Nodes(database)
         for number in range(count):
-            await nodes.insert(_node(number, datetime.now(UTC)), events=[])
+            await nodes.admit(_node(number, datetime.now(UTC)), events=[], policy=AdmissionPolicy())
     finally:
         await database.close()
 

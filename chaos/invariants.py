@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from corral.base.ids import NodeId
-from corral.frontend.nodes.decide.node import status_of
+from corral.frontend.nodes.decide.liveness import status_of
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
 from corral.wire.nodes import EventView, NodeDetail

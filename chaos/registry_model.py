@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from corral.base.errors import Conflict, NotFound
 from corral.base.ids import Incarnation, NodeId, new_incarnation
 from corral.frontend.api.route import AdminContext
-from corral.frontend.nodes.decide.node import BY_WORKER, Heartbeat, LivenessPolicy, Node, NodeStatus, Peer
+from corral.frontend.nodes.decide.liveness import Heartbeat, LivenessPolicy
+from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeStatus, Peer
 from corral.frontend.nodes.decide.registration import Registration
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind

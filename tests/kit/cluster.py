@@ -28,7 +28,8 @@ from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.frontend.config import ControlConfig
-from corral.frontend.nodes.decide.node import LivenessPolicy, NodeStatus
+from corral.frontend.nodes.decide.liveness import LivenessPolicy
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import Event, EventKind, StoredEvent
 from corral.frontend.store.secrets import SecretsKey
 from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig

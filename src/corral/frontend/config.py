@@ -23,7 +23,7 @@ from corral.base.setting_kinds import (
 from corral.base.settings import DATA, Derived, PublicPort, in_data, other_aliases, setting
 from corral.bus.config import BusConfig
 from corral.frontend.backends.decide.upgrades import UpgradePolicy
-from corral.frontend.nodes.decide.node import LivenessPolicy
+from corral.frontend.nodes.decide.liveness import LivenessPolicy
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.serving.decide.load_job import LoadPolicy

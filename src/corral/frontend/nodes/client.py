@@ -1,4 +1,5 @@
-"""Typed calls to one node over NATS. Every call has a deadline, and every way to fail has a name.
+"""How a node is asked: typed calls over NATS, and its HTTP server for what backends have printed. Every call has a
+deadline, and every way to fail has a name.
 
 NodeUnreachable  nobody answers for the node; it counts as unhealthy until it is heard again
 NodePending      nobody approved the node, so it is not contacted at all
@@ -11,18 +12,22 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
+from yarl import URL
 
 from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
+from corral.base.http_client import HttpFailed, asked, open_session, read_body
 from corral.base.ids import NodeId
 from corral.base.queues import Batches
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
-from corral.frontend.nodes.decide.reports import NodeContact, ReportedProcess
+from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.secrets import Secrets, node_secret_name
 from corral.wire import go_json, subjects
@@ -36,6 +41,7 @@ from corral.wire.backends import (
     UpgradeRequest,
 )
 from corral.wire.models import ModelCommandReply, ModelDeleteRequest, known_routes
+from corral.wire.nodes import LogLine
 from corral.wire.replicas import ReplicaAccess, RunningReply, StopRequest
 
 log = logging.getLogger(__name__)
@@ -48,6 +54,13 @@ MOST_OBJECTS: Final = 4000
 """JSON objects in it. A megabyte of empty ones would take seconds to parse; a backend or a process is one or two."""
 
 _SHOWN: Final = 200
+_LOGS_WITHIN: Final = timedelta(seconds=15)
+_MOST_LOG_BYTES: Final = 16 * 1024 * 1024
+"""Of an answer: a worker keeps a thousand lines of each process."""
+_ERRORS_WITHIN: Final = timedelta(seconds=5)
+"""Another node is tried only after the lines of this one are there."""
+_MOST_ERRORS: Final = 15
+_LONGEST_ERROR: Final = 500
 _CONTACT_KEPT_SECONDS: Final = 1.0
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -88,6 +101,13 @@ class NodeRefused(CorralError):
         self.stopped = stopped
         """The processes that had ended for it by then."""
         super().__init__(message, node_id=node_id)
+
+
+class WorkerUnreachable(CorralError):
+    """The worker's HTTP server could not be asked."""
+
+    code = "worker_unreachable"
+    retryable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,19 +192,11 @@ class NodeClient:
         contact = await self._contacts.of(node_id)  # as of now: this took minutes, and the process is dialled next
         if reply.address and not contact.has_address(reply.address):
             raise _foreign(node_id, contact, reply.address)
-        told = reply.corral
-        if told is UNSET:
+        access = reply.corral
+        if access is UNSET:
             return StartedBackend(address=reply.address)
-        if told.url and not contact.has_url(told.url):
-            raise _foreign(node_id, contact, told.url)
-        return StartedBackend(
-            address=reply.address,
-            url=told.url,
-            key=told.key,
-            routes=_routes(told),
-            front_port=_front_port(told),
-            is_asked_directly=not told.adapted,
-        )
+        reach = _reach(node_id, contact, access)
+        return StartedBackend(address=reply.address, **reach._asdict(), is_asked_directly=not access.adapted)
 
     async def upgrade(self, node_id: NodeId, request: UpgradeRequest, *, timeout: timedelta) -> list[str]:
         """Replace a backend; returns the processes that ended for it. Nobody listens: the worker is older than that."""
@@ -233,9 +245,8 @@ class NodeClient:
         """Ask for the end of exactly this process. False: it could not be said; nothing ever answers it."""
         try:
             await self._contacts.of(node_id)
-            await self._bus.publish(
-                subjects.backend_stop(node_id), msgspec.json.encode(StopRequest(backend=process_key, force=False))
-            )
+            request = msgspec.json.encode(StopRequest(backend=process_key, force=False))
+            await self._bus.publish(subjects.backend_stop(node_id), request)
         except (BusUnavailable, NodeUnreachable) as error:
             log.info("a process was not stopped: %s", error, extra={"event": "replica.stop_unsent", "node": node_id})
             return False
@@ -300,11 +311,14 @@ def _changed(node_id: NodeId, reply: ChangeReply) -> list[str]:
     return stopped
 
 
-def _foreign(node_id: NodeId, contact: NodeContact, told: str) -> NodeRefused:
-    shown = {"event": "node.foreign_address", "node": node_id, "node_name": contact.name, "told": told[:_SHOWN]}
-    log.warning("an answer names an address that is not on the node's registered host", extra=shown)
+def _foreign(node_id: NodeId, contact: NodeContact, address: str) -> NodeRefused:
+    address = address[:_SHOWN]
+    log.warning(
+        "an answer names an address that is not on the node's registered host",
+        extra={"event": "node.foreign_address", "node": node_id, "node_name": contact.name, "told": address},
+    )
     return NodeRefused(
-        f"the answer names {told[:_SHOWN]!r}, which is not on the host of the address {contact.address} that the node "
+        f"the answer names {address!r}, which is not on the host of the address {contact.address} that the node "
         "registered; if it moved, register it again",
         node_id=node_id,
     )
@@ -314,22 +328,74 @@ def _processes(node_id: NodeId, contact: NodeContact, reply: RunningReply) -> li
     """One address on another host makes the whole report worthless: it was not the node that sent it."""
     if reply.error:
         raise NodeRefused(reply.error, node_id=node_id)
-    found = []
-    for one in reply.models:
-        if one.address and not contact.has_own_address(one.address):
-            raise _foreign(node_id, contact, one.address)
-        process = ReportedProcess(model=one.model_id, index=one.replica_index, address=one.address)
-        if (told := one.corral) is not UNSET:
-            if told.url and not contact.has_url(told.url):
-                raise _foreign(node_id, contact, told.url)
-            process = replace(process, url=told.url, key=told.key, routes=_routes(told), front_port=_front_port(told))
-        found.append(process)
-    return found
+    processes = []
+    for model in reply.models:
+        if model.address and not contact.has_own_address(model.address):
+            raise _foreign(node_id, contact, model.address)
+        process = ReportedProcess(model=model.model_id, index=model.replica_index, address=model.address)
+        if model.corral is not UNSET:
+            process = replace(process, **_reach(node_id, contact, model.corral)._asdict())
+        processes.append(process)
+    return processes
 
 
-def _routes(told: ReplicaAccess) -> tuple[str, ...] | None:
-    return None if told.routes is None else tuple(sorted(known_routes(told.routes)))
+def _reach(node_id: NodeId, contact: NodeContact, access: ReplicaAccess) -> Reach:
+    """How requests reach a process, as its node tells it. A URL on another host is refused."""
+    if access.url and not contact.has_url(access.url):
+        raise _foreign(node_id, contact, access.url)
+    routes = None if access.routes is None else tuple(sorted(known_routes(access.routes)))
+    front_port = access.front_port if 0 < access.front_port < 2**16 else 0
+    return Reach(url=access.url, key=access.key, routes=routes, front_port=front_port)
 
 
-def _front_port(told: ReplicaAccess) -> int:
-    return told.front_port if 0 < told.front_port < 2**16 else 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAnswer:
+    """As it came, except for its headers: what a node calls its answer is nothing to go by."""
+
+    status: int
+    body: bytes
+
+
+class NodeLogs:
+    """What backends of a node have printed, fetched from the worker's own HTTP server when somebody asks for it."""
+
+    def __init__(self, contacts: NodeContacts, tokens: NodeTokens) -> None:
+        self._contacts = contacts
+        self._tokens = tokens
+
+    async def names(self, node_id: NodeId) -> WorkerAnswer:
+        """Of what there are logs. Fails as `NodeContacts` does for a node that must not be contacted."""
+        return await self._ask(node_id, "/v1/backend-logs")
+
+    async def lines(self, node_id: NodeId, model: str) -> WorkerAnswer:
+        """Of all replicas of a model, or of one when its process key is given."""
+        return await self._ask(node_id, f"/v1/backend-logs/{quote(model, safe='')}")
+
+    async def last_errors(self, node_id: NodeId, process_key: str) -> tuple[str, ...]:
+        """What a process wrote to standard error last; empty when its worker cannot be asked."""
+        path = f"/v1/backend-logs/{quote(process_key, safe='')}"
+        try:
+            async with asyncio.timeout(_ERRORS_WITHIN.total_seconds()):
+                answer = await self._ask(node_id, path)
+            lines = msgspec.json.decode(answer.body, type=list[LogLine]) if answer.status == HTTPStatus.OK else []
+        except (CorralError, TimeoutError, msgspec.MsgspecError) as error:
+            log.info("no last lines of %s: %s", process_key, error, extra={"event": "load.no_last_lines"})
+            return ()
+        errors = [line.text[:_LONGEST_ERROR] for line in lines if line.stream == "stderr" and line.text.strip()]
+        return tuple(errors[-_MOST_ERRORS:])
+
+    async def _ask(self, node_id: NodeId, path: str) -> WorkerAnswer:
+        node = await self._contacts.of(node_id)
+        if not node.http_address:
+            raise WorkerUnreachable(f"failed to reach worker: {node.name} registered without an http_address")
+        headers = {"Authorization": f"Bearer {await self._tokens.of(node_id)}"}
+        try:
+            url = URL(f"http://{node.http_address}{path}", encoded=True)
+            async with (
+                open_session(timeout=_LOGS_WITHIN, connect_timeout=_LOGS_WITHIN) as session,
+                asked(session, "GET", url, headers=headers) as answer,
+            ):
+                return WorkerAnswer(status=answer.status, body=await read_body(answer, _MOST_LOG_BYTES))
+        except (HttpFailed, ValueError) as error:
+            reason = error.reason if isinstance(error, HttpFailed) else str(error)
+            raise WorkerUnreachable(f"failed to reach worker: http://{node.http_address}{path}: {reason}") from error

@@ -11,17 +11,9 @@ from typing import Final, Protocol, TypeVar
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput, NotFound
 from corral.base.ids import NodeId
-from corral.frontend.nodes.decide.node import (
-    LivenessPolicy,
-    Node,
-    NodeFacts,
-    NodeStatus,
-    NodeType,
-    SeenNode,
-    silence,
-    status_of,
-)
-from corral.frontend.nodes.hearing import HearingKeeper
+from corral.frontend.nodes.decide.liveness import LivenessPolicy, silence, status_of
+from corral.frontend.nodes.decide.node import Node, NodeFacts, NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.liveness import HearingKeeper
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.nodes.store.rows import Outline
 from corral.wire.nodes import has_labels
@@ -74,18 +66,14 @@ class Fleet:
         self._nodes = nodes
         self._hearing = hearing
         self._clock = clock
-        self._policy = policy
-
-    @property
-    def policy(self) -> LivenessPolicy:
-        return self._policy
+        self.policy = policy
 
     def see(self, node: Node, now: datetime | None = None) -> SeenNode:
         moment = now or self._clock.now()
         return SeenNode(
             node=node,
             status=self._status(node.facts, moment),
-            silent_seconds=silence(node.facts, moment, self._policy, self._hearing.current).total_seconds(),
+            silent_seconds=silence(node.facts, moment, self.policy, self._hearing.current).total_seconds(),
             heard_seconds_ago=max((moment - node.facts.last_heartbeat).total_seconds(), 0),
         )
 
@@ -147,7 +135,7 @@ class Fleet:
                     yield seen
 
     def _status(self, facts: NodeFacts, now: datetime) -> NodeStatus:
-        return status_of(facts, now, self._policy, self._hearing.current)
+        return status_of(facts, now, self.policy, self._hearing.current)
 
 
 class _Reader(Protocol[KnownT]):

@@ -14,9 +14,11 @@ from corral.base.clock import Clock
 from corral.base.errors import AccessDenied, CorralError, DatabaseUnavailable, NotFound
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke
-from corral.frontend.nodes.decide.node import Heartbeat, LivenessPolicy, Node, beat, next_look, status_of
-from corral.frontend.nodes.hearing import HearingKeeper
-from corral.frontend.nodes.store.nodes import AcceptedHeartbeat, Nodes
+from corral.frontend.nodes.decide.liveness import Heartbeat, LivenessPolicy, beat, next_look, status_of
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.liveness import HearingKeeper
+from corral.frontend.nodes.store.liveness import AcceptedHeartbeat
+from corral.frontend.nodes.store.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +95,12 @@ class Heartbeats:
             await self._store(accepted, known)
         except CorralError as error:
             log.warning("heartbeats were not stored", extra={"event": "heartbeats.failed", "reason": str(error)})
-            _refuse_all(batch, error)
+            for waiting in batch:
+                _refuse(waiting, error)
         except Exception as error:
             log.exception("heartbeats were not stored", extra={"event": "heartbeats.failed"})
-            _refuse_all(batch, error)
+            for waiting in batch:
+                _refuse(waiting, error)
 
     async def _accepts(self, waiting: _WaitingHeartbeat, known: dict[NodeId, Node]) -> bool:
         node = known.get(waiting.node_id)
@@ -109,38 +113,32 @@ class Heartbeats:
         return False
 
     async def _store(self, accepted: Sequence[_WaitingHeartbeat], known: dict[NodeId, Node]) -> None:
-        after = dict(known)
+        now, policy, hearing = self._clock.now(), self._policy, self._hearing.current
+        after: dict[NodeId, Node] = {}
         for waiting in accepted:
-            after[waiting.node_id] = beat(after[waiting.node_id], waiting.read(), self._policy, self._hearing.current)
-        beats = [self._beat_of(known[id], after[id]) for id in {waiting.node_id for waiting in accepted}]
+            node = after.get(waiting.node_id, known[waiting.node_id])
+            after[waiting.node_id] = beat(node, waiting.read(), policy, hearing)
+        # Those whose status is another one than everybody was last told, be it by a change that was made before this
+        # beat: health looks at them at once.
+        news = {id for id, node in after.items() if status_of(node.facts, now, policy, hearing) is not node.announced}
+        beats = [
+            AcceptedHeartbeat(
+                before=known[id],
+                node=node,
+                next_look=now if id in news else next_look(node.facts, now, policy, hearing),
+            )
+            for id, node in after.items()
+        ]
         stored = await self._nodes.beat(beats)
         for waiting in accepted:
-            if waiting.node_id in stored:
-                self._answer(waiting, after[waiting.node_id])
-            else:
+            if waiting.node_id not in stored:
                 _refuse(waiting, NotFound("node not found"))
-        if any(self._is_news(beat.node) for beat in beats):
+                continue
+            self.taken += 1
+            if not waiting.answer.done():
+                waiting.answer.set_result(after[waiting.node_id])
+        if news:
             self._health.ring()
-
-    def _beat_of(self, before: Node, after: Node) -> AcceptedHeartbeat:
-        """Health looks at once when there is something to announce, be it a change that was made before this beat."""
-        now = self._clock.now()
-        look = now if self._is_news(after) else next_look(after.facts, now, self._policy, self._hearing.current)
-        return AcceptedHeartbeat(before=before, node=after, next_look=look)
-
-    def _is_news(self, node: Node) -> bool:
-        """Is its status another one than everybody was last told?"""
-        return status_of(node.facts, self._clock.now(), self._policy, self._hearing.current) is not node.announced
-
-    def _answer(self, waiting: _WaitingHeartbeat, node: Node) -> None:
-        self.taken += 1
-        if not waiting.answer.done():
-            waiting.answer.set_result(node)
-
-
-def _refuse_all(batch: Sequence[_WaitingHeartbeat], error: Exception) -> None:
-    for waiting in batch:
-        _refuse(waiting, error)
 
 
 def _refuse(waiting: _WaitingHeartbeat, error: Exception) -> None:

@@ -1,6 +1,6 @@
 """The registry: who belongs to the fleet, and what people decided about them.
 
-Every change is load, decide (in `domain/`), apply guarded by the revision that was read; who loses starts over.
+Every change is load, decide (in `decide/`), apply guarded by the revision that was read; who loses starts over.
 """
 
 import logging
@@ -73,7 +73,11 @@ class NodeRegistry:
 
     async def register(self, registration: Registration, *, secret: str | None, trusted_by: str | None) -> Registered:
         """Admit a worker, or take it back. Idempotent: the same request again gives the same node."""
-        approval = self._approval(trusted_by)
+        approval = None
+        if trusted_by is not None:
+            approval = Approval(by=trusted_by, is_proof=True)
+        elif self._policy.auto_approve:
+            approval = Approval(by=AUTO_APPROVE, is_proof=False)
         for _ in range(_TRIES):
             try:
                 registered = await self._try_register(registration, secret=secret, approval=approval)
@@ -86,68 +90,46 @@ class NodeRegistry:
                 return registered
         raise Conflict(f"node {registration.name} is being changed by others; try again")
 
-    def _approval(self, trusted_by: str | None) -> Approval | None:
-        if trusted_by is not None:
-            return Approval(by=trusted_by, is_proof=True)
-        return Approval(by=AUTO_APPROVE, is_proof=False) if self._policy.auto_approve else None
-
     async def _try_register(
         self, registration: Registration, *, secret: str | None, approval: Approval | None
     ) -> Registered | None:
+        namesakes: list[Node] = []
         if registration.secret_hash is not None:
-            known, namesakes = await self._nodes.find_by_secret(registration.secret_hash), []
+            known = await self._nodes.find_by_secret(registration.secret_hash)
         else:
             same_name = await self._nodes.find_by_name(registration.name)
             known = next((node for node in same_name if node.secret_hash is None), None)
             namesakes = [node for node in same_name if node.secret_hash is not None]
         if known is not None:
             return await self._again(known, registration, secret=secret, approval=approval)
+        registration, id, now = self._with_life(registration, None), new_node_id(), self._clock.now()
         if namesakes:
-            return await self._stranger(registration, namesakes[0])
-        return await self._new(registration, secret=secret, approval=approval)
-
-    async def _new(
-        self, registration: Registration, *, secret: str | None, approval: Approval | None
-    ) -> Registered | None:
-        registration = self._with_life(registration, None)
-        node = register_new(registration, id=new_node_id(), at=self._clock.now(), approval=approval)
-        approved_by = None if approval is None else approval.by
-        event = self._event(EventKind.NODE_REGISTERED, node, BY_WORKER, address=node.address, approved_by=approved_by)
-        sealed = self._sealed(node, secret)
-        if not await self._nodes.admit(node, secret=sealed, events=[event], policy=self._policy):
-            return None
-        return Registered(node=node, is_new=True)
-
-    async def _stranger(self, registration: Registration, namesake: Node) -> Registered | None:
-        """Somebody without the secret uses the name of a node that has one: never approved by itself."""
-        registration = self._with_life(registration, None)
-        node = register_stranger(registration, id=new_node_id(), at=self._clock.now())
-        alarm = self._event(
-            EventKind.NODE_IMPERSONATION,
-            node,
-            BY_WORKER,
-            address=node.address,
-            namesake=namesake.id,
-            why="registered without the secret of the node that has this name",
+            # Somebody without the secret uses the name of a node that has one: never approved by itself.
+            node = register_stranger(registration, id=id, at=now)
+            why = "registered without the secret of the node that has this name"
+            data = {"namesake": namesakes[0].id, "why": why}
+            event = self._event(EventKind.NODE_IMPERSONATION, node, BY_WORKER, address=node.address, **data)
+        else:
+            node = register_new(registration, id=id, at=now, approval=approval)
+            by = None if approval is None else approval.by
+            event = self._event(EventKind.NODE_REGISTERED, node, BY_WORKER, address=node.address, approved_by=by)
+        is_admitted = await self._nodes.admit(
+            node, secret=self._sealed(node, secret), events=[event], policy=self._policy
         )
-        if not await self._nodes.admit(node, events=[alarm], policy=self._policy):
-            return None
-        return Registered(node=node, is_new=True)
+        return Registered(node=node, is_new=True) if is_admitted else None
 
     async def _again(
         self, known: Node, registration: Registration, *, secret: str | None, approval: Approval | None
     ) -> Registered | None:
         registration = self._with_life(registration, known)
-        now = self._clock.now()
-        node = register_again(known, registration, at=now, approval=approval, policy=self._policy)
+        node = register_again(known, registration, at=self._clock.now(), approval=approval, policy=self._policy)
         if known.facts.approved_at is not None and node.facts.approved_at is None:
             return await self._suspected(known, node)
         events = []
         if is_new_life(known, registration):
             events.append(self._event(EventKind.NODE_REREGISTERED, node, BY_WORKER, address=node.address))
-        if not await self._nodes.register(node, secret=self._sealed(node, secret), events=events):
-            return None
-        return Registered(node=node, is_new=False)
+        is_stored = await self._nodes.register(node, secret=self._sealed(node, secret), events=events)
+        return Registered(node=node, is_new=False) if is_stored else None
 
     async def _suspected(self, before: Node, node: Node) -> Registered | None:
         """It may be somebody else: it is pending again, and has neither keys nor replicas any more."""
@@ -162,8 +144,10 @@ class NodeRegistry:
         )
         if not await self._nodes.suspect(node, events=[alarm]):
             return None
-        shown = {"event": "node.suspected", "node": node.id, "node_name": node.name, "why": node.facts.suspicion}
-        log.warning("a node came back changed and waits for approval again", extra=shown)
+        log.warning(
+            "a node came back changed and waits for approval again",
+            extra={"event": "node.suspected", "node": node.id, "node_name": node.name, "why": node.facts.suspicion},
+        )
         return Registered(node=node, is_new=False)
 
     async def expire_pending(self) -> int:
@@ -203,30 +187,29 @@ class NodeRegistry:
                 raise Conflict(f"node {node.name} is not pending: {node.facts.approved_by} approved it")
             return domain.approve(node, by=by, at=self._clock.now())
 
-        return await self._change(node_id, decide, lambda _, after: self._event(EventKind.NODE_APPROVED, after, by))
+        return await self._change(node_id, decide, EventKind.NODE_APPROVED, by=by)
 
     async def drain(self, node_id: NodeId, *, by: str) -> Node:
-        return await self._change(
-            node_id,
-            lambda node: domain.drain(node, by=by, at=self._clock.now()),
-            lambda _, after: self._event(EventKind.NODE_DRAINING, after, by),
-        )
+        def decide(node: Node) -> Node:
+            return domain.drain(node, by=by, at=self._clock.now())
+
+        return await self._change(node_id, decide, EventKind.NODE_DRAINING, by=by)
 
     async def resume(self, node_id: NodeId, *, by: str) -> Node:
         """End a drain. It approves nothing and revives nothing."""
-        return await self._change(
-            node_id,
-            lambda node: domain.resume(node, by=by, at=self._clock.now()),
-            lambda _, after: self._event(EventKind.NODE_RESUMED, after, by),
-        )
+
+        def decide(node: Node) -> Node:
+            return domain.resume(node, by=by, at=self._clock.now())
+
+        return await self._change(node_id, decide, EventKind.NODE_RESUMED, by=by)
 
     async def deregister(self, node_id: NodeId) -> Node:
         """The worker says good-bye; it is offline until it registers again."""
-        return await self._change(
-            node_id,
-            lambda node: domain.deregister(node, at=self._clock.now()),
-            lambda _, after: self._event(EventKind.NODE_DEREGISTERED, after, BY_WORKER),
-        )
+
+        def decide(node: Node) -> Node:
+            return domain.deregister(node, at=self._clock.now())
+
+        return await self._change(node_id, decide, EventKind.NODE_DEREGISTERED, by=BY_WORKER)
 
     async def remove(self, node_id: NodeId, *, by: str) -> None:
         """Forget the node, its secret and the keys issued to it. If its worker still runs, it joins as a new one."""
@@ -248,47 +231,48 @@ class NodeRegistry:
         return await self._relabel(node_id, lambda labels: labels.remove(key), by=by)
 
     async def _relabel(self, node_id: NodeId, decide: Callable[[NodeLabels], NodeLabels], *, by: str) -> Node:
-        def event(before: Node, after: Node) -> Event:
-            return self._event(
-                EventKind.NODE_LABELS, after, by, before=before.labels.effective, after=after.labels.effective
-            )
-
-        def change(node: Node) -> Node:
+        def relabel(node: Node) -> Node:
             labels = decide(node.labels)
             if problem := label_growth_problem(node.labels, labels):
                 raise InvalidInput("labels", problem)
             return domain.relabel(node, labels, at=self._clock.now())
 
-        return await self._change(node_id, change, event)
+        return await self._change(
+            node_id, relabel, EventKind.NODE_LABELS, by=by, shown=lambda node: node.labels.effective
+        )
 
     async def set_max_replicas(self, node_id: NodeId, value: int | None, *, by: str) -> Node:
         """A person's value wins over the worker's and survives its registrations; None takes it back."""
-        return await self._change(
-            node_id,
-            lambda node: domain.set_max_replicas(node, value, at=self._clock.now()),
-            lambda before, after: self._event(
-                EventKind.NODE_MAX_REPLICAS,
-                after,
-                by,
-                before=before.max_replicas_per_model,
-                after=after.max_replicas_per_model,
-            ),
-        )
+
+        def decide(node: Node) -> Node:
+            return domain.set_max_replicas(node, value, at=self._clock.now())
+
+        kind = EventKind.NODE_MAX_REPLICAS
+        return await self._change(node_id, decide, kind, by=by, shown=lambda node: node.max_replicas_per_model)
 
     async def set_vram_budget(self, node_id: NodeId, value: str | None, *, by: str) -> Node:
         """As with replicas. The text must already have been read by `VramBudget`."""
+
+        def decide(node: Node) -> Node:
+            return domain.set_vram_budget(node, value, at=self._clock.now())
+
         return await self._change(
-            node_id,
-            lambda node: domain.set_vram_budget(node, value, at=self._clock.now()),
-            lambda before, after: self._event(
-                EventKind.NODE_VRAM_BUDGET, after, by, before=before.vram_budget, after=after.vram_budget
-            ),
+            node_id, decide, EventKind.NODE_VRAM_BUDGET, by=by, shown=lambda node: node.vram_budget
         )
 
     async def _change(
-        self, node_id: NodeId, decide: Callable[[Node], Node], event: Callable[[Node, Node], Event]
+        self,
+        node_id: NodeId,
+        decide: Callable[[Node], Node],
+        kind: EventKind,
+        *,
+        by: str,
+        shown: Callable[[Node], object] | None = None,
     ) -> Node:
-        """Apply a decision to a node. Nothing to change: nothing is written, nothing is announced."""
+        """Apply a decision to a node. Nothing to change: nothing is written, nothing is announced.
+
+        `shown` is what the event tells of the node before and after, if anything.
+        """
         for _ in range(_TRIES):
             before = await self._nodes.get(node_id)
             if before is None:
@@ -296,7 +280,8 @@ class NodeRegistry:
             after = decide(before)
             if after is before:
                 return before
-            if await self._nodes.replace(after, events=[event(before, after)]):
+            data = {} if shown is None else {"before": shown(before), "after": shown(after)}
+            if await self._nodes.replace(after, events=[self._event(kind, after, by, **data)]):
                 await self._told()
                 return after
         raise Conflict(f"node {node_id} is being changed by others; try again")

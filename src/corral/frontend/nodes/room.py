@@ -5,21 +5,14 @@ from datetime import timedelta
 from typing import Self
 
 from corral.base.tasks import Poke
-from corral.frontend.nodes import brake as braking
-from corral.frontend.nodes import health as liveness
-from corral.frontend.nodes import hearing
-from corral.frontend.nodes.brake import Brake
-from corral.frontend.nodes.client import NodeClient, NodeContacts, NodeTokens
-from corral.frontend.nodes.decide.brake import BrakePolicy
-from corral.frontend.nodes.decide.node import LivenessPolicy
+from corral.frontend.nodes.client import NodeClient, NodeContacts, NodeLogs, NodeTokens
+from corral.frontend.nodes.decide.liveness import BrakePolicy, LivenessPolicy
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.fleet import Fleet
-from corral.frontend.nodes.health import Health
-from corral.frontend.nodes.hearing import HearingKeeper
 from corral.frontend.nodes.heartbeats import Heartbeats
-from corral.frontend.nodes.logs import NodeLogs
+from corral.frontend.nodes.liveness import BRAKE_PERIOD, HEALTH_PERIOD, HEARING_PERIOD, Brake, Health, HearingKeeper
 from corral.frontend.nodes.registry import NodeRegistry
-from corral.frontend.nodes.store.hearing import HearingPeriods
+from corral.frontend.nodes.store.liveness import HearingPeriods
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
 
@@ -94,9 +87,9 @@ class NodesRoom:
         brake = record.when_new(self.brake.look, mark=self.brake.mark)
         return {
             "heartbeats": self.heartbeats.run,
-            "hearing": record.every(hearing.PERIOD, Poke(), self._hear, "hearing"),
-            "health": record.every(liveness.PERIOD, self.health.poke, self.health.sweep, "health"),
-            "brake": record.every(braking.PERIOD, Poke(), brake, "brake"),
+            "hearing": record.every(HEARING_PERIOD, Poke(), self._hear, "hearing"),
+            "health": record.every(HEALTH_PERIOD, self.health.poke, self.health.sweep, "health"),
+            "brake": record.every(BRAKE_PERIOD, Poke(), brake, "brake"),
         }
 
     async def _hear(self) -> None:

@@ -11,17 +11,8 @@ from msgspec.structs import asdict
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import Incarnation
-from corral.frontend.nodes.decide.node import (
-    SUSPICIONS,
-    Heartbeat,
-    LivenessPolicy,
-    Node,
-    NodeLoad,
-    NodeType,
-    Peer,
-    SeenNode,
-    heartbeat_interval,
-)
+from corral.frontend.nodes.decide.liveness import Heartbeat, LivenessPolicy, heartbeat_interval
+from corral.frontend.nodes.decide.node import SUSPICIONS, NodeLoad, NodeType, Peer, SeenNode
 from corral.frontend.nodes.decide.registration import Registration
 from corral.wire.go_json import format_time, read_object
 from corral.wire.keys import MAX_SECRET, MIN_SECRET, hash_secret
@@ -32,9 +23,14 @@ from corral.wire.registration import (
     MAX_NAME,
     CorralHello,
     Feature,
-    HeartbeatRequest,
     RegisterRequest,
 )
+
+_LARGEST: Final = 2**63 - 1
+_LONGEST_INTERVAL: Final = timedelta(hours=1)
+_SHOWN: Final = 40
+_MOST_PROBLEMS: Final = 10
+"""That one registration may show of its labels."""
 
 
 def node_view(seen: SeenNode, load: NodeLoad) -> NodeView:
@@ -72,7 +68,11 @@ def node_view(seen: SeenNode, load: NodeLoad) -> NodeView:
 
 
 def node_detail(seen: SeenNode, load: NodeLoad, policy: LivenessPolicy) -> NodeDetail:
-    node, facts = seen.node, seen.node.facts
+    node, facts, peer = seen.node, seen.node.facts, None
+    if node.peer is not None:
+        features = sorted(node.peer.features)
+        peer = PeerView(version=node.peer.version, features=features, platform=node.peer.platform)
+    suspicions = [] if facts.suspicion is None else [f"only a person may approve it: {SUSPICIONS[facts.suspicion]}"]
     return NodeDetail(
         **asdict(node_view(seen, load)),
         in_flight=load.in_flight if load.is_known else None,
@@ -88,38 +88,24 @@ def node_detail(seen: SeenNode, load: NodeLoad, policy: LivenessPolicy) -> NodeD
         heartbeat_seconds=heartbeat_interval(facts, policy).total_seconds(),
         has_secret=node.secret_hash is not None,
         incarnation=facts.incarnation,
-        corral=_peer(node),
-        problems=_problems(node),
+        corral=peer,
+        problems=[*suspicions, *node.problems],
         admin_labels=dict(node.labels.admin),
         removed_labels=sorted(node.labels.removed),
     )
-
-
-def _problems(node: Node) -> list[str]:
-    suspicion = node.facts.suspicion
-    return [*([] if suspicion is None else [f"only a person may approve it: {SUSPICIONS[suspicion]}"]), *node.problems]
-
-
-def _peer(node: Node) -> PeerView | None:
-    if node.peer is None:
-        return None
-    return PeerView(version=node.peer.version, features=sorted(node.peer.features), platform=node.peer.platform)
 
 
 def _time(time: datetime | None) -> str | None:
     return None if time is None else format_time(time)
 
 
-_LARGEST: Final = 2**63 - 1
-_LONGEST_INTERVAL: Final = timedelta(hours=1)
-_SHOWN: Final = 40
-_MOST_PROBLEMS: Final = 10
-"""That one registration may show of its labels."""
-
-
 def read_registration(request: RegisterRequest) -> Registration:
     """Check everything that must hold; InvalidInput carries the sentence for the caller."""
-    node_type = _node_type(request.node_type)
+    try:
+        node_type = NodeType(request.node_type or NodeType.BACKEND)
+    except ValueError:
+        problem = f'invalid node_type "{request.node_type[:_SHOWN]}"; must be "backend" or "agent"'
+        raise InvalidInput("", problem) from None
     _check_text("name", request.name, MAX_NAME)
     if node_type is NodeType.BACKEND and not request.address:
         raise InvalidInput("", "address is required for backend workers")
@@ -127,6 +113,13 @@ def read_registration(request: RegisterRequest) -> Registration:
     _check_text("http_address", request.http_address, MAX_ADDRESS)
     labels, label_problems = _labels({} if request.labels is UNSET else request.labels)
     hello = None if request.corral is UNSET else request.corral
+    peer = None
+    if hello is not None:
+        platform, features = hello.platform[:_SHOWN], frozenset(hello.features)
+        peer = Peer(version=hello.version, features=features, platform=platform, has_one_disk=hello.one_disk)
+    secret = secret_of(request)
+    if secret is not None and not MIN_SECRET <= len(secret) <= MAX_SECRET:
+        raise InvalidInput("corral.secret", f"must have {MIN_SECRET} to {MAX_SECRET} characters")
     interval, interval_problem = _interval(hello)
     budget, budget_problem = _budget(request.vram_budget)
     return Registration(
@@ -134,15 +127,15 @@ def read_registration(request: RegisterRequest) -> Registration:
         type=node_type,
         address=request.address,
         http_address=request.http_address,
-        measured=_measured(request),
+        measured={name: value for name in CAPACITY_FIELDS if (value := getattr(request, name)) is not UNSET},
         gpu_vendor=_said(request.gpu_vendor),
         gpu_compute_capability=_said(request.gpu_compute_capability),
         capability=_said(request.capability),
         max_replicas_per_model=max(request.max_replicas_per_model, 1),
         vram_budget=budget,
         labels=labels,
-        peer=None if hello is None else _registering_peer(hello),
-        secret_hash=_secret_hash(hello),
+        peer=peer,
+        secret_hash=None if secret is None else hash_secret(secret),
         incarnation=Incarnation("" if hello is None else hello.incarnation),
         interval=interval,
         problems=tuple(problem for problem in (*label_problems, budget_problem, interval_problem) if problem),
@@ -157,13 +150,6 @@ def secret_of(request: RegisterRequest) -> str | None:
     return hello.secret
 
 
-def _node_type(text: str) -> NodeType:
-    try:
-        return NodeType(text or NodeType.BACKEND)
-    except ValueError:
-        raise InvalidInput("", f'invalid node_type "{text[:_SHOWN]}"; must be "backend" or "agent"') from None
-
-
 def _check_text(field: str, text: str, longest: int) -> None:
     if field == "name" and not text.strip():
         raise InvalidInput("", "name is required")
@@ -171,23 +157,6 @@ def _check_text(field: str, text: str, longest: int) -> None:
         raise InvalidInput("", f"{field} exceeds {longest} characters")
     if any(unicodedata.category(character) == "Cc" for character in text):
         raise InvalidInput("", f"{field} contains control characters")
-
-
-def _registering_peer(hello: CorralHello) -> Peer:
-    return Peer(
-        version=hello.version,
-        features=frozenset(hello.features),
-        platform=hello.platform[:_SHOWN],
-        has_one_disk=hello.one_disk,
-    )
-
-
-def _secret_hash(hello: CorralHello | None) -> str | None:
-    if hello is None or Feature.NODE_SECRET not in hello.features or not hello.secret:
-        return None
-    if not MIN_SECRET <= len(hello.secret) <= MAX_SECRET:
-        raise InvalidInput("corral.secret", f"must have {MIN_SECRET} to {MAX_SECRET} characters")
-    return hash_secret(hello.secret)
 
 
 def _interval(hello: CorralHello | None) -> tuple[timedelta | None, str]:
@@ -219,11 +188,6 @@ def _labels(said: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     return kept, problems[:_MOST_PROBLEMS]
 
 
-def _measured(request: RegisterRequest) -> dict[str, int]:
-    values = {name: getattr(request, name) for name in CAPACITY_FIELDS}
-    return {name: value for name, value in values.items() if value is not UNSET}
-
-
 def _said(text: str | UnsetType) -> str | None:
     return None if text is UNSET else text
 
@@ -236,33 +200,32 @@ def read_heartbeat(body: bytes, at: datetime) -> Heartbeat:
         document = read_object(body)
     except InvalidInput as error:
         return Heartbeat(at=at, problems=(f"heartbeat body: {error.problem}",))
-    said = _folded(document, HeartbeatRequest)
+    # As LocalAI does: whatever the case of names, the exact one before others, and null as if nothing were said.
+    lowered = {key.lower(): value for key, value in document.items() if value is not None}
+    fields = {name: document.get(name, value) for name, value in lowered.items()}
     problems: list[str] = []
     measured: dict[str, int] = {}
     for name in CAPACITY_FIELDS:
-        if name in said:
-            _take_bytes(name, said[name], measured, problems)
+        if name not in fields:
+            continue
+        value = fields[name]
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
+            measured[name] = value
+        else:
+            problems.append(f"{name}: expected a number of bytes, got {_shown(value)}; ignored")
+    corral = fields.get("corral")
+    extension = corral if isinstance(corral, dict) else {"incarnation": corral}
+    gpu_vendor = _take_text("gpu_vendor", fields.get("gpu_vendor"), problems)
+    incarnation = _take_text("corral.incarnation", extension.get("incarnation"), problems)
+    inventory = _take_text("corral.inventory", extension.get("inventory"), problems)
     return Heartbeat(
         at=at,
         measured=measured,
-        gpu_vendor=_take_text("gpu_vendor", said.get("gpu_vendor"), problems),
-        incarnation=_take_incarnation(said.get("corral"), problems),
-        inventory=_take_inventory(said.get("corral"), problems),
+        gpu_vendor=gpu_vendor,
+        incarnation=Incarnation(incarnation) if incarnation else None,
+        inventory=inventory or "",
         problems=tuple(problems),
     )
-
-
-def _folded(document: Mapping[str, object], struct: type[msgspec.Struct]) -> dict[str, object]:
-    names = set(struct.__struct_encode_fields__) | set(CAPACITY_FIELDS)
-    lowered = {key.lower(): value for key, value in document.items() if value is not None}
-    return {name: document.get(name, lowered[name]) for name in names if name in lowered}
-
-
-def _take_bytes(name: str, value: object, measured: dict[str, int], problems: list[str]) -> None:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
-        measured[name] = value
-    else:
-        problems.append(f"{name}: expected a number of bytes, got {_shown(value)}; ignored")
 
 
 def _take_text(name: str, value: object, problems: list[str]) -> str | None:
@@ -270,19 +233,6 @@ def _take_text(name: str, value: object, problems: list[str]) -> str | None:
         return value
     problems.append(f"{name}: expected a short text, got {_shown(value)}; ignored")
     return None
-
-
-def _take_incarnation(value: object, problems: list[str]) -> Incarnation | None:
-    if value is None:
-        return None
-    text = value.get("incarnation") if isinstance(value, dict) else value
-    taken = _take_text("corral.incarnation", text, problems)
-    return Incarnation(taken) if taken else None
-
-
-def _take_inventory(value: object, problems: list[str]) -> str:
-    text = value.get("inventory") if isinstance(value, dict) else None
-    return _take_text("corral.inventory", text, problems) or ""
 
 
 def _shown(value: object) -> str:

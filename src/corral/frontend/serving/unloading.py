@@ -11,11 +11,11 @@ from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.ids import NodeId, ReplicaId
 from corral.base.tasks import task_group
 from corral.frontend.models.catalogue import Models
-from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.nodes.decide.reports import ReportedProcess
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
+from corral.frontend.nodes.liveness import Brake
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.record.store import Events

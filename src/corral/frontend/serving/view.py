@@ -17,9 +17,9 @@ from corral.base.tasks import Listeners
 from corral.frontend.access.store import Keys
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.uses import uses_of
-from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.liveness import Brake
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.store.replicas import ReplicaStore

@@ -14,7 +14,8 @@ from corral.base.ids import NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
 from corral.frontend.api.route import Access
-from corral.frontend.nodes.decide.node import Heartbeat, Node
+from corral.frontend.nodes.decide.liveness import Heartbeat
+from corral.frontend.nodes.decide.node import Node
 from corral.frontend.routes import ROUTES
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import SecretsKey

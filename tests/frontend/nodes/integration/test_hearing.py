@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
-from corral.frontend.nodes.decide.node import LivenessPolicy
-from corral.frontend.nodes.hearing import HearingKeeper
-from corral.frontend.nodes.store.hearing import HearingPeriods
+from corral.frontend.nodes.decide.liveness import LivenessPolicy
+from corral.frontend.nodes.liveness import HearingKeeper
+from corral.frontend.nodes.store.liveness import HearingPeriods
 from corral.frontend.store.db import Database
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock

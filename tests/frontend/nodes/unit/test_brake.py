@@ -4,8 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from corral.frontend.nodes.decide.brake import BrakePolicy, Pulse, judge
-from corral.frontend.nodes.decide.node import Hearing
+from corral.frontend.nodes.decide.liveness import BrakePolicy, Hearing, Pulse, judge
 from tests.kit.clock import START
 
 POLICY = BrakePolicy()

@@ -7,16 +7,8 @@ import pytest
 
 from corral.base.ids import Incarnation, NodeId
 from corral.frontend.nodes.decide import node
-from corral.frontend.nodes.decide.node import (
-    BY_WORKER,
-    Hearing,
-    LivenessPolicy,
-    Node,
-    NodeStatus,
-    NodeType,
-    Suspicion,
-    status_of,
-)
+from corral.frontend.nodes.decide.liveness import Hearing, LivenessPolicy, status_of
+from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeStatus, NodeType, Suspicion
 from corral.frontend.nodes.decide.registration import (
     AdmissionPolicy,
     Approval,

@@ -8,24 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import Incarnation, NodeId
-from corral.frontend.nodes.decide.node import (
-    BY_WORKER,
+from corral.frontend.nodes.decide.liveness import (
     Hearing,
     Heartbeat,
     LivenessPolicy,
-    Node,
-    NodeFacts,
-    NodeStatus,
-    approve,
     beat,
-    deregister,
-    drain,
     forget_future,
     heartbeat_interval,
     next_look,
-    resume,
     status_of,
 )
+from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeFacts, NodeStatus, approve, deregister, drain, resume
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = LivenessPolicy()

@@ -3,8 +3,8 @@
 import asyncio
 from datetime import timedelta
 
-from corral.frontend.nodes.decide.node import Hearing
-from corral.frontend.nodes.store.hearing import HearingPeriods
+from corral.frontend.nodes.decide.liveness import Hearing
+from corral.frontend.nodes.store.liveness import HearingPeriods
 from tests.kit.samples import after
 
 GAP = timedelta(seconds=3)

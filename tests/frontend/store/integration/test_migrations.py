@@ -15,6 +15,7 @@ from corral.base.errors import SchemaTooNew
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.backends.decide.backend import artefact_of, with_alias_kept
 from corral.frontend.backends.store import write_reports
+from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import Before
 from corral.frontend.operations.decide.reasons import ReasonCode, because, sentence
@@ -169,7 +170,7 @@ async def test_rows_of_an_earlier_version_can_be_read_after_the_upgrade(database
     secrets = await Secrets.open(database, SecretsKey(bytes(32)), at=after(0))
     nodes, jobs, replicas = Nodes(database), LoadJobs(database, secrets), ReplicaStore(database, secrets)
     node, job, replica = a_node(), a_load_job(), a_replica()
-    assert await nodes.insert(node, events=[])
+    assert await nodes.admit(node, events=[], policy=AdmissionPolicy())
     await jobs.open(job)
     async with database.begin() as connection:
         assert await insert_replica(connection, replica)

@@ -9,6 +9,7 @@ import pytest
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.backends.decide.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
 from corral.frontend.backends.store import Inventories, write_reports
+from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide import intent as intents_
 from corral.frontend.operations.decide import intent_steps
@@ -240,7 +241,7 @@ async def test_removing_a_node_cancels_what_was_wanted_of_it(
     operations: OperationStore, intents: Intents, nodes: Nodes
 ) -> None:
     node = a_node()
-    await nodes.insert(node, events=[])
+    await nodes.admit(node, events=[], policy=AdmissionPolicy())
     await started(operations, "op1", node.id)
     await nodes.remove(node.id, events=[an_event()])
     stored = await operations.get(OperationId("op1"))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId
+from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.decide.reports import ReportedProcess
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
@@ -200,7 +201,7 @@ async def test_removing_a_node_loses_its_replicas_and_no_others(
     jobs: LoadJobs, replicas: ReplicaStore, nodes: Nodes
 ) -> None:
     node = a_node()
-    assert await nodes.insert(node, events=[])
+    assert await nodes.admit(node, events=[], policy=AdmissionPolicy())
     there = await loaded(jobs, node_id=node.id)
     elsewhere = await loaded(jobs, node_id=NodeId("elsewhere"))
     assert await nodes.remove(node.id, events=[an_event(EventKind.NODE_REMOVED)])

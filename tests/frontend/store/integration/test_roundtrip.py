@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from corral.base.ids import Incarnation, NodeId, new_node_id
 from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
-from corral.frontend.nodes.store.nodes import AcceptedHeartbeat, Nodes
+from corral.frontend.nodes.decide.registration import AdmissionPolicy
+from corral.frontend.nodes.store.liveness import AcceptedHeartbeat
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.wire.nodes import NodeLabels
 from tests.kit.samples import a_node
 
@@ -75,7 +77,7 @@ one_database_for_all_examples = settings(
 @given(node=NODES)
 async def test_any_node_survives(nodes: Nodes, node: Node) -> None:
     node = _with_own_secret(node)
-    assert await nodes.insert(node, events=[])
+    assert await nodes.admit(node, events=[], policy=AdmissionPolicy())
 
     assert await nodes.get(node.id) == node
     assert await nodes.find_by_secret(node.secret_hash or "") == node
@@ -86,7 +88,7 @@ async def test_any_node_survives(nodes: Nodes, node: Node) -> None:
 @given(before=NODES, wanted=NODES)
 async def test_any_node_becomes_any_other(nodes: Nodes, before: Node, wanted: Node) -> None:
     before = _with_own_secret(before)
-    await nodes.insert(before, events=[])
+    await nodes.admit(before, events=[], policy=AdmissionPolicy())
     after = _identified(wanted, before, revision=before.revision)
     assert await nodes.register(after, events=[])
 
@@ -115,6 +117,6 @@ def _identified(node: Node, like: Node, *, revision: int) -> Node:
 @pytest.mark.parametrize("text", ["", " ", "'; DROP TABLE nodes; --", "%", "\\", "a\tb\nc", "日本語", "\U0001f40e"])
 async def test_awkward_words_survive(nodes: Nodes, text: str) -> None:
     node = a_node(name=text, address=text, approved_by=text, labels=NodeLabels(reported={text: text}))
-    await nodes.insert(node, events=[])
+    await nodes.admit(node, events=[], policy=AdmissionPolicy())
 
     assert await nodes.find_by_name(text) == [node]

@@ -15,7 +15,7 @@ from corral.base.ids import Incarnation, NodeId
 from corral.base.setting_kinds import SWITCH, duration, whole
 from corral.base.settings import setting
 from corral.frontend.nodes.decide.node import BY_WORKER, Gpu, Node, NodeFacts, NodeType, Peer, Suspicion
-from corral.wire.nodes import MAX_LABELS, NodeLabels, automatic_labels
+from corral.wire.nodes import MAX_LABELS, automatic_labels
 
 _BEATS_WITHIN: Final = timedelta(minutes=1)
 _RENEWED_AFTER: Final = 0.7
@@ -184,8 +184,7 @@ def is_renewal(node: Node, registration: Registration, at: datetime, lifetime: t
 
 
 def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
-    capacity = replace(node.capacity, **registration.measured)
-    gpu = _reported_gpu(node.gpu, registration)
+    known, vendor, capability = node.gpu, registration.gpu_vendor, registration.gpu_compute_capability
     updated = replace(
         node,
         name=registration.name,
@@ -193,8 +192,11 @@ def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
         address=registration.address,
         http_address=registration.http_address,
         registered_from=registration.registered_from,
-        capacity=capacity,
-        gpu=gpu,
+        capacity=replace(node.capacity, **registration.measured),
+        gpu=Gpu(
+            vendor=known.vendor if vendor is None else vendor,
+            compute_capability=known.compute_capability if capability is None else capability,
+        ),
         capability=node.capability if registration.capability is None else registration.capability,
         reported_max_replicas=max(registration.max_replicas_per_model, 1),
         reported_vram_budget=registration.vram_budget,
@@ -212,27 +214,14 @@ def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
         registered_at=at,
         updated_at=at,
     )
-    labels = _reported_labels(updated, registration)
+    automatic = automatic_labels(
+        name=updated.name,
+        replica_slots=updated.max_replicas_per_model,
+        gpu_vendor=updated.gpu.vendor,
+        total_vram=updated.capacity.total_vram,
+    )
+    labels = node.labels.report(registration.labels, automatic)
     dropped = len((node.labels.reported.keys() | registration.labels.keys()) - labels.reported.keys())
     problem = f"labels: {dropped} are dropped; a node has at most {MAX_LABELS}"
     problems = (*registration.problems, problem) if dropped else registration.problems
     return replace(updated, labels=labels, problems=problems)
-
-
-def _reported_gpu(known: Gpu, registration: Registration) -> Gpu:
-    return Gpu(
-        vendor=known.vendor if registration.gpu_vendor is None else registration.gpu_vendor,
-        compute_capability=known.compute_capability
-        if registration.gpu_compute_capability is None
-        else registration.gpu_compute_capability,
-    )
-
-
-def _reported_labels(node: Node, registration: Registration) -> NodeLabels:
-    automatic = automatic_labels(
-        name=node.name,
-        replica_slots=node.max_replicas_per_model,
-        gpu_vendor=node.gpu.vendor,
-        total_vram=node.capacity.total_vram,
-    )
-    return node.labels.report(registration.labels, automatic)

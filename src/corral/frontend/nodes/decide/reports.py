@@ -27,25 +27,24 @@ class NodeContact:
 
     def has_own_address(self, address: str) -> bool:
         """As `has_address`; a loopback address is right too. So workers list their processes; nobody may dial it."""
-        return self.has_address(address) or _is_loopback(_ADDRESS.fullmatch(address))
+        if self.has_address(address):
+            return True
+        match = _ADDRESS.fullmatch(address)
+        try:
+            return match is not None and ipaddress.ip_address(_host(match)).is_loopback
+        except ValueError:
+            return False
 
     def has_url(self, url: str) -> bool:
         """Whether this is a plain HTTP URL with a port on the node's registered host."""
         return _is_on(_URL.fullmatch(url), self.address)
 
 
-def _is_on(told: re.Match[str] | None, registered: str) -> bool:
-    if told is None or not 1 <= int(told["port"]) <= _LARGEST_PORT:
+def _is_on(match: re.Match[str] | None, registered: str) -> bool:
+    if match is None or not 1 <= int(match["port"]) <= _LARGEST_PORT:
         return False
     own = _ADDRESS.fullmatch(registered)
-    return own is not None and _host(told) == _host(own)
-
-
-def _is_loopback(told: re.Match[str] | None) -> bool:
-    try:
-        return told is not None and ipaddress.ip_address(_host(told)).is_loopback
-    except ValueError:
-        return False
+    return own is not None and _host(match) == _host(own)
 
 
 def _host(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Nodes: every column of theirs is read and written here. Only `domain.node.Node` comes out, or its outline.
+"""Nodes: every column of theirs is read and written here. Only `Node` comes out, or its outline.
 
 Four kinds of writers share a row and never undo each other: people and registration (guarded by the revision),
 heartbeats (guarded by the last heartbeat that they were decided on), control's no-responders mark, and health's
@@ -6,22 +6,20 @@ announcements (guarded by all that a status follows from).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Column, Select, Update, and_, case, delete, func, or_, select, tuple_, update
+from sqlalchemy import Select, and_, delete, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
 from corral.frontend.access.store import revoke_keys_of
-from corral.frontend.nodes.decide.brake import Pulse
+from corral.frontend.nodes.decide.liveness import Pulse
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, Suspicion
 from corral.frontend.nodes.decide.registration import AdmissionPolicy, TooManyPending, crowd_problem
 from corral.frontend.nodes.decide.reports import NodeContact
-from corral.frontend.nodes.store import looks
-from corral.frontend.nodes.store.looks import NodeLook
+from corral.frontend.nodes.store import liveness
+from corral.frontend.nodes.store.liveness import AcceptedHeartbeat, NodeLook
 from corral.frontend.nodes.store.rows import (
     NODE,
     OUTLINE,
@@ -34,22 +32,13 @@ from corral.frontend.nodes.store.rows import (
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.store.db import Database, ForgetStep
-from corral.frontend.store.dialect import RowSet, among, insert_into, same
+from corral.frontend.store.dialect import among, insert_into
 from corral.frontend.store.schema import nodes
 from corral.frontend.store.secrets import SealedSecret, discard, node_secret_name, store_sealed
 
 _NODE: Final = select(*NODE)
 _OUTLINE: Final = select(*OUTLINE)
 _CONTACT: Final = select(nodes.c.id, nodes.c.name, nodes.c.approved_at, nodes.c.address, nodes.c.http_address)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedHeartbeat:
-    """A heartbeat that was taken in: the node as it was read, what it became, and when to look at it next."""
-
-    before: Node
-    node: Node
-    next_look: datetime | None
 
 
 class Nodes:
@@ -70,15 +59,14 @@ class Nodes:
     # Reading.
 
     async def get(self, id: NodeId) -> Node | None:
-        return _first(await self._fetch(_NODE.where(nodes.c.id == id)))
+        return next(iter(await self._fetch(_NODE.where(nodes.c.id == id))), None)
 
     async def find_by_secret(self, secret_hash: str) -> Node | None:
-        return _first(await self._fetch(_NODE.where(nodes.c.secret_hash == secret_hash)))
+        return next(iter(await self._fetch(_NODE.where(nodes.c.secret_hash == secret_hash))), None)
 
     async def find_by_name(self, name: str) -> list[Node]:
         """All nodes of this name, oldest first: names are not unique."""
-        same = _NODE.where(nodes.c.name == name)
-        return await self._fetch(same.order_by(nodes.c.created_at, nodes.c.id))
+        return await self._fetch(_NODE.where(nodes.c.name == name).order_by(nodes.c.created_at, nodes.c.id))
 
     async def page(self, *, after: tuple[str, str] | None, limit: int) -> list[Node]:
         """By name, then id; `after` is the name and id of the last node already seen."""
@@ -92,10 +80,6 @@ class Nodes:
     async def all(self) -> list[Node]:
         """By name, then id."""
         return await self._fetch(_NODE.order_by(nodes.c.name, nodes.c.id))
-
-    async def count(self) -> int:
-        async with self._db.look() as connection:
-            return (await connection.execute(select(func.count()).select_from(nodes))).scalar_one()
 
     async def pulse(self, *, silent_since: datetime) -> Pulse:
         """How many are heard, and how many went silent since then, as everyone was told."""
@@ -114,16 +98,14 @@ class Nodes:
 
     async def load_many(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
         """Those that exist, in one statement."""
-        wanted = sorted(set(ids))
         async with self._db.look() as connection:
-            rows = await connection.execute(_NODE.where(among(connection, nodes.c.id, wanted)))
+            rows = await connection.execute(_NODE.where(among(connection, nodes.c.id, sorted(set(ids)))))
             return {node.id: node for node in map(node_from, rows.mappings())}
 
     async def contacts(self, ids: Iterable[NodeId]) -> dict[NodeId, NodeContact]:
         """How to reach those that exist, in one statement of few columns: it is asked before every call to a node."""
-        wanted = sorted(set(ids))
         async with self._db.read() as connection:
-            rows = await connection.execute(_CONTACT.where(among(connection, nodes.c.id, wanted)))
+            rows = await connection.execute(_CONTACT.where(among(connection, nodes.c.id, sorted(set(ids)))))
             return {
                 NodeId(row.id): NodeContact(
                     name=row.name,
@@ -150,26 +132,29 @@ class Nodes:
     async def admit(
         self, node: Node, *, events: Sequence[Event], policy: AdmissionPolicy, secret: SealedSecret | None = None
     ) -> bool:
-        """Store a node that registers for the first time, as `insert` does.
+        """Store a node that registers for the first time, and its secret; health looks at it at once.
 
+        False: a node with this id or this secret is there, or one of this name when neither has a secret.
         TooManyPending: it would wait for approval, and the policy does not let more wait.
         """
+        row = {
+            **registered_values(node),
+            **heartbeat_values(node),
+            "id": node.id,
+            "created_at": node.created_at,
+            "revision": node.revision,
+            "announced": node.announced,
+            "next_look": node.updated_at,
+        }
         async with self._db.begin() as connection:
             if node.facts.approved_at is None:
                 await _refuse_crowd(connection, node.registered_from, policy)
-            inserted = await _insert(connection, node, secret, events)
-        self.writes += inserted
-        return inserted
-
-    async def insert(self, node: Node, *, events: Sequence[Event], secret: SealedSecret | None = None) -> bool:
-        """Store a new node and its secret; health looks at it at once.
-
-        False: a node with this id or this secret is there, or one of this name when neither has a secret.
-        """
-        async with self._db.begin() as connection:
-            inserted = await _insert(connection, node, secret, events)
-        self.writes += inserted
-        return inserted
+            insert = insert_into(connection, nodes).values(row).on_conflict_do_nothing()
+            if (await connection.execute(insert)).rowcount != 1:
+                return False
+            await _finish(connection, secret, events)
+        self.writes += 1
+        return True
 
     async def replace(self, node: Node, *, events: Sequence[Event]) -> bool:
         """Write what people and registration own. False: somebody else changed the node since it was read."""
@@ -244,37 +229,27 @@ class Nodes:
         """
         if not beats:
             return set()
-        rows = _beat_rows(beats)
-        if len(rows) == 1:
-            return await self._beat_alone(rows[0])
-        ids = sorted({beat.before.id for beat in beats})
-        async with self._db.begin() as connection:
-            # In the order of ids: two frontends with overlapping batches wait for each other, never in a circle.
-            there = select(nodes.c.id).where(among(connection, nodes.c.id, ids))
-            found = set((await connection.execute(there.order_by(nodes.c.id).with_for_update())).scalars())
-            await connection.execute(_write_beats(connection.dialect.name), _BEATS.parameters(connection, rows))
-            return found
-
-    async def _beat_alone(self, row: Mapping[str, object]) -> set[NodeId]:
-        """One heartbeat of a small fleet: one statement."""
-        async with self._db.write() as connection:
-            statement = _write_beats(connection.dialect.name).returning(nodes.c.id)
-            written = set((await connection.execute(statement, _BEATS.parameters(connection, [row]))).scalars())
-        return written or set(await self.load_many([NodeId(str(row["id"]))]))
+        ids = {beat.before.id for beat in beats}
+        if len(ids) > 1:
+            async with self._db.begin() as connection:
+                return await liveness.write_beats(connection, beats)
+        async with self._db.write() as connection:  # of a small fleet: one statement
+            is_written = await liveness.write_beat(connection, beats)
+        return ids if is_written else set(await self.load_many(ids))
 
     async def mark_no_responders(self, ids: Sequence[NodeId], *, at: datetime) -> set[NodeId]:
         """Nobody answered for these nodes. Not marked: those that were heard since, are marked already, or are gone."""
         async with self._db.begin() as connection:
-            return await looks.mark_no_responders(connection, ids, at)
+            return await liveness.mark_no_responders(connection, ids, at)
 
     # Health.
 
-    async def judge(self, verdicts: Sequence[NodeLook], *, at: datetime) -> set[NodeId]:
+    async def judge(self, looks: Sequence[NodeLook], *, at: datetime) -> set[NodeId]:
         """Write what looks at nodes led to, and the events of what is announced; returns which nodes were as they were
         read. The others stay as they are: another frontend was first, or what the status follows from has changed."""
         async with self._db.begin() as connection:
-            written = await looks.judge(connection, verdicts, at)
-            await append(connection, [one.event for one in verdicts if one.event and one.node.id in written])
+            written = await liveness.judge(connection, looks, at)
+            await append(connection, [look.event for look in looks if look.event and look.node.id in written])
         return written
 
     # How.
@@ -292,25 +267,6 @@ class Nodes:
             await _finish(connection, secret, events)
         self.writes += 1
         return True
-
-
-async def _insert(
-    connection: AsyncConnection, node: Node, secret: SealedSecret | None, events: Sequence[Event]
-) -> bool:
-    row = {
-        **registered_values(node),
-        **heartbeat_values(node),
-        "id": node.id,
-        "created_at": node.created_at,
-        "revision": node.revision,
-        "announced": node.announced,
-        "next_look": node.updated_at,
-    }
-    statement = insert_into(connection, nodes).values(row).on_conflict_do_nothing()
-    if (await connection.execute(statement)).rowcount != 1:
-        return False
-    await _finish(connection, secret, events)
-    return True
 
 
 async def _changed(connection: AsyncConnection, node: Node, values: Mapping[str, object]) -> bool:
@@ -337,68 +293,3 @@ async def _finish(connection: AsyncConnection, secret: SealedSecret | None, even
 def _page(statement: Select[Any], after: tuple[str, str] | None, limit: int) -> Select[Any]:
     page = statement.order_by(nodes.c.name, nodes.c.id).limit(limit)
     return page if after is None else page.where(tuple_(nodes.c.name, nodes.c.id) > after)
-
-
-def _first(found: list[Node]) -> Node | None:
-    return found[0] if found else None
-
-
-_PLAIN_BEAT_COLUMNS: Final = (
-    "last_heartbeat",
-    "recent_gaps",
-    "incarnation",
-    "total_vram",
-    "available_vram",
-    "total_ram",
-    "available_ram",
-    "total_disk",
-    "available_disk",
-    "gpu_vendor",
-    "problems",
-)
-
-_BEATS: Final = RowSet(
-    *(nodes.c[name] for name in ("id", "revision", "no_responders_at", "next_look", *_PLAIN_BEAT_COLUMNS)),
-    Column("decided_on", nodes.c.last_heartbeat.type),
-)
-
-
-@cache
-def _write_beats(dialect: str) -> Update:
-    given = _BEATS.table(dialect)
-    return (
-        update(nodes)
-        .where(same(nodes, given, "id"), nodes.c.last_heartbeat == given.c.decided_on)
-        .values(
-            **{name: _BEATS.value(given, name, dialect) for name in _PLAIN_BEAT_COLUMNS},
-            # A mark that was made after this heartbeat stays.
-            no_responders_at=case(
-                (nodes.c.no_responders_at > given.c.last_heartbeat, nodes.c.no_responders_at),
-                else_=given.c.no_responders_at,
-            ),
-            # A change that people made since the node was read wants to be looked at as soon as it said.
-            next_look=case((nodes.c.revision == given.c.revision, given.c.next_look), else_=nodes.c.next_look),
-        )
-    )
-
-
-def _beat_rows(beats: Sequence[AcceptedHeartbeat]) -> list[dict[str, object]]:
-    """One row for each node: of several heartbeats that follow each other, the last one counts."""
-    rows: dict[NodeId, dict[str, object]] = {}
-    for beat in beats:
-        row, earlier = _beat_row(beat), rows.get(beat.before.id)
-        if earlier is None:
-            rows[beat.before.id] = row
-        elif earlier["last_heartbeat"] == row["decided_on"]:
-            rows[beat.before.id] = {**row, "decided_on": earlier["decided_on"]}
-    return list(rows.values())
-
-
-def _beat_row(beat: AcceptedHeartbeat) -> dict[str, object]:
-    return {
-        **heartbeat_values(beat.node),
-        "id": beat.before.id,
-        "next_look": beat.next_look,
-        "revision": beat.before.revision,
-        "decided_on": beat.before.facts.last_heartbeat,
-    }

@@ -1,5 +1,4 @@
-"""A node as the columns of its row, and back. Only `frontend/nodes/store/nodes.py` calls this; outlines are known
-outside, too."""
+"""A node as the columns of its row, and back. Only this package calls this; outlines are known outside, too."""
 
 import json
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, No
 from corral.frontend.store.dialect import microseconds
 from corral.frontend.store.schema import nodes
 from corral.wire.nodes import NodeLabels
+from corral.wire.registration import CAPACITY_FIELDS
 
 _documents: Final = msgspec.json.Decoder()
 
@@ -33,7 +33,9 @@ class Outline:
 
 def registered_values(node: Node) -> dict[str, object]:
     """The columns of people and of registration."""
-    facts, labels = node.facts, node.labels
+    facts, labels, peer = node.facts, node.labels, None
+    if node.peer is not None:
+        peer = {**msgspec.to_builtins(node.peer), "features": sorted(node.peer.features)}
     return {
         "name": node.name,
         "type": node.type.value,
@@ -45,7 +47,7 @@ def registered_values(node: Node) -> dict[str, object]:
         "reported_labels": dict(labels.reported),
         "reported_max_replicas": node.reported_max_replicas,
         "reported_vram_budget": node.reported_vram_budget,
-        "peer": _peer_document(node.peer),
+        "peer": peer,
         "secret_hash": node.secret_hash,
         "registered_at": node.registered_at,
         "registered_from": node.registered_from,
@@ -65,18 +67,12 @@ def registered_values(node: Node) -> dict[str, object]:
 
 def heartbeat_values(node: Node) -> dict[str, object]:
     """The columns of heartbeats."""
-    capacity = node.capacity
     return {
         "last_heartbeat": node.facts.last_heartbeat,
         "recent_gaps": [microseconds(gap) for gap in node.facts.recent_gaps],
         "no_responders_at": node.facts.no_responders_at,
         "incarnation": node.facts.incarnation,
-        "total_vram": capacity.total_vram,
-        "available_vram": capacity.available_vram,
-        "total_ram": capacity.total_ram,
-        "available_ram": capacity.available_ram,
-        "total_disk": capacity.total_disk,
-        "available_disk": capacity.available_disk,
+        **{name: getattr(node.capacity, name) for name in CAPACITY_FIELDS},
         "gpu_vendor": node.gpu.vendor,
         "problems": list(node.problems),
     }
@@ -116,8 +112,20 @@ def node_from(row: RowMapping) -> Node:
         address=row["address"],
         http_address=row["http_address"],
         registered_from=row["registered_from"] or "",
-        facts=_facts_from(row),
-        capacity=_capacity_from(row),
+        facts=NodeFacts(
+            approved_at=row["approved_at"],
+            approved_by=row["approved_by"],
+            suspicion=None if row["suspicion"] is None else Suspicion(row["suspicion"]),
+            draining_since=row["draining_since"],
+            draining_by=row["draining_by"],
+            deregistered_at=row["deregistered_at"],
+            last_heartbeat=row["last_heartbeat"],
+            stated_interval=row["stated_interval"],
+            recent_gaps=_gaps_from(row["recent_gaps"]),
+            no_responders_at=row["no_responders_at"],
+            incarnation=row["incarnation"],
+        ),
+        capacity=Capacity(**{name: row[name] for name in CAPACITY_FIELDS}),
         gpu=Gpu(vendor=row["gpu_vendor"], compute_capability=row["gpu_compute_capability"]),
         capability=row["capability"],
         labels=NodeLabels(
@@ -129,7 +137,7 @@ def node_from(row: RowMapping) -> Node:
         admin_max_replicas=row["admin_max_replicas"],
         reported_vram_budget=row["reported_vram_budget"],
         admin_vram_budget=row["admin_vram_budget"],
-        peer=_peer_from(row["peer"]),
+        peer=None if row["peer"] is None else msgspec.convert(_read(row["peer"]), Peer),
         secret_hash=row["secret_hash"],
         problems=tuple(_read(row["problems"])),
         announced=None if row["announced"] is None else NodeStatus(row["announced"]),
@@ -158,58 +166,8 @@ def outline_from(row: Sequence[Any]) -> Outline:
     )
 
 
-def _facts_from(row: RowMapping) -> NodeFacts:
-    return NodeFacts(
-        approved_at=row["approved_at"],
-        approved_by=row["approved_by"],
-        suspicion=None if row["suspicion"] is None else Suspicion(row["suspicion"]),
-        draining_since=row["draining_since"],
-        draining_by=row["draining_by"],
-        deregistered_at=row["deregistered_at"],
-        last_heartbeat=row["last_heartbeat"],
-        stated_interval=row["stated_interval"],
-        recent_gaps=_gaps_from(row["recent_gaps"]),
-        no_responders_at=row["no_responders_at"],
-        incarnation=row["incarnation"],
-    )
-
-
-def _capacity_from(row: RowMapping) -> Capacity:
-    return Capacity(
-        total_vram=row["total_vram"],
-        available_vram=row["available_vram"],
-        total_ram=row["total_ram"],
-        available_ram=row["available_ram"],
-        total_disk=row["total_disk"],
-        available_disk=row["available_disk"],
-    )
-
-
 def _gaps_from(document: str) -> tuple[timedelta, ...]:
     return tuple(timedelta(microseconds=gap) for gap in _read(document))
-
-
-def _peer_document(peer: Peer | None) -> dict[str, object] | None:
-    if peer is None:
-        return None
-    return {
-        "version": peer.version,
-        "features": sorted(peer.features),
-        "platform": peer.platform,
-        "has_one_disk": peer.has_one_disk,
-    }
-
-
-def _peer_from(text: str | None) -> Peer | None:
-    if text is None:
-        return None
-    document = _read(text)
-    return Peer(
-        version=document["version"],
-        features=frozenset(document["features"]),
-        platform=document.get("platform", ""),
-        has_one_disk=document.get("has_one_disk", False),
-    )
 
 
 def _read(document: str) -> Any:
