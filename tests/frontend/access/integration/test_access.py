@@ -1,12 +1,16 @@
 """Every route needs its key; keys have scopes, expire and are revoked."""
 
+import asyncio
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
+from sqlalchemy import AsyncAdaptedQueuePool, func, select
 from starlette.types import Message
 
 from corral.base.errors import AccessDenied
@@ -18,13 +22,53 @@ from corral.frontend.nodes.decide.liveness import Heartbeat
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.routes import ROUTES
 from corral.frontend.store.db import Database
+from corral.frontend.store.schema import metadata
 from corral.frontend.store.secrets import SecretsKey
 from corral.wire.keys import hash_secret
+from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock
+from tests.kit.databases import DatabaseSource
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
 from tests.kit.world import view_of
 
+shares_a_frontend = pytest.mark.asyncio(loop_scope="module")
+"""For tests that change nothing: they run in the loop of the frontend that they share."""
+_COUNTS = select(*(select(func.count()).select_from(table).scalar_subquery() for table in metadata.sorted_tables))
+"""How many rows each table has. Every change of ours is an event, too: one that keeps the numbers adds one there."""
 PUBLIC = {"/healthz", "/readyz", "/api/v1/ready", "/", "/docs", "/openapi.json"}
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+)
+async def lasting_frontend(
+    request: pytest.FixtureRequest, database_source: DatabaseSource, module_folder: Path
+) -> AsyncIterator[Frontend]:
+    config, key = frontend_config(module_folder), SecretsKey.generate()
+    async with (
+        database_source.fresh_database(request.param) as database,
+        MemoryBus(MemoryServer()) as bus,
+        open_frontend(database, ManualClock(), bus, config, key=key) as opened,
+    ):
+        yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shared(lasting_frontend: Frontend) -> AsyncIterator[Frontend]:
+    """A frontend that was started once. After each test its rows and tasks must be those from before."""
+    database = lasting_frontend.control.context.database
+
+    async def state() -> tuple[object, object]:
+        async with database.look() as connection:
+            rows = (await connection.execute(_COUNTS)).one()
+        return rows, asyncio.all_tasks() - {asyncio.current_task()}
+
+    before = await state()
+    yield lasting_frontend
+    assert await state() == before
+    for engine in database.engines:
+        assert isinstance(engine.pool, AsyncAdaptedQueuePool)
+        assert engine.pool.checkedout() == 0
 
 
 async def new_key(frontend: Frontend, *scopes: str, expires_in: str = "") -> dict[str, Any]:
@@ -38,37 +82,41 @@ def test_only_health_and_static_pages_are_public() -> None:
     assert {route.path for route in ROUTES if route.access is Access.PUBLIC} == PUBLIC
 
 
+@shares_a_frontend
 @pytest.mark.parametrize(
     "route", [route for route in ROUTES if route.path not in PUBLIC], ids=lambda r: f"{r.method} {r.path}"
 )
 @pytest.mark.parametrize("key", ["", "corral_wrong"])
-async def test_no_route_answers_without_a_valid_key(frontend: Frontend, route: Any, key: str) -> None:
+async def test_no_route_answers_without_a_valid_key(shared: Frontend, route: Any, key: str) -> None:
     url = route.path.replace("{id}", "x").replace("{key:path}", "x")
-    assert (await frontend.call(route.method, url, {}, key=key)).status == 401
+    assert (await shared.call(route.method, url, {}, key=key)).status == 401
 
 
+@shares_a_frontend
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 @pytest.mark.parametrize("path", ["/", "/docs"])
 async def test_every_answer_of_a_page_forbids_frames_guessed_types_and_referrers(
-    frontend: Frontend, method: str, path: str
+    shared: Frontend, method: str, path: str
 ) -> None:
-    answer = await frontend.call(method, path, key="")
+    answer = await shared.call(method, path, key="")
     assert answer.status == (405 if method == "POST" else 200)
     assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
+@shares_a_frontend
 @pytest.mark.parametrize("path", ["/healthz", "/no/route", "/api/nodes"])
-async def test_every_answer_is_named_as_its_request_or_anew(frontend: Frontend, path: str) -> None:
-    named = await frontend.call("GET", path, x_request_id="mine")
-    first, second = [await frontend.call("GET", path, x_request_id="not fit") for _ in range(2)]
+async def test_every_answer_is_named_as_its_request_or_anew(shared: Frontend, path: str) -> None:
+    named = await shared.call("GET", path, x_request_id="mine")
+    first, second = [await shared.call("GET", path, x_request_id="not fit") for _ in range(2)]
     assert named.headers["x-request-id"] == "mine"
     assert first.headers["x-request-id"].startswith("req-")
     assert first.headers["x-request-id"] != second.headers["x-request-id"]
 
 
-async def test_lines_of_the_log_name_the_request(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
+@shares_a_frontend
+async def test_lines_of_the_log_name_the_request(shared: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[dict[str, object]] = []
 
     def noted(record: logging.LogRecord) -> None:
@@ -81,19 +129,20 @@ async def test_lines_of_the_log_name_the_request(frontend: Frontend, monkeypatch
     monkeypatch.setattr(handler, "handle", noted)
     logger = logging.getLogger("corral.frontend.app")
     logger.addHandler(handler)
-    monkeypatch.setattr(type(frontend.control.context.access.key_ring), "list", failing)
+    monkeypatch.setattr(type(shared.control.context.access.key_ring), "list", failing)
     try:
         with pytest.raises(RuntimeError):  # which the server would log as well
-            await frontend.call("GET", "/api/v1/keys", x_request_id="mine")
+            await shared.call("GET", "/api/v1/keys", x_request_id="mine")
     finally:
         logger.removeHandler(handler)
     assert [(line["event"], line["request_id"]) for line in lines] == [("request.failed", "mine")]
 
 
+@shares_a_frontend
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/api/node/register"), ("POST", "/api/v1/keys"), ("PUT", "/api/nodes/x/labels")]
 )
-async def test_a_body_is_not_read_before_its_sender_is_known(frontend: Frontend, method: str, path: str) -> None:
+async def test_a_body_is_not_read_before_its_sender_is_known(shared: Frontend, method: str, path: str) -> None:
     async def receive() -> Message:
         raise AssertionError("the body is read")
 
@@ -104,7 +153,7 @@ async def test_a_body_is_not_read_before_its_sender_is_known(frontend: Frontend,
 
     headers = [(b"authorization", b"Bearer wrong"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
-    await frontend.app(scope, receive, send)
+    await shared.app(scope, receive, send)
     assert sent[0]["status"] == 401
 
 
@@ -118,12 +167,13 @@ class Nobody:
         return False
 
 
-async def test_a_heartbeat_is_not_read_before_its_sender_is_known(frontend: Frontend) -> None:
+@shares_a_frontend
+async def test_a_heartbeat_is_not_read_before_its_sender_is_known(shared: Frontend) -> None:
     def read() -> Heartbeat:
         raise AssertionError("the heartbeat is read")
 
     with pytest.raises(AccessDenied):
-        await frontend.control.context.nodes.heartbeats.beat(NodeId("x"), Nobody(), read)
+        await shared.control.context.nodes.heartbeats.beat(NodeId("x"), Nobody(), read)
 
 
 @pytest.mark.parametrize("scope", ["inference", "node", "gateway"])
@@ -153,14 +203,16 @@ async def test_a_node_key_admits_a_worker_as_pending(frontend: Frontend) -> None
     assert document["status"] == "pending"
 
 
-async def test_an_administrator_s_key_is_not_a_registration_token(frontend: Frontend) -> None:
-    answer = await frontend.register({"name": "w", "address": "a:1"}, token=frontend.admin_key)
+@shares_a_frontend
+async def test_an_administrator_s_key_is_not_a_registration_token(shared: Frontend) -> None:
+    answer = await shared.register({"name": "w", "address": "a:1"}, token=shared.admin_key)
     assert answer.status == 401
 
 
+@shares_a_frontend
 @pytest.mark.parametrize("header", ["x_api_key", "xi_api_key"])
-async def test_keys_are_also_taken_from_the_headers_of_other_clients(frontend: Frontend, header: str) -> None:
-    answer = await frontend.call("GET", "/api/v1/version", key="", **{header: frontend.admin_key})
+async def test_keys_are_also_taken_from_the_headers_of_other_clients(shared: Frontend, header: str) -> None:
+    answer = await shared.call("GET", "/api/v1/version", key="", **{header: shared.admin_key})
     assert answer.status == 200
 
 
@@ -205,6 +257,7 @@ async def test_a_revoked_key_stops_working_at_once_and_stays_listed(frontend: Fr
     assert made["key"].encode() not in (await frontend.call("GET", "/api/v1/keys")).body
 
 
+@shares_a_frontend
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -221,9 +274,9 @@ async def test_a_revoked_key_stops_working_at_once_and_stays_listed(frontend: Fr
     ],
 )
 async def test_a_key_that_makes_no_sense_is_refused_and_the_field_named(
-    frontend: Frontend, body: object, field: str
+    shared: Frontend, body: object, field: str
 ) -> None:
-    answer = await frontend.call("POST", "/api/v1/keys", body)
+    answer = await shared.call("POST", "/api/v1/keys", body)
     document: Any = answer.json()
     assert (answer.status, document["error"].get("field", "")) == (400, field)
 
@@ -242,22 +295,25 @@ async def test_an_agent_node_gets_an_inference_key_that_goes_with_it(frontend: F
     assert (await frontend.call("GET", "/api/nodes", key=second)).status == 401
 
 
-async def test_metrics_need_a_key_unless_the_setting_opens_them(frontend: Frontend) -> None:
-    assert (await frontend.call("GET", "/metrics", key="")).status == 401
-    answer = await frontend.call("GET", "/metrics")
+@shares_a_frontend
+async def test_metrics_need_a_key_unless_the_setting_opens_them(shared: Frontend) -> None:
+    assert (await shared.call("GET", "/metrics", key="")).status == 401
+    answer = await shared.call("GET", "/metrics")
     assert b"corral_nodes{status=" in answer.body
 
 
-async def test_an_unknown_route_is_a_404_in_json(frontend: Frontend) -> None:
-    answer = await frontend.call("GET", "/api/nope")
+@shares_a_frontend
+async def test_an_unknown_route_is_a_404_in_json(shared: Frontend) -> None:
+    answer = await shared.call("GET", "/api/nope")
     document: Any = answer.json()
     assert answer.status == 404
     assert "GET /api/nope" in document["error"]["message"]
-    assert (await frontend.call("PUT", "/api/nodes")).status == 405
+    assert (await shared.call("PUT", "/api/nodes")).status == 405
 
 
-async def test_the_registration_token_opens_nothing_else(frontend: Frontend) -> None:
+@shares_a_frontend
+async def test_the_registration_token_opens_nothing_else(shared: Frontend) -> None:
     for route in ROUTES:
         if route.access is Access.ADMIN:
             url = route.path.replace("{id}", "x").replace("{key:path}", "x")
-            assert (await frontend.call(route.method, url, key=REGISTRATION_TOKEN)).status == 401
+            assert (await shared.call(route.method, url, key=REGISTRATION_TOKEN)).status == 401
