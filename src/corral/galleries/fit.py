@@ -4,7 +4,6 @@ unknown.
 The rules are those of the node's own worker. Missing facts never block: the worker checks again.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -13,7 +12,7 @@ from corral.base.words import format_size
 from corral.galleries.build_uris import SCHEME, candidates, is_known_to_localai, is_pulled
 from corral.galleries.catalogue import Missing, UnresolvedBuild, derived_capability
 from corral.galleries.gallery import GalleryEntry
-from corral.oci.manifests import ASSUMED, ImagePlatform
+from corral.oci.manifests import ASSUMED, ImageFacts, ImagePlatform, PlatformImage
 
 
 def read_platform(text: str) -> ImagePlatform | None:
@@ -48,46 +47,9 @@ class NodeTraits:
         return self.capability or derived_capability(self.gpu_vendor, self.total_vram)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageManifest:
-    """An image for one platform."""
-
-    platform: ImagePlatform | None = None
-    digest: str = ""
-    download_bytes: int | None = None
-    """Compressed size of all layers."""
-    unpacked_bytes: int | None = None
-
-    @property
-    def disk_bytes(self) -> int | None:
-        """Minimum disk space for an install: the layers, and their content, which is hardly ever smaller."""
-        if self.download_bytes is None:
-            return self.unpacked_bytes
-        return self.download_bytes + max(self.unpacked_bytes or 0, self.download_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFacts:
-    """What a registry reports about an image."""
-
-    is_index: bool
-    """Whether it offers several platforms. A single image is used whatever platform it states."""
-    manifests: tuple[ImageManifest, ...] = ()
-    digest: str = ""
-    """Digest that the tag resolves to: the index's if there is one."""
-    uri: str = ""
-    """The build's uri, or the mirror's that answered."""
-
-    def manifest_for(self, platform: ImagePlatform | None) -> ImageManifest | None:
-        """Return the image for a platform; None if there is none, or it is unknown."""
-        if self.is_index and platform is not None:
-            return choose_manifest(self.manifests, platform)
-        return self.manifests[0] if self.manifests and not self.is_index else None
-
-
 def wanted_digests(image: ImageFacts, platform: ImagePlatform | None) -> frozenset[str]:
     """Return the digests that prove that a node has this image: of the index, and of the member for its platform."""
-    manifest = image.manifest_for(platform)
+    manifest = image.member_for(platform)
     return frozenset({image.digest, "" if manifest is None else manifest.digest} - {""})
 
 
@@ -116,7 +78,7 @@ class Fits:
     """The backend can be installed."""
 
     build: GalleryEntry
-    manifest: ImageManifest | None = None
+    manifest: PlatformImage | None = None
     """The chosen member of the image index; None when nothing is pulled."""
     word: str = field(default="fits", init=False)
 
@@ -138,7 +100,7 @@ class Unknown:
 
     build: GalleryEntry
     reason: str
-    manifest: ImageManifest | None = None
+    manifest: PlatformImage | None = None
     """What would be fetched, if known."""
     word: str = field(default="unknown", init=False)
 
@@ -165,28 +127,16 @@ def judge_build(build: GalleryEntry, node: NodeTraits, image: ImageFacts | None)
         return Unknown(build=build, reason="its image could not be looked at")
     if image.is_index and node.platform is None:
         return Unknown(build=build, reason="the node did not say which platform it is")
-    manifest = image.manifest_for(node.platform)
+    manifest = image.member_for(node.platform)
     if image.is_index and node.platform is not None and manifest is None:
-        there = dict.fromkeys(str(member.platform or ASSUMED) for member in image.manifests)
+        there = dict.fromkeys(str(member.platform or ASSUMED) for member in image.members)
         offered = ", ".join(there) or "no platform"
         reason = f"the image of {build.name} is for {offered}, and this machine is {node.platform}"
         return Blocked(hindrance=Hindrance.OTHER_PLATFORM, reason=reason)
     return _judge_disk(build, manifest, node)
 
 
-def choose_manifest(manifests: Sequence[ImageManifest], platform: ImagePlatform) -> ImageManifest | None:
-    """Return the member of an image index for a platform: of those that run there, the one with the highest level."""
-    if len(manifests) == 1 and manifests[0].platform is None:
-        return manifests[0]
-    running: list[tuple[int, ImageManifest]] = []
-    for manifest in manifests:
-        offered = manifest.platform or ASSUMED
-        if offered.runs_on(platform):
-            running.append((offered.level, manifest))
-    return max(running, key=lambda pair: pair[0], default=(0, None))[1]
-
-
-def _judge_disk(build: GalleryEntry, manifest: ImageManifest | None, node: NodeTraits) -> Verdict:
+def _judge_disk(build: GalleryEntry, manifest: PlatformImage | None, node: NodeTraits) -> Verdict:
     needed = None if manifest is None else manifest.disk_bytes
     if needed is None:
         return Unknown(build=build, reason="its image does not say how large it is")

@@ -2,7 +2,8 @@
 
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -67,14 +68,48 @@ def this_platform() -> ImagePlatform:
     return platform_of(sys.platform, platform.machine()) or ASSUMED
 
 
-def choose(offered: Iterable[ImagePlatform | None], machine: ImagePlatform) -> int:
-    """Return the index of the best fitting platform. Raise PlatformMissing, which lists the available ones."""
+def best_platform(offered: Sequence[ImagePlatform | None], machine: ImagePlatform) -> int | None:
+    """Return the index of the best fitting platform; None if none fits. An only entry that states none always fits."""
+    if list(offered) == [None]:
+        return 0
     platforms = [platform or ASSUMED for platform in offered]
     fitting = [number for number, platform in enumerate(platforms) if platform.runs_on(machine)]
-    if not fitting:
-        there = sorted({str(platform) for platform in platforms if platform.os != _UNKNOWN})
-        raise PlatformMissing(f"there is no image for {machine}; there are images for {', '.join(there) or 'nothing'}")
-    return max(fitting, key=lambda number: (platforms[number].level, -number))
+    return max(fitting, key=lambda number: (platforms[number].level, -number), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformImage:
+    """An image for one platform, as its registry describes it."""
+
+    platform: ImagePlatform | None = None
+    digest: str = ""
+    download_bytes: int | None = None
+    """Compressed size of all layers; None when the manifest was not read."""
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """Minimum disk space for an install: the layers, and their content, which is hardly ever smaller."""
+        return None if self.download_bytes is None else 2 * self.download_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """What a registry reports about an image."""
+
+    is_index: bool
+    """Whether it offers several platforms. A single image is used whatever platform it states."""
+    members: tuple[PlatformImage, ...] = ()
+    digest: str = ""
+    """Digest that the tag resolves to: the index's if there is one."""
+    uri: str = ""
+    """The build's uri, or the mirror's that answered."""
+
+    def member_for(self, platform: ImagePlatform | None) -> PlatformImage | None:
+        """Return the image for a platform; None if there is none, or it is unknown."""
+        if not self.is_index:
+            return self.members[0] if self.members else None
+        number = None if platform is None else best_platform([member.platform for member in self.members], platform)
+        return None if number is None else self.members[number]
 
 
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -146,12 +181,12 @@ def choose_image(index: Index, machine: ImagePlatform, *, name: str) -> Descript
     entries = index.manifests
     if not entries:
         raise ManifestUnusable(f"{name}: the list of its images is empty")
-    if len(entries) == 1 and entries[0].platform is None:
-        return _checked(entries[0], name)
-    try:
-        return _checked(entries[choose([entry.platform for entry in entries], machine)], name)
-    except ManifestUnusable as error:
-        raise type(error)(f"{name}: {error}") from None
+    number = best_platform([entry.platform for entry in entries], machine)
+    if number is None:
+        platforms = {entry.platform or ASSUMED for entry in entries}
+        there = ", ".join(sorted(str(platform) for platform in platforms if platform.os != _UNKNOWN)) or "nothing"
+        raise PlatformMissing(f"{name}: there is no image for {machine}; there are images for {there}")
+    return _checked(entries[number], name)
 
 
 def _checked_layer(layer: Descriptor, name: str) -> Descriptor:

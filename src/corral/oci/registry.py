@@ -19,7 +19,16 @@ from corral.oci.config import ImagesConfig
 from corral.oci.errors import ContentMismatch, ImageError, RegistryRefused, RegistryUnavailable, SourceInvalid
 from corral.oci.http import Content, HttpFetcher, RegistryResponse, open_fetcher_session
 from corral.oci.limits import MANIFEST_BYTES, Network, check_url, persistently, scheme_of
-from corral.oci.manifests import ACCEPTED, OCI_INDEX, Descriptor, ImagePlatform, Index, Manifest, read_manifest
+from corral.oci.manifests import (
+    ACCEPTED,
+    OCI_INDEX,
+    Descriptor,
+    ImageFacts,
+    Index,
+    Manifest,
+    PlatformImage,
+    read_manifest,
+)
 from corral.oci.references import Reference, RegistryImage, check_digest, digest_of, parse_source
 
 _CLIENT: Final = "corral"
@@ -233,26 +242,6 @@ _NO_PLATFORM: Final = "unknown"
 """The platform that builders give to entries that are not images, such as attestations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformImage:
-    """An image for one platform."""
-
-    digest: str
-    platform: ImagePlatform | None = None
-    layer_bytes: int | None = None
-    """Compressed size of all layers; None when the manifest was not read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageLook:
-    """What a uri resolves to now."""
-
-    digest: str
-    """Digest of the index, or of the image if there is no index."""
-    is_index: bool
-    members: tuple[PlatformImage, ...]
-
-
 async def digests_at(uri: str, config: ImagesConfig, clock: Clock) -> tuple[str, ...]:
     """Return the digests that a uri resolves to now: of the index first, if there is one, then of its images. Empty if
     it is not in a registry. Raise ImageError when the registry gives no answer."""
@@ -273,7 +262,7 @@ class ImageLooks:
         self._clock = clock
         self._sizes: dict[str, int | None] = {}
 
-    async def at(self, uri: str) -> ImageLook | None:
+    async def at(self, uri: str) -> ImageFacts | None:
         """Return None if the uri is not in a registry. Raise ImageError when the registry gives no answer. Takes as
         long as the network settings allow."""
         reference = _reference(uri)
@@ -284,18 +273,18 @@ class ImageLooks:
             top = await registry.manifest(reference.selector)
             read = read_manifest(top.body, name=name)
             if isinstance(read, Manifest):
-                only = PlatformImage(digest=top.digest, layer_bytes=_layer_bytes(read))
-                return ImageLook(digest=top.digest, is_index=False, members=(only,))
+                only = PlatformImage(digest=top.digest, download_bytes=_layer_bytes(read))
+                return ImageFacts(digest=top.digest, is_index=False, members=(only,), uri=uri)
             images = _images(read)
             async with task_group() as group:
                 for image in images[:_MOST_MEMBERS]:
                     if image.digest not in self._sizes:
                         group.create_task(self._look_into(registry, image, name), name=f"look at {image.digest}")
         members = (
-            PlatformImage(digest=image.digest, platform=image.platform, layer_bytes=self._sizes.get(image.digest))
+            PlatformImage(digest=image.digest, platform=image.platform, download_bytes=self._sizes.get(image.digest))
             for image in images
         )
-        return ImageLook(digest=top.digest, is_index=True, members=tuple(members))
+        return ImageFacts(digest=top.digest, is_index=True, members=tuple(members), uri=uri)
 
     async def _look_into(self, registry: Registry, member: Descriptor, name: str) -> None:
         """Read one image's manifest. An unreadable one does not affect the others."""

@@ -13,8 +13,8 @@ from corral.frontend.backends.decide.backend import (
 )
 from corral.frontend.backends.operations import moved_tag
 from corral.frontend.operations.decide.intent import Before, Intent, Verb
-from corral.galleries.fit import ImageFacts
 from corral.galleries.gallery import GalleryEntry
+from corral.oci.manifests import ImageFacts
 from tests.kit.clock import START
 
 

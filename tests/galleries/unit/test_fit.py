@@ -15,19 +15,16 @@ from corral.galleries.fit import (
     Blocked,
     Fits,
     Hindrance,
-    ImageFacts,
-    ImageManifest,
     NodeTraits,
     Unknown,
     Verdict,
     blocked_by,
-    choose_manifest,
     judge_build,
     read_platform,
     wanted_digests,
 )
 from corral.galleries.gallery import GalleryEntry, GallerySource, RawEntry, read_gallery
-from corral.oci.manifests import ImagePlatform, platform_of
+from corral.oci.manifests import ImageFacts, ImagePlatform, PlatformImage, best_platform, platform_of
 
 GIB = 1024**3
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -51,8 +48,8 @@ CATALOGUE = BackendCatalogue(
     [read_gallery([RawEntry(line=1, value=entry) for entry in ENTRIES], GallerySource(name="g", url="u"))]
 )
 NODE = NodeTraits(capability="default", platform=AMD64, disk_free=10 * GIB)
-SMALL = ImageManifest(platform=AMD64, download_bytes=GIB, unpacked_bytes=3 * GIB)
-IMAGE = ImageFacts(is_index=True, manifests=(replace(SMALL, platform=ARM64), SMALL))
+SMALL = PlatformImage(platform=AMD64, download_bytes=2 * GIB)
+IMAGE = ImageFacts(is_index=True, members=(replace(SMALL, platform=ARM64), SMALL))
 
 
 def judge(name: str, catalogue: BackendCatalogue, node: NodeTraits, image: ImageFacts | None) -> Verdict:
@@ -138,7 +135,7 @@ def test_what_is_blocked_says_why_and_what_would_fit(
         (NODE, None, "its image could not be looked at"),
         (replace(NODE, platform=None), IMAGE, "did not say which platform"),
         (NODE, ImageFacts(is_index=False), "does not say how large it is"),
-        (NODE, ImageFacts(is_index=True, manifests=(ImageManifest(platform=AMD64),)), "does not say how large it is"),
+        (NODE, ImageFacts(is_index=True, members=(PlatformImage(platform=AMD64),)), "does not say how large it is"),
         (replace(NODE, disk_free=None), IMAGE, "how much room"),
         (
             replace(NODE, disk_free=GIB, is_disk_certain=False),
@@ -189,7 +186,7 @@ def test_a_directory_is_not_pulled() -> None:
 
 def test_a_single_image_is_taken_as_it_is() -> None:
     """LocalAI does not look at its platform, and images exist that name a wrong one."""
-    single = ImageFacts(is_index=False, manifests=(replace(SMALL, platform=ARM64),))
+    single = ImageFacts(is_index=False, members=(replace(SMALL, platform=ARM64),))
     assert isinstance(judge("llama", CATALOGUE, NODE, single), Fits)
 
 
@@ -213,8 +210,8 @@ def test_a_single_image_is_taken_as_it_is() -> None:
 def test_the_member_of_an_index_for_a_platform(
     offered: list[ImagePlatform | None], wanted: ImagePlatform, chosen: ImagePlatform | str | None
 ) -> None:
-    found = choose_manifest([ImageManifest(platform=platform) for platform in offered], wanted)
-    assert ("none" if found is None else found.platform) == chosen
+    number = best_platform(offered, wanted)
+    assert ("none" if number is None else offered[number]) == chosen
 
 
 @pytest.mark.parametrize(
@@ -289,12 +286,12 @@ def test_platforms_as_workers_write_them(text: str, platform: ImagePlatform | No
 def test_a_node_shows_what_it_has_by_the_index_or_by_its_own_member(
     platform: ImagePlatform | None, digests: set[str]
 ) -> None:
-    members = (ImageManifest(platform=AMD64, digest="amd"), ImageManifest(platform=ARM64, digest="arm"))
-    assert wanted_digests(ImageFacts(is_index=True, digest="index", manifests=members), platform) == digests
+    members = (PlatformImage(platform=AMD64, digest="amd"), PlatformImage(platform=ARM64, digest="arm"))
+    assert wanted_digests(ImageFacts(is_index=True, digest="index", members=members), platform) == digests
 
 
 def test_a_single_image_has_one_digest() -> None:
-    single = ImageFacts(is_index=False, digest="d", manifests=(ImageManifest(digest="d"),))
+    single = ImageFacts(is_index=False, digest="d", members=(PlatformImage(digest="d"),))
     assert wanted_digests(single, AMD64) == wanted_digests(single, None) == {"d"}
 
 
@@ -311,9 +308,7 @@ NODES = st.builds(
 IMAGES = st.none() | st.builds(
     ImageFacts,
     is_index=st.booleans(),
-    manifests=st.lists(
-        st.builds(ImageManifest, platform=PLATFORMS, download_bytes=AMOUNTS, unpacked_bytes=AMOUNTS), max_size=3
-    ).map(tuple),
+    members=st.lists(st.builds(PlatformImage, platform=PLATFORMS, download_bytes=AMOUNTS), max_size=3).map(tuple),
 )
 
 
@@ -327,7 +322,7 @@ def test_a_verdict_holds_what_it_says(name: str, node: NodeTraits, image: ImageF
                 assert not isinstance(judge(other, CATALOGUE, node, None), Blocked)
         case Unknown():
             assert verdict.reason
-        case Fits(manifest=ImageManifest(disk_bytes=int(needed))):
+        case Fits(manifest=PlatformImage(disk_bytes=int(needed))):
             assert node.disk_free is not None
             assert needed <= node.disk_free
 

@@ -159,7 +159,7 @@ async def test_a_look_tells_what_a_pull_then_brings(guarded: DockerRegistry, tmp
 
     assert look is not None
     assert (look.digest, look.is_index) == (result.digest, True)
-    assert [(one.platform, one.layer_bytes) for one in look.members] == [
+    assert [(one.platform, one.download_bytes) for one in look.members] == [
         (OTHER, len(SMALL)),
         (OURS, result.downloaded_bytes),
     ]

@@ -7,8 +7,8 @@ import pytest
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageNotFound, RegistryUnavailable
 from corral.oci.limits import Network
-from corral.oci.manifests import ImagePlatform
-from corral.oci.registry import ImageLook, ImageLooks
+from corral.oci.manifests import ImageFacts, ImagePlatform
+from corral.oci.registry import ImageLooks
 from tests.kit.clock import HurriedClock
 from tests.kit.images import a_layer
 from tests.kit.registry import FakeRegistry, answering
@@ -30,7 +30,7 @@ def looks() -> ImageLooks:
     return ImageLooks(ImagesConfig(network=Network(attempts=2)), HurriedClock())
 
 
-async def at(looks: ImageLooks, uri: str) -> ImageLook:
+async def at(looks: ImageLooks, uri: str) -> ImageFacts:
     found = await looks.at(uri)
     assert found is not None
     return found
@@ -43,7 +43,7 @@ async def test_an_index_tells_its_platforms_with_digests_and_sizes(registry: Fak
     index = registry.add_index(NAME, [arm, amd, note])
     found = await at(looks, registry.reference(NAME))
     assert (found.digest, found.is_index) == (index.digest, True)
-    assert [(one.digest, one.platform, one.layer_bytes) for one in found.members] == [
+    assert [(one.digest, one.platform, one.download_bytes) for one in found.members] == [
         (arm.digest, ARM64, sum(map(len, LAYERS))),
         (amd.digest, AMD64, len(LAYERS[0])),
     ]
@@ -54,7 +54,7 @@ async def test_a_single_image_is_its_own_and_only_member(registry: FakeRegistry,
     image = registry.add_image(NAME, LAYERS)
     found = await at(looks, f"oci://{registry.reference(NAME)}")
     assert (found.digest, found.is_index) == (image.digest, False)
-    assert [(one.digest, one.layer_bytes) for one in found.members] == [(image.digest, sum(map(len, LAYERS)))]
+    assert [(one.digest, one.download_bytes) for one in found.members] == [(image.digest, sum(map(len, LAYERS)))]
 
 
 async def test_a_moved_tag_is_seen_at_once_and_members_are_asked_for_only_once(
@@ -76,7 +76,7 @@ async def test_a_member_that_cannot_be_read_has_no_size_and_hurts_no_other(
     registry.add_index(NAME, [good, bad])
     registry.faults[bad.digest].append(answering(404))
     found = await at(looks, registry.reference(NAME))
-    assert [one.layer_bytes for one in found.members] == [len(LAYERS[0]), None]
+    assert [one.download_bytes for one in found.members] == [len(LAYERS[0]), None]
 
 
 @pytest.mark.parametrize("uri", ["/srv/echo", "https://example.org/x.tar", "ocifile:///srv/x.tar", "no way"])

@@ -4,7 +4,7 @@ import pytest
 
 from corral.oci.errors import PlatformMissing, SourceInvalid
 from corral.oci.limits import Network, check_url, proxies_of, proxy_for, scheme_of
-from corral.oci.manifests import ImagePlatform, choose, this_platform
+from corral.oci.manifests import Descriptor, ImagePlatform, Index, best_platform, choose_image, this_platform
 
 PLAIN = Network(plain_hosts=("registry.lan", "other.lan:5000"))
 
@@ -100,15 +100,16 @@ def platforms(*texts: str) -> list[ImagePlatform]:
     ],
 )
 def test_the_best_that_the_machine_runs(wanted: str, offered: list[str], chosen: int | None) -> None:
+    (machine,) = platforms(wanted)
+    assert best_platform(platforms(*offered), machine) == chosen
     if chosen is None:
-        with pytest.raises(PlatformMissing):
-            choose(platforms(*offered), *platforms(wanted))
-    else:
-        assert choose(platforms(*offered), *platforms(wanted)) == chosen
+        entries = [Descriptor(digest="sha256:" + "0" * 64, size=1, platform=one) for one in platforms(*offered)]
+        with pytest.raises(PlatformMissing, match=f"no image for {machine}; there are images for {offered[0]}"):
+            choose_image(Index(manifests=entries), machine, name="x")
 
 
 def test_an_entry_without_a_platform_is_taken_for_the_usual_one() -> None:
-    assert choose([None], ImagePlatform(architecture="amd64")) == 0
+    assert best_platform([ImagePlatform(architecture="arm64"), None], ImagePlatform(architecture="amd64")) == 1
 
 
 def test_this_machine_has_a_platform() -> None:

@@ -12,12 +12,12 @@ from corral.base.errors import CorralError
 from corral.base.tasks import task_group
 from corral.galleries.build_uris import candidates, is_pulled
 from corral.galleries.catalogue import BackendCatalogue
-from corral.galleries.fit import ImageFacts, ImageManifest, read_platform
 from corral.galleries.galleries import Galleries
 from corral.galleries.gallery import GalleryEntry
 from corral.galleries.readings import Readings
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
+from corral.oci.manifests import ImageFacts
 from corral.oci.references import RegistryImage, parse_source
 from corral.oci.registry import ImageLooks
 
@@ -157,21 +157,10 @@ class RegistryImages:
         if self._paused.get(host, 0.0) > self._clock.monotonic():
             raise RegistryUnavailable(f"{host} did not answer a moment ago")
         try:
-            image = await self._looks.at(uri)
+            return await self._looks.at(uri)
         except (asyncio.CancelledError, RegistryUnavailable):  # cancelled is what a time-out looks like from inside
             self._paused[host] = self._clock.monotonic() + _PAUSE.total_seconds()
             raise
-        if image is None:
-            return None
-        manifests = tuple(
-            ImageManifest(
-                platform=None if member.platform is None else read_platform(str(member.platform)),
-                digest=member.digest,
-                download_bytes=member.layer_bytes,
-            )
-            for member in image.members
-        )
-        return ImageFacts(is_index=image.is_index, digest=image.digest, uri=uri, manifests=manifests)
 
 
 async def facts_of(builds: Iterable[GalleryEntry], images: ImageSource) -> dict[str, ImageFacts]:

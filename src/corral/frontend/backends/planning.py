@@ -23,8 +23,6 @@ from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild,
 from corral.galleries.fit import (
     Blocked,
     Fits,
-    ImageFacts,
-    ImageManifest,
     Unknown,
     blocked_by,
     judge_build,
@@ -32,6 +30,7 @@ from corral.galleries.fit import (
 )
 from corral.galleries.gallery import GalleryEntry
 from corral.galleries.places import is_for_everybody
+from corral.oci.manifests import ImageFacts, PlatformImage
 from corral.wire.backends import Gallery
 
 _NO_GALLERIES: Final = "the galleries could not be read from here"
@@ -265,5 +264,5 @@ def _is_shown(wish: Wish, inventory: Inventory | None) -> bool:
     return inventory is not None and isinstance(prove(wish, inventory, None), Proven)
 
 
-def _bytes(manifest: ImageManifest | None) -> int | None:
+def _bytes(manifest: PlatformImage | None) -> int | None:
     return None if manifest is None else manifest.download_bytes

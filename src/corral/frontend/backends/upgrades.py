@@ -25,8 +25,8 @@ from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.store.leases import Leader
 from corral.galleries.build_uris import BackendRef, is_pulled
 from corral.galleries.catalogue import BackendCatalogue
-from corral.galleries.fit import ImageFacts
 from corral.galleries.gallery import BUILT_IN_URL, GalleryEntry
+from corral.oci.manifests import ImageFacts
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ def _offer(wanted: _Wanted, image: ImageFacts | None, before: Sequence[Offer], a
     build = wanted.build
     offer = Offer(backend=build.name, uri=build.artefact, is_external=wanted.is_external, version=build.version)
     if image is not None:
-        members = frozenset(one.digest for one in image.manifests)
+        members = frozenset(one.digest for one in image.members)
         return replace(offer, digest=image.digest, member_digests=members, looked_at=at)
     known = next((one for one in before if (one.backend, one.uri) == (offer.backend, offer.uri)), None)
     if known is None:

@@ -40,7 +40,7 @@ async def test_the_image_of_a_build_with_its_platforms(registry: FakeRegistry, i
     found = await images.facts(build(registry.reference(NAME)))
     assert found is not None
     assert (found.digest, found.is_index, found.uri) == (index.digest, True, registry.reference(NAME))
-    (member,) = found.manifests
+    (member,) = found.members
     assert (str(member.platform), member.digest, member.download_bytes) == ("linux/arm64", arm.digest, len(LAYER))
 
 
