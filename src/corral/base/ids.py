@@ -71,9 +71,9 @@ class RequestIds:
         return self._form % self._next_number()
 
 
-def is_request_id(given: bytes) -> bool:
+def is_request_id(text: bytes) -> bool:
     """Whether a client's own request id can be used: short, and safe in headers and logs."""
-    return _REQUEST_ID.fullmatch(given) is not None
+    return _REQUEST_ID.fullmatch(text) is not None
 
 
 def new_answer_id(kind: str) -> str:

@@ -1,5 +1,5 @@
-"""Walks down from a directory and never leaves it, whatever links are on the way and whoever changes them meanwhile:
-for every path that an archive or a peer names. Blocks: call it in a thread.
+"""Walks down from a directory and never leaves it, even if links are on the way or are changed meanwhile: for every
+path that an archive or a peer names. Blocks: call it in a thread.
 
 Each step opens one name relative to a directory that is already open, and the kernel never follows a link for us. Links
 are read and followed by hand, from the directories that are held open, so there is no moment between a check and its

@@ -130,7 +130,7 @@ def start_process(command: ChildCommand) -> "ChildProcess":
 def _start(command: ChildCommand) -> "ChildProcess":
     executable = _find(command)
     tail = OutputTail()
-    pipes = _Pipes.open(command.output, tail)
+    stdout, stderr, readers = _open_pipes(command.output, tail)
     environment = _environment_descriptor(command.env)
     argv = list(command.argv)
     if environment is not None:
@@ -142,17 +142,17 @@ def _start(command: ChildCommand) -> "ChildProcess":
             env={} if environment is not None else command.env,
             cwd=command.cwd,
             stdin=subprocess.DEVNULL,
-            stdout=pipes.stdout,
-            stderr=pipes.stderr,
+            stdout=stdout,
+            stderr=stderr,
             pass_fds=[*command.shared, *command.handed_over, *([] if environment is None else [environment])],
             start_new_session=True,
         )
     except BaseException:
-        _close_all(pipes.readers)
+        _close_all(readers)
         raise
     finally:
-        _close_all(end for end in {pipes.stdout, pipes.stderr, environment} if end is not None)
-    return ChildProcess(popen, tail, pipes.readers)
+        _close_all(end for end in {stdout, stderr, environment} if end is not None)
+    return ChildProcess(popen, tail, readers)
 
 
 def _find(command: ChildCommand) -> str:
@@ -198,26 +198,18 @@ class OutputTail:
         return [*self._lines, *unfinished]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pipes:
-    """Pipes for a child's outputs: the child's ends (None where it inherits ours), and our ends with their
-    receivers."""
+_Readers = dict[int, Callable[[bytes], None]]
 
-    stdout: int | None = None
-    stderr: int | None = None
-    readers: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
 
-    @classmethod
-    def open(cls, output: Output | Streams, tail: OutputTail) -> Self:
-        if isinstance(output, Streams):
-            reader, writer = _pipe()
-            other_reader, other_writer = _pipe()
-            readers = {reader: output.stdout, other_reader: output.stderr}
-            return cls(stdout=writer, stderr=other_writer, readers=readers)
-        if output is Output.INHERIT:
-            return cls()
-        reader, writer = _pipe()
-        return cls(stdout=writer, stderr=writer, readers={reader: tail.feed})
+def _open_pipes(output: Output | Streams, tail: OutputTail) -> tuple[int | None, int | None, _Readers]:
+    """Return the child's ends of its outputs, None where it inherits ours, and our ends with their receivers."""
+    if output is Output.INHERIT:
+        return None, None, {}
+    reader, writer = _pipe()
+    if not isinstance(output, Streams):
+        return writer, writer, {reader: tail.feed}
+    other_reader, other_writer = _pipe()
+    return writer, other_writer, {reader: output.stdout, other_reader: output.stderr}
 
 
 def _pipe() -> tuple[int, int]:
@@ -234,12 +226,10 @@ def _close_all(descriptors: Iterable[int]) -> None:
 class ChildProcess:
     """A child from its start until it is reaped. Create it with `start_process`."""
 
-    def __init__(
-        self, popen: subprocess.Popen[bytes], tail: OutputTail, outputs: Mapping[int, Callable[[bytes], None]]
-    ) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], tail: OutputTail, outputs: _Readers) -> None:
         self._popen = popen
         self._tail = tail
-        self._outputs = dict(outputs)
+        self._outputs = outputs
         self._loop = asyncio.get_running_loop()
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._pidfd = _open_pidfd(popen.pid)

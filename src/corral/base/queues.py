@@ -9,7 +9,7 @@ from corral.base.errors import CorralError
 
 
 class Lane:
-    """So many at once. Whoever takes longer than most gives its slot back and goes on without one."""
+    """Limits how many run at once. One that takes longer than most gives its slot back and goes on without it."""
 
     def __init__(self, slots: int, *, patience: timedelta, most_slow: int = 10_000) -> None:
         self.free = asyncio.Semaphore(slots)
@@ -52,9 +52,9 @@ class Slot:
 
 _LARGEST: Final = 250
 _SPACING_SECONDS: Final = 0.02
-"""From the beginning of one transaction to that of the next. Whoever comes alone finds that it is over."""
+"""From the beginning of one transaction to that of the next. An item that comes alone does not wait: it is over."""
 _GATHERING_SECONDS: Final = 0.005
-"""For which the first one waits for others that are known to be under way."""
+"""How long the first item waits for others that are known to be under way."""
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -71,7 +71,8 @@ class _BatchItem(Generic[ItemT, ResultT]):
 
 
 class Batches(Generic[ItemT, ResultT]):
-    """`store` waits in the queue. Whoever comes first empties it for all; one that comes alone waits for nobody."""
+    """Stores items in batches. The first caller of `store` writes the queue for all; one that comes alone does not
+    wait."""
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 its sources. Does no network I/O."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final
@@ -9,12 +10,12 @@ from typing import ClassVar, Final
 from corral.base.errors import InvalidInput
 from corral.base.setting_kinds import EXISTING_FILE, SWITCH, SettingKind, size, whole
 from corral.base.settings import Derived, setting
-from corral.oci.auth import Credential, StoredCredentials, config_files, credential_for, read_auths, read_stored
+from corral.oci.auth import Credential, config_files, credential_for, read_auths, read_stored
 from corral.oci.errors import IntegrityRequired, PolicyInvalid, SourceInvalid
 from corral.oci.limits import INTEGRITY_KNOB, Network, UnpackLimits
 from corral.oci.manifests import this_platform
 from corral.oci.orders import PullOrder
-from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, RegistryImage, parse_source
+from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, PullSource, RegistryImage, parse_source
 from corral.oci.signatures.policy import read_policy
 
 REGISTRY_AUTH: Final = SettingKind(
@@ -22,20 +23,8 @@ REGISTRY_AUTH: Final = SettingKind(
 )
 
 
-def judge_sources(sources: Sequence[str], *, has_policy: bool, sha256: str, is_required: bool) -> tuple[str, ...]:
-    """Return warnings about sources whose content nothing verifies. Raise IntegrityRequired if settings forbid them."""
-    gaps = [gap for uri in sources if (gap := _gap(uri, has_policy=has_policy, sha256=sha256))]
-    if gaps and is_required:
-        raise IntegrityRequired(f"{gaps[0]}, and {INTEGRITY_KNOB} asks for that")
-    return tuple(f"{gap}; whatever comes is installed unless {INTEGRITY_KNOB} is set" for gap in gaps)
-
-
-def _gap(uri: str, *, has_policy: bool, sha256: str) -> str:
+def _gap(uri: str, source: PullSource, *, has_policy: bool, sha256: str) -> str:
     """Return what is missing to verify a source; empty if it is covered, or is a directory on this machine."""
-    try:
-        source = parse_source(uri)
-    except SourceInvalid:
-        return ""  # the puller reports it
     match source:
         case RegistryImage(reference=reference):
             if has_policy or reference.digest:
@@ -162,9 +151,17 @@ def make_order(
         policy = read_policy(verification or {})
     except InvalidInput as error:
         raise PolicyInvalid(f"the gallery's {error}") from error
-    gaps = judge_sources(
-        sources, has_policy=policy is not None, sha256=content_pin.sha256, is_required=config.require_integrity
-    )
+    parsed: dict[str, PullSource] = {}
+    for uri in sources:
+        with suppress(SourceInvalid):  # the puller reports it
+            parsed[uri] = parse_source(uri)
+    uncovered = (_gap(*pair, has_policy=policy is not None, sha256=content_pin.sha256) for pair in parsed.items())
+    gaps = [gap for gap in uncovered if gap]
+    if gaps and config.require_integrity:
+        raise IntegrityRequired(f"{gaps[0]}, and {INTEGRITY_KNOB} asks for that")
+    logins = (*config.credentials, *stored.credentials)
+    images = [source.reference for source in parsed.values() if isinstance(source, RegistryImage)]
+    needed = dict.fromkeys(credential_for(logins, reference) for reference in images)
     order = PullOrder(
         sources=tuple(sources),
         target=str(target),
@@ -174,24 +171,12 @@ def make_order(
         sha256=content_pin.sha256,
         verification=policy,
         trusted_root=str(config.trusted_root or ""),
-        credentials=_needed(sources, config, stored),
+        credentials=tuple(credential for credential in needed if credential is not None),
         network=config.network,
         limits=config.limits,
         parallel=config.parallel,
         keep_layers=config.keep_layers,
         niceness=config.niceness,
     )
-    return order, (*stored.notes, *gaps)
-
-
-def _needed(sources: Sequence[str], config: ImagesConfig, stored: StoredCredentials) -> tuple[Credential, ...]:
-    needed: list[Credential] = []
-    for uri in sources:
-        try:
-            source = parse_source(uri)
-        except SourceInvalid:
-            continue  # the puller reports it
-        if isinstance(source, RegistryImage):
-            fitting = credential_for((*config.credentials, *stored.credentials), source.reference)
-            needed += [fitting] if fitting is not None and fitting not in needed else []
-    return tuple(needed)
+    warnings = [f"{gap}; whatever comes is installed unless {INTEGRITY_KNOB} is set" for gap in gaps]
+    return order, (*stored.notes, *warnings)

@@ -309,7 +309,11 @@ class TarStream:
             numbers, size = self._old_sparse(header), header.number(483, 12, "real size")
         elif extensions.get(b"GNU.sparse.major") == b"1":
             size = read_number(extensions.get(b"GNU.sparse.realsize", b""))
-            numbers = self._map_before_content()
+            # Decimal numbers before the content, one per line, padded to a block: the number of pairs, then the pairs.
+            lines = self._lines_of_content()
+            count = read_number(next(lines))
+            self._refuse_many(count)
+            numbers = [read_number(next(lines)) for _ in range(2 * count)]
         elif b"GNU.sparse.map" in extensions:
             size = read_number(extensions.get(b"GNU.sparse.size", b""))
             numbers = [read_number(word) for word in extensions[b"GNU.sparse.map"].split(b",")]
@@ -332,13 +336,6 @@ class TarStream:
             more = block[504]
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
         return [number for pair in pairs if pair != (0, 0) for number in pair]
-
-    def _map_before_content(self) -> list[int]:
-        """Parse decimal numbers, one per line, padded to a block: the number of pairs, then the pairs."""
-        lines = self._lines_of_content()
-        count = read_number(next(lines))
-        self._refuse_many(count)
-        return [read_number(next(lines)) for _ in range(2 * count)]
 
     def _lines_of_content(self) -> Iterator[bytes]:
         rest = b""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 ORDER_BYTES: Final = 16 * 1024 * 1024
-"""Of one line: more than the NATS server takes in a message, so that whatever was sent to a worker fits."""
+"""Limit of one line: more than the NATS server takes in a message, so that all that is sent to a worker fits."""
 
 
 MODEL_GONE_STATUS: Final = 421

@@ -59,7 +59,7 @@ class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     force: bool = False
     """Replace what is installed, and start afresh."""
     op_id: str = ""
-    """Whoever wants to hear of the progress subscribes to a subject that carries it."""
+    """Part of the subject on which the progress is published."""
     corral: CorralInstall | UnsetType = UNSET
 
     @property
@@ -120,7 +120,7 @@ class InstalledDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What Corral's workers add."""
 
     platform_digest: str = ""
-    """Of the image for the node's platform, where `digest` is that of an index of several."""
+    """Digest of the image for the node's platform, where `digest` is that of an index of several."""
     source_digest: str = ""
     """What an upgrade would bring, where the source is an image on the node's own disk."""
 

@@ -31,7 +31,7 @@ class StagingStatus(msgspec.Struct, kw_only=True):
     bytes_sent: int = 0
     total_bytes: int = 0
     progress: float = 0
-    """Of all files, from 0 to 100."""
+    """The share of all files that is there, from 0 to 100."""
     speed: str = ""
     file_index: int = 0
     """Counts from 1."""
@@ -119,7 +119,7 @@ class OperationMark(msgspec.Struct, kw_only=True):
 
 
 class Invalidation(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """On `cache.invalidate.models` and `cache.invalidate.backends`: read these anew."""
+    """On `cache.invalidate.models` and `cache.invalidate.backends`: read these again."""
 
     element: str = ""
     op: str = ""

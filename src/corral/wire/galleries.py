@@ -245,7 +245,7 @@ class GalleryListing(msgspec.Struct, kw_only=True):
 
     scope: str = "machine"
     capability: str
-    """Of the machine that `fit` is about."""
+    """The capability of the machine that `fit` is about."""
     items: list[BackendView]
     galleries: list[GalleryView]
 
@@ -282,7 +282,7 @@ class BackendUpgradeView(msgspec.Struct, kw_only=True):
     name: str
     needs_upgrade: bool
     installed_version: str
-    """Of most nodes."""
+    """The version that most nodes have."""
     installed_digest: str
     available_version: str = ""
     available_digest: str = ""

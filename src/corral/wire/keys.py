@@ -30,9 +30,9 @@ def hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def same(one: str, other: str) -> bool:
+def same(secret: str, other: str) -> bool:
     """Compare in constant time, whatever the lengths."""
-    return hmac.compare_digest(hashlib.sha256(one.encode()).digest(), hashlib.sha256(other.encode()).digest())
+    return hmac.compare_digest(hashlib.sha256(secret.encode()).digest(), hashlib.sha256(other.encode()).digest())
 
 
 def bearer(header: str | None) -> str | None:

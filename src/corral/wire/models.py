@@ -117,7 +117,7 @@ class LoadJobView(msgspec.Struct, kw_only=True):
     """What is being done, when the frontend that answers does it itself."""
     current_bytes: int | None = None
     total_bytes: int | None = None
-    """Of what the node downloads, or of the weights."""
+    """The size of what the node downloads, or of the weights."""
     eta_seconds: float | None = None
 
 

@@ -74,10 +74,10 @@ class OperationView(msgspec.Struct, kw_only=True):
     """Targets by status."""
     current_bytes: int = 0
     total_bytes: int = 0
-    """Of all targets that are under way."""
+    """The sum over all targets that are under way."""
     bytes_per_second: int = 0
     seconds_left: float | None = None
-    """Of the slowest."""
+    """The time that the slowest target needs."""
     targets: list[TargetView]
 
 
@@ -101,7 +101,7 @@ class Changed(msgspec.Struct, kw_only=True):
     nodes: list[str]
     """Names of the nodes whose targets it changed."""
     already_sent: list[str] = []
-    """Of a cancel: those that may still finish what they were told."""
+    """For a cancel: nodes that may still finish what was sent to them."""
 
 
 class PlannedView(msgspec.Struct, kw_only=True):

@@ -14,7 +14,7 @@ class RefusalDetail(msgspec.Struct, kw_only=True):
 
 
 class Refusal(msgspec.Struct, kw_only=True):
-    """Body of an error. Whoever presents no valid token gets a mere text."""
+    """Body of an error. Without a valid token, `error` is only a text."""
 
     error: RefusalDetail | str = ""
 

@@ -75,7 +75,7 @@ class ReplicaExited(msgspec.Struct, kw_only=True, omit_defaults=True):
     address: str = ""
     """As in `models.running`, so that a process which was started again since is not mistaken for it."""
     key_hash: str = ""
-    """Of the process's key, where it has one: ports are used again, keys are not."""
+    """Hash of the process's key, where it has one: ports are used again, keys are not."""
     reason: str = ""
     tail: list[str] = []
     """The last lines of its standard error."""

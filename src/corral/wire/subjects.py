@@ -95,5 +95,5 @@ def operation_progress(operation: str) -> str:
 
 
 def operation_cancel(operation: str) -> str:
-    """Between frontends: whoever works on the operation shall end it."""
+    """Between frontends: the one that works on the operation shall end it."""
     return f"gallery.{token(operation)}.cancel"

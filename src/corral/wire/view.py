@@ -2,7 +2,7 @@
 
 `GET /api/v1/gateway/view` answers with one JSON document per line, for as long as the connection lasts: first a full
 view, then changes and beats. Applying a change is pure: a full view and all changes after it give the next full view.
-Whoever sees a version that does not follow its own connects again, and so asks for a full one.
+A gateway that sees a version that does not follow its own connects again, and so asks for a full one.
 """
 
 import hashlib
@@ -184,7 +184,7 @@ def _new_or_other(old: Mapping[str, T], new: Mapping[str, T]) -> list[T]:
 
 
 def keys_digest(keys: Mapping[str, KeyEntry]) -> str:
-    """A hash of the keys that somebody knows."""
+    """A hash of all keys, by which control sees whether a gateway knows the same."""
     return hashlib.sha256("".join(sorted(keys)).encode()).hexdigest()
 
 

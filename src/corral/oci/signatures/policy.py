@@ -44,23 +44,22 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 def read_policy(stated: Mapping[str, str]) -> Verification | None:
     """Parse a policy; None if it is empty. InvalidInput names the invalid field."""
-    given = {key: _text(key, value) for key, value in stated.items()}
-    given = {key: value for key, value in given.items() if value}
-    if not given:
+    texts = {key: text for key, value in stated.items() if (text := _text(key, value))}
+    if not texts:
         return None
-    if "public_key" in given:
-        return _keyed(given)
+    if "public_key" in texts:
+        return _keyed(texts)
     for name in ("issuer", "identity"):
-        if name not in given and f"{name}_regex" not in given:
+        if name not in texts and f"{name}_regex" not in texts:
             raise _problem(name, f"is missing: a policy without a key needs {name} or {name}_regex")
-        pattern = given.get(f"{name}_regex", "")
+        pattern = texts.get(f"{name}_regex", "")
         try:
             re.compile(pattern)
         except re.error as error:
             problem = f"is not a regular expression: {error} in {pattern[:_SHOWN]!r}"
             raise _problem(f"{name}_regex", problem) from error
-    texts = {name: value for name, value in given.items() if name != "not_before"}
-    return Verification(**texts, not_before=_moment(given.get("not_before", "")))
+    not_before = _moment(texts.pop("not_before", ""))
+    return Verification(**texts, not_before=not_before)
 
 
 def _text(key: str, value: object) -> str:
@@ -74,14 +73,14 @@ def _text(key: str, value: object) -> str:
     return value.strip()
 
 
-def _keyed(given: Mapping[str, str]) -> Verification:
-    others = [name for name in _KEYLESS if name in given]
+def _keyed(texts: Mapping[str, str]) -> Verification:
+    others = [name for name in _KEYLESS if name in texts]
     if "not_before" in others:
         raise _problem("not_before", "needs a proven time, and a signature by a key has none")
     if others:
         raise _problem("public_key", f"cannot stand beside {others[0]}: a policy names keys, or an identity")
-    key_documents(given["public_key"])
-    return Verification(public_key=given["public_key"])
+    key_documents(texts["public_key"])
+    return Verification(public_key=texts["public_key"])
 
 
 def key_documents(text: str) -> list[bytes]:
@@ -120,8 +119,8 @@ def expected_signer(policy: Verification) -> str:
 
 
 def _stated(name: str, value: str, pattern: str) -> list[str]:
-    said = [f"{name} {value}"] if value else []
-    return said + ([f"{name} that matches {pattern}"] if pattern else [])
+    exact = [f"{name} {value}"] if value else []
+    return exact + ([f"{name} that matches {pattern}"] if pattern else [])
 
 
 def signer_problem(policy: Verification, *, issuer: str, identities: list[str]) -> str:
