@@ -5,7 +5,7 @@ as nested aliases, is refused there. Only then may it be built into objects.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
@@ -126,38 +126,6 @@ class _Weigher:
             raise YamlUnusable(f"stands for more than {most} values: do its aliases repeat each other?")
 
 
-class DoubleKeys:
-    """Finds duplicate keys of a mapping, of which a builder would silently drop one."""
-
-    def __init__(self) -> None:
-        self._open: list[set[str] | None] = []
-        self._at_key: list[bool] = []
-
-    def take(self, event: Event) -> None:
-        """Process an event. Raise YamlUnusable at a duplicate key."""
-        match event:
-            case CollectionStartEvent():
-                self._turn()
-                self._open.append(set() if isinstance(event, MappingStartEvent) else None)
-                self._at_key.append(True)
-            case CollectionEndEvent():
-                self._open.pop()
-                self._at_key.pop()
-            case ScalarEvent():
-                keys = self._open[-1] if self._open and self._at_key[-1] else None
-                if keys is not None and event.value in keys:
-                    raise YamlUnusable(f"has the key {event.value[:SHOWN]!r} twice, again in line {line_of(event)}")
-                if keys is not None:
-                    keys.add(event.value)
-                self._turn()
-            case AliasEvent():
-                self._turn()
-
-    def _turn(self) -> None:
-        if self._at_key:
-            self._at_key[-1] = not self._at_key[-1]
-
-
 KeyPath = tuple[str | int, ...]
 """Keys of mappings and indexes of lists, from the top of a document."""
 
@@ -169,10 +137,12 @@ class _Level:
     key: str | None = None
     """The key whose value is next; None when a key is next."""
     items: int = 0
+    keys: set[str] = field(default_factory=set)
 
 
 class KeyLines:
-    """Finds the line of every key, and which values are referred to by an alias."""
+    """Finds the line of every key, and which values are referred to by an alias. Refuses duplicate keys of a mapping,
+    of which a builder would silently drop one."""
 
     def __init__(self) -> None:
         self.lines: dict[KeyPath, int] = {}
@@ -180,6 +150,7 @@ class KeyLines:
         self._levels: list[_Level] = []
 
     def take(self, event: Event) -> None:
+        """Process an event. Raise YamlUnusable at a duplicate key."""
         match event:
             case CollectionStartEvent():
                 path = self._place(event)
@@ -199,6 +170,10 @@ class KeyLines:
             return (*level.path, level.items - 1)
         if level.key is None:
             level.key = event.value if isinstance(event, ScalarEvent) else ""
+            if isinstance(event, ScalarEvent):
+                if level.key in level.keys:
+                    raise YamlUnusable(f"has the key {level.key[:SHOWN]!r} twice, again in line {line_of(event)}")
+                level.keys.add(level.key)
             path = (*level.path, level.key)
             self.lines[path] = line_of(event)
             return path

@@ -68,7 +68,13 @@ class IndexFetcher:
     async def fetch(self, place: IndexLocation, cached: Copy | None, *, now: float) -> Copy:
         """Return the current index; the cached copy with a new check time if it is unchanged. Raise CorralError on
         failure."""
-        target = await self._index_of(place)
+        target = place
+        if place.is_reference:  # it only names a file beside it, which is the index
+            named = await fetch(self._session, place.url, {}, most_bytes=_LONGEST_REFERENCE)
+            name = b"" if named is None else named.content.strip()
+            if not name.isascii() or not name.decode("ascii").isprintable() or not name or b"://" in name:
+                raise InvalidInput("", "does not hold the name of a file")
+            target = place.beside(name.decode("ascii"))
         mine = cached if cached is not None and cached.url == target.url else None
         if target.scheme is Scheme.OCI:
             fetched = await self._from_registry(target.url, known_digest="" if mine is None else mine.digest)
@@ -89,16 +95,6 @@ class IndexFetcher:
         except TimeoutError:
             raise PeerUnavailable(_REASONS[HttpFault.TIMEOUT]) from None
         return None if artefact is None else Copy(url=url, content=artefact.content, digest=artefact.digest)
-
-    async def _index_of(self, place: IndexLocation) -> IndexLocation:
-        """Return the location of the index itself, if this place only names a file beside it."""
-        if not place.is_reference:
-            return place
-        fetched = await fetch(self._session, place.url, {}, most_bytes=_LONGEST_REFERENCE)
-        name = b"" if fetched is None else fetched.content.strip()
-        if not name.isascii() or not name.decode("ascii").isprintable() or not name or b"://" in name:
-            raise InvalidInput("", "does not hold the name of a file")
-        return place.beside(name.decode("ascii"))
 
 
 async def fetch(

@@ -90,6 +90,7 @@ class Galleries:
         return replace(reading, gallery=replace(reading.gallery, source=source))
 
     async def _look(self, source: GallerySource, *, force: bool) -> GalleryReading:
+        """Read a gallery: from the first place that answers, or the last good copy if it is fresh or none does."""
         try:
             places = [read_place(url) for url in source.urls]
         except CorralError as error:
@@ -97,7 +98,25 @@ class Galleries:
         if not places:
             return self._nothing(source, "it has no url")
         cached = await self._newest_known(source)
-        return await self._from_places(source, places, cached, force=force)
+        problems: list[str] = []
+        now = self._clock.monotonic()
+        # Places that failed recently are skipped, unless there is no alternative.
+        rested = [place for place in places if force or place.is_local or self._paused.get(place.url, now) <= now]
+        for place in rested if rested or cached is not None else places:
+            if cached is not None and not force and not place.is_local and self._is_fresh(cached):
+                return replace(_reading(cached), problem="; ".join(problems))
+            try:
+                reading = await self._from_place(source, place, cached)
+            except CorralError as error:
+                problems.append(f"{place.shown} {error.message}")
+                self._paused[place.url] = self._clock.monotonic() + self._config.pause.total_seconds()
+            else:
+                self._paused.pop(place.url, None)
+                return self._logged(replace(reading, problem="; ".join(problems)))
+        problem = "; ".join(problems) or self._last_problems.get(_key_of(source), "its places failed a moment ago")
+        if cached is None:
+            return self._nothing(source, problem)
+        return self._logged(replace(_reading(cached), is_stale=True, problem=problem))
 
     async def _newest_known(self, source: GallerySource) -> _Known | None:
         """Return the copy in memory, unless another process stored a newer one on disk."""
@@ -123,29 +142,6 @@ class Galleries:
         while len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]
         return cached
-
-    async def _from_places(
-        self, source: GallerySource, places: Sequence[IndexLocation], cached: _Known | None, *, force: bool
-    ) -> GalleryReading:
-        problems: list[str] = []
-        now = self._clock.monotonic()
-        # Places that failed recently are skipped, unless there is no alternative.
-        rested = [place for place in places if force or place.is_local or self._paused.get(place.url, now) <= now]
-        for place in rested if rested or cached is not None else places:
-            if cached is not None and not force and not place.is_local and self._is_fresh(cached):
-                return replace(_reading(cached), problem="; ".join(problems))
-            try:
-                reading = await self._from_place(source, place, cached)
-            except CorralError as error:
-                problems.append(f"{place.shown} {error.message}")
-                self._paused[place.url] = self._clock.monotonic() + self._config.pause.total_seconds()
-            else:
-                self._paused.pop(place.url, None)
-                return self._logged(replace(reading, problem="; ".join(problems)))
-        problem = "; ".join(problems) or self._last_problems.get(_key_of(source), "its places failed a moment ago")
-        if cached is None:
-            return self._nothing(source, problem)
-        return self._logged(replace(_reading(cached), is_stale=True, problem=problem))
 
     def _is_fresh(self, cached: _Known) -> bool:
         """Whether a copy is young enough. A time in the future means a wrong clock, and is not fresh."""

@@ -48,15 +48,14 @@ def read_index(content: bytes) -> list[RawEntry]:
         raise InvalidInput("", why(error)) from None
     if not isinstance(root, SequenceNode):
         raise InvalidInput("", "is not a list of backends")
-    return [_raw_entry(node) for node in root.value]
-
-
-def _raw_entry(node: Node) -> RawEntry:
-    line = 0 if node.start_mark is None else int(node.start_mark.line) + 1
-    try:
-        return RawEntry(line=line, value=_built(node))
-    except YamlUnusable as error:
-        return RawEntry(line=line, problem=str(error))
+    entries: list[RawEntry] = []
+    for node in root.value:
+        line = 0 if node.start_mark is None else int(node.start_mark.line) + 1
+        try:
+            entries.append(RawEntry(line=line, value=_built(node)))
+        except YamlUnusable as error:
+            entries.append(RawEntry(line=line, problem=str(error)))
+    return entries
 
 
 def _built(node: Node) -> object:

@@ -23,7 +23,7 @@ from corral.oci.references import Hash, feed_file, new_hash
 
 _BATCH_BYTES: Final = 1024 * 1024
 _LOOK_SECONDS: Final = 0.2
-_UNFINISHED: Final = ".part"
+UNFINISHED: Final = ".part"
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-")
 
 
@@ -143,23 +143,13 @@ class BlobCache:
         return self._folder / blob.key
 
     def _part(self, blob: WantedBlob) -> Path:
-        return self._folder / f"{blob.key}{_UNFINISHED}"
+        return self._folder / f"{blob.key}{UNFINISHED}"
 
 
-def prune(folder: Path, *, before: float) -> None:
-    """Remove blobs last written before this time (seconds since the epoch)."""
-    _prune(folder, before, ending="")
-
-
-def prune_unfinished(folder: Path, *, before: float) -> None:
-    """Remove partial downloads last written before this time (seconds since the epoch)."""
-    _prune(folder, before, ending=_UNFINISHED)
-
-
-def _prune(folder: Path, before: float, *, ending: str) -> None:
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
+def prune(folder: Path, *, before: float, ending: str = "") -> None:
+    """Remove blobs last written before this time (seconds since the epoch); with `UNFINISHED` as their ending, only
+    partial downloads."""
+    for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.endswith(ending) and path.is_file() and path.stat().st_mtime < before:
             path.unlink(missing_ok=True)
 

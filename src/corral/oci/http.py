@@ -65,7 +65,20 @@ class HttpFetcher:
     ) -> AsyncIterator["RegistryResponse"]:
         """Yield the response after all redirects, whatever its status. Raise RegistryUnavailable when there is none."""
         original = check_url(url, self._network)
-        response = await self._follow(original, headers, authorization)
+        for _ in range(_MAX_REDIRECTS):
+            is_at_home = _origin(url) == _origin(original)
+            own = {"Authorization": authorization} if authorization and is_at_home else {}
+            with _as_image_errors(url):
+                async with asyncio.timeout(self._network.connect_seconds + self._network.answer_seconds):
+                    response = await self._session.get(
+                        url, headers={**headers, **own}, allow_redirects=False, proxy=proxy_for(url, self._network)
+                    )
+            if response.status not in _REDIRECTS or "Location" not in response.headers:
+                break
+            response.close()
+            url = self._onward(url, response.headers["Location"])
+        else:
+            raise RegistryUnavailable(f"{host_of(original)} redirects more than {_MAX_REDIRECTS} times")
         try:
             yield RegistryResponse(response, original)
         finally:
@@ -119,22 +132,6 @@ class HttpFetcher:
             yield RegistryResponse(response, url)
         finally:
             response.close()
-
-    async def _follow(self, original: str, headers: Mapping[str, str], authorization: str) -> aiohttp.ClientResponse:
-        url = original
-        for _ in range(_MAX_REDIRECTS):
-            is_at_home = _origin(url) == _origin(original)
-            own = {"Authorization": authorization} if authorization and is_at_home else {}
-            with _as_image_errors(url):
-                async with asyncio.timeout(self._network.connect_seconds + self._network.answer_seconds):
-                    response = await self._session.get(
-                        url, headers={**headers, **own}, allow_redirects=False, proxy=proxy_for(url, self._network)
-                    )
-            if response.status not in _REDIRECTS or "Location" not in response.headers:
-                return response
-            response.close()
-            url = self._onward(url, response.headers["Location"])
-        raise RegistryUnavailable(f"{host_of(original)} redirects more than {_MAX_REDIRECTS} times")
 
     def _onward(self, url: str, location: str) -> str:
         """Return the absolute redirect target. Refuse to go from TLS to plain HTTP."""

@@ -5,9 +5,9 @@ the limit.
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final, TypedDict, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from corral.base.clock import Clock
@@ -186,21 +186,15 @@ def _covers(entry: str, host: str) -> bool:
         return host == name or host.endswith(f".{name}")
 
 
-class Proxies(TypedDict):
-    """The proxy fields of Network, as the usual variables set them."""
-
-    http_proxy: str
-    https_proxy: str
-    no_proxy: str
-
-
-def proxies_of(environment: Mapping[str, str]) -> Proxies:
-    """Read the proxy variables. Lower case takes precedence, as in other programs."""
+def with_proxies(network: Network, environment: Mapping[str, str]) -> Network:
+    """Set the proxies that the usual variables name. Lower case takes precedence, as in other programs."""
 
     def stated(name: str) -> str:
         return environment.get(name) or environment.get(name.upper()) or ""
 
-    return Proxies(http_proxy=stated("http_proxy"), https_proxy=stated("https_proxy"), no_proxy=stated("no_proxy"))
+    return replace(
+        network, http_proxy=stated("http_proxy"), https_proxy=stated("https_proxy"), no_proxy=stated("no_proxy")
+    )
 
 
 T = TypeVar("T")

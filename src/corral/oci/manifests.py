@@ -170,7 +170,12 @@ def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
     if document.layers is not None:
         if len(document.layers) > MAX_LAYERS:
             raise ManifestUnusable(f"{name}: it has {len(document.layers)} layers; {MAX_LAYERS} are allowed")
-        return Manifest(layers=[_checked_layer(layer, name) for layer in document.layers])
+        for layer in document.layers:
+            media_type = layer.media_type
+            is_layer = not media_type or any(word in media_type for word in _LAYER_WORDS)
+            if not is_layer or _ENCRYPTED in media_type:
+                raise ManifestUnusable(f"{name}: a layer of the type {media_type[:200]!r} cannot be unpacked")
+        return Manifest(layers=[_checked(layer, name) for layer in document.layers])
     if document.manifests is not None:
         return Index(manifests=document.manifests)
     raise ManifestUnusable(f"{name}: this is neither an image nor a list of images")
@@ -187,14 +192,6 @@ def choose_image(index: Index, machine: ImagePlatform, *, name: str) -> Descript
         there = ", ".join(sorted(str(platform) for platform in platforms if platform.os != _UNKNOWN)) or "nothing"
         raise PlatformMissing(f"{name}: there is no image for {machine}; there are images for {there}")
     return _checked(entries[number], name)
-
-
-def _checked_layer(layer: Descriptor, name: str) -> Descriptor:
-    media_type = layer.media_type
-    is_layer = not media_type or any(word in media_type for word in _LAYER_WORDS)
-    if not is_layer or _ENCRYPTED in media_type:
-        raise ManifestUnusable(f"{name}: a layer of the type {media_type[:200]!r} cannot be unpacked")
-    return _checked(layer, name)
 
 
 def _checked(descriptor: Descriptor, name: str) -> Descriptor:

@@ -28,7 +28,7 @@ from corral.oci.errors import (
 )
 from corral.oci.http import HttpFetcher
 from corral.oci.limits import BYTES_KNOB, MAX_SIGNATURES, SIGNATURE_BYTES
-from corral.oci.manifests import Descriptor, Index, choose_image, read_manifest
+from corral.oci.manifests import Index, choose_image, read_manifest
 from corral.oci.orders import PullOrder
 from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, Reference, RegistryImage, is_digest, parse_source
 from corral.oci.registry import Registry
@@ -81,20 +81,17 @@ class SignedImages:
             problems.append(problem)
             if len(problems) >= MAX_SIGNATURES:
                 break
-        raise self._refusal(image, platform, problems)
-
-    def _refusal(self, image: Image, platform: str, problems: Sequence[str]) -> SignatureRefused:
         what = f"{image.name}: its gallery asks for {self._checker.expected}, of {image.platform_digest} ({platform})"
         if not problems:
             listed = image.digest != image.platform_digest
             hint = "; a signature of only the list of its images does not count" if listed else ""
-            return SignatureMissing(f"{what}, and there is no signature that it could be{hint}")
+            raise SignatureMissing(f"{what}, and there is no signature that it could be{hint}")
         reasons = "; ".join(dict.fromkeys(problems[:_MOST_REASONS]))
         rest = f"; and {len(problems) - _MOST_REASONS} more" if len(problems) > _MOST_REASONS else ""
         verdict = (
             "the signature that is there is not it" if len(problems) == 1 else "none of those that are there is it"
         )
-        return SignatureRefused(f"{what}, and {verdict}: {reasons}{rest}")
+        raise SignatureRefused(f"{what}, and {verdict}: {reasons}{rest}")
 
     async def _candidates(self, digest: str) -> AsyncIterator[SignatureCandidate | str]:
         """Yield each signature, or why it cannot be read. RegistryUnavailable propagates, since it proves nothing."""
@@ -221,16 +218,14 @@ class SourceOpener:
         for _ in range(_MAX_NESTING):
             read = read_manifest(document.body, name=name)
             if not isinstance(read, Index):
-                layers = self._layers(registry, read.layers, name)
-                return Image(name=name, layers=layers, digest=top.digest, platform_digest=document.digest)
+                break
             document = await registry.manifest(choose_image(read, self._order.platform, name=name).digest)
-        raise ManifestUnusable(f"{name}: lists in lists, more than {_MAX_NESTING} deep")
-
-    def _layers(self, registry: Registry, layers: Sequence[Descriptor], name: str) -> list[FetchedLayer]:
+        else:
+            raise ManifestUnusable(f"{name}: lists in lists, more than {_MAX_NESTING} deep")
         most = self._order.limits.total_bytes
-        if sum(layer.size for layer in layers) > most:
+        if sum(layer.size for layer in read.layers) > most:
             raise LimitExceeded(f"{name}: layers of more than {most} bytes ({BYTES_KNOB})")
-        return [
+        layers = [
             FetchedLayer(
                 blob=WantedBlob(
                     key=layer.digest.partition(":")[2], digest=layer.digest, size=layer.size, most=layer.size
@@ -238,5 +233,6 @@ class SourceOpener:
                 cache=self._cache,
                 opener=partial(registry.blob, layer.digest),
             )
-            for layer in layers
+            for layer in read.layers
         ]
+        return Image(name=name, layers=layers, digest=top.digest, platform_digest=document.digest)

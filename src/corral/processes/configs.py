@@ -91,10 +91,10 @@ def _need_both(name: str, value: object, other: str, other_value: object) -> Non
 def images_config(sources: SettingSources) -> "ImagesConfig":
     """Resolve the settings of images, with the proxies of the environment, which pullers are also started in."""
     from corral.oci.config import ImagesConfig
-    from corral.oci.limits import proxies_of
+    from corral.oci.limits import with_proxies
 
     settings = resolve(ImagesConfig, sources)
-    network = replace(settings.network, **proxies_of(sources.environment))
+    network = with_proxies(settings.network, sources.environment)
     return replace(settings, network=network, environment=sources.environment)
 
 

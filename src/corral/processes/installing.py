@@ -14,7 +14,7 @@ from corral.base.private_files import held
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
-from corral.oci.blobs import prune, prune_unfinished
+from corral.oci.blobs import UNFINISHED, prune
 from corral.oci.config import ImagesConfig
 from corral.worker.installing import switching
 from corral.worker.installing.directory_source import DirectorySource
@@ -54,8 +54,8 @@ async def open_installer(
     )
     stack.enter_context(held(own / _LOCK, problem))
     before = (SystemClock().now() - _LAYERS_KEPT).timestamp()  # the machine's clock, like the times of files
-    clear = prune_unfinished if config.images.keep_layers else prune
-    await asyncio.to_thread(clear, own / _LAYERS, before=before)
+    ending = UNFINISHED if config.images.keep_layers else ""
+    await asyncio.to_thread(prune, own / _LAYERS, before=before, ending=ending)
     return await stack.enter_async_context(await make_installer(stack, config, capability=capability, clock=clock))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from corral.oci.errors import PlatformMissing, SourceInvalid
-from corral.oci.limits import Network, check_url, proxies_of, proxy_for, scheme_of
+from corral.oci.limits import Network, check_url, proxy_for, scheme_of, with_proxies
 from corral.oci.manifests import Descriptor, ImagePlatform, Index, best_platform, choose_image, this_platform
 
 PLAIN = Network(plain_hosts=("registry.lan", "other.lan:5000"))
@@ -74,7 +74,7 @@ def test_a_star_means_no_proxy_at_all() -> None:
 def test_proxies_of_an_environment() -> None:
     environment = {"HTTPS_PROXY": "http://large", "https_proxy": "http://small", "NO_PROXY": "x"}
 
-    assert proxies_of(environment) == {"http_proxy": "", "https_proxy": "http://small", "no_proxy": "x"}
+    assert with_proxies(Network(), environment) == Network(https_proxy="http://small", no_proxy="x")
 
 
 def platforms(*texts: str) -> list[ImagePlatform]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from corral.base.careful_yaml import LOADER, UNREADABLE, DoubleKeys, KeyLines, KeyPath, YamlLimits, checked_events, why
+from corral.base.careful_yaml import LOADER, UNREADABLE, KeyLines, KeyPath, YamlLimits, checked_events, why
 from corral.base.errors import InvalidInput, NotFound
 from corral.base.private_files import read_bounded
 from corral.base.tasks import Poke
@@ -233,9 +233,7 @@ def _parse(path: Path, lines: KeyLines) -> object:
         raise _Unusable(f"is larger than {LARGEST_FILE // 1024} KiB, which no model file needs")
     try:
         text = content.decode("utf-8-sig")
-        keys = DoubleKeys()
         for event in checked_events(text, _LIMITS):
-            keys.take(event)
             lines.take(event)
         return yaml.load(text, Loader=LOADER)  # noqa: S506 - one of the two safe loaders
     except UnicodeDecodeError as error:

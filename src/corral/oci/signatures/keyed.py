@@ -131,19 +131,16 @@ class KeyChecker:
                         return _ANOTHER_KEY
                     return payload_problem(payload, digest)
                 case SigstoreBundle(document=document):
-                    return self._bundle(document, digest)
+                    bundle = read_bundle(document)
+                    if bundle.verification_material.public_key is None:
+                        return "it was made with a certificate, and not with a key"
+                    if bundle.dsse_envelope is not None:
+                        return self._envelope(bundle.dsse_envelope, digest)
+                    if bundle.message_signature is not None:
+                        return self._message(bundle.message_signature, digest)
+                    return "it holds no signature"
         except ValueError as error:
             return str(error)
-
-    def _bundle(self, document: bytes, digest: str) -> str:
-        bundle = read_bundle(document)
-        if bundle.verification_material.public_key is None:
-            return "it was made with a certificate, and not with a key"
-        if bundle.dsse_envelope is not None:
-            return self._envelope(bundle.dsse_envelope, digest)
-        if bundle.message_signature is not None:
-            return self._message(bundle.message_signature, digest)
-        return "it holds no signature"
 
     def _envelope(self, envelope: Envelope, digest: str) -> str:
         signatures = [decoded(signature.sig) for signature in envelope.signatures[:_MOST_SIGNATURES]]

@@ -20,6 +20,7 @@ from sigstore_models.common.v1 import HashAlgorithm
 
 from corral.base.errors import CorralError
 from corral.oci.signatures.formats import (
+    Envelope,
     ReadBundle,
     SignatureCandidate,
     SigstoreBundle,
@@ -99,33 +100,31 @@ class KeylessChecker:
         if read.verification_material.public_key is not None:
             return "it was made with a key, and not with a certificate"
         if read.dsse_envelope is not None:
-            bundle, problem = self._verified_statement(read, document, digest)
+            bundle, problem = self._verified_statement(read, read.dsse_envelope, document, digest)
+            if problem:
+                return problem
         else:
-            bundle, problem = self._verified_message(document, digest)
+            bundle = Bundle.from_json(document)
+            algorithm, _, digits = digest.partition(":")
+            if algorithm != "sha256":
+                return f"it signs a SHA-256 hash, and the image is known by {algorithm}"
+            hashed = Hashed(algorithm=HashAlgorithm.SHA2_256, digest=bytes.fromhex(digits))
+            self._verifier.verify_artifact(hashed, bundle, self._signer)
         # The library checks that there is a proven time but does not return it, so repeat its steps.
-        times = [result.time for result in self._verifier._establish_time(bundle)]
-        return problem or time_problem(self._policy, times)
+        return time_problem(self._policy, [result.time for result in self._verifier._establish_time(bundle)])
 
-    def _verified_statement(self, read: ReadBundle, document: bytes, digest: str) -> tuple[Bundle, str]:
-        assert read.dsse_envelope is not None  # noqa: S101 - the caller has looked
-        payload_type, payload = read.dsse_envelope.payload_type, decoded(read.dsse_envelope.payload)
+    def _verified_statement(
+        self, read: ReadBundle, envelope: Envelope, document: bytes, digest: str
+    ) -> tuple[Bundle, str]:
+        payload_type, payload = envelope.payload_type, decoded(envelope.payload)
         entries = read.verification_material.tlog_entries
         if {(entry.kind_version.kind, entry.kind_version.version) for entry in entries} == _LOGGED_AS_MESSAGE:
             bundle = Bundle.from_json(as_message_signature(document))
-            self._verifier.verify_artifact(signed_bytes(read.dsse_envelope), bundle, self._signer)
+            self._verifier.verify_artifact(signed_bytes(envelope), bundle, self._signer)
         else:
             bundle = Bundle.from_json(document)
             payload_type, payload = self._verifier.verify_dsse(bundle, self._signer)
         return bundle, statement_problem(payload_type, payload, digest)
-
-    def _verified_message(self, document: bytes, digest: str) -> tuple[Bundle, str]:
-        bundle = Bundle.from_json(document)
-        algorithm, _, digits = digest.partition(":")
-        if algorithm != "sha256":
-            return bundle, f"it signs a SHA-256 hash, and the image is known by {algorithm}"
-        hashed = Hashed(algorithm=HashAlgorithm.SHA2_256, digest=bytes.fromhex(digits))
-        self._verifier.verify_artifact(hashed, bundle, self._signer)
-        return bundle, ""
 
 
 class _Signer:
