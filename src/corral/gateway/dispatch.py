@@ -219,8 +219,9 @@ class RequestDispatcher:
                     loading = self._loading[model] = await self._ensurer.ensure(model)
                 except CorralError as error:
                     self._loading.pop(model, None)
-                    extra = {"event": "gateway.ensure_failed", "model": model}
-                    log.info("control was not asked: %s", error, extra=extra)
+                    log.info(
+                        "control was not asked: %s", error, extra={"event": "gateway.ensure_failed", "model": model}
+                    )
                 else:
                     if loading.state == "failed":
                         self._refuse_all(model, loading)
