@@ -145,7 +145,7 @@ class WireGateway:
         view = View(version=1, models={"m": ModelEntry(name="m")}, replicas={"r": replica}, keys={key.hash: key})
         directory.hear(view, now=loop.time())
         self.clients: set[ClientConnection] = set()
-        self.senders = Senders.of(config, Counter())
+        self.senders = Senders(config, Counter())
 
     def opened(self, client: ClientConnection) -> bool:
         self.clients.add(client)

@@ -47,11 +47,11 @@ class Scratch:
     @asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:
         """Yield an empty directory for one request."""
-        made = await asyncio.to_thread(self._make)
+        folder = await asyncio.to_thread(self._make)
         try:
-            yield made
+            yield folder
         finally:
-            await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def _make(self) -> Path:
         with disk_errors(), self._making:

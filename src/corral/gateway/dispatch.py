@@ -113,7 +113,7 @@ class RequestDispatcher:
         self._stranded: dict[Waiter, GatewayRefusal] = {}
         self._loading: dict[str, Loading] = {}
         self._ensuring: dict[str, asyncio.Task[None]] = {}
-        directory.on_change(self._view_changed)
+        directory.on_change.append(self._view_changed)
 
     def submit(self, waiter: Waiter) -> None:
         """Assign the request to a replica, or queue it. Raise `GatewayRefusal` when the queue is full."""

@@ -27,25 +27,25 @@ _LONGEST_KEPT: Final = 2048
 class PartialHead:
     """Collects a head that arrives in several pieces. Most heads arrive in one and do not get here."""
 
-    __slots__ = ("_came", "_limit", "_scanned")
+    __slots__ = ("_limit", "_received", "_scanned")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._came = bytearray()
+        self._received = bytearray()
         self._scanned = 0
 
     def add(self, data: bytes) -> bytes:
         """Return everything received once the head is complete, else b"". Raise `GatewayRefusal`."""
-        came = self._came
-        came += data
+        received = self._received
+        received += data
         since = max(self._scanned - len(END), 0)
-        self._scanned = len(came)
-        end = came.find(END, since)
-        if _BARE_LF.search(came, since, end if end >= 0 else len(came)):
+        self._scanned = len(received)
+        end = received.find(END, since)
+        if _BARE_LF.search(received, since, end if end >= 0 else len(received)):
             raise GatewayRefusal.bad_framing("a line ends without a carriage return")
         if end >= 0:
-            return bytes(came)
-        if len(came) > self._limit:
+            return bytes(received)
+        if len(received) > self._limit:
             raise head_too_large()
         return b""
 

@@ -3,9 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from corral.base.ids import IpAddress, parsed_ip, source_of
 from corral.gateway.answers import GatewayRefusal
@@ -187,28 +186,17 @@ _PAGES_AT_ONCE: Final = 100
 _DENIED: Final = frozenset({401, 403})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Senders:
     """Counters and limits shared by all connections of the process."""
 
-    strangers: Strangers
-    proxies: TrustedProxies
-    registrations: SourceBudget
-    proofs: SourceBudget
-    """Proofs that control has to check. One that it accepts is given back."""
-    accepted: AcceptedBearers
-    pages: SourceBudget
-
-    @classmethod
-    def of(cls, config: GatewayConfig, refusals: Counter[str]) -> Self:
-        return cls(
-            strangers=Strangers(per_source=config.limits.source_connections, refusals=refusals),
-            proxies=TrustedProxies(config.trusted_proxies),
-            registrations=SourceBudget(config.limits.source_registrations),
-            proofs=SourceBudget(_PROOFS_PER_MINUTE, burst=_PROOFS_AT_ONCE),
-            accepted=AcceptedBearers(),
-            pages=SourceBudget(_PAGES_PER_MINUTE, burst=_PAGES_AT_ONCE),
-        )
+    def __init__(self, config: GatewayConfig, refusals: Counter[str]) -> None:
+        self.strangers = Strangers(per_source=config.limits.source_connections, refusals=refusals)
+        self.proxies = TrustedProxies(config.trusted_proxies)
+        self.registrations = SourceBudget(config.limits.source_registrations)
+        self.proofs = SourceBudget(_PROOFS_PER_MINUTE, burst=_PROOFS_AT_ONCE)
+        """Proofs that control has to check. One that it accepts is given back."""
+        self.accepted = AcceptedBearers()
+        self.pages = SourceBudget(_PAGES_PER_MINUTE, burst=_PAGES_AT_ONCE)
 
 
 class RequestSender:

@@ -152,7 +152,7 @@ class Server:
         self._clients: set[ClientConnection] = set()
         self._handshakes: set[Handshake] = set()
         """TLS handshakes in progress."""
-        self.senders = Senders.of(services.config, services.tally.refusals)
+        self.senders = Senders(services.config, services.tally.refusals)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
         shortest = min(astuple(services.config.time_outs))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from corral.gateway.usage import Usage
+from corral.wire.metrics import ModelCounts
 from corral.wire.view import Finished, GatewayReport, ReplicaFailure
 
 _MOST_MODELS: Final = 10_000
@@ -20,12 +21,8 @@ CLIENT_LEFT: Final = 499
 class ModelTally:
     requests: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Number of requests by status and outcome."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    request_bytes: int = 0
-    answer_bytes: int = 0
-    waits: int = 0
-    wait_seconds: float = 0.0
+    sums: ModelCounts = field(default_factory=ModelCounts)
+    """All other sums, as they are reported."""
 
 
 @dataclass(slots=True)
@@ -53,19 +50,19 @@ class Tally:
         """Count the end of a request that had reached a model."""
         tally = self.of(model)
         tally.requests[status or CLIENT_LEFT, outcome] += 1
-        tally.answer_bytes += answer_bytes
+        tally.sums.answer_bytes += answer_bytes
         if usage is not None:
-            tally.prompt_tokens += usage.prompt_tokens
-            tally.completion_tokens += usage.completion_tokens
+            tally.sums.prompt_tokens += usage.prompt_tokens
+            tally.sums.completion_tokens += usage.completion_tokens
 
     def sent(self, model: str, size: int) -> None:
         """Count the bytes of a body that is sent to a replica."""
-        self.of(model).request_bytes += size
+        self.of(model).sums.request_bytes += size
 
     def waited(self, model: str, seconds: float) -> None:
-        tally = self.of(model)
-        tally.waits += 1
-        tally.wait_seconds += seconds
+        sums = self.of(model).sums
+        sums.waits += 1
+        sums.wait_seconds += seconds
 
 
 class Ledger:

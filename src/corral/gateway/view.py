@@ -124,15 +124,10 @@ class Directory:
         self._near_names = NearNames(())
         self._near_of: View | None = None
         """The view that `_near_names` was built from."""
-        self._on_change: list[Callable[[], None]] = []
-        self._on_keys: list[Callable[[], None]] = []
-
-    def on_keys(self, listener: Callable[[], None]) -> None:
-        """Register a callback for changed keys."""
-        self._on_keys.append(listener)
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        self._on_change.append(listener)
+        self.on_change: list[Callable[[], None]] = []
+        """Called when the view has changed."""
+        self.on_keys: list[Callable[[], None]] = []
+        """Called when the keys have changed."""
 
     @property
     def version(self) -> int | None:
@@ -154,9 +149,9 @@ class Directory:
         self._arrange(view)
         if has_other_keys:
             self.keys_digest = keys_digest(view.keys)
-            for listener in self._on_keys:
+            for listener in self.on_keys:
                 listener()
-        for listener in self._on_change:
+        for listener in self.on_change:
             listener()
 
     def lost(self, *, now: float) -> None:

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from corral import __version__
 from corral.gateway.exchange import Services
 from corral.gateway.tally import ModelTally
@@ -55,17 +57,13 @@ def _models(services: Services) -> dict[str, ModelCounts]:
     models: dict[str, ModelCounts] = {}
     for name in {*services.tally.models, *in_flight, *waiting}:
         tally = services.tally.models.get(name) or ModelTally()
-        models[name] = ModelCounts(
+        models[name] = msgspec.structs.replace(
+            tally.sums,
             requests=[
                 RequestCount(code=code, outcome=outcome, requests=times)
                 for (code, outcome), times in sorted(tally.requests.items())
             ],
-            prompt_tokens=tally.prompt_tokens,
-            completion_tokens=tally.completion_tokens,
-            request_bytes=tally.request_bytes,
-            answer_bytes=tally.answer_bytes,
-            waits=tally.waits,
-            wait_seconds=round(tally.wait_seconds, 3),
+            wait_seconds=round(tally.sums.wait_seconds, 3),
             in_flight=in_flight.get(name, 0),
             waiting=waiting.get(name, 0),
         )

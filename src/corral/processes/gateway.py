@@ -109,7 +109,7 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
                 link, services.ledger, complete=partial(complete_report, services), period=config.report_period
             ),
         )
-        services.directory.on_keys(gateway.reporter.ring)
+        services.directory.on_keys.append(gateway.reporter.ring)
         async with _running(gateway), gateway.server.serving(listener, *plain):
             yield gateway
 
@@ -120,7 +120,7 @@ def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
     directory, tasks = Directory(now=loop.time()), Tasks()
     control = Origin.of(config.control_url)
     pool = Pool(config.limits, config.time_outs, loop, control=control, tls=config.control_tls)
-    directory.on_change(lambda: pool.keep_only({control, *directory.origins()}))
+    directory.on_change.append(lambda: pool.keep_only({control, *directory.origins()}))
     return Services(
         config=config,
         clock=clock,

@@ -113,14 +113,14 @@ def error_for(address: str, status: Status) -> BackendError:
     Texts are interpreted as in LocalAI's own client: some backends report errors only in words, and NOT_FOUND alone
     does not mean another model (some backends find no face in a picture).
     """
-    said = status.details.strip()
-    lowered = said.lower()
+    text = status.details.strip()
+    lowered = text.lower()
     if status.code is Code.NOT_FOUND and "model identity mismatch" in lowered:
-        return OtherModelLoaded(address, said)
+        return OtherModelLoaded(address, text)
     if status.code in _BY_CODE:
-        return _BY_CODE[status.code](address, said)
+        return _BY_CODE[status.code](address, text)
     if "model not loaded" in lowered:
-        return ModelNotLoaded(address, said)
+        return ModelNotLoaded(address, text)
     if "unimplemented" in lowered:
-        return NotOffered(address, said)
-    return BackendFailed(address, said)
+        return NotOffered(address, text)
+    return BackendFailed(address, text)

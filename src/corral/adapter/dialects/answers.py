@@ -99,14 +99,14 @@ class ChatEvents(_AnswerEvents):
         """Return the event for this reply; nothing when it adds no text, or ends inside a character."""
         self._all[-1].take(reply)
         if reply.chat_deltas:
-            made = b"".join(self._delta(delta) for delta in reply.chat_deltas)
+            event = b"".join(self._delta(delta) for delta in reply.chat_deltas)
         else:
             text = self._decoder.decode(reply.message)
-            made = self._content(text) if text else b""
+            event = self._content(text) if text else b""
         if logprobs := _logprobs(reply):  # they go to the first event of their reply, which may contain nothing else
-            first, after, rest = (made or self._before + b"{}" + self._after).partition(self._after)
+            first, after, rest = (event or self._before + b"{}" + self._after).partition(self._after)
             return first + b',"logprobs":' + logprobs + after + rest
-        return made
+        return event
 
     def ending(self) -> bytes:
         """Return the rest of an unfinished character and the finish reason. Following parts belong to the next

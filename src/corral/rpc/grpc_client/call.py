@@ -222,8 +222,8 @@ class Call:
         fields = dict(headers)
         if not self._has_head and not (fields.get(b":status", b"").startswith(b"1") and not is_end):
             self._has_head = True
-            if b"grpc-status" not in fields and (refusal := _refusal(fields)) is not None:
-                self.fail(refusal)
+            if b"grpc-status" not in fields and (status := _status_of_http(fields)) is not None:
+                self.fail(status)
                 return
         if is_end:
             status = _status_of(fields)
@@ -283,7 +283,7 @@ def _wake(waiting: "asyncio.Future[None] | None") -> None:
         waiting.set_result(None)
 
 
-def _refusal(fields: dict[bytes, bytes]) -> Status | None:
+def _status_of_http(fields: dict[bytes, bytes]) -> Status | None:
     """Return the status of an answer that is not gRPC, else None."""
     answer = fields.get(b":status", b"")
     if answer != b"200":

@@ -93,28 +93,28 @@ class FrameReader:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
-    """One frame as bytes."""
+    """Return a frame as bytes."""
     length = len(payload)
     return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """A SETTINGS frame with these values."""
+    """Return a SETTINGS frame with these values."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
 
 
 def window_update(stream: int, count: int) -> bytes:
-    """A frame that allows the peer to send `count` bytes more; on stream 0, on the connection as a whole."""
+    """Return a frame that allows the peer to send `count` bytes more; on stream 0, on the connection as a whole."""
     return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(count))
 
 
 def reset(stream: int, code: int) -> bytes:
-    """A frame that ends one stream."""
+    """Return a frame that ends one stream."""
     return frame(RST_STREAM, 0, stream, _NUMBER.pack(code))
 
 
 def content_of(read: Frame) -> bytes:
-    """The content of a DATA or HEADERS frame, without padding and priority."""
+    """Return the content of a DATA or HEADERS frame, without padding and priority."""
     begin, end = 0, len(read.payload)
     if read.flags & PADDED:
         begin, end = 1, end - (read.payload[0] if read.payload else 1)
@@ -126,14 +126,14 @@ def content_of(read: Frame) -> bytes:
 
 
 def settings_of(read: Frame) -> Iterator[tuple[int, int]]:
-    """Names and values in a SETTINGS frame."""
+    """Return names and values in a SETTINGS frame."""
     if len(read.payload) % _SETTING.size:
         raise ProtocolViolated(f"settings of {len(read.payload)} bytes")
     return _SETTING.iter_unpack(read.payload)
 
 
 def number_of(read: Frame, at: int = 0) -> int:
-    """The 32 bits at this offset of a WINDOW_UPDATE, RST_STREAM or GOAWAY frame."""
+    """Return the 32 bits at this offset of a WINDOW_UPDATE, RST_STREAM or GOAWAY frame."""
     if len(read.payload) < at + _NUMBER.size:
         raise ProtocolViolated(f"a frame of kind {read.kind} with {len(read.payload)} bytes")
     return int(_NUMBER.unpack_from(read.payload, at)[0])

@@ -102,7 +102,7 @@ class OpenCalls:
         return call
 
     def get(self, read: Frame) -> Call | None:
-        """The call that a frame is for, None if it has ended on this side. A stream that never began is a violation."""
+        """Return the call that a frame is for, None if it has ended here. Refuse a stream that never began."""
         call = self.by_number.get(read.stream)
         if call is None and (not read.stream % 2 or read.stream >= self.next_number):
             raise ProtocolViolated(f"it speaks on stream {read.stream}, which was not begun")
