@@ -6,7 +6,6 @@ Of a form, fields stay in memory and the file goes to disk.
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,11 @@ from corral.base.errors import InvalidInput
 
 MAX_BODY_BYTES: Final = 48 * 1024 * 1024
 """The size of one gRPC message, minus room for the fields that are added."""
+_FILE: Final = "file"
+_MOST_FIELDS: Final = 64
+_FIELD_BYTES: Final = 64 * 1024
+_SUFFIX: Final = re.compile(r"\.[a-z0-9]{1,5}")
+_WRITE_BYTES: Final = 256 * 1024
 
 
 class RequestTooLarge(InvalidInput):
@@ -36,21 +40,8 @@ async def read_body(request: web.Request) -> bytes:
         raise RequestTooLarge from error
 
 
-_FILE: Final = "file"
-_MOST_FIELDS: Final = 64
-_FIELD_BYTES: Final = 64 * 1024
-_SUFFIX: Final = re.compile(r"\.[a-z0-9]{1,5}")
-_WRITE_BYTES: Final = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadForm:
-    fields: Mapping[str, list[str]]
-    file: Path
-
-
-async def read_form(request: web.Request, folder: Path) -> UploadForm:
-    """Read the form and store its file in `folder`. Raise InvalidInput when it is malformed."""
+async def read_form(request: web.Request, folder: Path) -> tuple[Mapping[str, list[str]], Path]:
+    """Return the fields of a form and its file, stored in `folder`. Raise InvalidInput when it is malformed."""
     if request.content_type != "multipart/form-data":
         raise InvalidInput("", f"the body must be multipart/form-data, and is {request.content_type}")
     fields: dict[str, list[str]] = {}
@@ -69,7 +60,7 @@ async def read_form(request: web.Request, folder: Path) -> UploadForm:
         raise InvalidInput("", f"the form cannot be read: {error}") from error
     if file is None:
         raise InvalidInput(_FILE, "is missing: send the sound as a file")
-    return UploadForm(fields=fields, file=file)
+    return fields, file
 
 
 async def _stored(part: BodyPartReader, folder: Path) -> Path:

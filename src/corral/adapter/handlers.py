@@ -161,9 +161,9 @@ async def _speech_parts(served: Served, asked: sound.SpeechRequest) -> AsyncGene
 
 async def transcriptions(served: Served, request: web.Request, scratch: Scratch) -> web.StreamResponse:
     async with scratch.folder() as folder:
-        form = await read_form(request, folder)
-        wish = sound.transcription_wish(form.fields)
-        options = sound.transcription_options(wish, served.model, file=str(form.file))
+        fields, file = await read_form(request, folder)
+        wish = sound.transcription_wish(fields)
+        options = sound.transcription_options(wish, served.model, file=str(file))
         if wish.stream:
             return await stream_events(request, _transcript_events(served, options))
         body, kind = sound.transcription_answer(await served.backend.transcribe(options), wish)

@@ -77,28 +77,20 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-class Orders:
-    """The adapter's end of the descriptor."""
-
-    def __init__(self, descriptor: int, replicas: ServedReplicas) -> None:
-        self._descriptor = descriptor
-        self._replicas = replicas
-        self._decoder = msgspec.json.Decoder(AdapterOrder)
-
-    async def run(self, listening: Listening) -> None:
-        """Report the listening address, then execute orders until the parent closes its end or dies."""
-        ours = socket.socket(fileno=self._descriptor)
-        reader, writer = await asyncio.open_connection(sock=ours, limit=ORDER_BYTES)
-        try:
-            writer.write(msgspec.json.encode(listening) + b"\n")
-            while line := await reader.readline():
-                match self._decoder.decode(line):
-                    case Serve(number=number, replica=replica):
-                        await self._replicas.serve(replica)
-                    case Forget(number=number, key=key):
-                        await self._replicas.forget(key)
-                writer.write(msgspec.json.encode(Done(number=number)) + b"\n")
-        except ConnectionError:
-            log.info("the parent is gone", extra={"event": "adapter.orphaned"})
-        finally:
-            writer.close()
+async def obey_orders(descriptor: int, replicas: ServedReplicas, listening: Listening) -> None:
+    """Report the listening address, then execute orders until the parent closes its end or dies."""
+    decoder = msgspec.json.Decoder(AdapterOrder)
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor), limit=ORDER_BYTES)
+    try:
+        writer.write(msgspec.json.encode(listening) + b"\n")
+        while line := await reader.readline():
+            match decoder.decode(line):
+                case Serve(number=number, replica=replica):
+                    await replicas.serve(replica)
+                case Forget(number=number, key=key):
+                    await replicas.forget(key)
+            writer.write(msgspec.json.encode(Done(number=number)) + b"\n")
+    except ConnectionError:
+        log.info("the parent is gone", extra={"event": "adapter.orphaned"})
+    finally:
+        writer.close()

@@ -22,6 +22,22 @@ from corral.wire import subjects
 
 _SEED_BYTES: Final = 2 + 32 + 2
 """Prefix, key, checksum."""
+_INBOX: Final = "_INBOX.>"
+_HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
+_UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
+_AGENT_SUBSCRIBES: Final = (
+    "agent.execute",
+    "agent.*.cancel",
+    "gallery.*.cancel",
+    "gallery.*.progress",
+    "jobs.*.cancel",
+    "jobs.*.progress",
+    "jobs.*.result",
+    "jobs.mcp-ci.new",
+    "mcp.tools.execute",
+    "mcp.discovery",
+    "staging.*.progress",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +112,6 @@ def tls_context(config: BusConfig) -> ssl.SSLContext:
         except (ssl.SSLError, OSError) as error:
             raise InvalidInput("NATS TLS certificate", f"cannot use {certificate}: {error}") from error
     return context
-
-
-_INBOX: Final = "_INBOX.>"
-_HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
-_UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
-_AGENT_SUBSCRIBES: Final = (
-    "agent.execute",
-    "agent.*.cancel",
-    "gallery.*.cancel",
-    "gallery.*.progress",
-    "jobs.*.cancel",
-    "jobs.*.progress",
-    "jobs.*.result",
-    "jobs.mcp-ci.new",
-    "mcp.tools.execute",
-    "mcp.discovery",
-    "staging.*.progress",
-)
 
 
 class Minter:

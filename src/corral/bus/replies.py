@@ -21,27 +21,8 @@ SendRequest = Callable[[str], Awaitable[None]]
 """Sends the request with the given reply subject."""
 
 
-class _OneAnswer:
-    """An open request that waits for one answer. Later answers are ignored."""
-
-    __slots__ = ("answer", "subject")
-
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def put(self, answer: bytes | CorralError) -> None:
-        if self.answer.done():
-            return
-        if isinstance(answer, CorralError):
-            self.answer.set_exception(answer)
-            self.answer.exception()  # mark it as retrieved: the caller may have been cancelled
-        else:
-            self.answer.set_result(answer)
-
-
-class _ManyAnswers:
-    """An open request that takes all answers."""
+class _OpenRequest:
+    """A request and the answers that it has not taken yet."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -65,7 +46,7 @@ class Replies:
 
     def __init__(self, prefix: str) -> None:
         self._inbox = f"{prefix}.{secrets.token_hex(11)}"
-        self._open: dict[str, _OneAnswer | _ManyAnswers] = {}
+        self._open: dict[str, _OpenRequest] = {}
 
     @property
     def pattern(self) -> str:
@@ -75,11 +56,11 @@ class Replies:
     async def ask(self, subject: str, send: SendRequest, *, timeout: timedelta) -> bytes:
         """Return the first answer. Raise NoResponders or BusTimeout when there is none."""
         reply_to = self._next_subject()
-        waiting = self._open[reply_to] = _OneAnswer(subject)
+        waiting = self._open[reply_to] = _OpenRequest(subject)
         try:
             async with asyncio.timeout(timeout.total_seconds()):
                 await send(reply_to)
-                return await waiting.answer
+                return await waiting.next()
         except TimeoutError:
             raise BusTimeout(subject=subject, waited=timeout) from None
         finally:
@@ -89,7 +70,7 @@ class Replies:
         """Return all answers within the window, or the first `at_most` of them."""
         answers: list[bytes] = []
         reply_to = self._next_subject()
-        waiting = self._open[reply_to] = _ManyAnswers(subject)
+        waiting = self._open[reply_to] = _OpenRequest(subject)
         try:
             async with asyncio.timeout(window.total_seconds()):
                 await send(reply_to)

@@ -65,6 +65,12 @@ PERMISSIONS: Final[Mapping[str, Mapping[str, list[str]]]] = {
         "subscribe": ["nodes.>", f"{WORKER_INBOX}.>"],
     },
 }
+READY_WITHIN: Final = timedelta(seconds=10)
+STOP_GRACE: Final = timedelta(seconds=5)
+_FIRST_LOOK_SECONDS: Final = 0.002
+_LAST_LOOK_SECONDS: Final = 0.05
+_LOST_RACES: Final = 3
+_WILDCARDS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +107,6 @@ def config_text(
 
 def _user(name: str, password: str) -> dict[str, object]:
     return {"user": name, "password": password, "permissions": PERMISSIONS[name]}
-
-
-READY_WITHIN: Final = timedelta(seconds=10)
-STOP_GRACE: Final = timedelta(seconds=5)
-_FIRST_LOOK_SECONDS: Final = 0.002
-_LAST_LOOK_SECONDS: Final = 0.05
-_LOST_RACES: Final = 3
-_WILDCARDS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
 def find_nats_server(search_path: str = os.defpath) -> Path:

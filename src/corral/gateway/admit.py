@@ -30,60 +30,6 @@ _MOST_LOOKALIKES: Final = 20_000
 """Maximum number of byte sequences in one part that look like the delimiter. Honest clients choose a boundary
 without any."""
 _LINE_PADDING: Final = 64
-
-
-class _Delimiter(NamedTuple):
-    start: int
-    end: int
-    is_last: bool
-
-
-def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
-    """Return the field `model` of a form, or "" when it is missing. Raise `GatewayRefusal` for other bodies.
-
-    Each search starts where the last one ended, so the body is scanned once.
-    """
-    form = next((match for line in lines if (match := _FORM.fullmatch(line))), None)
-    if form is None:
-        raise GatewayRefusal(400, "the body must be multipart/form-data", code="invalid_body")
-    boundary = _BOUNDARY.search(form[1])
-    if boundary is None:
-        raise GatewayRefusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
-    mark = b"--" + (boundary[1] or boundary[2])
-    here = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
-    if here is None:
-        raise GatewayRefusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
-    for _ in range(_MOST_PARTS):
-        if here.is_last:
-            return ""
-        head_end = body.find(b"\r\n\r\n", here.end, here.end + _HEAD_BYTES)
-        following = _delimiter(b"\r\n" + mark, body, head_end) if head_end >= 0 else None
-        if following is None:
-            raise GatewayRefusal(400, "the form is cut off, or damaged", code="invalid_body")
-        name = _FIELD_NAME.search(body[here.end : head_end])
-        if name is not None and name[1] == b"model":
-            start = head_end + 4
-            return body[start : min(following.start, start + _HEAD_BYTES)].decode(errors="replace")
-        here = following
-    raise GatewayRefusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
-
-
-def _delimiter(mark: bytes, body: bytes, start: int) -> _Delimiter | None:
-    """Find the next delimiter from `start`. A delimiter ends with its line; anything longer is content of the part."""
-    for _ in range(_MOST_LOOKALIKES):
-        start = body.find(mark, start)
-        if start < 0:
-            return None
-        end = start + len(mark)
-        if body.startswith(b"--", end):
-            return _Delimiter(start, end, is_last=True)
-        line_end = body.find(b"\r\n", end, end + _LINE_PADDING)
-        if line_end >= 0 and not body[end:line_end].strip(b" \t"):
-            return _Delimiter(start, line_end, is_last=False)
-        start = end
-    raise GatewayRefusal(400, "the form's boundary occurs in its content", code="invalid_body")
-
-
 _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512
 _SHORT: Final = 16
@@ -101,6 +47,7 @@ _OPENING: Final = {
     needed: frozenset(scope.value for scope, implied in IMPLIED.items() if needed in implied) for needed in Scope
 }
 """For each scope, the key scopes that grant it."""
+_text_decoder: Final = msgspec.json.Decoder(str)
 
 
 def admit_key(directory: Directory, head: RequestHead, clock: Clock, *, scope: Scope = Scope.INFERENCE) -> KeyEntry:
@@ -215,7 +162,6 @@ def _number(value: msgspec.Raw) -> float | None:
 
 
 _decoder: Final = msgspec.json.Decoder(RequestFields)
-_text_decoder: Final = msgspec.json.Decoder(str)
 
 
 def asked_in_json(body: bytes) -> RequestFields:
@@ -239,3 +185,55 @@ def asked_in_form(head: RequestHead, body: bytes) -> RequestFields:
 
 def _missing_model() -> GatewayRefusal:
     return GatewayRefusal(400, "`model` is missing: name the model to ask", code="missing_model", param="model")
+
+
+class _Delimiter(NamedTuple):
+    start: int
+    end: int
+    is_last: bool
+
+
+def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
+    """Return the field `model` of a form, or "" when it is missing. Raise `GatewayRefusal` for other bodies.
+
+    Each search starts where the last one ended, so the body is scanned once.
+    """
+    form = next((match for line in lines if (match := _FORM.fullmatch(line))), None)
+    if form is None:
+        raise GatewayRefusal(400, "the body must be multipart/form-data", code="invalid_body")
+    boundary = _BOUNDARY.search(form[1])
+    if boundary is None:
+        raise GatewayRefusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
+    mark = b"--" + (boundary[1] or boundary[2])
+    here = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
+    if here is None:
+        raise GatewayRefusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
+    for _ in range(_MOST_PARTS):
+        if here.is_last:
+            return ""
+        head_end = body.find(b"\r\n\r\n", here.end, here.end + _HEAD_BYTES)
+        following = _delimiter(b"\r\n" + mark, body, head_end) if head_end >= 0 else None
+        if following is None:
+            raise GatewayRefusal(400, "the form is cut off, or damaged", code="invalid_body")
+        name = _FIELD_NAME.search(body[here.end : head_end])
+        if name is not None and name[1] == b"model":
+            start = head_end + 4
+            return body[start : min(following.start, start + _HEAD_BYTES)].decode(errors="replace")
+        here = following
+    raise GatewayRefusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
+
+
+def _delimiter(mark: bytes, body: bytes, start: int) -> _Delimiter | None:
+    """Find the next delimiter from `start`. A delimiter ends with its line; anything longer is content of the part."""
+    for _ in range(_MOST_LOOKALIKES):
+        start = body.find(mark, start)
+        if start < 0:
+            return None
+        end = start + len(mark)
+        if body.startswith(b"--", end):
+            return _Delimiter(start, end, is_last=True)
+        line_end = body.find(b"\r\n", end, end + _LINE_PADDING)
+        if line_end >= 0 and not body[end:line_end].strip(b" \t"):
+            return _Delimiter(start, line_end, is_last=False)
+        start = end
+    raise GatewayRefusal(400, "the form's boundary occurs in its content", code="invalid_body")

@@ -26,6 +26,15 @@ _VARY: Final = b"Vary: Origin\r\n"
 _METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _FIELD_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, \t-]*")
 _MAX_AGE_SECONDS: Final = 600
+METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
+_READING: Final = frozenset({b"GET", b"HEAD"})
+_MODELS: Final = frozenset({b"/v1/models", b"/models"})
+_MODEL: Final = b"/v1/models/"
+_HEALTH: Final = frozenset({b"/healthz", b"/health"})
+"""`/health` is what llama.cpp and vLLM call it."""
+OWN_PATHS: Final = _HEALTH | {b"/readyz"}
+"""Paths that the gateway answers without asking control."""
+_OPENAI: Final = b"/v1/"
 
 
 class CorsPolicy:
@@ -58,17 +67,6 @@ class CorsPolicy:
         if names:
             headers["Access-Control-Allow-Headers"] = names.decode()
         return Answer(204, b"", headers)
-
-
-METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
-_READING: Final = frozenset({b"GET", b"HEAD"})
-_MODELS: Final = frozenset({b"/v1/models", b"/models"})
-_MODEL: Final = b"/v1/models/"
-_HEALTH: Final = frozenset({b"/healthz", b"/health"})
-"""`/health` is what llama.cpp and vLLM call it."""
-OWN_PATHS: Final = _HEALTH | {b"/readyz"}
-"""Paths that the gateway answers without asking control."""
-_OPENAI: Final = b"/v1/"
 
 
 Admission = KeyEntry | KeylessRoute

@@ -18,6 +18,14 @@ _LONGEST_FORWARDED: Final = 2048
 _MOST_SOURCES: Final = 10_000
 _GRACE_SECONDS: Final = 3.0
 """Younger connections are evicted only at the global limit: their first request may be on its way."""
+_PROOFS_PER_MINUTE: Final = 60
+_PROOFS_AT_ONCE: Final = 300
+"""Bearers from one source that control has not accepted recently; each costs control milliseconds. The burst is
+large because a restarted gateway has accepted none, and hundreds of workers may share an address."""
+_PAGES_PER_MINUTE: Final = 20 * 60
+_PAGES_AT_ONCE: Final = 100
+"""Requests per source to routes that control answers without a proof. More than a browser needs."""
+_DENIED: Final = frozenset({401, 403})
 
 
 class TrustedProxies:
@@ -174,16 +182,6 @@ class Strangers:
         self._closing.add(client)
         self._refusals["connection_evicted"] += 1
         client.abort()
-
-
-_PROOFS_PER_MINUTE: Final = 60
-_PROOFS_AT_ONCE: Final = 300
-"""Bearers from one source that control has not accepted recently; each costs control milliseconds. The burst is
-large because a restarted gateway has accepted none, and hundreds of workers may share an address."""
-_PAGES_PER_MINUTE: Final = 20 * 60
-_PAGES_AT_ONCE: Final = 100
-"""Requests per source to routes that control answers without a proof. More than a browser needs."""
-_DENIED: Final = frozenset({401, 403})
 
 
 class Senders:

@@ -28,6 +28,10 @@ _ACCEPTED_AT_ONCE: Final = 64
 _PAUSE_SECONDS: Final = 0.1
 """Pause after an accept failed for lack of descriptors: the listener stays readable, so the loop would spin."""
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_SLOWEST_LOOK: Final = 0.5
+_FASTEST_LOOK: Final = 0.01
+_LOOKS: Final = 5
+"""Timeouts are checked this many times within their duration, so they may fire late by that fraction."""
 
 
 class Handshake:
@@ -135,12 +139,6 @@ class TlsListener:
             )
         except OSError as error:  # any error here is caused by the client
             log.debug("a TLS handshake failed: %s", error, extra={"event": "gateway.handshake_failed"})
-
-
-_SLOWEST_LOOK: Final = 0.5
-_FASTEST_LOOK: Final = 0.01
-_LOOKS: Final = 5
-"""Timeouts are checked this many times within their duration, so they may fire late by that fraction."""
 
 
 class Server:

@@ -41,6 +41,7 @@ _LENGTH_VALUE: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", 
 _ENCODED: Final = re.compile(rb"\r\ncontent-encoding:", re.IGNORECASE)
 _PORTS: Final = {"http": 80, "https": 443}
 _BODILESS: Final = frozenset({204, 304})
+_LINE_END: Final = b"\r\n"
 
 
 class Origin(NamedTuple):
@@ -374,9 +375,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.abort()
         if taker is not None:
             taker.upstream_failed(failure)
-
-
-_LINE_END: Final = b"\r\n"
 
 
 class Unchunker:

@@ -14,6 +14,20 @@ from corral.gateway.upstream import Origin
 from corral.wire.models import ADAPTED_ROUTES
 from corral.wire.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply, keys_digest
 
+log = logging.getLogger(__name__)
+
+LOADED: Final = "loaded"
+_DEMOTION: Final = 1000
+"""Added to the rank of a replica that just failed, so that it is picked last until it answers again."""
+_SHOWN_NAME: Final = 100
+_NEAR_NAMES: Final = 3
+_COMPARED: Final = 40
+"""Names that a misspelled one is compared with: each comparison blocks the loop for some 50 µs."""
+_REMEMBERED: Final = 256
+"""Misspelled names whose suggestions are cached: programs repeat their mistakes."""
+_UNKNOWN_CONTROL: Final = ControlState()
+_ADAPTED: Final = frozenset(map(str.encode, ADAPTED_ROUTES))
+
 
 class RoutableReplica(Protocol):
     """A replica as routing sees it."""
@@ -47,21 +61,6 @@ def pick(candidates: Iterable[C], *, turn: int, exclude: Container[str] = ()) ->
         elif key == best_key:
             best.append(candidate)
     return best[turn % len(best)] if best else None
-
-
-log = logging.getLogger(__name__)
-
-LOADED: Final = "loaded"
-_DEMOTION: Final = 1000
-"""Added to the rank of a replica that just failed, so that it is picked last until it answers again."""
-_SHOWN_NAME: Final = 100
-_NEAR_NAMES: Final = 3
-_COMPARED: Final = 40
-"""Names that a misspelled one is compared with: each comparison blocks the loop for some 50 µs."""
-_REMEMBERED: Final = 256
-"""Misspelled names whose suggestions are cached: programs repeat their mistakes."""
-_UNKNOWN_CONTROL: Final = ControlState()
-_ADAPTED: Final = frozenset(map(str.encode, ADAPTED_ROUTES))
 
 
 class UpstreamReplica:

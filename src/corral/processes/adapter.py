@@ -18,7 +18,7 @@ import uvloop
 from aiohttp import web
 
 from corral.adapter.app import AdapterApp
-from corral.adapter.replicas import Orders, ServedReplicas
+from corral.adapter.replicas import ServedReplicas, obey_orders
 from corral.adapter.scratch import Scratch
 from corral.base.clock import SystemClock
 from corral.base.logs import LogOutput, set_up_logs
@@ -70,7 +70,7 @@ async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
                 return ExitCode.IN_USE
             own_host, own_port = runner.addresses[0][:2]
             listening = Listening(host=own_host, port=own_port)
-            obeying = start_task(Orders(orders, replicas).run(listening), name="orders")
+            obeying = start_task(obey_orders(orders, replicas, listening), name="orders")
             stopping = start_task(stop.wait(), name="stop")
             stack.push_async_callback(end_tasks, obeying, stopping)
             await asyncio.wait({obeying, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -13,15 +13,6 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.wire.models import COUNT_TOKENS, MESSAGES
 
 _encode: Final = msgspec.json.encode
-
-
-class EngineRefusal(NamedTuple):
-    """A client error that was recognised in an engine's message."""
-
-    code: str
-    param: str | None
-
-
 _TOO_LONG: Final = re.compile(
     r"available context size|maximum context length|context_length_exceeded|too large to process|"
     r"exceeds? (?:the )?(?:model's )?context|longer than the (?:model's )?(?:maximum )?context",
@@ -55,6 +46,24 @@ _CODES: Final = {
     503: "engine_unavailable",
     504: "engine_timed_out",
 }
+ANTHROPIC_ROUTES: Final = frozenset({MESSAGES, COUNT_TOKENS})
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+class EngineRefusal(NamedTuple):
+    """A client error that was recognised in an engine's message."""
+
+    code: str
+    param: str | None
 
 
 def refusal_in(message: str, *, about: str = "messages") -> EngineRefusal | None:
@@ -117,19 +126,6 @@ def _error_text(document: Any, error: Any) -> str:
 def error_type(status: int) -> str:
     """Return OpenAI's error type for a status."""
     return _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
-
-
-ANTHROPIC_ROUTES: Final = frozenset({MESSAGES, COUNT_TOKENS})
-_ANTHROPIC_TYPES: Final = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
 
 
 class _ErrorMessage(msgspec.Struct):

@@ -26,6 +26,11 @@ _FORMATS: Final = ("wav",)
 _DEFAULT_RATE: Final = 16_000
 """Sample rate of streams that do not report theirs."""
 _UNKNOWN_SIZE: Final = 0xFFFFFFFF
+_NANOSECONDS: Final = 1_000_000_000
+_TRANSCRIPT_FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
+_GRANULARITIES: Final = ("word", "segment")
+_TRUE: Final = ("true", "1")
+_encode: Final = msgspec.json.encode
 
 
 class SpeechRequest(msgspec.Struct, kw_only=True):
@@ -98,13 +103,6 @@ def _reported_rate(message: bytes) -> int | None:
         return None
     rate = header.get("sample_rate") if isinstance(header, dict) else None
     return rate if isinstance(rate, int) and 0 < rate < 2**31 else None
-
-
-_NANOSECONDS: Final = 1_000_000_000
-_TRANSCRIPT_FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
-_GRANULARITIES: Final = ("word", "segment")
-_TRUE: Final = ("true", "1")
-_encode: Final = msgspec.json.encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
