@@ -36,7 +36,8 @@ class Endpoint:
         return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
 
     def sibling(self, host: str, port: int) -> Self:
-        """Return another server of the same cluster, which has the same login and, by address, certificate name."""
+        """Return another server of the same cluster. It has the same login; one that is known only by its address must
+        show a certificate with the same name."""
         try:
             ip_address(host)
             name = self.tls_name or self.host

@@ -11,8 +11,7 @@ from . import frames
 from .call import Call, Code, Status
 from .frames import Frame, FrameReader, FrameTooLarge, ProtocolViolated, frame
 from .keepalive import Keepalive, Pinger
-from .open_calls import CALL_WINDOW, CREDIT_BYTES, OpenCalls
-from .sending import FrameSender
+from .open_calls import CALL_WINDOW, CREDIT_BYTES, FrameSender, OpenCalls
 
 _CONNECTION_WINDOW: Final = 2**30
 """Renewed as bytes come, read or not, so that the slow reader of one call holds back no other."""

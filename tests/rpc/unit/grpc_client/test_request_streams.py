@@ -7,7 +7,7 @@ from datetime import timedelta
 import h2.events
 import pytest
 
-from corral.rpc.grpc_client import MAX_MESSAGE_BYTES, Call, CallFailed, Code, Status, frames, sending
+from corral.rpc.grpc_client import MAX_MESSAGE_BYTES, Call, CallFailed, Code, Status, frames, open_calls
 from corral.rpc.grpc_client.frames import FrameReader, frame
 from tests.kit.http2_peer import OPENING, Http2Peer, RawPeer, message
 from tests.kit.loop_time import let_loop_time_pass
@@ -109,8 +109,8 @@ async def test_frames_stay_small_for_a_peer_that_allows_huge_ones() -> None:
 
 async def test_a_peer_that_asks_and_never_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers to its pings would pile up without end."""
-    monkeypatch.setattr(sending, "_BUFFER_BYTES", 10_000)
-    monkeypatch.setattr(sending, "_MAX_BACKLOG_BYTES", 40_000)
+    monkeypatch.setattr(open_calls, "_BUFFER_BYTES", 10_000)
+    monkeypatch.setattr(open_calls, "_MAX_BACKLOG_BYTES", 40_000)
     peer = RawPeer()
     call = peer.call()
     peer.wire.is_stuck = True
