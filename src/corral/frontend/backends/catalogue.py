@@ -31,7 +31,7 @@ class CatalogueSource(Protocol):
         """None when the galleries cannot be read from here: then only the nodes can tell."""
 
     async def newest(self) -> BackendCatalogue | None:
-        """The same, after asking every gallery whether there is something new. May take minutes."""
+        """The catalogue, after asking every gallery whether there is something new. May take minutes."""
 
     async def readings(self, *, newest: bool = False) -> Readings | None:
         """Each gallery with its age and its problem; None when they are not read in time."""
@@ -69,11 +69,9 @@ class GalleryCatalogue:
         return await self._within(_PATIENCE, self._galleries.read)
 
     async def newest(self) -> BackendCatalogue | None:
-        """The same, after asking every gallery whether there is something new."""
         return await self._within(_PATIENCE_BESIDE, self._galleries.refresh)
 
     async def readings(self, *, newest: bool = False) -> Readings | None:
-        """Each gallery with its age and its problem; None when they are not read in time."""
         if newest:
             return await self._read(_PATIENCE_ASKED, self._galleries.refresh)
         return await self._read(_PATIENCE, self._galleries.read)

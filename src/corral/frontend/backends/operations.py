@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, OperationId, new_operation_id
 from corral.frontend.backends.catalogue import ImageSource
@@ -20,7 +21,7 @@ from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Payload, Sighting, Unproven, Verb
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.decide.reasons import Reason, sentence
-from corral.frontend.operations.service import OperationRequest, Operations, PlannedTarget, Prepared
+from corral.frontend.operations.service import Operations, PlannedTarget, Prepared, prepare
 from corral.galleries.build_uris import understood_by_all
 from corral.galleries.gallery import GalleryEntry
 from corral.oci.errors import SourceInvalid
@@ -42,12 +43,20 @@ class WishGuard(Protocol):
 
 class BackendOperations:
     def __init__(
-        self, operations: Operations, fleet: Fleet, inventory: InventoryKeeper, planner: Planner, guard: WishGuard
+        self,
+        operations: Operations,
+        fleet: Fleet,
+        inventory: InventoryKeeper,
+        planner: Planner,
+        clock: Clock,
+        *,
+        guard: WishGuard,
     ) -> None:
         self._operations = operations
         self._fleet = fleet
         self._inventory = inventory
         self._planner = planner
+        self._clock = clock
         self._guard = guard
 
     async def start(self, ask: Ask) -> Operation:
@@ -65,14 +74,14 @@ class BackendOperations:
         planned = await self.plan(ask, id, guard=guard)
         if ask.refuses_unknown and all(one.is_unknown for one in planned):
             raise InvalidInput("backend", sentence(planned[0].hindrance))
-        request = OperationRequest(
+        operation = Operation(
             id=id,
             verb=ask.verb,
             subject=ask.ref.backend or ask.ref.name,
-            by=ask.by,
+            asked_by=ask.by,
+            accepted_at=self._clock.now(),
             node_id=ask.nodes[0] if len(ask.nodes) == 1 else None,
             idempotency_key=ask.idempotency_key,
-            delay=ask.delay,
         )
         targets = [
             PlannedTarget(
@@ -80,7 +89,7 @@ class BackendOperations:
             )
             for one in planned
         ]
-        return self._operations.prepare(request, targets)
+        return prepare(operation, targets, delay=ask.delay)
 
     async def plan(self, ask: Ask, id: OperationId | None = None, *, guard: WishGuard | None = None) -> list[Planned]:
         """What would be done where. At least one node, or an error that says why there is none."""
@@ -124,7 +133,7 @@ def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:
 
 
 def checked(ask: Ask) -> Ask:
-    """The same ask with a usable name and uri. InvalidInput says what is wrong.
+    """The ask with a usable name and uri. InvalidInput says what is wrong.
 
     An install by uri needs a name, since workers look for the backend under one afterwards. Files and archives have one
     themselves, as LocalAI has it; images do not.

@@ -45,7 +45,7 @@ class BackendsRoom:
             clock,
             dispatcher=operations.dispatcher.poke,
         )
-        acts = BackendOperations(operations.service, fleet, keeper, Planner(lookups), guard)
+        acts = BackendOperations(operations.service, fleet, keeper, Planner(lookups), clock, guard=guard)
         checks = UpgradeChecks(database)
         upgrader = Upgrades(checks, foundation.leader, fleet, keeper, lookups, acts, clock, policy=policy)
         operations.peers.on_changed_backends += (keeper.poke.ring, upgrader.ask)

@@ -1,16 +1,16 @@
-"""Answers about backends and galleries."""
+"""Answers about backends and galleries: what is installed where, LocalAI's page of galleries, what nodes can use."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from typing import Final
 
 from msgspec import UNSET, convert
 from msgspec.structs import asdict
 
 from corral.base.ids import NodeId
 from corral.frontend.backends.decide.backend import BackendEntry, Inventory, traits_of
-from corral.frontend.backends.decide.gallery_page import PageQuery, all_tags, meta_by_build, page_of
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, compat_status
@@ -156,6 +156,83 @@ def _node_view(held: InstalledOnNode, reported: Reported) -> NodeBackendView:
         seen_at=format_time(held.said),
         age_seconds=reported.age(held.said),
     )
+
+
+# LocalAI's page of the galleries.
+
+_USUAL_ITEMS: Final = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageQuery:
+    term: str = ""
+    tag: str = ""
+    page: str = ""
+    items: str = ""
+    sort: str = ""
+    order: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CataloguePage:
+    entries: Sequence[GalleryEntry]
+    matching: int
+    """On all pages."""
+    number: int
+    pages: int
+
+    @property
+    def previous(self) -> int:
+        return max(self.number - 1, 1)
+
+    @property
+    def next(self) -> int:
+        return min(self.number + 1, self.pages)
+
+
+def page_of(catalogue: BackendCatalogue, query: PageQuery, installed: Collection[str]) -> CataloguePage:
+    """The entries of one page. `installed` are names that some node has; they come first when the status counts.
+
+    What cannot be understood is taken for its default, as LocalAI does it: the page is asked for by a browser.
+    """
+    entries = catalogue.search(query.term)
+    if query.tag:
+        entries = [entry for entry in entries if query.tag.lower() in map(str.lower, entry.tags)]
+    unique = list({entry.id: entry for entry in reversed(entries)}.values())[::-1]
+    keys: Mapping[str, Callable[[GalleryEntry], tuple[object, ...]]] = {
+        "name": lambda entry: (entry.name.lower(),),
+        "repository": lambda entry: (entry.gallery.lower(),),
+        "license": lambda entry: (not entry.license, entry.license.lower()),
+        "status": lambda entry: (entry.name not in installed, entry.name.lower()),
+    }
+    key = keys.get(query.sort)
+    ordered = unique if key is None else sorted(unique, key=key, reverse=query.order == "desc")
+    number, size = _positive(query.page, 1), _positive(query.items, _USUAL_ITEMS)
+    start = (number - 1) * size
+    return CataloguePage(
+        entries=ordered[start : start + size],
+        matching=len(ordered),
+        number=number,
+        pages=-(-len(ordered) // size),
+    )
+
+
+def _positive(text: str, otherwise: int) -> int:
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    return max(int(text), 0) or otherwise if is_number else otherwise
+
+
+def all_tags(entries: Iterable[GalleryEntry]) -> list[str]:
+    return sorted({tag for entry in entries for tag in entry.tags})
+
+
+def meta_by_build(entries: Iterable[GalleryEntry]) -> dict[str, str]:
+    """For each build that some meta backend stands for, the first of these."""
+    metas: dict[str, str] = {}
+    for meta in entries:
+        for build in meta.capabilities.values() if meta.is_meta else ():
+            metas.setdefault(build, meta.name)
+    return metas
 
 
 InstalledByName = Mapping[str, Sequence[InstalledOnNode]]

@@ -26,13 +26,6 @@ class Inventories:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def get(self, node_id: NodeId) -> Inventory | None:
-        async with self._db.look() as connection:
-            row = (
-                await connection.execute(select(backend_inventory).where(backend_inventory.c.node_id == node_id))
-            ).one_or_none()
-        return None if row is None else _inventory(row)
-
     async def of(self, ids: Sequence[NodeId]) -> dict[NodeId, Inventory]:
         async with self._db.look() as connection:
             there = among(connection, backend_inventory.c.node_id, ids)

@@ -24,7 +24,7 @@ from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Sighting, Verb
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
-from corral.frontend.operations.service import OperationRequest, Operations, PlannedTarget, prepare, started_event
+from corral.frontend.operations.service import Operations, PlannedTarget, prepare, started_event
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
@@ -105,10 +105,15 @@ class ModelRemoval:
             return earlier
         spec = self._removable(name)
         now = self._clock.now()
-        request = OperationRequest(
-            id=new_operation_id(), verb=Verb.REMOVE, subject=name, by=by, idempotency_key=idempotency_key
+        operation = Operation(
+            id=new_operation_id(),
+            verb=Verb.REMOVE,
+            subject=name,
+            asked_by=by,
+            accepted_at=now,
+            idempotency_key=idempotency_key,
         )
-        prepared = prepare(request, await self._targets(spec), now)
+        prepared = prepare(operation, await self._targets(spec))
         operation = prepared.operation
         removed_at = max(now, self._models.time_of(spec))
         removed = RemovedModel(name=name, removed_at=removed_at, operation_id=operation.id)

@@ -136,7 +136,7 @@ async def apply_delete(context: AdminContext, request: Request, caller: Caller) 
 
 
 async def list_jobs(context: AdminContext, request: Request, caller: Caller) -> Response:
-    newest = await context.operations.service.newest(limit=_JOBS)
+    newest = await context.operations.stores.operations.newest(limit=_JOBS)
     look = context.operations.progress.look
     return answer({operation.id: operation_status(operation, look(operation)) for operation in newest})
 

@@ -71,7 +71,7 @@ class OperationsRoom:
             dispatcher=Dispatcher(dispatch_stores, board, nodes.fleet, clock, policy, poke=due),
             progress=board,
             broadcasts=broadcasts,
-            watch=OperationWatch(service, board, clock, frontend=frontend_id),
+            watch=OperationWatch(stores.operations, board, clock, frontend=frontend_id),
             peers=PeerOperations(service, board, clock, frontend=frontend_id),
             housekeeping=Housekeeping(
                 record.events, stores.operations, foundation.leader, nodes.registry, clock, retention=retention

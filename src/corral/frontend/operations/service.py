@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Final, Protocol
 
 from corral.base.clock import Clock
@@ -15,7 +15,7 @@ from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.registry import NodeRegistry
 from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide import intent as intents
-from corral.frontend.operations.decide.intent import Intent, IntentState, Payload, Verb
+from corral.frontend.operations.decide.intent import Intent, IntentState, Payload
 from corral.frontend.operations.decide.operation import FINAL, Operation, OperationState, Target, status_of
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.frontend.operations.progress import ProgressBoard
@@ -30,22 +30,6 @@ _TRIES: Final = 5
 """Attempts at a transaction that met another one about the same subjects."""
 _LOOK_SECONDS: Final = 0.1
 _AWAY: Final = (NodeStatus.OFFLINE, NodeStatus.UNHEALTHY)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationRequest:
-    """What somebody asks for, as far as all kinds have it in common."""
-
-    id: OperationId
-    verb: Verb
-    subject: str
-    """As it was asked for."""
-    by: str
-    node_id: NodeId | None = None
-    """Set when exactly one node was named."""
-    idempotency_key: str = ""
-    delay: timedelta = timedelta(0)
-    """How long the dispatcher waits before it looks for the first time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +85,6 @@ class Operations:
         """The operation that was accepted under this idempotency key."""
         return await self._store.with_key(idempotency_key)
 
-    def prepare(self, request: OperationRequest, planned: Sequence[PlannedTarget]) -> Prepared:
-        """The operation with its targets and intents, accepted now; nothing is stored."""
-        return prepare(request, planned, self._clock.now())
-
     async def start(self, prepared: Prepared, *, seen: Generations | None = None) -> Operation:
         """Accept it, whole or not at all; an operation with the same idempotency key is returned instead.
 
@@ -131,20 +111,10 @@ class Operations:
     # What is there.
 
     async def get(self, id: OperationId) -> Operation:
-        found = await self._store.get(id)
-        if found is None:
+        operation = await self._store.get(id)
+        if operation is None:
             raise NotFound(f"no operation has the id {id}")
-        return found
-
-    async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
-        return await self._store.newest(limit=limit, before=before)
-
-    async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
-        """The newest of which nothing is under way, or that somebody has dismissed."""
-        return await self._store.left(limit=limit, before=before)
-
-    async def current(self) -> list[Operation]:
-        return await self._store.current()
+        return operation
 
     async def settled(self, id: OperationId, *, within: timedelta) -> Operation:
         """The operation once nothing of it is under way, or as it is when the time is over."""
@@ -221,47 +191,37 @@ class Operations:
         return await self._store.clear(event=event)
 
 
-def prepare(request: OperationRequest, planned: Sequence[PlannedTarget], now: datetime) -> Prepared:
-    """The operation with its targets and intents, accepted now."""
+def prepare(operation: Operation, planned: Sequence[PlannedTarget], *, delay: timedelta = timedelta(0)) -> Prepared:
+    """The operation with a target and an intent for each node; the dispatcher first looks at them after `delay`."""
     wanted, targets = [], []
     for plan in planned:
         intent = Intent(
             node_id=plan.node.node.id,
-            verb=request.verb,
+            verb=operation.verb,
             subject=plan.subject,
             payload=plan.payload,
-            operation_id=request.id,
+            operation_id=operation.id,
             state=IntentState.BLOCKED if plan.hindrance else IntentState.OPEN,
             reason=plan.hindrance,
-            accepted_at=now,
-            changed_at=now,
-            next_try=now + request.delay,
+            accepted_at=operation.accepted_at,
+            changed_at=operation.accepted_at,
+            next_try=operation.accepted_at + delay,
             waits_for_node=not plan.hindrance and plan.node.status in _AWAY,
         )
         target = Target(
-            operation_id=request.id,
+            operation_id=operation.id,
             node_id=intent.node_id,
             node_name=plan.node.node.name,
             subject=intent.subject,
             status=status_of(intent),
             waits_for_node=intent.waits_for_node,
             reason=intent.reason,
-            changed_at=now,
+            changed_at=intent.changed_at,
         )
         wanted.append(intent)
         targets.append(target)
-    operation = Operation(
-        id=request.id,
-        verb=request.verb,
-        subject=request.subject,
-        payload=planned[0].payload if planned else {},
-        asked_by=request.by,
-        accepted_at=now,
-        node_id=request.node_id,
-        idempotency_key=request.idempotency_key,
-        targets=tuple(targets),
-    )
-    return Prepared(operation=operation, intents=wanted)
+    payload = planned[0].payload if planned else {}
+    return Prepared(operation=replace(operation, payload=payload, targets=tuple(targets)), intents=wanted)
 
 
 def started_event(operation: Operation) -> Event:

@@ -16,15 +16,15 @@ from corral.base.errors import NotFound
 from corral.base.ids import FrontendId, OperationId
 from corral.frontend.operations.decide.operation import Operation, OperationState
 from corral.frontend.operations.progress import ALL, ProgressBoard
-from corral.frontend.operations.service import Operations
 from corral.frontend.operations.shapes import operation_view
+from corral.frontend.operations.store.operations import OperationStore
 from corral.wire.operation_views import OperationUpdate, OperationView
 
 _GAP: Final = 0.2
 """Seconds that one look serves everybody, however often the bell is rung."""
 _MOST_KEPT: Final = 1000
 _MISSED: Final = 100
-"""Of the newest operations: looked through for ends that a reader of another frontend did not see."""
+"""How many of the newest operations are searched for ends that a reader of another frontend did not see."""
 _SKEW: Final = timedelta(seconds=10)
 
 
@@ -45,13 +45,15 @@ class _Seen:
     """Since which version each is as it is, by its node."""
 
     def since(self, version: int) -> OperationUpdate:
-        changed = [one for one in self.view.targets if self.targets[one.node_id] > version]
+        changed = [target for target in self.view.targets if self.targets[target.node_id] > version]
         is_whole = len(changed) == len(self.view.targets)
         return OperationUpdate(is_whole=is_whole, operation=msgspec.structs.replace(self.view, targets=changed))
 
 
 class OperationWatch:
-    def __init__(self, operations: Operations, progress: ProgressBoard, clock: Clock, *, frontend: FrontendId) -> None:
+    def __init__(
+        self, operations: OperationStore, progress: ProgressBoard, clock: Clock, *, frontend: FrontendId
+    ) -> None:
         self._operations = operations
         self._progress = progress
         self._clock = clock
@@ -77,7 +79,7 @@ class OperationWatch:
         """What a reader calls its place; one that makes no sense is the beginning."""
         frontend, _, numbers = name.partition(":")
         version, _, milliseconds = numbers.partition(":")
-        if not all(one.isascii() and one.isdigit() and len(one) < 15 for one in (version, milliseconds)):
+        if not all(text.isascii() and text.isdigit() and len(text) < 15 for text in (version, milliseconds)):
             return WatchCursor()
         at = datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
         return WatchCursor(version=min(int(version), self._version) if frontend == self._frontend else 0, at=at)
@@ -88,7 +90,10 @@ class OperationWatch:
         """What is new of an operation, all of it for somebody who is at the beginning. NotFound if there is none."""
         async with self._looking:  # across the read on purpose: those who wait share it
             if self._is_due(id) or id not in self._seen:
-                self._take(await self._operations.get(id))
+                operation = await self._operations.get(id)
+                if operation is None:
+                    raise NotFound(f"no operation has the id {id}")
+                self._take(operation)
             return self._news([id], place.version)
 
     async def all(self, place: WatchCursor) -> list[OperationUpdate]:
@@ -98,32 +103,33 @@ class OperationWatch:
                 await self._look_at_all()
             if place.version:
                 return self._news(list(self._seen), place.version)
-            missed = await self._changed_since(place.at) if place.at is not None else []
-            return self._news([*self._current, *missed], 0)
+            if place.at is None:
+                return self._news(self._current, 0)
+            newest, since = await self._operations.newest(limit=_MISSED), place.at - _SKEW
+            missed = [operation for operation in newest if operation.changed_at > since]
+            missed = [operation for operation in missed if operation.id not in self._current]
+            for operation in missed:
+                self._take(operation)
+            return self._news([*self._current, *(operation.id for operation in missed)], 0)
 
     def is_under_way(self, id: OperationId | None) -> bool:
         """Whether the operation, or any, moves by itself, as far as was seen."""
         ids = self._current if id is ALL else [id]
-        return any(seen.view.state == OperationState.RUNNING for one in ids if (seen := self._seen.get(one)))
+        return any(seen.view.state == OperationState.RUNNING for known in ids if (seen := self._seen.get(known)))
 
     async def _look_at_all(self) -> None:
         current = await self._operations.current()
         for operation in current:
             self._take(operation)
-        before, self._current = self._current, [one.id for one in current]
+        before, self._current = self._current, [operation.id for operation in current]
         for id in before:
-            if id not in self._current:
-                try:
-                    self._take(await self._operations.get(id))
-                except NotFound:
-                    self._seen.pop(id, None)
-
-    async def _changed_since(self, at: datetime) -> list[OperationId]:
-        newest = await self._operations.newest(limit=_MISSED)
-        missed = [one for one in newest if one.changed_at > at - _SKEW and one.id not in self._current]
-        for operation in missed:
-            self._take(operation)
-        return [one.id for one in missed]
+            if id in self._current:
+                continue
+            ended = await self._operations.get(id)
+            if ended is None:
+                self._seen.pop(id, None)
+            else:
+                self._take(ended)
 
     def _is_due(self, what: OperationId | None) -> bool:
         now = self._clock.monotonic()
@@ -135,8 +141,8 @@ class OperationWatch:
         return True
 
     def _news(self, ids: list[OperationId], version: int) -> list[OperationUpdate]:
-        found = [self._seen[id] for id in ids if id in self._seen]
-        return [one.since(version) for one in found if one.version > version]
+        seen = [self._seen[id] for id in ids if id in self._seen]
+        return [operation.since(version) for operation in seen if operation.version > version]
 
     def _take(self, operation: Operation) -> None:
         """Compare with the look before, and number what is new."""
@@ -145,10 +151,11 @@ class OperationWatch:
         if known is not None and known.view == view:
             return
         self._version += 1
-        before = {} if known is None else {one.node_id: one for one in known.view.targets}
+        before = {} if known is None else {target.node_id: target for target in known.view.targets}
         since = {} if known is None else known.targets
         targets = {
-            one.node_id: since[one.node_id] if before.get(one.node_id) == one else self._version for one in view.targets
+            target.node_id: since[target.node_id] if before.get(target.node_id) == target else self._version
+            for target in view.targets
         }
         self._seen[operation.id] = _Seen(view=view, version=self._version, targets=targets)
         self._seen.move_to_end(operation.id)

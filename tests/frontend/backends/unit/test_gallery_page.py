@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.frontend.backends.decide.gallery_page import PageQuery, all_tags, meta_by_build, page_of
+from corral.frontend.backends.shapes import PageQuery, all_tags, meta_by_build, page_of
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 

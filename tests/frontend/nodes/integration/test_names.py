@@ -71,6 +71,7 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             context.nodes.fleet,
             context.backends.inventory,
             Planner(Lookups(galleries=GalleryCatalogue(galleries))),
-            RuleGuard(FleetRuleStore(context.database).all, GalleryCatalogue(galleries)),
+            world.clock,
+            guard=RuleGuard(FleetRuleStore(context.database).all, GalleryCatalogue(galleries)),
         )
         return await operations.start(Ask(verb=Verb.INSTALL, ref=BackendRef(backend=name), by="me"))

@@ -597,7 +597,7 @@ async def test_what_cannot_be_asked_for_is_refused_before_anything_is_stored(wor
         await ask(world, backend="")
     with pytest.raises(InvalidInput, match="cannot be the name"):
         await ask(world, backend="", uri="oci://x", name="../x")
-    assert await world.control.context.operations.service.newest(limit=10) == []
+    assert await world.control.context.operations.stores.operations.newest(limit=10) == []
 
 
 async def test_a_node_that_does_not_tell_what_it_has_is_asked_again_and_not_believed(hasty: World) -> None:

@@ -62,7 +62,7 @@ async def reported(world: World, after: timedelta = SECOND) -> None:
 
 
 async def operations(world: World) -> list[Operation]:
-    return list(reversed(await world.control.context.operations.service.newest(limit=100)))
+    return list(reversed(await world.control.context.operations.stores.operations.newest(limit=100)))
 
 
 async def ask(

@@ -32,7 +32,7 @@ async def test_a_load_wants_a_deleted_backend_again(world: World) -> None:
     node = await with_a_deleted_backend(world)
     await world.loads.ensure("small")
     await world.loads.tick()
-    newest = (await world.control.context.operations.service.newest(limit=1))[0]
+    newest = (await world.control.context.operations.stores.operations.newest(limit=1))[0]
     assert (newest.verb, newest.asked_by, newest.state) == (Verb.INSTALL, "control", OperationState.RUNNING)
     assert "echo" in node.disk
 

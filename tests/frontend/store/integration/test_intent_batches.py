@@ -192,7 +192,7 @@ async def test_of_two_reports_of_one_node_the_newer_stays(
     seen = {"a": Inventory(seen_at=after(6)), "b": Inventory(seen_at=after(5))}
     changes = [replace(satisfied(one), report=seen[one.subject]) for one in work]
     assert await intents.store(MINE, changes) == [True, True]
-    assert await Inventories(database).get(NodeId("w1")) == seen["a"]
+    assert await Inventories(database).of([NodeId("w1")]) == {NodeId("w1"): seen["a"]}
 
 
 async def test_a_hundred_cost_as_many_statements_as_one(

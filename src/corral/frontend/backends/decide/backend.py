@@ -53,9 +53,9 @@ class BackendEntry:
     version: str = ""
     uri: str = ""
     digest: str = ""
-    """Of what the uri named: of the index, where there is one."""
+    """Digest that the uri resolved to: the index's, where there is one."""
     platform_digest: str = ""
-    """Of the image for the node's platform; LocalAI's workers do not tell it."""
+    """Digest of the image for the node's platform; LocalAI's workers do not report it."""
     source_digest: str = ""
     """What an upgrade would bring, where the source is an image on the node's own disk, as of what ships with
     Corral."""
@@ -88,7 +88,7 @@ class Artefact(BackendRef):
     """The backend that a node is asked for, kept whole: a retry sends exactly this. Its name is without a gallery."""
 
     digests: frozenset[str] = frozenset()
-    """Of the image: its index and the member for the node's platform. Empty when nobody could ask the registry."""
+    """Digests of the image: its index and the member for the node's platform. Empty when no registry answered."""
     image: str = ""
     """The uri that named these digests when it was asked for; its tag may move."""
     version: str = ""

@@ -61,7 +61,7 @@ class Offer:
     """No gallery has it: this is the uri that nodes have it from."""
     version: str = ""
     digest: str = ""
-    """Of what the uri named when it was looked at: of the index, where there is one."""
+    """Digest that the uri resolved to when it was looked at: the index's, where there is one."""
     member_digests: frozenset[str] = frozenset()
     looked_at: datetime | None = None
     """When the registry last told the digests, which may be longer ago than the check; None when it never did."""
@@ -153,7 +153,7 @@ def _compared(backend: str, holdings: Sequence[Holding], offers: Sequence[Offer]
 
 
 def usual_build(installed: Iterable[tuple[BuildIdentity, str]]) -> BuildIdentity | None:
-    """Of builds, each with the date of its install, what most nodes have; of equals the one that was installed last."""
+    """The build that most nodes have; of equally frequent ones the one that was installed last."""
     numbers: Counter[BuildIdentity] = Counter()
     latest: dict[BuildIdentity, str] = {}
     for build, at in installed:

@@ -20,9 +20,8 @@ from corral.frontend.api.route import (
     node_error,
     read_compat,
 )
-from corral.frontend.backends.decide.gallery_page import meta_by_build
 from corral.frontend.backends.planning import Ask
-from corral.frontend.backends.shapes import installed_backends
+from corral.frontend.backends.shapes import installed_backends, meta_by_build
 from corral.frontend.nodes.decide.node import NodeType
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, error_text, waits

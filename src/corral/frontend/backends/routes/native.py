@@ -9,10 +9,10 @@ from starlette.responses import Response
 from corral.base.errors import CorralError, NotFound
 from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer
 from corral.frontend.backends.decide.backend import traits_of
-from corral.frontend.backends.decide.gallery_page import PageQuery
 from corral.frontend.backends.decide.upgrades import Comparison, Judged
 from corral.frontend.backends.inventory import is_listed, may_have_backends
 from corral.frontend.backends.shapes import (
+    PageQuery,
     Reported,
     available_backends,
     backend_rows,
@@ -65,7 +65,7 @@ async def list_page(context: AdminContext, request: Request, caller: Caller) -> 
     query = PageQuery(**{name: request.query_params.get(name, "") for name in _PAGE_QUERY})
     catalogue = await _catalogue(context)
     reported = await _reported(context, request)
-    return answer(gallery_page(catalogue, query, reported, await context.operations.service.current()))
+    return answer(gallery_page(catalogue, query, reported, await context.operations.stores.operations.current()))
 
 
 async def list_available(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -130,7 +130,7 @@ async def _catalogue(context: AdminContext) -> BackendCatalogue:
 
 
 async def _reported(context: AdminContext, request: Request) -> Reported:
-    """Of those nodes that LocalAI asks."""
+    """The last reports of the nodes that LocalAI would ask."""
     return await _reports_of(context, request, [one for one in await context.nodes.fleet.all() if is_listed(one)])
 
 

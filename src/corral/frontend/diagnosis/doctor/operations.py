@@ -11,7 +11,8 @@ _UNMET = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 
 
 async def check_operations(context: AdminContext) -> Finding:
-    failed = [one for one in await context.operations.service.current() if one.state is OperationState.FAILED]
+    current = await context.operations.stores.operations.current()
+    failed = [one for one in current if one.state is OperationState.FAILED]
     if not failed:
         return Finding(check="operations", level=OK, summary="none has failed")
     words = [f"{one.verb} {one.subject} ({one.id[:_SHORT_ID]})" for one in reversed(failed)]

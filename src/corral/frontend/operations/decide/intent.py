@@ -197,7 +197,7 @@ class Outstanding:
     """A request that the node may still be working on."""
 
     generation: int
-    """Of the intent that it was sent for; of several requests the oldest one's."""
+    """The generation of the intent that it was sent for; for several requests the oldest."""
     verb: Verb
     sent_at: datetime
     until: datetime
@@ -208,7 +208,7 @@ class Outstanding:
     is_several: bool = False
     """It stands for more than one: the effect of one proves nothing about the others."""
     life: str = ""
-    """Of the worker that it was sent to; empty when it did not tell, or for several lives."""
+    """Which process of the worker it was sent to; empty when unknown, or for several."""
 
     def shows(self, now: Before) -> bool:
         """Whether its effect shows in what the node has now, so that no further effect can follow."""

@@ -45,8 +45,10 @@ def look(
 
     Corral's workers work on requests one after the other, and date each install anew.
     """
-    intent = _without_settled_doubt(_by_this_clock(_without_what_died(intent, life), now), evidence.had, now)
-    doubt = intent.doubt
+    doubt = _still_open(intent.doubt, life, now)
+    if doubt is not None and (doubt.until <= now or doubt.shows(evidence.had)):
+        doubt = None  # those requests can have no more effect
+    intent = replace(intent, outstanding=_still_open(intent.outstanding, life, now), doubt=doubt)
     in_doubt = doubt is not None and doubt.generation < intent.generation
     if in_doubt and doubt is not None and not is_corral:
         reason = because(ReasonCode.EARLIER_REQUEST)
@@ -65,32 +67,16 @@ def look(
     return _send(intent, evidence, now, policy, life)
 
 
-def _without_what_died(intent: Intent, life: str) -> Intent:
-    """Forget the requests that ended with an earlier process of the worker."""
+def _still_open(sent: Outstanding | None, life: str, now: datetime) -> Outstanding | None:
+    """A request, unless it ended with an earlier process of the worker.
 
-    def still_alive(sent: Outstanding | None) -> Outstanding | None:
-        return sent if sent is None or not sent.life or not life or sent.life == life else None
-
-    return replace(intent, outstanding=still_alive(intent.outstanding), doubt=still_alive(intent.doubt))
-
-
-def _by_this_clock(intent: Intent, now: datetime) -> Intent:
-    """Of requests that were sent before the clock was set back nobody knows how long ago that was: as if just now."""
-
-    def sent_by_now(sent: Outstanding | None) -> Outstanding | None:
-        if sent is None or sent.sent_at <= now + CLOCK_SKEW:
-            return sent
-        return replace(sent, sent_at=now, until=now + (sent.until - sent.sent_at))
-
-    return replace(intent, outstanding=sent_by_now(intent.outstanding), doubt=sent_by_now(intent.doubt))
-
-
-def _without_settled_doubt(intent: Intent, had: Before, now: datetime) -> Intent:
-    """Forget the requests that can have no more effect."""
-    doubt = intent.doubt
-    if doubt is None or (doubt.until > now and not doubt.shows(had)):
-        return intent
-    return replace(intent, doubt=None)
+    If the clock was set back since it was sent, nobody knows how long ago that was: then it counts as sent just now.
+    """
+    if sent is None or (sent.life and life and sent.life != life):
+        return None
+    if sent.sent_at <= now + CLOCK_SKEW:
+        return sent
+    return replace(sent, sent_at=now, until=now + (sent.until - sent.sent_at))
 
 
 def _patient_until(evidence: Sighting, sent: Outstanding, policy: IntentPolicy) -> datetime:
@@ -216,7 +202,7 @@ def unreachable(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
 
 
 def undelivered(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
-    """The same, when something was sent: it did not arrive."""
+    """The request did not arrive: nobody listens for the node."""
     return replace(unreachable(intent, now, policy), outstanding=None)
 
 

@@ -175,7 +175,7 @@ NO_PROGRESS: Final = Progress()
 _MEASURED_OVER: Final = 0.2
 """Seconds between two events that tell a speed; those that come together tell none."""
 _NEWER_COUNTS: Final = 0.5
-"""Of a speed that was just measured, against what was known before."""
+"""Weight of a newly measured speed in the moving average."""
 _STALLED_AFTER: Final = 5.0
 """Seconds without a word after which no speed is told."""
 

@@ -29,7 +29,7 @@ _HISTORY = 50
 
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
-    listed = [one for one in await context.operations.service.current() if is_listed(one)]
+    listed = [one for one in await context.operations.stores.operations.current() if is_listed(one)]
     items = [operation_item(one, context.operations.progress.look(one)) for one in listed]
     items += [
         peer_item(one.job_id, one.key, one.status, is_backend=one.is_backend)
@@ -57,7 +57,7 @@ async def dismiss(context: AdminContext, request: Request, caller: Caller) -> Re
 async def history(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Pages go by when operations were accepted; on each, what ended last is first."""
     limit, before = read_place(request.query_params, usual=_HISTORY, most=_HISTORY)
-    shown, more = cut(await context.operations.service.left(limit=limit + 1, before=before), limit)
+    shown, more = cut(await context.operations.stores.operations.left(limit=limit + 1, before=before), limit)
     items = [item for one in shown if (item := history_item(one)) is not None]
     return answer(
         History(

@@ -99,7 +99,7 @@ async def plan(context: AdminContext, request: Request, caller: Caller) -> Respo
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
     limit, before = read_place(request.query_params, usual=DEFAULT_LIMIT, most=MAX_LIMIT)
-    shown, more = cut(await context.operations.service.newest(limit=limit + 1, before=before), limit)
+    shown, more = cut(await context.operations.stores.operations.newest(limit=limit + 1, before=before), limit)
     return answer(OperationPage(items=[_view(context, one) for one in shown], next_cursor=more))
 
 

@@ -64,7 +64,7 @@ class WaitingIntents:
 
     is_due: bool
     next: datetime | None
-    """Of those that are not due yet; None when there is none."""
+    """When the first of the others is due; None when there is none."""
 
 
 WriteReports = Callable[[AsyncConnection, Mapping[NodeId, Report]], Awaitable[None]]
