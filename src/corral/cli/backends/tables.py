@@ -10,7 +10,8 @@ import msgspec
 from corral.base.words import listed
 from corral.cli.output import Column, plain, say, show, table
 from corral.cli.units import age, short_digest, size
-from corral.frontend.backends.decide.upgrades import BuildIdentity, is_alike, usual_build
+from corral.frontend.backends.decide.backend import BuildIdentity
+from corral.frontend.backends.decide.upgrades import is_alike, usual_build
 from corral.wire.galleries import (
     BackendUpgradeView,
     FleetBackends,

@@ -89,22 +89,22 @@ class InventoryKeeper:
     async def aliased(self, alias: str) -> dict[NodeId, str]:
         """The backends that were installed under this alias, by node: no report tells it."""
         aliased = await self._intents.with_text(IntentKind.BACKEND, "alias", alias)
-        return {one.node_id: one.subject for one in aliased if not one.verb.deletes}
+        return {intent.node_id: intent.subject for intent in aliased if not intent.verb.deletes}
 
     async def asked_for(self, backend: str) -> dict[NodeId, Artefact]:
         """What operations last asked for as this backend, unless it was deleted, by node."""
         intents = await self._intents.of_subject(IntentKind.BACKEND, backend)
-        return {one.node_id: artefact_of(one.payload) for one in intents if not one.verb.deletes}
+        return {intent.node_id: artefact_of(intent.payload) for intent in intents if not intent.verb.deletes}
 
     # What nodes say by themselves.
 
-    def hear(self, node_id: NodeId, told: str) -> None:
+    def hear(self, node_id: NodeId, reported: str) -> None:
         """A heartbeat came with this fingerprint; an empty one tells nothing."""
-        if not told:
+        if not reported:
             self._told.pop(node_id, None)
             return
-        self._told[node_id] = told
-        if self._known.get(node_id) != told:
+        self._told[node_id] = reported
+        if self._known.get(node_id) != reported:
             self._differing.add(node_id)
             self.news.ring()
 
@@ -132,8 +132,8 @@ class InventoryKeeper:
         differing, self._differing = self._differing, set()
         strange = [id for id in reports if id not in self._known]
         await self._read([*strange, *(id for id in differing if id not in self._known)])
-        new = {id: one for id, one in reports.items() if fingerprint(one.entries) != self._known.get(id)}
-        nodes = {id: one.status for id, one in (await self._fleet.some({*new, *differing})).items()}
+        new = {id: report for id, report in reports.items() if fingerprint(report.entries) != self._known.get(id)}
+        nodes = {id: seen.status for id, seen in (await self._fleet.some({*new, *differing})).items()}
         await self._store({id: new[id] for id in new if nodes.get(id, NodeStatus.PENDING) is not NodeStatus.PENDING})
         await self._read([id for id in differing if self._differs(id)])  # another frontend may have it already
         await self.refresh([id for id in differing if self._differs(id) and nodes.get(id) in LISTED])
@@ -142,19 +142,19 @@ class InventoryKeeper:
         return node_id in self._told and self._told[node_id] != self._known.get(node_id)
 
     async def _read(self, ids: Sequence[NodeId]) -> None:
-        self._known |= {id: fingerprint(one.entries) for id, one in (await self.known(ids)).items()}
+        self._known |= {id: fingerprint(report.entries) for id, report in (await self.known(ids)).items()}
 
     # What they are asked.
 
     async def sweep(self) -> None:
         """Ask everybody once who does not tell by itself. What a report proves is looked at next."""
-        nodes = [one for one in await self._fleet.all() if is_listed(one)]
-        stored = await self.known([one.node.id for one in nodes])
-        self._known = {id: fingerprint(one.entries) for id, one in stored.items()}
-        self._told = {one.node.id: self._told[one.node.id] for one in nodes if one.node.id in self._told}
-        confirmed = [one.node.id for one in nodes if self._is_confirmed(one)]
+        nodes = [seen for seen in await self._fleet.all() if is_listed(seen)]
+        stored = await self.known([seen.node.id for seen in nodes])
+        self._known = {id: fingerprint(report.entries) for id, report in stored.items()}
+        self._told = {seen.node.id: self._told[seen.node.id] for seen in nodes if seen.node.id in self._told}
+        confirmed = [seen.node.id for seen in nodes if self._is_confirmed(seen)]
         await self._inventories.confirm(confirmed, at=self._clock.now())
-        asked = [one.node.id for one in nodes if one.node.id not in confirmed]
+        asked = [seen.node.id for seen in nodes if seen.node.id not in confirmed]
         await self.refresh([id for id in asked if not self._is_kept_elsewhere(id, stored.get(id))])
         self._swept_at = self._clock.now()
 
@@ -171,33 +171,33 @@ class InventoryKeeper:
 
     async def refresh(self, ids: Sequence[NodeId], *, within: timedelta = LIST_WITHIN) -> dict[NodeId, Inventory]:
         """Ask these nodes at once, and store what they say; those that say nothing in time are left out."""
-        found: dict[NodeId, Inventory] = {}
+        reports: dict[NodeId, Inventory] = {}
 
         async def look(node_id: NodeId) -> None:
             try:
                 async with self._lane.slot():
                     asked_at = self._clock.now()
                     entries = await self._client.glimpse_backends(node_id, within=within)
-                found[node_id] = _inventory(entries, asked_at)
+                reports[node_id] = _inventory(entries, asked_at)
             except CorralError as error:
                 log.debug("no inventory: %s", error, extra={"event": "inventory.missing", "node": node_id})
 
         async with task_group() as group:
             for node_id in ids:
                 group.create_task(look(node_id), name=f"inventory of {node_id}")
-        await self._store(found)
-        return found
+        await self._store(reports)
+        return reports
 
-    async def _store(self, found: Mapping[NodeId, Inventory]) -> None:
-        if not found:
+    async def _store(self, reports: Mapping[NodeId, Inventory]) -> None:
+        if not reports:
             return
-        await self._inventories.put(found)
-        self._known |= {id: fingerprint(one.entries) for id, one in found.items()}
-        looked_at = await self._intents.look_at(list(found), at=self._clock.now())
+        await self._inventories.put(reports)
+        self._known |= {id: fingerprint(report.entries) for id, report in reports.items()}
+        looked_at = await self._intents.look_at(list(reports), at=self._clock.now())
         # An install that a report shows to be there need not wait for its next try, as with LocalAI.
-        failed = await self._intents.failed(Verb.INSTALL, list(found))
+        failed = await self._intents.failed(Verb.INSTALL, list(reports))
         installed = [
-            intent for intent in failed if isinstance(evidence_of(intent, found[intent.node_id]).proof, Proven)
+            intent for intent in failed if isinstance(evidence_of(intent, reports[intent.node_id]).proof, Proven)
         ]
         if installed:
             await self._intents.hurry(installed, at=self._clock.now())

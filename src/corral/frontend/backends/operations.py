@@ -72,7 +72,7 @@ class BackendOperations:
         """All of it but storing; `guard` is asked instead of the one for the rules in force."""
         id = new_operation_id()
         planned = await self.plan(ask, id, guard=guard)
-        if ask.refuses_unknown and all(one.is_unknown for one in planned):
+        if ask.refuses_unknown and all(plan.is_unknown for plan in planned):
             raise InvalidInput("backend", sentence(planned[0].hindrance))
         operation = Operation(
             id=id,
@@ -85,9 +85,9 @@ class BackendOperations:
         )
         targets = [
             PlannedTarget(
-                node=one.node, subject=one.wish.key, payload=payload_of(one.wish.artefact), hindrance=one.hindrance
+                node=plan.node, subject=plan.wish.key, payload=payload_of(plan.wish.artefact), hindrance=plan.hindrance
             )
-            for one in planned
+            for plan in planned
         ]
         return prepare(operation, targets, delay=ask.delay)
 
@@ -95,16 +95,16 @@ class BackendOperations:
         """What would be done where. At least one node, or an error that says why there is none."""
         ask = checked(ask)
         nodes = await self._meant(ask)
-        reports = await self._inventory.known([one.node.id for one in nodes])
+        reports = await self._inventory.known([seen.node.id for seen in nodes])
         if ask.verb is Verb.UPGRADE:  # only nodes that have the backend are upgraded, so they are asked again
-            reached = [one.node.id for one in nodes if one.status is not NodeStatus.OFFLINE]
+            reached = [seen.node.id for seen in nodes if seen.status is not NodeStatus.OFFLINE]
             reports |= await self._inventory.refresh(reached, within=FRESH_WITHIN)
         given = GivenNames()
         if ask.verb is not Verb.INSTALL:
             aliased = await self._inventory.aliased(ask.ref.backend)
             given = GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.ref.backend))
         planned = await self._planner.plan(ask, nodes, reports, id or OperationId("plan"), given=given)
-        await (guard or self._guard).refuse([(one.node, one.wish) for one in planned])
+        await (guard or self._guard).refuse([(plan.node, plan.wish) for plan in planned])
         if not planned:
             raise Conflict(f'backend "{ask.ref.backend}" is not installed on any node')
         return planned
@@ -114,12 +114,12 @@ class BackendOperations:
         if ask.nodes:
             known = await self._fleet.some(ask.nodes)
             return [_usable(node_id, known.get(node_id)) for node_id in dict.fromkeys(ask.nodes)]
-        wanted = NodeFilter(types=frozenset({NodeType.BACKEND}), labels=ask.labels)
-        found = [one for one in await self._fleet.all(wanted) if one.status is not NodeStatus.PENDING]
-        if not found:
+        which = NodeFilter(types=frozenset({NodeType.BACKEND}), labels=ask.labels)
+        nodes = [seen for seen in await self._fleet.all(which) if seen.status is not NodeStatus.PENDING]
+        if not nodes:
             labels = ", ".join(f"{key}={value}" for key, value in ask.labels.items())
             raise Conflict(f"no node has the labels {labels}" if labels else "there is no node to do that on")
-        return found
+        return nodes
 
 
 def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:

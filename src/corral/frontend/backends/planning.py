@@ -105,25 +105,25 @@ class Planner:
         """For each node; an upgrade leaves out those that do not have the backend by their last report."""
         catalogue = None if ask.ref.uri else await self._lookups.galleries.catalogue()
         drafts = []
-        for one in nodes:
-            report = known.get(one.node.id)
+        for seen in nodes:
+            report = known.get(seen.node.id)
             is_itself_there = report is not None and report.find(ask.ref.backend) is not None
-            meant = ask.ref.backend if is_itself_there else given.aliased.get(one.node.id, ask.ref.backend)
-            draft = _draft(replace(ask, ref=replace(ask.ref, backend=meant)), one, catalogue, report)
-            asked = given.installed.get(one.node.id)
+            meant = ask.ref.backend if is_itself_there else given.aliased.get(seen.node.id, ask.ref.backend)
+            draft = _draft(replace(ask, ref=replace(ask.ref, backend=meant)), seen, catalogue, report)
+            asked = given.installed.get(seen.node.id)
             # Asked for by us, so that its alias is known. Before this version upgrades were sent without a uri.
             is_ours = meant != ask.ref.backend or (
                 draft.entry is not None
                 and asked is not None
                 and (not asked.uri or is_same_source(asked.uri, draft.entry.uri))
             )
-            is_at_risk = ask.verb is Verb.UPGRADE and draft.is_external and one.node.peer is None and not is_ours
+            is_at_risk = ask.verb is Verb.UPGRADE and draft.is_external and seen.node.peer is None and not is_ours
             drafts.append(replace(draft, alias_warning=_ALIAS_UNKNOWN if is_at_risk else ""))
         if ask.verb is Verb.UPGRADE:
-            drafts = [one for one in drafts if one.entry is not None]
-        builds = [one.build for one in drafts if one.build is not None and not one.unknown]
+            drafts = [draft for draft in drafts if draft.entry is not None]
+        builds = [draft.build for draft in drafts if draft.build is not None and not draft.unknown]
         images = {} if ask.verb is Verb.DELETE else await facts_of(builds, self._lookups.images)
-        return [_planned(ask, one, images.get(one.uri), id) for one in drafts]
+        return [_planned(ask, draft, images.get(draft.uri), id) for draft in drafts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,18 +166,18 @@ def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, invento
         return replace(draft, build=GalleryEntry(name=bare, uri=uri), is_external=True)
     if catalogue is None:
         return replace(draft, unknown=_NO_GALLERIES)
-    found = catalogue.resolve(ask.ref.backend, traits_of(seen.node).effective_capability)
-    if isinstance(found, ResolvedBuild):
+    resolved = catalogue.resolve(ask.ref.backend, traits_of(seen.node).effective_capability)
+    if isinstance(resolved, ResolvedBuild):
         return replace(
             draft,
-            key=found.key,
-            sent=found.entry.name,
-            build=found.build,
-            galleries=_told_galleries(found.build, catalogue),
+            key=resolved.key,
+            sent=resolved.entry.name,
+            build=resolved.build,
+            galleries=_told_galleries(resolved.build, catalogue),
             unknown=_OTHER_GALLERIES if ask.ref.galleries else "",
         )
-    hindrance = _hindrance(ask, found, catalogue)
-    is_unknown = hindrance is not None and found.missing is Missing.UNKNOWN and draft.entry is None
+    hindrance = _hindrance(ask, resolved, catalogue)
+    is_unknown = hindrance is not None and resolved.missing is Missing.UNKNOWN and draft.entry is None
     return replace(draft, hindrance=hindrance, is_unknown=is_unknown, unknown=_NOT_IN_GALLERIES)
 
 
@@ -207,15 +207,15 @@ def _origin(ask: Ask, entry: BackendEntry | None) -> str:
 def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:
     """JSON of the galleries that every node can read, if the build is from one of them: what we look at and what the
     node fetches is then the same. What ships with Corral each node has itself."""
-    sources = [one.source for one in catalogue.galleries]
-    shared = [one for one in sources if all(map(is_for_everybody, one.urls))]
-    if all(one.name != build.gallery for one in shared):
+    sources = [gallery.source for gallery in catalogue.galleries]
+    shared = [source for source in sources if all(map(is_for_everybody, source.urls))]
+    if all(source.name != build.gallery for source in shared):
         return ""
-    told = [
-        Gallery(url=one.url, name=one.name, mirrors=list(one.mirrors), verification=dict(one.verification))
-        for one in shared
+    galleries = [
+        Gallery(url=source.url, name=source.name, mirrors=list(source.mirrors), verification=dict(source.verification))
+        for source in shared
     ]
-    return msgspec.json.encode(told).decode()
+    return msgspec.json.encode(galleries).decode()
 
 
 def _planned(ask: Ask, draft: _Draft, image: ImageFacts | None, id: OperationId) -> Planned:

@@ -10,7 +10,7 @@ from msgspec import UNSET, convert
 from msgspec.structs import asdict
 
 from corral.base.ids import NodeId
-from corral.frontend.backends.decide.backend import BackendEntry, Inventory, traits_of
+from corral.frontend.backends.decide.backend import Holding, Inventory, holdings_by_backend, traits_of
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, compat_status
@@ -41,15 +41,6 @@ from corral.wire.galleries import (
 from corral.wire.go_json import format_time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstalledOnNode:
-    """A backend on one node, in the node's words."""
-
-    seen: SeenNode
-    entry: BackendEntry
-    said: datetime
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reported:
     """What nodes last said, looked at now."""
@@ -59,38 +50,30 @@ class Reported:
     at: datetime
 
     @cached_property
-    def by_name(self) -> dict[str, list[InstalledOnNode]]:
-        """Sorted by name; the nodes of each in their own order."""
-        found: dict[str, list[InstalledOnNode]] = {}
-        for seen in self.nodes:
-            if (report := self.known.get(seen.node.id)) is not None:
-                for entry in report.entries:
-                    found.setdefault(entry.name, []).append(
-                        InstalledOnNode(seen=seen, entry=entry, said=report.seen_at)
-                    )
-        return dict(sorted(found.items()))
+    def by_name(self) -> dict[str, list[Holding]]:
+        return holdings_by_backend(self.nodes, self.known)
 
     @cached_property
     def by_traits(self) -> dict[NodeTraits, list[str]]:
         """Names of the nodes, by what decides which builds of a gallery suit them."""
-        found: dict[NodeTraits, list[str]] = {}
+        by_traits: dict[NodeTraits, list[str]] = {}
         for seen in self.nodes:
             traits = traits_of(seen.node)
             decisive = NodeTraits(capability=traits.effective_capability, needs_scheme=traits.needs_scheme)
-            found.setdefault(decisive, []).append(seen.node.name)
-        return found
+            by_traits.setdefault(decisive, []).append(seen.node.name)
+        return by_traits
 
     @property
     def unheard(self) -> list[str]:
         """Names of nodes that never said anything."""
-        return [one.node.name for one in self.nodes if one.node.id not in self.known]
+        return [seen.node.name for seen in self.nodes if seen.node.id not in self.known]
 
     @property
     def oldest_seconds(self) -> float:
         return max((self.age(report.seen_at) for report in self.known.values()), default=0.0)
 
-    def age(self, said: datetime) -> float:
-        return round(max((self.at - said).total_seconds(), 0.0), 3)
+    def age(self, reported_at: datetime) -> float:
+        return round(max((self.at - reported_at).total_seconds(), 0.0), 3)
 
 
 # LocalAI's.
@@ -110,19 +93,21 @@ def backend_rows(reported: Reported) -> list[BackendRow]:
     ]
 
 
-def node_rows(held: Sequence[InstalledOnNode], reported: Reported) -> list[BackendNodeRow]:
+def node_rows(held: Sequence[Holding], reported: Reported) -> list[BackendNodeRow]:
     return [
         BackendNodeRow(
-            node_id=one.seen.node.id,
-            node_name=one.seen.node.name,
-            node_status=one.seen.status.value,
-            version=one.entry.version,
-            digest=one.entry.digest,
-            uri=one.entry.uri,
-            installed_at=one.entry.installed_at,
-            corral=ReportAge(seen_at=format_time(one.said), age_seconds=reported.age(one.said)),
+            node_id=installed.seen.node.id,
+            node_name=installed.seen.node.name,
+            node_status=installed.seen.status.value,
+            version=installed.entry.version,
+            digest=installed.entry.digest,
+            uri=installed.entry.uri,
+            installed_at=installed.entry.installed_at,
+            corral=ReportAge(
+                seen_at=format_time(installed.reported_at), age_seconds=reported.age(installed.reported_at)
+            ),
         )
-        for one in held
+        for installed in held
     ]
 
 
@@ -137,13 +122,15 @@ def installed_backends(inventory: Inventory) -> list[InstalledBackend]:
 
 def fleet_backends(reported: Reported) -> FleetBackends:
     items = [
-        FleetBackendView(name=name, is_meta=held[0].entry.is_meta, nodes=[_node_view(one, reported) for one in held])
+        FleetBackendView(
+            name=name, is_meta=held[0].entry.is_meta, nodes=[_node_view(installed, reported) for installed in held]
+        )
         for name, held in reported.by_name.items()
     ]
     return FleetBackends(items=items, unheard=reported.unheard)
 
 
-def _node_view(held: InstalledOnNode, reported: Reported) -> NodeBackendView:
+def _node_view(held: Holding, reported: Reported) -> NodeBackendView:
     return NodeBackendView(
         node_id=held.seen.node.id,
         node_name=held.seen.node.name,
@@ -153,8 +140,8 @@ def _node_view(held: InstalledOnNode, reported: Reported) -> NodeBackendView:
         version=held.entry.version,
         uri=held.entry.uri,
         digest=held.entry.digest,
-        seen_at=format_time(held.said),
-        age_seconds=reported.age(held.said),
+        seen_at=format_time(held.reported_at),
+        age_seconds=reported.age(held.reported_at),
     )
 
 
@@ -235,7 +222,7 @@ def meta_by_build(entries: Iterable[GalleryEntry]) -> dict[str, str]:
     return metas
 
 
-InstalledByName = Mapping[str, Sequence[InstalledOnNode]]
+InstalledByName = Mapping[str, Sequence[Holding]]
 
 
 def gallery_page(
@@ -243,7 +230,7 @@ def gallery_page(
 ) -> GalleryPage:
     page = page_of(catalogue, query, reported.by_name)
     metas = meta_by_build(catalogue.entries)
-    moving = {cache_key(one): one for one in current if not compat_status(one).processed}
+    moving = {cache_key(operation): operation for operation in current if not compat_status(operation).processed}
     return GalleryPage(
         backends=[
             _item(entry, metas.get(entry.name, ""), moving.get(entry.id, moving.get(entry.name)), reported)
@@ -251,8 +238,10 @@ def gallery_page(
         ],
         repositories=repositories(gallery.source for gallery in catalogue.galleries),
         all_tags=all_tags(catalogue.entries),
-        processing_backends={key: one.id for key, one in moving.items()},
-        task_types={key: "Deletion" if one.verb is Verb.DELETE else "Installation" for key, one in moving.items()},
+        processing_backends={key: operation.id for key, operation in moving.items()},
+        task_types={
+            key: "Deletion" if operation.verb is Verb.DELETE else "Installation" for key, operation in moving.items()
+        },
         available_backends=page.matching,
         installed_backends=len(reported.by_name),
         current_page=page.number,

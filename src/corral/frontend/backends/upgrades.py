@@ -10,11 +10,10 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.frontend.backends.catalogue import Lookups, facts_of
-from corral.frontend.backends.decide.backend import Inventory
-from corral.frontend.backends.decide.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare
+from corral.frontend.backends.decide.backend import Holding, holdings_by_backend
+from corral.frontend.backends.decide.upgrades import Check, Comparison, Offer, UpgradePolicy, compare
 from corral.frontend.backends.inventory import InventoryKeeper, is_listed, may_have_backends
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask
@@ -37,9 +36,6 @@ _FRESH_WITHIN: Final = timedelta(seconds=5)
 _AUTOMATIC: Final = "automatic upgrade"
 _UNREAD: Final = "the galleries could not be read"
 
-HoldingsByBackend = Mapping[str, Sequence[Holding]]
-"""What nodes have, by the name of the backend."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
@@ -47,7 +43,6 @@ class Findings:
 
     check: Check | None
     backends: tuple[Comparison, ...]
-    nodes: Mapping[NodeId, SeenNode]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +78,10 @@ class Upgrades:
         self._is_asked_for = False
         self.poke = Poke()
 
-    async def found(self) -> Findings:
+    async def findings(self) -> Findings:
         """From what is stored: no node, gallery or registry is asked."""
-        nodes = await self._nodes()
         check = await self._checks.last()
-        held = _held(nodes, await self._inventory.known([one.node.id for one in nodes]))
-        return Findings(check=check, backends=tuple(compare(held, check)), nodes={one.node.id: one for one in nodes})
+        return Findings(check=check, backends=tuple(compare(await self._held(await self._nodes()), check)))
 
     def ask(self) -> None:
         """Look soon, whenever it was last done."""
@@ -120,32 +113,32 @@ class Upgrades:
     async def _look(self) -> None:
         at, last = self._clock.now(), await self._checks.last()
         nodes = await self._nodes()
-        await self._inventory.refresh([one.node.id for one in nodes if is_listed(one)], within=_FRESH_WITHIN)
-        held = _held(nodes, await self._inventory.known([one.node.id for one in nodes]))
-        is_needed = any(_is_from_gallery(one) for holdings in held.values() for one in holdings)
+        await self._inventory.refresh([seen.node.id for seen in nodes if is_listed(seen)], within=_FRESH_WITHIN)
+        held = await self._held(nodes)
+        is_needed = any(_is_from_gallery(holding) for holdings in held.values() for holding in holdings)
         catalogue = await self._lookups.galleries.newest() if is_needed else BackendCatalogue()
-        wanted = list(_wanted(held, catalogue or BackendCatalogue()))
-        images = await facts_of([one.build for one in wanted], self._lookups.images)
+        candidates = list(_wanted(held, catalogue or BackendCatalogue()))
+        images = await facts_of([candidate.build for candidate in candidates], self._lookups.images)
         before = () if last is None else last.offers
-        offers = [_offer(one, images.get(one.build.artefact), before, at) for one in wanted]
+        offers = [_offer(one, images.get(one.build.artefact), before, at) for one in candidates]
         if catalogue is None:
-            offers += [one for one in before if not one.is_external]
+            offers += [offer for offer in before if not offer.is_external]
         problem = _UNREAD if catalogue is None else ""
         await self._checks.put(Check(at=at, offers=tuple(offers), problem=problem))
-        told = {"event": "upgrades.looked_for", "backends": len(offers), "images": len(images)}
-        log.info("looked for newer versions of backends", extra=told)
+        fields = {"event": "upgrades.looked_for", "backends": len(offers), "images": len(images)}
+        log.info("looked for newer versions of backends", extra=fields)
 
     async def _upgrade(self) -> None:
         """What is outdated is asked for once: the same nodes and the same offer are the same operation."""
-        for one in (await self.found()).backends:
-            nodes = sorted(judged.holding.node_id for judged in one.outdated)
-            if not nodes or one.offer is None:
+        for compared in (await self.findings()).backends:
+            nodes = sorted(judged.holding.seen.node.id for judged in compared.outdated)
+            if not nodes or compared.offer is None:
                 continue
-            offered = one.offer.digest or one.offer.version
-            key = hashlib.sha256("\0".join((one.backend, offered, *nodes)).encode()).hexdigest()
+            offered = compared.offer.digest or compared.offer.version
+            key = hashlib.sha256("\0".join((compared.backend, offered, *nodes)).encode()).hexdigest()
             ask = Ask(
                 verb=Verb.UPGRADE,
-                ref=BackendRef(backend=one.backend),
+                ref=BackendRef(backend=compared.backend),
                 nodes=tuple(nodes),
                 by=_AUTOMATIC,
                 idempotency_key=f"{_AUTOMATIC}/{key}",
@@ -153,20 +146,14 @@ class Upgrades:
             try:
                 await self._operations.start(ask)
             except CorralError as error:
-                shown = {"event": "upgrades.refused", "backend": one.backend}
-                log.warning("%s is not upgraded: %s", one.backend, error, extra=shown)
+                fields = {"event": "upgrades.refused", "backend": compared.backend}
+                log.warning("%s is not upgraded: %s", compared.backend, error, extra=fields)
 
     async def _nodes(self) -> list[SeenNode]:
-        return [one for one in await self._fleet.all() if may_have_backends(one)]
+        return [seen for seen in await self._fleet.all() if may_have_backends(seen)]
 
-
-def _held(nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> HoldingsByBackend:
-    held: dict[str, list[Holding]] = {}
-    for seen in nodes:
-        for entry in known[seen.node.id].entries if seen.node.id in known else ():
-            holding = Holding(node_id=seen.node.id, node_name=seen.node.name, entry=entry)
-            held.setdefault(entry.name, []).append(holding)
-    return held
+    async def _held(self, nodes: Sequence[SeenNode]) -> dict[str, list[Holding]]:
+        return holdings_by_backend(nodes, await self._inventory.known([seen.node.id for seen in nodes]))
 
 
 def _is_from_gallery(holding: Holding) -> bool:
@@ -175,10 +162,10 @@ def _is_from_gallery(holding: Holding) -> bool:
     return bool(url) and url != BUILT_IN_URL and not holding.entry.is_system
 
 
-def _wanted(held: HoldingsByBackend, catalogue: BackendCatalogue) -> Iterator[_Wanted]:
+def _wanted(held: Mapping[str, Sequence[Holding]], catalogue: BackendCatalogue) -> Iterator[_Wanted]:
     """Builds to look at: those at the uris that nodes have backends from, then those of galleries."""
     for backend, holdings in held.items():
-        uris = {one.entry.uri for one in holdings if one.entry.uri and not one.entry.gallery_url}
+        uris = {holding.entry.uri for holding in holdings if holding.entry.uri and not holding.entry.gallery_url}
         for uri in sorted(filter(is_pulled, uris)):
             yield _Wanted(build=GalleryEntry(name=backend, uri=uri), is_external=True)
     for backend, holdings in held.items():
@@ -192,9 +179,10 @@ def _offer(wanted: _Wanted, image: ImageFacts | None, before: Sequence[Offer], a
     build = wanted.build
     offer = Offer(backend=build.name, uri=build.artefact, is_external=wanted.is_external, version=build.version)
     if image is not None:
-        members = frozenset(one.digest for one in image.members)
+        members = frozenset(member.digest for member in image.members)
         return replace(offer, digest=image.digest, member_digests=members, looked_at=at)
-    known = next((one for one in before if (one.backend, one.uri) == (offer.backend, offer.uri)), None)
+    same = (earlier for earlier in before if (earlier.backend, earlier.uri) == (offer.backend, offer.uri))
+    known = next(same, None)
     if known is None:
         return offer
     return replace(offer, digest=known.digest, member_digests=known.member_digests, looked_at=known.looked_at)

@@ -138,8 +138,8 @@ class Broadcasts:
             if progress.sequence
         }
         corral = OperationNumbers(frontend=self._sender.frontend, nodes=numbers)
-        told = OperationProgress(job_id=operation.id, status=status, corral=corral)
-        await self._publish(subjects.operation_progress(operation.id), told)
+        message = OperationProgress(job_id=operation.id, status=status, corral=corral)
+        await self._publish(subjects.operation_progress(operation.id), message)
 
     async def _publish(self, subject: str, message: msgspec.Struct) -> None:
         try:

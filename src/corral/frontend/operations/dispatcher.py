@@ -183,11 +183,11 @@ class Dispatcher:
         if room <= 0:
             return []
         now = self._clock.now()
-        found = await self._stores.intents.claim(self._token, now=now, until=now + self._policy.lease, limit=room)
-        mine = [one for one in found if one.key not in self._working]
-        nodes = await self._stores.nodes.load_many({one.node_id for one in mine}) if mine else {}
-        self._working.update(one.key for one in mine)
-        return [(one, nodes.get(one.node_id)) for one in mine]
+        claimed = await self._stores.intents.claim(self._token, now=now, until=now + self._policy.lease, limit=room)
+        mine = [intent for intent in claimed if intent.key not in self._working]
+        nodes = await self._stores.nodes.load_many({intent.node_id for intent in mine}) if mine else {}
+        self._working.update(intent.key for intent in mine)
+        return [(intent, nodes.get(intent.node_id)) for intent in mine]
 
     async def work(self, intent: Intent, node: Node | None) -> None:
         """One intent from claim to rest. What could not be stored is found again when its lease has ended."""
@@ -295,12 +295,12 @@ class Dispatcher:
         if self._heard_of is None:
             self._heard_of = await events.last_sequence()
         while new := await events.after(self._heard_of, limit=_EVENTS):
-            await self._welcome([one.event for one in new])
+            await self._welcome([stored.event for stored in new])
             self._heard_of = new[-1].sequence
 
     async def _welcome(self, happened: Sequence[Event]) -> None:
-        back = {one.node_id for one in happened if one.node_id is not None and _is_return(one)}
-        heard = {one.node_id for one in happened if one.node_id is not None and _is_healed(one)} - back
+        back = {event.node_id for event in happened if event.node_id is not None and _is_return(event)}
+        heard = {event.node_id for event in happened if event.node_id is not None and _is_healed(event)} - back
         waited_for = back & self._requests.nodes
         for node in (await self._stores.nodes.load_many(waited_for)).values() if waited_for else ():
             self._requests.give_up(node.id, life=node.facts.incarnation)

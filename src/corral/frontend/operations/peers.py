@@ -91,7 +91,7 @@ class PeerOperations:
             is_over = known.status is not None and known.status.processed
             if not is_over and now - known.heard_at > _OPERATION_STALE.total_seconds():
                 del self._known[job_id]
-        return [one for one in self._known.values() if one.key and _is_shown(one.status)]
+        return [operation for operation in self._known.values() if operation.key and _is_shown(operation.status)]
 
     def staged(self) -> dict[str, StagingStatus]:
         """The files that are on their way to nodes, by model."""
@@ -111,15 +111,15 @@ class PeerOperations:
         if mark.corral is UNSET and not is_theirs:
             await self._operations.dismiss_quietly(OperationId(mark.job_id))
 
-    async def _on_progress(self, told: OperationProgress) -> None:
-        if told.status is None:
+    async def _on_progress(self, message: OperationProgress) -> None:
+        if message.status is None:
             return
-        if told.corral is UNSET:
-            known = self._of(told.job_id)
-            nodes = told.status.nodes or ([] if known.status is None else known.status.nodes)
-            self._keep(replace(known, status=msgspec.structs.replace(told.status, nodes=nodes)))
-        elif told.corral.frontend != self._frontend:
-            self._progress.hear_of(OperationId(told.job_id), told.status.nodes, told.corral.nodes)
+        if message.corral is UNSET:
+            known = self._of(message.job_id)
+            nodes = message.status.nodes or ([] if known.status is None else known.status.nodes)
+            self._keep(replace(known, status=msgspec.structs.replace(message.status, nodes=nodes)))
+        elif message.corral.frontend != self._frontend:
+            self._progress.hear_of(OperationId(message.job_id), message.status.nodes, message.corral.nodes)
 
     async def _on_cancel(self, cancel: OperationCancel) -> None:
         """Ours, taken back at a frontend of LocalAI. Of several Corral frontends that hear it the first one does it."""
@@ -161,10 +161,10 @@ def understood(kind: type[T], handle: Callable[[T], Awaitable[None]]) -> Handler
 
     async def on_message(message: Message) -> None:
         try:
-            told = go_json.decode(message.data, kind)
+            struct = go_json.decode(message.data, kind)
         except InvalidInput as error:
             log.warning("a broadcast is ignored: %s", error, extra={"event": "broadcast.ignored"})
             return
-        await handle(told)
+        await handle(struct)
 
     return on_message

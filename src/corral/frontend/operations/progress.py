@@ -84,7 +84,7 @@ class ProgressBoard:
 
     def ring(self) -> None:
         """Wake all who listen."""
-        for poke in [one for listeners in self._listeners.values() for one in listeners]:
+        for poke in [listener for listeners in self._listeners.values() for listener in listeners]:
             poke.ring()
 
     # For those who change something.
@@ -140,11 +140,11 @@ class ProgressBoard:
 
         async def on_message(message: Message) -> None:
             try:
-                told = go_json.decode(message.data, InstallProgress)
+                report = go_json.decode(message.data, InstallProgress)
             except InvalidInput as error:
                 log.debug("progress ignored: %s", error, extra={"event": "progress.ignored"})
                 return
-            if self._merge(operation, subjects.node_of(message.subject), _progress(told, told.corral)):
+            if self._merge(operation, subjects.node_of(message.subject), _progress(report, report.corral)):
                 self.changed(operation)
 
         self._heard[operation] = None
@@ -167,10 +167,10 @@ class ProgressBoard:
             del self._heard[operation]
             await subscription.close()
 
-    def _merge(self, operation: OperationId, node_id: NodeId, told: Progress) -> bool:
+    def _merge(self, operation: OperationId, node_id: NodeId, news: Progress) -> bool:
         nodes = self._of(operation)
         known = nodes.get(node_id, NO_PROGRESS)
-        nodes[node_id] = merge(known, told, at=self._clock.monotonic())
+        nodes[node_id] = merge(known, news, at=self._clock.monotonic())
         return nodes[node_id] is not known
 
     def _of(self, operation: OperationId) -> dict[NodeId, Progress]:
@@ -181,16 +181,16 @@ class ProgressBoard:
         return nodes
 
 
-def _progress(told: InstallProgress | NodeProgress, numbers: InstallBytes | None) -> Progress:
+def _progress(report: InstallProgress | NodeProgress, numbers: InstallBytes | None) -> Progress:
     """The progress that a node or another frontend reports. LocalAI's workers send no numbers: their words are read."""
     return Progress(
         attempt=0 if numbers is None else numbers.attempt,
         sequence=0 if numbers is None else numbers.sequence,
-        percentage=told.percentage,
-        phase=told.phase,
-        file_name=told.file_name,
-        current=told.current,
-        total=told.total,
-        current_bytes=size_of(told.current) if numbers is None else numbers.current,
-        total_bytes=size_of(told.total) if numbers is None else numbers.total,
+        percentage=report.percentage,
+        phase=report.phase,
+        file_name=report.file_name,
+        current=report.current,
+        total=report.total,
+        current_bytes=size_of(report.current) if numbers is None else numbers.current,
+        total_bytes=size_of(report.total) if numbers is None else numbers.total,
     )

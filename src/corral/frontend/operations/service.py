@@ -193,7 +193,7 @@ class Operations:
 
 def prepare(operation: Operation, planned: Sequence[PlannedTarget], *, delay: timedelta = timedelta(0)) -> Prepared:
     """The operation with a target and an intent for each node; the dispatcher first looks at them after `delay`."""
-    wanted, targets = [], []
+    opened, targets = [], []
     for plan in planned:
         intent = Intent(
             node_id=plan.node.node.id,
@@ -218,10 +218,10 @@ def prepare(operation: Operation, planned: Sequence[PlannedTarget], *, delay: ti
             reason=intent.reason,
             changed_at=intent.changed_at,
         )
-        wanted.append(intent)
+        opened.append(intent)
         targets.append(target)
     payload = planned[0].payload if planned else {}
-    return Prepared(operation=replace(operation, payload=payload, targets=tuple(targets)), intents=wanted)
+    return Prepared(operation=replace(operation, payload=payload, targets=tuple(targets)), intents=opened)
 
 
 def started_event(operation: Operation) -> Event:

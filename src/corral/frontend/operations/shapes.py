@@ -54,24 +54,24 @@ _OUTCOMES: Final = {
 def operation_view(operation: Operation, progress: ProgressByNode, now: float) -> OperationView:
     """`now` is of the clock that progress was heard by."""
     targets = [
-        _target_view(operation, one, shown_progress(one, progress.get(one.node_id, NO_PROGRESS)), now)
-        for one in operation.targets
+        _target_view(operation, target, shown_progress(target, progress.get(target.node_id, NO_PROGRESS)), now)
+        for target in operation.targets
     ]
     return OperationView(
         id=operation.id,
         verb=operation.verb.value,
         backend=operation.subject,
-        uri=operation.payload.get("uri", ""),  # of all kinds only backends have one
+        uri=operation.payload.get("uri", ""),  # only backends have one
         state=operation.state.value,
         progress=round(_overall(operation, progress), 1),
         asked_by=operation.asked_by,
         accepted_at=format_time(operation.accepted_at),
         changed_at=format_time(operation.changed_at),
-        counts=dict(Counter(one.status.value for one in operation.targets)),
-        current_bytes=sum(one.current_bytes for one in targets),
-        total_bytes=sum(one.total_bytes for one in targets),
-        bytes_per_second=sum(one.bytes_per_second for one in targets),
-        seconds_left=max((one.seconds_left for one in targets if one.seconds_left is not None), default=None),
+        counts=dict(Counter(target.status.value for target in operation.targets)),
+        current_bytes=sum(target.current_bytes for target in targets),
+        total_bytes=sum(target.total_bytes for target in targets),
+        bytes_per_second=sum(target.bytes_per_second for target in targets),
+        seconds_left=max((target.seconds_left for target in targets if target.seconds_left is not None), default=None),
         targets=targets,
     )
 
@@ -114,7 +114,7 @@ def operation_status(operation: Operation, progress: ProgressByNode) -> Operatio
         for target in operation.targets
         if target.status is TargetStatus.DOWNLOADING and target.node_id in progress
     ]
-    current = max(busy, key=lambda one: one.percentage, default=NO_PROGRESS)
+    current = max(busy, key=lambda node: node.percentage, default=NO_PROGRESS)
     return OperationStatus(
         deletion=is_deletion,
         file_name=current.file_name,

@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from corral.base.ids import NodeId
-from corral.frontend.backends.decide.backend import BackendEntry
-from corral.frontend.backends.decide.upgrades import Check, Comparison, Holding, Offer, assess, compare, offer_for
+from corral.frontend.backends.decide.backend import BackendEntry, Holding
+from corral.frontend.backends.decide.upgrades import Check, Comparison, Offer, assess, compare, offer_for
+from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
 from corral.galleries.build_uris import Freshness
+from tests.kit.samples import a_node
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GALLERY = "http://g/index.yaml"
@@ -68,17 +69,19 @@ def test_what_came_from_a_uri_is_compared_with_that_uri() -> None:
     assert offer_for(entry(gallery_url="", uri=""), [external]) is None
 
 
+def holding(has: BackendEntry, name: str = "w") -> Holding:
+    seen = SeenNode(node=a_node(name=name), status=NodeStatus.HEALTHY, silent_seconds=0.0, heard_seconds_ago=0.0)
+    return Holding(seen=seen, entry=has, reported_at=NOW)
+
+
 def only(*entries: BackendEntry, offers: tuple[Offer, ...] = ()) -> Comparison:
-    holdings = [
-        Holding(node_id=NodeId(f"n{number}"), node_name=f"w{number}", entry=one)
-        for number, one in enumerate(entries, start=1)
-    ]
+    holdings = [holding(one, f"w{number}") for number, one in enumerate(entries, start=1)]
     (found,) = compare({"a": holdings}, Check(at=NOW, offers=offers))
     return found
 
 
 def names(judged: tuple[object, ...]) -> list[str]:
-    return [one.holding.node_name for one in judged]  # type: ignore[attr-defined]
+    return [one.holding.seen.node.name for one in judged]  # type: ignore[attr-defined]
 
 
 def test_the_majority_and_who_differs() -> None:
@@ -113,12 +116,11 @@ def test_a_moved_tag_under_the_same_version_is_noticed() -> None:
 
 
 def test_what_came_with_a_system_and_what_only_points_elsewhere_is_left_out() -> None:
-    system = Holding(node_id=NodeId("n"), node_name="w", entry=entry("1", is_system=True))
-    meta = Holding(node_id=NodeId("n"), node_name="w", entry=entry("1", is_meta=True))
+    system = holding(entry("1", is_system=True))
+    meta = holding(entry("1", is_meta=True))
     assert compare({"a": [system], "b": [meta]}, None) == []
 
 
 def test_before_the_first_check_only_nodes_are_compared() -> None:
-    holding = Holding(node_id=NodeId("n"), node_name="w", entry=entry("1", "i1"))
-    (found,) = compare({"a": [holding]}, None)
+    (found,) = compare({"a": [holding(entry("1", "i1"))]}, None)
     assert (found.offer, found.needs_upgrade) == (None, False)

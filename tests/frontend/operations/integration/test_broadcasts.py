@@ -283,14 +283,14 @@ async def test_what_a_localai_frontend_changed_is_looked_at_anew(world: World) -
     looked_at = world.clock.now()
     await world.clock.advance(timedelta(seconds=5))
     await context.backends.upgrades.tick()  # hours too early
-    assert (await context.backends.upgrades.found()).check.at == looked_at  # type: ignore[union-attr]
+    assert (await context.backends.upgrades.findings()).check.at == looked_at  # type: ignore[union-attr]
     async with asyncio.timeout(60):
         await say(world, "cache.invalidate.models", {"element": "small", "op": "install"})
         await context.models.catalogue.poke.wait(world.clock, NEVER)
         await say(world, "cache.invalidate.backends", {"element": "echo", "op": "upgrade"})
         await context.backends.inventory.poke.wait(world.clock, NEVER)
     await context.backends.upgrades.tick()
-    assert (await context.backends.upgrades.found()).check.at == world.clock.now()  # type: ignore[union-attr]
+    assert (await context.backends.upgrades.findings()).check.at == world.clock.now()  # type: ignore[union-attr]
 
 
 async def test_what_corrals_own_frontends_tell_of_it_is_known_from_elsewhere(world: World) -> None:
@@ -305,4 +305,4 @@ async def test_what_corrals_own_frontends_tell_of_it_is_known_from_elsewhere(wor
     looked_at = world.clock.now()
     await world.clock.advance(timedelta(seconds=5))
     await context.backends.upgrades.tick()
-    assert (await context.backends.upgrades.found()).check.at == looked_at  # type: ignore[union-attr]
+    assert (await context.backends.upgrades.findings()).check.at == looked_at  # type: ignore[union-attr]

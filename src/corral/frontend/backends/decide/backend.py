@@ -14,13 +14,14 @@ Dates are compared for being different, not for being later: the clock of a node
 proves a wish before the node was asked for anything, nothing was changed there, and the proof is told as `already …`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from corral.frontend.nodes.decide.node import Node
+from corral.base.ids import NodeId
+from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.operations.decide.intent import (
     Before,
     Intent,
@@ -78,9 +79,40 @@ class Inventory:
                 return entry
         return None
 
-    def found(self, names: Iterable[str]) -> list[BackendEntry]:
-        wanted = set(names)
-        return [entry for entry in self.entries if entry.name in wanted]
+    def among(self, names: Collection[str]) -> list[BackendEntry]:
+        return [entry for entry in self.entries if entry.name in names]
+
+
+BuildIdentity = tuple[str, str]
+"""Version and digest: what makes two installed backends the same. Either may be empty, when it is not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A backend on one node."""
+
+    seen: SeenNode
+    entry: BackendEntry
+    reported_at: datetime
+
+    @property
+    def build(self) -> BuildIdentity:
+        return self.entry.version, self.entry.digest
+
+    @property
+    def is_telling(self) -> bool:
+        return any(self.build)
+
+
+def holdings_by_backend(nodes: Iterable[SeenNode], known: Mapping[NodeId, Inventory]) -> dict[str, list[Holding]]:
+    """What nodes last said to have, sorted by the names of backends; the nodes of each in their own order."""
+    holdings: dict[str, list[Holding]] = {}
+    for seen in nodes:
+        if (report := known.get(seen.node.id)) is not None:
+            for entry in report.entries:
+                holding = Holding(seen=seen, entry=entry, reported_at=report.seen_at)
+                holdings.setdefault(entry.name, []).append(holding)
+    return dict(sorted(holdings.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +222,7 @@ def prove(wish: Wish, inventory: Inventory, before: Before | None) -> Proof:
 
 
 def _absent(wish: Wish, inventory: Inventory) -> Proof:
-    left = inventory.found(wish.names)
+    left = inventory.among(wish.names)
     if not left:
         return Proven(rung=Rung.ABSENT)
     names = ", ".join(sorted(entry.name for entry in left))
@@ -228,8 +260,8 @@ def _renewed(wish: Wish, entry: BackendEntry, *, is_new: bool) -> Proof:
 def _by_digest(artefact: Artefact, entry: BackendEntry, *, is_new: bool) -> Proof:
     if entry.digests & artefact.digests:
         return Proven(rung=Rung.DIGEST)
-    has, wanted = entry.digest or entry.platform_digest, " or ".join(sorted(artefact.digests))
-    reason = because(ReasonCode.OTHER_DIGEST, backend=entry.name, digest=has, wanted=wanted)
+    digest, wanted = entry.digest or entry.platform_digest, " or ".join(sorted(artefact.digests))
+    reason = because(ReasonCode.OTHER_DIGEST, backend=entry.name, digest=digest, wanted=wanted)
     return Unproven(reason=reason, is_other_digest=is_new)
 
 

@@ -20,14 +20,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from corral.base.ids import NodeId
 from corral.base.setting_kinds import SWITCH, duration
 from corral.base.settings import setting
-from corral.frontend.backends.decide.backend import BackendEntry
+from corral.frontend.backends.decide.backend import BackendEntry, BuildIdentity, Holding
 from corral.galleries.build_uris import BuildMarks, Evidence, Freshness, is_same_source, judge_freshness
-
-BuildIdentity = tuple[str, str]
-"""Version and digest: what makes two installed backends the same. Either may be empty, when it is not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,23 +78,6 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """A backend on a node."""
-
-    node_id: NodeId
-    node_name: str
-    entry: BackendEntry
-
-    @property
-    def build(self) -> BuildIdentity:
-        return self.entry.version, self.entry.digest
-
-    @property
-    def is_telling(self) -> bool:
-        return any(self.build)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     holding: Holding
     freshness: Freshness
@@ -121,11 +100,11 @@ class Comparison:
 
     @property
     def outdated(self) -> tuple[Judged, ...]:
-        return tuple(one for one in self.nodes if one.freshness is Freshness.OUTDATED)
+        return tuple(judged for judged in self.nodes if judged.freshness is Freshness.OUTDATED)
 
     @property
     def differing(self) -> tuple[Judged, ...]:
-        return tuple(one for one in self.nodes if one.differs)
+        return tuple(judged for judged in self.nodes if judged.differs)
 
     @property
     def needs_upgrade(self) -> bool:
@@ -137,18 +116,19 @@ class Comparison:
 def compare(held: Mapping[str, Sequence[Holding]], check: Check | None) -> list[Comparison]:
     """All backends that can be upgraded, by name: not what came with a system, nor what only points to another."""
     offers = check.offers if check is not None else ()
-    found = []
+    comparisons = []
     for backend, holdings in sorted(held.items()):
-        own = [one for one in holdings if not one.entry.is_system and not one.entry.is_meta]
+        own = [holding for holding in holdings if not holding.entry.is_system and not holding.entry.is_meta]
         if own:
-            found.append(_compared(backend, own, [offer for offer in offers if offer.backend == backend]))
-    return found
+            comparisons.append(_compared(backend, own, [offer for offer in offers if offer.backend == backend]))
+    return comparisons
 
 
 def _compared(backend: str, holdings: Sequence[Holding], offers: Sequence[Offer]) -> Comparison:
-    usual = usual_build((one.build, one.entry.installed_at) for one in holdings if one.is_telling) or ("", "")
-    matched = [offer_for(one.entry, offers) for one in holdings]
-    judged = tuple(_judged(one, offer, usual) for one, offer in zip(holdings, matched, strict=True))
+    telling = [holding for holding in holdings if holding.is_telling]
+    usual = usual_build((holding.build, holding.entry.installed_at) for holding in telling) or ("", "")
+    matched = [offer_for(holding.entry, offers) for holding in holdings]
+    judged = tuple(_judged(holding, offer, usual) for holding, offer in zip(holdings, matched, strict=True))
     return Comparison(backend=backend, offer=next(filter(None, matched), None), usual=usual, nodes=judged)
 
 
@@ -164,10 +144,10 @@ def usual_build(installed: Iterable[tuple[BuildIdentity, str]]) -> BuildIdentity
 
 def offer_for(entry: BackendEntry, offers: Sequence[Offer]) -> Offer | None:
     """The gallery's offer; for what came from a uri, the one of that uri."""
-    from_galleries = [one for one in offers if not one.is_external]
+    from_galleries = [offer for offer in offers if not offer.is_external]
     if entry.gallery_url or not entry.uri:
         return next(iter(from_galleries), None)
-    return next((one for one in offers if is_same_source(one.uri, entry.uri)), next(iter(from_galleries), None))
+    return next((offer for offer in offers if is_same_source(offer.uri, entry.uri)), next(iter(from_galleries), None))
 
 
 def _judged(holding: Holding, offer: Offer | None, usual: BuildIdentity) -> Judged:
@@ -194,6 +174,6 @@ def assess(entry: BackendEntry, offer: Offer | None) -> tuple[Freshness, str]:
     return freshness, "its registry has not told what it has" if evidence is Evidence.NOTHING else ""
 
 
-def is_alike(one: BuildIdentity, other: BuildIdentity) -> bool:
+def is_alike(build: BuildIdentity, other: BuildIdentity) -> bool:
     """Whether nothing that both tell is different: LocalAI's workers tell no digests of some images."""
-    return all(a == b for a, b in zip(one, other, strict=True) if a and b)
+    return all(a == b for a, b in zip(build, other, strict=True) if a and b)

@@ -100,10 +100,10 @@ async def install(context: AdminContext, request: Request, caller: Caller) -> Re
 
 
 async def install_external(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = await read_compat(context, request, NodeBackendAsk)
-    if not wanted.uri:
+    body = await read_compat(context, request, NodeBackendAsk)
+    if not body.uri:
         return answer({"error": "uri is required"}, 400)
-    ref = BackendRef(uri=wanted.uri, name=wanted.name, alias=wanted.alias)
+    ref = BackendRef(uri=body.uri, name=body.name, alias=body.alias)
     operation = await context.backends.operations.start(Ask(verb=Verb.INSTALL, ref=ref, by=caller.name))
     return answer(JobStarted(job_id=operation.id, message="External backend installation started"))
 
@@ -131,12 +131,12 @@ async def upgrade(context: AdminContext, request: Request, caller: Caller) -> Re
 
 
 async def apply(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = await read_compat(context, request, ApplyAsk)
-    if not wanted.id:
+    body = await read_compat(context, request, ApplyAsk)
+    if not body.id:
         raise InvalidInput("id", "is empty; it takes the name of a backend")
-    if (refusal := await _needs_target(context, wanted.id)) is not None:
+    if (refusal := await _needs_target(context, body.id)) is not None:
         return answer(refusal, 409)
-    ask = Ask(verb=Verb.INSTALL, ref=BackendRef(backend=wanted.id), force=wanted.force, by=caller.name)
+    ask = Ask(verb=Verb.INSTALL, ref=BackendRef(backend=body.id), force=body.force, by=caller.name)
     return answer(applied(context, request, await context.backends.operations.start(ask)))
 
 
@@ -190,28 +190,28 @@ def is_bus_away(error: CorralError) -> bool:
 
 
 async def install_on_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = await read_compat(context, request, NodeBackendAsk)
-    if not wanted.backend and not wanted.uri:
+    body = await read_compat(context, request, NodeBackendAsk)
+    if not body.backend and not body.uri:
         return node_error(400, "backend name or uri required")
-    operation = await context.backends.operations.start(_ask_of_node(request, caller, Verb.INSTALL, wanted))
+    operation = await context.backends.operations.start(_ask_of_node(request, caller, Verb.INSTALL, body))
     return answer(job_to_follow(operation, "backend installation started"), 202)
 
 
 async def upgrade_on_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = await read_compat(context, request, NodeBackendAsk)
-    if not wanted.backend:
+    body = await read_compat(context, request, NodeBackendAsk)
+    if not body.backend:
         return node_error(400, "backend name required")
-    operation = await context.backends.operations.start(_ask_of_node(request, caller, Verb.UPGRADE, wanted))
+    operation = await context.backends.operations.start(_ask_of_node(request, caller, Verb.UPGRADE, body))
     return answer(job_to_follow(operation, "backend upgrade started"), 202)
 
 
 async def delete_on_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Answers when it is done, with the node's own words if it failed; it stays wanted in any case."""
-    wanted = await read_compat(context, request, NodeBackendAsk)
-    if not wanted.backend:
+    body = await read_compat(context, request, NodeBackendAsk)
+    if not body.backend:
         return node_error(400, "backend name required")
     try:
-        operation = await deleted(context, _ask_of_node(request, caller, Verb.DELETE, wanted))
+        operation = await deleted(context, _ask_of_node(request, caller, Verb.DELETE, body))
     except RuleDemands as error:
         return node_error(409, error.message)
     except (NotFound, Conflict) as error:
@@ -223,12 +223,12 @@ async def delete_on_node(context: AdminContext, request: Request, caller: Caller
     return answer(Deleted(message="backend deleted", corral=results(operation)))
 
 
-def _ask_of_node(request: Request, caller: Caller, verb: Verb, wanted: NodeBackendAsk) -> Ask:
+def _ask_of_node(request: Request, caller: Caller, verb: Verb, body: NodeBackendAsk) -> Ask:
     """Only an install looks at more than the name, as with LocalAI."""
-    ref = BackendRef(backend=wanted.backend)
+    ref = BackendRef(backend=body.backend)
     if verb is Verb.INSTALL:
-        galleries = checked_galleries(wanted.backend_galleries, "backend_galleries")
-        ref = replace(ref, uri=wanted.uri, name=wanted.name, alias=wanted.alias, galleries=galleries)
+        galleries = checked_galleries(body.backend_galleries, "backend_galleries")
+        ref = replace(ref, uri=body.uri, name=body.name, alias=body.alias, galleries=galleries)
     return Ask(verb=verb, ref=ref, nodes=(_node_id(request),), by=caller.name)
 
 

@@ -57,7 +57,7 @@ async def list_installed(context: AdminContext, request: Request, caller: Caller
 
 
 async def list_native(context: AdminContext, request: Request, caller: Caller) -> Response:
-    nodes = [one for one in await context.nodes.fleet.all() if may_have_backends(one)]
+    nodes = [seen for seen in await context.nodes.fleet.all() if may_have_backends(seen)]
     return answer(fleet_backends(await _reports_of(context, request, nodes)))
 
 
@@ -70,7 +70,7 @@ async def list_page(context: AdminContext, request: Request, caller: Caller) -> 
 
 async def list_available(context: AdminContext, request: Request, caller: Caller) -> Response:
     reported = await _reported(context, request)
-    healthy = (one.node for one in reported.nodes if one.status is NodeStatus.HEALTHY)
+    healthy = (seen.node for seen in reported.nodes if seen.status is NodeStatus.HEALTHY)
     capabilities = {traits_of(node).effective_capability for node in healthy}
     catalogue = await _catalogue(context)
     return answer(available_backends(catalogue, {DEFAULT, *capabilities}, reported.by_name))
@@ -89,16 +89,16 @@ async def list_galleries(context: AdminContext, request: Request, caller: Caller
 async def list_fleet_galleries(context: AdminContext, request: Request, caller: Caller) -> Response:
     readings = await _readings(context, newest=request.query_params.get("refresh") == "1")
     term = request.query_params.get("term", "")
-    found = readings.catalogue.search(term)
-    listing = fleet_listing(readings, await _fleet(context), found)
-    listing.near = [] if found else list(readings.catalogue.near(term))
+    entries = readings.catalogue.search(term)
+    listing = fleet_listing(readings, await _fleet(context), entries)
+    listing.near = [] if entries else list(readings.catalogue.near(term))
     return answer(listing)
 
 
 async def get_fleet_offer(context: AdminContext, request: Request, caller: Caller) -> Response:
     readings = await _readings(context, newest=False)
     reported, name = await _fleet(context), request.path_params["name"]
-    capabilities = [*(one.effective_capability for one in reported.by_traits), DEFAULT]
+    capabilities = [*(traits.effective_capability for traits in reported.by_traits), DEFAULT]
     resolved = readings.catalogue.resolve(name, capabilities[0])
     if resolved.entry is None:
         raise NotFound(". ".join([resolved.message, *readings.failures]))
@@ -116,28 +116,28 @@ async def _readings(context: AdminContext, *, newest: bool) -> Readings:
 
 async def _fleet(context: AdminContext) -> Reported:
     """Nodes that may have backends, with what they said last."""
-    nodes = [one for one in await context.nodes.fleet.all() if may_have_backends(one)]
-    known = await context.backends.inventory.known([one.node.id for one in nodes])
+    nodes = [seen for seen in await context.nodes.fleet.all() if may_have_backends(seen)]
+    known = await context.backends.inventory.known([seen.node.id for seen in nodes])
     return Reported(nodes=nodes, known=known, at=context.clock.now())
 
 
 async def _catalogue(context: AdminContext) -> BackendCatalogue:
     """Empty for a frontend that has no galleries; of one that cannot read them nothing is shown as if it were all."""
-    found = await context.backends.galleries.catalogue()
-    if found is None and context.config.galleries is not None and context.config.galleries.sources:
+    catalogue = await context.backends.galleries.catalogue()
+    if catalogue is None and context.config.galleries is not None and context.config.galleries.sources:
         raise GalleriesUnread
-    return found or BackendCatalogue()
+    return catalogue or BackendCatalogue()
 
 
 async def _reported(context: AdminContext, request: Request) -> Reported:
     """The last reports of the nodes that LocalAI would ask."""
-    return await _reports_of(context, request, [one for one in await context.nodes.fleet.all() if is_listed(one)])
+    return await _reports_of(context, request, [seen for seen in await context.nodes.fleet.all() if is_listed(seen)])
 
 
 async def _reports_of(context: AdminContext, request: Request, nodes: Sequence[SeenNode]) -> Reported:
     if request.query_params.get("refresh") == "1":
-        await context.backends.inventory.refresh([one.node.id for one in nodes if is_listed(one)])
-    known = await context.backends.inventory.known([one.node.id for one in nodes])
+        await context.backends.inventory.refresh([seen.node.id for seen in nodes if is_listed(seen)])
+    known = await context.backends.inventory.known([seen.node.id for seen in nodes])
     return Reported(nodes=nodes, known=known, at=context.clock.now())
 
 
@@ -145,8 +145,8 @@ async def _reports_of(context: AdminContext, request: Request, nodes: Sequence[S
 
 
 async def list_upgrades_localai(context: AdminContext, request: Request, caller: Caller) -> Response:
-    found = await context.backends.upgrades.found()
-    return answer({compared.backend: _info(compared) for compared in found.backends if compared.needs_upgrade})
+    findings = await context.backends.upgrades.findings()
+    return answer({compared.backend: _info(compared) for compared in findings.backends if compared.needs_upgrade})
 
 
 async def check_upgrades_localai(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -156,18 +156,18 @@ async def check_upgrades_localai(context: AdminContext, request: Request, caller
 
 
 async def list_upgrades(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(_view(await context.backends.upgrades.found()))
+    return answer(_view(await context.backends.upgrades.findings()))
 
 
 async def check_upgrades(context: AdminContext, request: Request, caller: Caller) -> Response:
     context.backends.upgrades.ask()
-    return answer(_view(await context.backends.upgrades.found()), 202)
+    return answer(_view(await context.backends.upgrades.findings()), 202)
 
 
 def _info(compared: Comparison) -> UpgradeInfo:
     version, digest = compared.usual
     drift = [
-        NodeDrift(node_id=has.node_id, node_name=has.node_name, version=has.entry.version, digest=has.entry.digest)
+        NodeDrift(node_id=has.seen.node.id, node_name=has.seen.node.name, version=has.build[0], digest=has.build[1])
         for has in (judged.holding for judged in compared.differing)
     ]
     return UpgradeInfo(
@@ -180,30 +180,30 @@ def _info(compared: Comparison) -> UpgradeInfo:
     )
 
 
-def _view(found: Findings) -> UpgradesView:
-    check = found.check
-    items = [_backend_view(one, found) for one in found.backends]
+def _view(findings: Findings) -> UpgradesView:
+    check = findings.check
+    items = list(map(_backend_view, findings.backends))
     if check is None:
         return UpgradesView(checked_at=None, items=items)
     return UpgradesView(checked_at=format_time(check.at), problem=check.problem, items=items)
 
 
-def _backend_view(one: Comparison, found: Findings) -> BackendUpgradeView:
+def _backend_view(compared: Comparison) -> BackendUpgradeView:
     view = BackendUpgradeView(
-        name=one.backend,
-        needs_upgrade=one.needs_upgrade,
-        installed_version=one.usual[0],
-        installed_digest=one.usual[1],
-        nodes=[_node_upgrade_view(judged, found.nodes[judged.holding.node_id]) for judged in one.nodes],
+        name=compared.backend,
+        needs_upgrade=compared.needs_upgrade,
+        installed_version=compared.usual[0],
+        installed_digest=compared.usual[1],
+        nodes=list(map(_node_upgrade_view, compared.nodes)),
     )
-    if one.offer is not None:
-        view.available_version, view.available_digest, view.uri = one.offer.version, one.offer.digest, one.offer.uri
-        view.looked_at = None if one.offer.looked_at is None else format_time(one.offer.looked_at)
+    if (offer := compared.offer) is not None:
+        view.available_version, view.available_digest, view.uri = offer.version, offer.digest, offer.uri
+        view.looked_at = None if offer.looked_at is None else format_time(offer.looked_at)
     return view
 
 
-def _node_upgrade_view(judged: Judged, seen: SeenNode) -> NodeUpgradeView:
-    version, digest = judged.holding.build
+def _node_upgrade_view(judged: Judged) -> NodeUpgradeView:
+    seen, (version, digest) = judged.holding.seen, judged.holding.build
     return NodeUpgradeView(
         node_id=seen.node.id,
         node_name=seen.node.name,

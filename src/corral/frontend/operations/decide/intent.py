@@ -217,16 +217,16 @@ class Outstanding:
         return not now.present if self.verb.deletes else now.present and now != self.before
 
 
-def together(one: Outstanding | None, other: Outstanding | None) -> Outstanding | None:
-    if one is None or other is None:
-        return one or other
+def together(first: Outstanding | None, second: Outstanding | None) -> Outstanding | None:
+    if first is None or second is None:
+        return first or second
     return replace(
-        one,
-        generation=min(one.generation, other.generation),
-        until=max(one.until, other.until),
-        is_late=one.is_late or other.is_late,
+        first,
+        generation=min(first.generation, second.generation),
+        until=max(first.until, second.until),
+        is_late=first.is_late or second.is_late,
         is_several=True,
-        life=one.life if one.life == other.life else "",
+        life=first.life if first.life == second.life else "",
     )
 
 

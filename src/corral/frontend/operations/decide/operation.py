@@ -125,20 +125,20 @@ def waits(target: Target) -> bool:
 
 def state_of(targets: Iterable[Target]) -> OperationState:
     known = list(targets)
-    if any(one.status in UNDER_WAY and not waits(one) for one in known):
+    if any(target.status in UNDER_WAY and not waits(target) for target in known):
         return OperationState.RUNNING
-    if any(one.status in _BAD and not waits(one) for one in known):
+    if any(target.status in _BAD and not waits(target) for target in known):
         return OperationState.FAILED
-    if any(waits(one) for one in known):
+    if any(waits(target) for target in known):
         return OperationState.WAITING
-    if not known or any(one.status is TargetStatus.SUCCESS for one in known):
+    if not known or any(target.status is TargetStatus.SUCCESS for target in known):
         return OperationState.DONE
     return OperationState.CANCELLED
 
 
 def error_text(targets: Sequence[Target]) -> str:
     """All errors in one line, as LocalAI words it. That something is queued is not an error."""
-    return "; ".join(f"{one.node_name}: {sentence(one.reason)}" for one in targets if one.status in _BAD)
+    return "; ".join(f"{target.node_name}: {sentence(target.reason)}" for target in targets if target.status in _BAD)
 
 
 # Progress.
@@ -180,23 +180,23 @@ _STALLED_AFTER: Final = 5.0
 """Seconds without a word after which no speed is told."""
 
 
-def merge(known: Progress, told: Progress, *, at: float = 0.0) -> Progress:
+def merge(known: Progress, news: Progress, *, at: float = 0.0) -> Progress:
     """What is known after one event more. Late ones change nothing, and nothing ever goes back within an attempt.
 
     LocalAI's workers number nothing and begin anew with each layer and again when they extract: then the last word is
     shown with the largest share so far.
     """
-    if told.attempt > known.attempt:
+    if news.attempt > known.attempt:
         known = NO_PROGRESS
-    elif told.sequence and (told.attempt, told.sequence) <= (known.attempt, known.sequence):
+    elif news.sequence and (news.attempt, news.sequence) <= (known.attempt, known.sequence):
         return known
-    share = told.percentage if told.percentage == told.percentage else 0.0
+    share = news.percentage if news.percentage == news.percentage else 0.0
     return replace(
-        told,
-        attempt=max(told.attempt, known.attempt),
-        sequence=told.sequence or known.sequence,
+        news,
+        attempt=max(news.attempt, known.attempt),
+        sequence=news.sequence or known.sequence,
         percentage=min(max(known.percentage, share), 100.0),
-        pace=_paced(known.pace, told.current_bytes, at),
+        pace=_paced(known.pace, news.current_bytes, at),
     )
 
 
@@ -225,9 +225,9 @@ def seconds_left(progress: Progress, now: float) -> float | None:
 _MOVING: Final = frozenset({TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER})
 
 
-def shown_progress(target: Target, told: Progress) -> Progress:
+def shown_progress(target: Target, progress: Progress) -> Progress:
     """What a node said counts only while its target is under way: a late word changes nothing about an end."""
-    return told if target.status in _MOVING else NO_PROGRESS
+    return progress if target.status in _MOVING else NO_PROGRESS
 
 
 def share_of(target: Target, progress: Progress = NO_PROGRESS) -> float:
@@ -237,7 +237,9 @@ def share_of(target: Target, progress: Progress = NO_PROGRESS) -> float:
 def overall(shares: Sequence[tuple[Target, Progress]]) -> float:
     """The mean over all targets that neither wait for a node nor were taken back."""
     gone = (TargetStatus.SUPERSEDED, TargetStatus.CANCELLED)
-    counted = [share_of(target, one) for target, one in shares if not waits(target) and target.status not in gone]
+    counted = [
+        share_of(target, progress) for target, progress in shares if not waits(target) and target.status not in gone
+    ]
     return sum(counted) / len(counted) if counted else 0.0
 
 
@@ -259,20 +261,24 @@ def compat_status(operation: Operation) -> CompatStatus:
     """An operation is over for LocalAI's clients as soon as nothing is left to wait for but time. One that was taken
     back on the way is `cancelled` for them, also when some nodes had done it by then."""
     targets = operation.targets
-    busy = [one for one in targets if one.status is TargetStatus.RUNNING_ON_WORKER]
-    if any(one.status in (TargetStatus.QUEUED, TargetStatus.DOWNLOADING) and not waits(one) for one in targets):
-        is_queued = all(one.status is TargetStatus.QUEUED for one in targets)
+    busy = [target for target in targets if target.status is TargetStatus.RUNNING_ON_WORKER]
+    if any(
+        target.status in (TargetStatus.QUEUED, TargetStatus.DOWNLOADING) and not waits(target) for target in targets
+    ):
+        is_queued = all(target.status is TargetStatus.QUEUED for target in targets)
         message = "queued" if is_queued else f"processing {operation.kind}: {operation.subject}"
         return CompatStatus(processed=False, message=message, is_queued=is_queued)
     if error := error_text(targets):
         return CompatStatus(processed=True, message=f"error: {error}", error=error)
     if busy:
-        names = ", ".join(one.node_name for one in busy)
+        names = ", ".join(target.node_name for target in busy)
         message = f"still installing in background on {names}; the nodes' own reports will confirm it"
         return CompatStatus(processed=True, message=message)
-    if away := [one for one in targets if waits(one)]:
-        names = ", ".join(one.node_name for one in away)
+    if away := [target for target in targets if waits(target)]:
+        names = ", ".join(target.node_name for target in away)
         return CompatStatus(processed=True, message=f"waiting for {names} to come back")
-    if operation.state is OperationState.CANCELLED or any(one.status is TargetStatus.CANCELLED for one in targets):
+    if operation.state is OperationState.CANCELLED or any(
+        target.status is TargetStatus.CANCELLED for target in targets
+    ):
         return CompatStatus(processed=True, message="cancelled", cancelled=True)
     return CompatStatus(processed=True, message="completed", completed=True)

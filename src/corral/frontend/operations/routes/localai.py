@@ -29,14 +29,14 @@ _HISTORY = 50
 
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
-    listed = [one for one in await context.operations.stores.operations.current() if is_listed(one)]
-    items = [operation_item(one, context.operations.progress.look(one)) for one in listed]
+    listed = [operation for operation in await context.operations.stores.operations.current() if is_listed(operation)]
+    items = [operation_item(operation, context.operations.progress.look(operation)) for operation in listed]
     items += [
-        peer_item(one.job_id, one.key, one.status, is_backend=one.is_backend)
-        for one in context.operations.peers.listed()
+        peer_item(peer.job_id, peer.key, peer.status, is_backend=peer.is_backend)
+        for peer in context.operations.peers.listed()
     ]
     items += [staging_item(model, status) for model, status in context.operations.peers.staged().items()]
-    return answer(OperationItems(operations=sorted(items, key=lambda one: (one.progress, one.id))))
+    return answer(OperationItems(operations=sorted(items, key=lambda item: (item.progress, item.id))))
 
 
 async def cancel(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -57,11 +57,11 @@ async def dismiss(context: AdminContext, request: Request, caller: Caller) -> Re
 async def history(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Pages go by when operations were accepted; on each, what ended last is first."""
     limit, before = read_place(request.query_params, usual=_HISTORY, most=_HISTORY)
-    shown, more = cut(await context.operations.stores.operations.left(limit=limit + 1, before=before), limit)
-    items = [item for one in shown if (item := history_item(one)) is not None]
+    page, more = cut(await context.operations.stores.operations.left(limit=limit + 1, before=before), limit)
+    items = [item for operation in page if (item := history_item(operation)) is not None]
     return answer(
         History(
-            operations=sorted(items, key=lambda one: one.finished_at, reverse=True),
+            operations=sorted(items, key=lambda item: item.finished_at, reverse=True),
             corral=UNSET if more is None else MoreHistory(next_cursor=more),
         )
     )

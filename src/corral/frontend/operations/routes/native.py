@@ -72,12 +72,12 @@ def read_place(query: QueryParams, *, usual: int, most: int) -> tuple[int, Opera
         raise InvalidInput("cursor", "is not one that this API gave out") from error
 
 
-def cut(found: Sequence[Operation], limit: int) -> tuple[Sequence[Operation], str | None]:
+def cut(operations: Sequence[Operation], limit: int) -> tuple[Sequence[Operation], str | None]:
     """A page of one operation more than asked for, and where to go on; None at the end."""
-    if len(found) <= limit:
-        return found, None
-    last = found[limit - 1]
-    return found[:limit], write_cursor(last.accepted_at.isoformat(), last.id)
+    if len(operations) <= limit:
+        return operations, None
+    last = operations[limit - 1]
+    return operations[:limit], write_cursor(last.accepted_at.isoformat(), last.id)
 
 
 PERIOD: Final = timedelta(milliseconds=500)
@@ -94,13 +94,13 @@ async def start(context: AdminContext, request: Request, caller: Caller) -> Resp
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
     planned = await context.backends.operations.plan(await _ask(context, request, caller))
-    return answer(Plan(items=[planned_view(one) for one in planned]))
+    return answer(Plan(items=[planned_view(target) for target in planned]))
 
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
     limit, before = read_place(request.query_params, usual=DEFAULT_LIMIT, most=MAX_LIMIT)
-    shown, more = cut(await context.operations.stores.operations.newest(limit=limit + 1, before=before), limit)
-    return answer(OperationPage(items=[_view(context, one) for one in shown], next_cursor=more))
+    page, more = cut(await context.operations.stores.operations.newest(limit=limit + 1, before=before), limit)
+    return answer(OperationPage(items=[_view(context, operation) for operation in page], next_cursor=more))
 
 
 async def show(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -118,7 +118,7 @@ async def cancel(context: AdminContext, request: Request, caller: Caller) -> Res
     changed = await context.operations.service.cancel(
         _id(request), by=caller.name, nodes=await _nodes(context, request)
     )
-    return await _changed(context, request, changed, [one for one in changed if one.outstanding is not None])
+    return await _changed(context, request, changed, [intent for intent in changed if intent.outstanding is not None])
 
 
 async def _changed(
@@ -129,23 +129,23 @@ async def _changed(
     return answer(
         Changed(
             operation=_view(context, operation),
-            nodes=sorted(names[one.node_id] for one in changed),
-            already_sent=sorted(names[one.node_id] for one in sent),
+            nodes=sorted(names[intent.node_id] for intent in changed),
+            already_sent=sorted(names[intent.node_id] for intent in sent),
         )
     )
 
 
 async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
-    wanted = decode(await read_body(request, context.config.max_body), OperationAsk)
-    if wanted.verb not in BACKEND_VERBS:
-        raise InvalidInput("verb", f"is {wanted.verb[:50]!r}; say one of {', '.join(BACKEND_VERBS)}")
-    checked_galleries(wanted.galleries, "galleries")
+    body = decode(await read_body(request, context.config.max_body), OperationAsk)
+    if body.verb not in BACKEND_VERBS:
+        raise InvalidInput("verb", f"is {body.verb[:50]!r}; say one of {', '.join(BACKEND_VERBS)}")
+    checked_galleries(body.galleries, "galleries")
     return Ask(
-        verb=Verb(wanted.verb),
-        ref=convert(wanted, BackendRef, from_attributes=True),
-        force=wanted.force,
-        nodes=tuple(NodeId(one) for one in wanted.nodes),
-        labels=wanted.labels,
+        verb=Verb(body.verb),
+        ref=convert(body, BackendRef, from_attributes=True),
+        force=body.force,
+        nodes=tuple(NodeId(node_id) for node_id in body.nodes),
+        labels=body.labels,
         by=caller.name,
         idempotency_key=idempotency_key(request),
         refuses_unknown=True,
@@ -162,7 +162,7 @@ def idempotency_key(request: Request) -> str:
 async def _nodes(context: AdminContext, request: Request) -> list[NodeId] | None:
     body = await read_body(request, context.config.max_body)
     nodes = decode(body, NodesAsk).nodes if body else []
-    return [NodeId(one) for one in nodes] or None
+    return [NodeId(node_id) for node_id in nodes] or None
 
 
 def _view(context: AdminContext, operation: Operation) -> OperationView:

@@ -186,7 +186,7 @@ async def write_targets(connection: AsyncConnection, changed: Sequence[Intent]) 
 async def supersede_targets(connection: AsyncConnection, replaced: Sequence[Intent], *, at: datetime) -> None:
     """The targets of these intents' own operations are over, apart from those that were already."""
     if replaced:
-        rows = [{"operation_id": one.operation_id, "node_id": one.node_id} for one in replaced]
+        rows = [{"operation_id": intent.operation_id, "node_id": intent.node_id} for intent in replaced]
         parameters = {**_TARGET_KEYS.parameters(connection, rows), "at": at}
         await connection.execute(_supersede_targets(connection.dialect.name), parameters)
 
@@ -201,9 +201,9 @@ def _places(connection: AsyncConnection, places: Sequence[IntentKey]) -> dict[st
 
 @cache
 def _lock(dialect: str) -> Select[Any]:
-    given = _PLACES.table(dialect)
-    there = same(intents_table, given, *_PLACE)
-    return in_order(select(intents_table).join_from(intents_table, given, there))
+    rows = _PLACES.table(dialect)
+    there = same(intents_table, rows, *_PLACE)
+    return in_order(select(intents_table).join_from(intents_table, rows, there))
 
 
 @cache
@@ -226,30 +226,30 @@ def _prolong(dialect: str) -> Update:
 
 @cache
 def _delete_intents(dialect: str) -> Delete:
-    given = _PLACES.table(dialect)
-    return delete(intents_table).where(_AT.in_(select(*(given.c[name] for name in _PLACE))))
+    rows = _PLACES.table(dialect)
+    return delete(intents_table).where(_AT.in_(select(*(rows.c[name] for name in _PLACE))))
 
 
 @cache
 def _insert(table: Table, rows: RowSet, dialect: str) -> Insert:
-    given = rows.table(dialect)
+    new = rows.table(dialect)
     names = [column.name for column in table.c]
-    return insert(table).from_select(names, select(*(rows.value(given, name, dialect) for name in names)))
+    return insert(table).from_select(names, select(*(rows.value(new, name, dialect) for name in names)))
 
 
 @cache
 def _update_intents(dialect: str) -> Update:
-    given = _INTENT_STATES.table(dialect)
+    rows = _INTENT_STATES.table(dialect)
     names = [column.name for column in intents_table.c if column.name not in (*_FIXED, *_PLACE)]
-    values = {name: _INTENT_STATES.value(given, name, dialect) for name in names}
-    return update(intents_table).where(same(intents_table, given, *_PLACE)).values(values)
+    values = {name: _INTENT_STATES.value(rows, name, dialect) for name in names}
+    return update(intents_table).where(same(intents_table, rows, *_PLACE)).values(values)
 
 
 @cache
 def _update_targets(dialect: str) -> Update:
-    given = _TARGET_STATES.table(dialect)
-    values = {name: _TARGET_STATES.value(given, name, dialect) for name in _TARGET_STATE}
-    return update(operation_targets).where(same(operation_targets, given, *_TARGET), _LIVING).values(values)
+    rows = _TARGET_STATES.table(dialect)
+    values = {name: _TARGET_STATES.value(rows, name, dialect) for name in _TARGET_STATE}
+    return update(operation_targets).where(same(operation_targets, rows, *_TARGET), _LIVING).values(values)
 
 
 @cache

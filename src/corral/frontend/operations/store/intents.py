@@ -127,11 +127,11 @@ class Intents:
         """Take what is due and nobody works on, the longest waiting first."""
         due = select(intents_table).where(_due(now, until)).order_by(intents_table.c.next_try).limit(limit)
         async with self._db.begin() as connection:
-            found = [intent_of(row) for row in await connection.execute(due.with_for_update(skip_locked=True))]
-            if not found:
+            intents = [intent_of(row) for row in await connection.execute(due.with_for_update(skip_locked=True))]
+            if not intents:
                 return []
-            await lease(connection, [one.key for one in found], token, until)
-        return found
+            await lease(connection, [intent.key for intent in intents], token, until)
+        return intents
 
     async def extend(self, token: LeaseToken, places: Sequence[IntentKey], *, until: datetime) -> int:
         """Hold what this token holds of these longer; how many that are."""
@@ -202,7 +202,7 @@ class Intents:
         free = intents_table.c.lease_token.is_(None)
         async with self._db.begin() as connection:
             for start in range(0, len(intents), _AT_ONCE):
-                some = [(*one.key, one.generation) for one in intents[start : start + _AT_ONCE]]
+                some = [(*intent.key, intent.generation) for intent in intents[start : start + _AT_ONCE]]
                 same = locked_places(and_(known.in_(some), free))
                 await connection.execute(update(intents_table).where(same).values(next_try=at))
 
@@ -253,6 +253,6 @@ async def cancel_intents_of(connection: AsyncConnection, node_id: NodeId, *, rea
     of_node = select(intents_table).where(intents_table.c.node_id == node_id)
     known = [intent_of(row) for row in await connection.execute(in_order(of_node))]
     why = because(ReasonCode.NODE_GONE, why=reason)
-    gone = [cancel(one, why, at) for one in known if may_cancel(one)]
-    await write_intents(connection, [replace(one, lease_token=None, lease_until=None) for one in gone])
+    gone = [cancel(intent, why, at) for intent in known if may_cancel(intent)]
+    await write_intents(connection, [replace(intent, lease_token=None, lease_until=None) for intent in gone])
     await write_targets(connection, gone)

@@ -115,9 +115,9 @@ class OperationStore:
     async def current(self) -> list[Operation]:
         """All that nobody has dismissed and that are not over, the oldest first."""
         living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
-        shown = and_(operations.c.id.in_(living), operations.c.dismissed_at.is_(None))
+        listed = and_(operations.c.id.in_(living), operations.c.dismissed_at.is_(None))
         async with self._db.read() as connection:
-            rows = (await connection.execute(select(operations).where(shown).order_by(operations.c.accepted_at))).all()
+            rows = (await connection.execute(select(operations).where(listed).order_by(operations.c.accepted_at))).all()
             return await _with_targets(connection, rows)
 
     async def change(
@@ -129,7 +129,7 @@ class OperationStore:
             which = own if nodes is None else and_(own, among(connection, intents_table.c.node_id, nodes))
             rows = (await connection.execute(in_order(select(intents_table).where(which)))).all()
             decided = [decide(intent_of(row)) for row in rows]
-            changed = [one for one in decided if one is not None]
+            changed = [intent for intent in decided if intent is not None]
             await write_intents(connection, changed)
             await write_targets(connection, changed)
             if changed:
@@ -177,7 +177,7 @@ async def write_operations(
             "dismissed_at": operation.dismissed_at,
         }
         await connection.execute(insert(operations).values(row))
-    ordered = sorted(intents, key=lambda one: one.key)
+    ordered = sorted(intents, key=lambda intent: intent.key)
     for start in range(0, len(ordered), _AT_ONCE):
         await _replace(connection, ordered[start : start + _AT_ONCE], inherit, seen)
     targets = [target for operation in started for target in operation.targets]
@@ -189,12 +189,12 @@ async def _replace(
     connection: AsyncConnection, fresh: Sequence[Intent], inherit: Inherit, seen: Generations | None
 ) -> None:
     """What was wanted at these places before is superseded; leases and requests under way are carried along."""
-    rows = await locked(connection, [one.key for one in fresh])
-    known = {one.key: one for one in map(intent_of, rows)}
-    new = [supersede(known.get(one.key), one, inherit) for one in fresh]
-    if seen is not None and any(one.generation != seen.get(one.key, -1) + 1 for one in new):
+    rows = await locked(connection, [intent.key for intent in fresh])
+    known = {intent.key: intent for intent in map(intent_of, rows)}
+    new = [supersede(known.get(intent.key), intent, inherit) for intent in fresh]
+    if seen is not None and any(intent.generation != seen.get(intent.key, -1) + 1 for intent in new):
         raise Overtaken
-    await supersede_targets(connection, list(known.values()), at=max(one.accepted_at for one in fresh))
+    await supersede_targets(connection, list(known.values()), at=max(intent.accepted_at for intent in fresh))
     await replace_intents(connection, list(known), new)
 
 
