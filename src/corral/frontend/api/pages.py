@@ -122,7 +122,7 @@ def _text(name: str) -> str:
 _public = partial(RouteSpec, "GET", access=Access.PUBLIC)
 
 ROUTES = [
-    _public("/", home, summary="A page that says what this is and where to go.", codes={200: "HTML"}),
-    _public("/docs", reference, summary="The API in readable form.", codes={200: "HTML"}),
-    _public("/openapi.json", openapi, summary="The OpenAPI description.", codes={200: "JSON"}),
+    _public("/", home, "A page that says what this is and where to go.", codes={200: "HTML"}),
+    _public("/docs", reference, "The API in readable form.", codes={200: "HTML"}),
+    _public("/openapi.json", openapi, "The OpenAPI description.", codes={200: "JSON"}),
 ]

@@ -129,8 +129,8 @@ class RouteSpec:
     method: str = field(kw_only=False)
     path: str = field(kw_only=False)
     handler: RouteHandler = field(kw_only=False)
+    summary: str = field(kw_only=False)
     access: Access
-    summary: str
     codes: Mapping[int, str]
     """Every status that the handler answers, and when."""
     dialect: Dialect = Dialect.NATIVE

@@ -87,8 +87,8 @@ ROUTES = [
         "GET",
         "/api/v1/events",
         events,
+        "What happened; as server-sent events when the client accepts them.",
         access=Access.ADMIN,
-        summary="What happened; as server-sent events when the client accepts them.",
         gives=list[EventView],
         query={
             "after": "only events after this sequence number (or the header `Last-Event-ID`)",
