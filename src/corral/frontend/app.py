@@ -73,8 +73,8 @@ class RequestNames:
         self._ids = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "") if scope["type"] == "http" else ""
-        id = given if is_request_id(given.encode("latin-1")) else self._ids.new().decode()
+        sent = Headers(scope=scope).get(REQUEST_ID_HEADER, "") if scope["type"] == "http" else ""
+        id = sent if is_request_id(sent.encode("latin-1")) else self._ids.new().decode()
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":

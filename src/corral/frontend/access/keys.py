@@ -19,6 +19,9 @@ from corral.frontend.record.feed import Feed
 from corral.frontend.store.secrets import Secrets
 from corral.wire.keys import ApiKey, Scope, hash_secret, new_key
 
+REGISTRATION_TOKEN: Final = "registration-token"  # noqa: S105 - the name of the secret
+ADMIN: Final = "admin"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
@@ -132,10 +135,6 @@ class KeyRing:
         return await self._audience.reach(new.record.hash, is_valid=True)
 
 
-REGISTRATION_TOKEN: Final = "registration-token"  # noqa: S105 - the name of the secret
-ADMIN: Final = "admin"
-
-
 class CredentialsFile(msgspec.Struct, kw_only=True):
     """What a supervisor such as `corral up` reads. Empty: not known to whoever wrote the file."""
 
@@ -155,7 +154,7 @@ class Credentials:
         token = self.registration_token if self.new_registration_token else ""
         if not token and self.new_admin_key is None:
             return False
-        _write(file, CredentialsFile(admin=self.new_admin_key or "", registration=token))
+        _write(file, admin=self.new_admin_key or "", registration=token)
         return True
 
 
@@ -188,16 +187,16 @@ class FirstKeys:
             record = await self._keys.find_by_hash(hash_secret(kept.admin))
             if record is not None and record.is_valid(self._now()):
                 if kept.registration != token:
-                    _write(file, CredentialsFile(admin=kept.admin, registration=token))
+                    _write(file, admin=kept.admin, registration=token)
                 return None
         key = new_admin_key or (await self.reset_admin(by="lost credentials file")).key
-        _write(file, CredentialsFile(admin=key, registration=token))
+        _write(file, admin=key, registration=token)
         return key
 
     async def keep(self, file: Path, admin_key: str) -> None:
         """Hand a new administrator key to the supervisor that reads this file."""
         token = await self._secrets.get(REGISTRATION_TOKEN)
-        _write(file, CredentialsFile(admin=admin_key, registration=token or ""))
+        _write(file, admin=admin_key, registration=token or "")
 
     async def reset_admin(self, *, by: str) -> NewKey:
         """A new administrator key; the one from the first start, or from the last reset, stops working."""
@@ -221,5 +220,5 @@ def _read(file: Path) -> CredentialsFile | None:
         return None
 
 
-def _write(file: Path, credentials: CredentialsFile) -> None:
-    write_private(file, msgspec.json.encode(credentials))
+def _write(file: Path, *, admin: str, registration: str) -> None:
+    write_private(file, msgspec.json.encode(CredentialsFile(admin=admin, registration=registration)))

@@ -56,7 +56,7 @@ class Authenticator:
         need no database."""
         if self._gateway_key and same(presented, self._gateway_key):
             return Principal(name="gateway", scopes=frozenset({Scope.GATEWAY}))
-        if any([same(presented, one) for one in self._admin_keys]):  # all of them, whichever it is
+        if any([same(presented, key) for key in self._admin_keys]):  # all of them, whichever it is
             return Principal(name="admin_keys", scopes=frozenset({Scope.ADMIN}))
         key = await self._keys.find_by_hash(hash_secret(presented))
         if key is None or not key.is_valid(self._clock.now()):

@@ -68,14 +68,14 @@ class Keys:
         return bool(revoked)
 
     async def revoke_unless_last_admin(self, id: KeyId, *, at: datetime, events: Sequence[Event]) -> bool | None:
-        """As `revoke`; None: it is the only key that lets anybody administer, and stays.
+        """Revoke a key. None: it is the only one that lets anybody administer, and stays.
 
         Of two that are revoked at the same moment, the second sees that the first is gone.
         """
         unrevoked = select(api_keys).where(api_keys.c.revoked_at.is_(None)).order_by(api_keys.c.id)
         async with self._db.begin() as connection:
             keys = [_key(row) for row in await connection.execute(unrevoked.with_for_update())]
-            if any(one.id == id and one.is_the_last_admin(keys, at) for one in keys):
+            if any(key.id == id and key.is_the_last_admin(keys, at) for key in keys):
                 return None
             revoked = await _revoke(connection, api_keys.c.id == id, at)
             if revoked:

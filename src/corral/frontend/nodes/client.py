@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 RUNNING_WITHIN: Final = timedelta(seconds=10)
 LIST_WITHIN: Final = timedelta(seconds=30)
 MOST_BYTES: Final = 1024 * 1024
-"""Of what a node sends at once. The limit of a NATS server with default settings."""
+"""A node sends no more at once: the limit of a NATS server with default settings."""
 MOST_OBJECTS: Final = 4000
 """JSON objects in it. A megabyte of empty ones would take seconds to parse; a backend or a process is one or two."""
 
 _SHOWN: Final = 200
 _LOGS_WITHIN: Final = timedelta(seconds=15)
 _MOST_LOG_BYTES: Final = 16 * 1024 * 1024
-"""Of an answer: a worker keeps a thousand lines of each process."""
+"""The largest answer that is read: a worker keeps a thousand lines of each process."""
 _ERRORS_WITHIN: Final = timedelta(seconds=5)
 """Another node is tried only after the lines of this one are there."""
 _MOST_ERRORS: Final = 15
@@ -121,7 +121,7 @@ class StartedBackend:
     routes: tuple[str, ...] | None = None
     """Which routes of inference the URL answers; None when the node did not say."""
     front_port: int = 0
-    """Of the same host and key, for requests that need care; 0 when there is none."""
+    """A second port of the same host, with the same key, for requests that need care; 0 when there is none."""
     is_asked_directly: bool = False
     """Requests come to the backend as they are, and not through an adapter."""
 
@@ -255,7 +255,7 @@ class NodeClient:
     async def _needed(
         self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta
     ) -> tuple[NodeContact, T]:
-        """As `_ask`; a node that does not respond counts as unhealthy."""
+        """Ask for something that somebody waits for: a node that does not respond counts as unhealthy."""
         try:
             return await self._ask(node_id, subject, request, answer, timeout)
         except (NodePending, NodeGone):
@@ -265,7 +265,7 @@ class NodeClient:
             raise
 
     async def _mark(self, silent: Sequence[tuple[NodeId, datetime]]) -> Sequence[None]:
-        """As of the first of them: writing may take a while, and whoever was heard meanwhile is there."""
+        """Mark nodes as of the first silence: writing may take a while, and whoever was heard meanwhile is there."""
         ids = sorted({id for id, _ in silent})
         if await self._nodes.mark_no_responders(ids, at=min(at for _, at in silent)):
             self._health.ring()
@@ -350,7 +350,7 @@ def _reach(node_id: NodeId, contact: NodeContact, access: ReplicaAccess) -> Reac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAnswer:
-    """As it came, except for its headers: what a node calls its answer is nothing to go by."""
+    """What a worker answered, without its headers: what a node calls its answer is nothing to go by."""
 
     status: int
     body: bytes
@@ -364,11 +364,11 @@ class NodeLogs:
         self._tokens = tokens
 
     async def names(self, node_id: NodeId) -> WorkerAnswer:
-        """Of what there are logs. Fails as `NodeContacts` does for a node that must not be contacted."""
+        """The names that have logs. Fails as `NodeContacts` does for a node that must not be contacted."""
         return await self._ask(node_id, "/v1/backend-logs")
 
     async def lines(self, node_id: NodeId, model: str) -> WorkerAnswer:
-        """Of all replicas of a model, or of one when its process key is given."""
+        """The lines of all replicas of a model, or of one replica when its process key is given."""
         return await self._ask(node_id, f"/v1/backend-logs/{quote(model, safe='')}")
 
     async def last_errors(self, node_id: NodeId, process_key: str) -> tuple[str, ...]:

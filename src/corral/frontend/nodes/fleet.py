@@ -96,7 +96,7 @@ class Fleet:
 
     async def healthy(self, ids: Iterable[NodeId]) -> set[NodeId]:
         """Those of these nodes whose status is healthy."""
-        return {id for id, one in (await self.some(ids)).items() if one.status is NodeStatus.HEALTHY}
+        return {id for id, seen in (await self.some(ids)).items() if seen.status is NodeStatus.HEALTHY}
 
     async def page(self, filter: NodeFilter, *, limit: int, cursor: str | None) -> SeenNodePage:
         """At most `limit` nodes in the order of their names, and where to go on."""
@@ -128,9 +128,9 @@ class Fleet:
                         yield seen
             return
         async for outlines in _batches(self._nodes.outlines, after=after, at_first=at_first):
-            ids = [one.id for one in outlines if filter.may_accept(one, self._status(one.facts, now))]
-            found = await self._nodes.load_many(ids) if ids else {}
-            for seen in (self.see(found[id], now) for id in ids if id in found):
+            ids = [node.id for node in outlines if filter.may_accept(node, self._status(node.facts, now))]
+            nodes_by_id = await self._nodes.load_many(ids) if ids else {}
+            for seen in (self.see(nodes_by_id[id], now) for id in ids if id in nodes_by_id):
                 if filter.accepts(seen):
                     yield seen
 

@@ -93,8 +93,8 @@ class HearingKeeper:
         """Whether the database knows a later time at our start: then the clock was set back while we were away."""
         if not self._is_first:
             return False
-        known = await self._periods.read()
-        return known is not None and _is_jump(min(now - known.until, timedelta(0)), self._policy.tolerated_skew)
+        proven = await self._periods.read()
+        return proven is not None and _is_jump(min(now - proven.until, timedelta(0)), self._policy.tolerated_skew)
 
 
 def _is_jump(jump: timedelta, tolerated: timedelta) -> bool:
@@ -130,9 +130,9 @@ class Health:
             return None if first is None else max(first - self._clock.now(), _NOT_BEFORE)
         while True:
             due = await self._nodes.due(self._clock.now(), limit=_BATCH)
-            verdicts = [self._look(node) for node in due]
-            written = await self._nodes.judge(verdicts, at=self._clock.now()) if verdicts else set()
-            if any(one.status is not None and one.node.id in written for one in verdicts):
+            looks = [self._look(node) for node in due]
+            written = await self._nodes.judge(looks, at=self._clock.now()) if looks else set()
+            if any(look.status is not None and look.node.id in written for look in looks):
                 await self._feed.announce()
             if len(due) < _BATCH:
                 return _SOON

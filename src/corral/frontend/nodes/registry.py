@@ -6,8 +6,10 @@ Every change is load, decide (in `decide/`), apply guarded by the revision that 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from functools import partial
+from operator import attrgetter
+from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
@@ -44,6 +46,12 @@ AUTO_APPROVE: Final = "auto-approve"
 class Registered:
     node: Node
     is_new: bool
+
+
+class _Decision(Protocol):
+    """What becomes of a node."""
+
+    def __call__(self, node: Node, /, *, at: datetime) -> Node: ...
 
 
 class NodeRegistry:
@@ -86,7 +94,7 @@ class NodeRegistry:
                     continue
                 raise
             if registered is not None:
-                await self._told()
+                await self._announce()
                 return registered
         raise Conflict(f"node {registration.name} is being changed by others; try again")
 
@@ -182,34 +190,23 @@ class NodeRegistry:
     async def approve(self, node_id: NodeId, *, by: str) -> Node:
         """Only a pending node can be approved."""
 
-        def decide(node: Node) -> Node:
+        def decide(node: Node, *, at: datetime) -> Node:
             if node.facts.approved_at is not None:
                 raise Conflict(f"node {node.name} is not pending: {node.facts.approved_by} approved it")
-            return domain.approve(node, by=by, at=self._clock.now())
+            return domain.approve(node, by=by, at=at)
 
         return await self._change(node_id, decide, EventKind.NODE_APPROVED, by=by)
 
     async def drain(self, node_id: NodeId, *, by: str) -> Node:
-        def decide(node: Node) -> Node:
-            return domain.drain(node, by=by, at=self._clock.now())
-
-        return await self._change(node_id, decide, EventKind.NODE_DRAINING, by=by)
+        return await self._change(node_id, partial(domain.drain, by=by), EventKind.NODE_DRAINING, by=by)
 
     async def resume(self, node_id: NodeId, *, by: str) -> Node:
         """End a drain. It approves nothing and revives nothing."""
-
-        def decide(node: Node) -> Node:
-            return domain.resume(node, by=by, at=self._clock.now())
-
-        return await self._change(node_id, decide, EventKind.NODE_RESUMED, by=by)
+        return await self._change(node_id, partial(domain.resume, by=by), EventKind.NODE_RESUMED, by=by)
 
     async def deregister(self, node_id: NodeId) -> Node:
         """The worker says good-bye; it is offline until it registers again."""
-
-        def decide(node: Node) -> Node:
-            return domain.deregister(node, at=self._clock.now())
-
-        return await self._change(node_id, decide, EventKind.NODE_DEREGISTERED, by=BY_WORKER)
+        return await self._change(node_id, domain.deregister, EventKind.NODE_DEREGISTERED, by=BY_WORKER)
 
     async def remove(self, node_id: NodeId, *, by: str) -> None:
         """Forget the node, its secret and the keys issued to it. If its worker still runs, it joins as a new one."""
@@ -221,72 +218,62 @@ class NodeRegistry:
             raise _unknown(node_id)
         await self._feed.announce()
 
-    async def replace_labels(self, node_id: NodeId, wanted: Mapping[str, str], *, by: str) -> Node:
-        return await self._relabel(node_id, lambda labels: labels.replace_all(wanted), by=by)
+    async def replace_labels(self, node_id: NodeId, labels: Mapping[str, str], *, by: str) -> Node:
+        return await self._relabel(node_id, lambda node_labels: node_labels.replace_all(labels), by=by)
 
-    async def merge_labels(self, node_id: NodeId, wanted: Mapping[str, str], *, by: str) -> Node:
-        return await self._relabel(node_id, lambda labels: labels.merge(wanted), by=by)
+    async def merge_labels(self, node_id: NodeId, labels: Mapping[str, str], *, by: str) -> Node:
+        return await self._relabel(node_id, lambda node_labels: node_labels.merge(labels), by=by)
 
     async def remove_label(self, node_id: NodeId, key: str, *, by: str) -> Node:
         return await self._relabel(node_id, lambda labels: labels.remove(key), by=by)
 
     async def _relabel(self, node_id: NodeId, decide: Callable[[NodeLabels], NodeLabels], *, by: str) -> Node:
-        def relabel(node: Node) -> Node:
+        def relabel(node: Node, *, at: datetime) -> Node:
             labels = decide(node.labels)
             if problem := label_growth_problem(node.labels, labels):
                 raise InvalidInput("labels", problem)
-            return domain.relabel(node, labels, at=self._clock.now())
+            return domain.relabel(node, labels, at=at)
 
-        return await self._change(
-            node_id, relabel, EventKind.NODE_LABELS, by=by, shown=lambda node: node.labels.effective
-        )
+        detail = attrgetter("labels.effective")
+        return await self._change(node_id, relabel, EventKind.NODE_LABELS, by=by, detail=detail)
 
     async def set_max_replicas(self, node_id: NodeId, value: int | None, *, by: str) -> Node:
         """A person's value wins over the worker's and survives its registrations; None takes it back."""
-
-        def decide(node: Node) -> Node:
-            return domain.set_max_replicas(node, value, at=self._clock.now())
-
-        kind = EventKind.NODE_MAX_REPLICAS
-        return await self._change(node_id, decide, kind, by=by, shown=lambda node: node.max_replicas_per_model)
+        decide, detail = partial(domain.set_max_replicas, value=value), attrgetter("max_replicas_per_model")
+        return await self._change(node_id, decide, EventKind.NODE_MAX_REPLICAS, by=by, detail=detail)
 
     async def set_vram_budget(self, node_id: NodeId, value: str | None, *, by: str) -> Node:
-        """As with replicas. The text must already have been read by `VramBudget`."""
-
-        def decide(node: Node) -> Node:
-            return domain.set_vram_budget(node, value, at=self._clock.now())
-
-        return await self._change(
-            node_id, decide, EventKind.NODE_VRAM_BUDGET, by=by, shown=lambda node: node.vram_budget
-        )
+        """A person's value wins, as with replicas. `VramBudget` must have read the text already."""
+        decide, detail = partial(domain.set_vram_budget, value=value), attrgetter("vram_budget")
+        return await self._change(node_id, decide, EventKind.NODE_VRAM_BUDGET, by=by, detail=detail)
 
     async def _change(
         self,
         node_id: NodeId,
-        decide: Callable[[Node], Node],
+        decide: _Decision,
         kind: EventKind,
         *,
         by: str,
-        shown: Callable[[Node], object] | None = None,
+        detail: Callable[[Node], object] | None = None,
     ) -> Node:
         """Apply a decision to a node. Nothing to change: nothing is written, nothing is announced.
 
-        `shown` is what the event tells of the node before and after, if anything.
+        `detail` is what the event tells of the node before and after, if anything.
         """
         for _ in range(_TRIES):
             before = await self._nodes.get(node_id)
             if before is None:
                 raise _unknown(node_id)
-            after = decide(before)
+            after = decide(before, at=self._clock.now())
             if after is before:
                 return before
-            data = {} if shown is None else {"before": shown(before), "after": shown(after)}
+            data = {} if detail is None else {"before": detail(before), "after": detail(after)}
             if await self._nodes.replace(after, events=[self._event(kind, after, by, **data)]):
-                await self._told()
+                await self._announce()
                 return after
         raise Conflict(f"node {node_id} is being changed by others; try again")
 
-    async def _told(self) -> None:
+    async def _announce(self) -> None:
         self._health.ring()
         await self._feed.announce()
 

@@ -176,11 +176,11 @@ def _budget(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def _labels(said: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def _labels(reported: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """LocalAI's frontends turn no worker away for its labels: those that cannot be kept are left out and shown."""
     kept: dict[str, str] = {}
     problems: list[str] = []
-    for key, value in said.items():
+    for key, value in reported.items():
         if problem := label_problem({**kept, key: value}):
             problems.append(f"labels: {problem}; ignored")
         else:

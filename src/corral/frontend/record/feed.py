@@ -69,7 +69,7 @@ class EventCursor:
         while new := await self._events.after(since := self._seen or 0, limit=_AT_ONCE):
             if self._seen != since:
                 return
-            await handle([one.event for one in new])
+            await handle([stored.event for stored in new])
             self._seen = new[-1].sequence
 
 

@@ -127,7 +127,7 @@ def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert 
 
 
 def upsert_into(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """As `insert_into`, for statements that are made once and kept."""
+    """An INSERT that can be given an ON CONFLICT clause, for statements that are made once and kept."""
     return postgresql.insert(table) if dialect == POSTGRES else sqlite.insert(table)
 
 

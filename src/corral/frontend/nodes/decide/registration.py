@@ -134,7 +134,7 @@ def register_stranger(registration: Registration, *, id: NodeId, at: datetime) -
 def register_again(
     node: Node, registration: Registration, *, at: datetime, approval: Approval | None, policy: AdmissionPolicy
 ) -> Node:
-    """The same node after a restart, or a refresh.
+    """A known node after a restart, or a refresh.
 
     Id, approval, a person's drain, people's labels and budgets stay. The worker's own drain and its deregistration
     end here. An approval approves a pending node, a suspect only if it is a proof; it takes nothing from an approved

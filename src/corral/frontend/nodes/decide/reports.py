@@ -26,7 +26,7 @@ class NodeContact:
         return _is_on(_ADDRESS.fullmatch(address), self.address)
 
     def has_own_address(self, address: str) -> bool:
-        """As `has_address`; a loopback address is right too. So workers list their processes; nobody may dial it."""
+        """Whether it is on that host, or on loopback as workers list their processes: nobody may dial the latter."""
         if self.has_address(address):
             return True
         match = _ADDRESS.fullmatch(address)

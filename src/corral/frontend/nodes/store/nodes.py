@@ -73,7 +73,7 @@ class Nodes:
         return await self._fetch(_page(_NODE, after, limit))
 
     async def outlines(self, *, after: tuple[str, str] | None, limit: int) -> list[Outline]:
-        """As `page`, with less of each node."""
+        """A page with less of each node."""
         async with self._db.look() as connection:
             return [outline_from(row) for row in await connection.execute(_page(_OUTLINE, after, limit))]
 
