@@ -6,7 +6,6 @@ take to answer.
 
 import http.client
 import json
-import ssl
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -148,14 +147,16 @@ class ApiClient:
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """`patience` raises the timeout for the answer, `silence` lowers the timeout between its parts."""
         payload = None if body is None else msgspec.json.encode(body)
+        parts = urlsplit(self.target.url)
+        make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         with ExitStack() as stack:  # so that an interrupt hangs up as well
-            connection, base = self._connection()
+            connection = make(parts.hostname or "", parts.port, timeout=self.target.timeout.total_seconds())
             stack.callback(connection.close)
             try:
                 connection.connect()
                 if patience is not None:
                     connection.sock.settimeout(max(patience, self.target.timeout).total_seconds())
-                connection.request(method, f"{base}{path}", body=payload, headers=self._headers(payload, headers))
+                connection.request(method, parts.path + path, body=payload, headers=self._headers(payload, headers))
                 socket = connection.sock  # an answer may take it for itself
                 response = connection.getresponse()
                 if silence is not None:
@@ -168,15 +169,6 @@ class ApiClient:
         except ValueError:
             self.server_time = None
         return connection, response
-
-    def _connection(self) -> tuple[http.client.HTTPConnection, str]:
-        """Return a connection that is not open yet, and the path of the frontend's URL."""
-        parts = urlsplit(self.target.url)
-        host, seconds = parts.hostname or "", self.target.timeout.total_seconds()
-        if parts.scheme != "https":
-            return http.client.HTTPConnection(host, parts.port, timeout=seconds), parts.path
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, parts.port, timeout=seconds, context=context), parts.path
 
     def _headers(self, payload: bytes | None, more: Mapping[str, str] | None) -> dict[str, str]:
         headers = {"Accept": "application/json", **(more or {})}

@@ -1,14 +1,12 @@
 """Which frontend a command talks to, and with which key: settings first, then the `up.json` of the data directory."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 from corral.base.errors import NotFound, PathNotUsable, PeerUnavailable
 from corral.base.private_files import read_private
 from corral.base.setting_kinds import SECRET
 from corral.cli.client import ApiClient, FrontendTarget
-from corral.cli.options import settings_options, sources, warn
+from corral.cli.options import command_sources, settings_options, warn
 from corral.processes.settings import ClientSettings
 from corral.processes.settings_sources import resolve
 from corral.processes.up_file import NAME, read_up_file
@@ -55,17 +53,13 @@ def read_key_file(path: Path) -> str:
         raise PathNotUsable(f"the key file {path} does not hold a key: it needs {SECRET.allowed}") from None
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def connected(function: F) -> F:
-    """Adds the settings of a client, such as --url, to a command."""
-    return settings_options(client=None)(function)
+connected = settings_options(client=None)
+"""Adds the settings of a client, such as --url, to a command."""
 
 
 def open_client() -> ApiClient:
     """A client of the frontend that the running command talks to."""
-    given = sources()
-    settings = resolve(ClientSettings, given)
-    warn(given.warnings)
+    sources = command_sources()
+    settings = resolve(ClientSettings, sources)
+    warn(sources.warnings)
     return ApiClient(target_of(settings))

@@ -17,7 +17,7 @@ from corral.base.errors import AccessDenied, CorralError
 from corral.base.words import format_duration
 from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreachable
 from corral.cli.connection import connected, target_of
-from corral.cli.options import CorralCommand, sources, warn
+from corral.cli.options import CorralCommand, command_sources, warn
 from corral.cli.output import facts, json_option, plain, print_json, show, styled
 from corral.cli.units import size
 from corral.processes.exit_codes import ExitCode
@@ -78,8 +78,8 @@ def doctor(as_json: bool) -> int:
     Looks at this machine, and at the frontend if there is one; with --url only at that one. Ends with 1 when there is
     a problem, with 0 when there are only warnings.
     """
-    given = sources()
-    examination = examine(resolve(ClientSettings, given))
+    sources = command_sources()
+    examination = examine(resolve(ClientSettings, sources))
     here = [finding for check in local_diagnostics(examination) if (finding := check(examination)) is not None]
     there = examination.frontend.report.findings if examination.frontend.report is not None else []
     levels = [finding.level for finding in [*here, *there]]
@@ -87,7 +87,7 @@ def doctor(as_json: bool) -> int:
     if as_json:
         print_json({"here": here, "frontend": there})
     else:
-        warn(given.warnings)
+        warn(sources.warnings)
         show("[bold]On this machine[/]")
         show(facts([_row(finding) for finding in here]))
         if there:

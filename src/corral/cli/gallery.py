@@ -10,7 +10,7 @@ from corral.base.settings import settings_of
 from corral.base.words import listed
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import NoFrontendKnown, open_client
-from corral.cli.options import CorralCommand, given_flags, settings_options, sources, warn
+from corral.cli.options import CorralCommand, command_sources, given_flags, settings_options, warn
 from corral.cli.output import (
     Column,
     facts,
@@ -86,7 +86,7 @@ def list_backends(builds: bool, development: bool, fitting: bool, local: bool, a
         listing = _offered(client)
         items = _visible(listing.items, builds=builds, development=development)
         listing.items = [view for view in items if not fitting or any(fit.verdict == "fits" for fit in view.fits)]
-        _print(listing, listing.items, _OFFER_COLUMNS, whose=_whose(client), nothing=nothing, as_json=as_json)
+        _print(listing, listing.items, _OFFER_COLUMNS, about=_about_fleet(client), nothing=nothing, as_json=as_json)
         return
     survey = _survey()
     listing_here = survey.listing(survey.catalogue.entries)
@@ -109,7 +109,7 @@ def search(words: tuple[str, ...], local: bool, as_json: bool) -> None:
     if client is not None:
         listing = _offered(client, [("term", term)])
         nothing = _nothing_mentions(term, listing.near)
-        _print(listing, listing.items, _OFFER_COLUMNS, whose=_whose(client), nothing=nothing, as_json=as_json)
+        _print(listing, listing.items, _OFFER_COLUMNS, about=_about_fleet(client), nothing=nothing, as_json=as_json)
         return
     survey = _survey()
     nothing = _nothing_mentions(term, survey.catalogue.near(term))
@@ -218,9 +218,9 @@ def _survey(*, refresh: bool = False) -> "Survey":
     """What galleries offer this machine; with `refresh`, every gallery is asked for changes."""
     from corral.cli.gallery_survey import take_survey
 
-    given = sources()
-    survey = take_survey(given, refresh=refresh)
-    warn(given.warnings)
+    sources = command_sources()
+    survey = take_survey(sources, refresh=refresh)
+    warn(sources.warnings)
     return survey
 
 
@@ -237,7 +237,7 @@ def _print(
     items: Sequence[V],
     columns: Sequence[Column[V]],
     *,
-    whose: str,
+    about: str,
     nothing: str,
     as_json: bool,
 ) -> None:
@@ -250,18 +250,18 @@ def _print(
     else:
         say(nothing)
     say("")
-    say(whose)
+    say(about)
     for view in listing.galleries:
         say(f"{view.name}: {_state(view)}")
     _say_skipped(listing.galleries)
 
 
 def _print_here(listing: GalleryListing, *, nothing: str, as_json: bool) -> None:
-    whose = f"This machine is {listing.capability}."
-    _print(listing, listing.items, _COLUMNS, whose=whose, nothing=nothing, as_json=as_json)
+    about = f"This machine is {listing.capability}."
+    _print(listing, listing.items, _COLUMNS, about=about, nothing=nothing, as_json=as_json)
 
 
-def _whose(client: ApiClient) -> str:
+def _about_fleet(client: ApiClient) -> str:
     return f"This is for the nodes of the fleet at {client.target.url}; --local tells it for this machine."
 
 

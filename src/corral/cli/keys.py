@@ -11,8 +11,7 @@ import msgspec
 from corral.base.errors import AccessDenied, Conflict, NotFound
 from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreachable, api_path
 from corral.cli.connection import connected, open_client
-from corral.cli.options import CorralCommand, settings_options, warn
-from corral.cli.options import sources as given_sources
+from corral.cli.options import CorralCommand, command_sources, settings_options, warn
 from corral.cli.output import (
     Column,
     answer,
@@ -138,7 +137,7 @@ def reset_admin(as_json: bool) -> None:
     from corral.frontend.config import CREDENTIALS_FILE, ControlConfig
     from corral.processes.control import reset_admin_key
 
-    config = control_config(resolve(ControlConfig, given_sources(), without=frozenset({"nats_url"})))
+    config = control_config(resolve(ControlConfig, command_sources(), without=frozenset({"nats_url"})))
     file = Path(config.database_url.removeprefix("sqlite:///"))
     if config.database_url.startswith("sqlite:") and not file.exists():
         raise NotFound(f"there is no database {file}; name its place with --data or --database")

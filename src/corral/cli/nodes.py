@@ -2,9 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 from msgspec import UNSET
@@ -37,12 +37,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 _WATCH_SECONDS = 1.0
 
 
-def node_argument(function: F) -> F:
-    return click.argument("node", shell_complete=complete_node)(function)
+node_argument = click.argument("node", shell_complete=complete_node)
 
 
 @click.group()

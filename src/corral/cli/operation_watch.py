@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -37,7 +37,6 @@ from corral.wire.operation_views import OperationUpdate, OperationView, TargetVi
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-F = TypeVar("F", bound=Callable[..., Any])
 PAUSES: Final = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=2), factor=1.5)
 """Pauses before a broken stream is opened again."""
 PATIENCE: Final = timedelta(minutes=1)
@@ -54,22 +53,20 @@ class Watching:
     as_json: bool
 
 
-def within_option(function: F) -> F:
-    """Adds --within."""
-    return click.option(
-        "--within",
-        type=DurationParameter(),
-        metavar="DURATION",
-        help="Watch no longer than this, then end with code 2; the operation goes on.",
-    )(function)
+within_option = click.option(
+    "--within",
+    type=DurationParameter(),
+    metavar="DURATION",
+    help="Watch no longer than this, then end with code 2; the operation goes on.",
+)
 
 
 def wait_options(function: Callable[..., int | None]) -> Callable[..., object]:
     """Adds --no-wait, --within and --json, and passes them on as one `watching`."""
 
     @wraps(function)
-    def command(no_wait: bool, within: timedelta | None, as_json: bool, **given: Any) -> object:
-        return function(watching=Watching(wait=not no_wait, within=within, as_json=as_json), **given)
+    def command(no_wait: bool, within: timedelta | None, as_json: bool, **arguments: Any) -> object:
+        return function(watching=Watching(wait=not no_wait, within=within, as_json=as_json), **arguments)
 
     no_wait = click.option("--no-wait", is_flag=True, help="Do not watch; end as soon as it is accepted.")
     return no_wait(within_option(json_option(command)))

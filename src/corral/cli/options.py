@@ -41,8 +41,8 @@ class _WithSettings(click.Command):
         sections: Mapping[str, frozenset[str] | None] = getattr(self.callback, _SETTINGS, {})
         settings = _options(sections) if sections else []
         own = len(self.params)
-        given = super().get_params(ctx)
-        return [*given[:own], *settings, *given[own:]]
+        parameters = super().get_params(ctx)
+        return [*parameters[:own], *settings, *parameters[own:]]
 
 
 class CorralCommand(_WithSettings):
@@ -77,7 +77,7 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
 def settings_options(**sections: frozenset[str] | None) -> Callable[[F], F]:
     """Give a command the options of these sections, all of them or only those named, and --config.
 
-    The command must be a `CorralCommand` or a `CorralGroup`; it finds what was given with `sources()`.
+    The command must be a `CorralCommand` or a `CorralGroup`; it finds what was given with `command_sources()`.
     """
 
     def decorate(function: F) -> F:
@@ -113,7 +113,7 @@ def _options(sections: Mapping[str, frozenset[str] | None]) -> list[click.Option
     return [*options.values(), config]
 
 
-def sources() -> SettingSources:
+def command_sources() -> SettingSources:
     """The flags, variables and file that the running command takes its settings from."""
     return gather(given_flags(click.get_current_context()))
 
@@ -144,10 +144,10 @@ def print_error(sentence: str) -> None:
 
 def process_sources() -> SettingSources:
     """The sources of a command that starts a process, with warnings about variables that mean nothing."""
-    given = sources()
+    sources = command_sources()
     likely = getattr(click.get_current_context().command.callback, _SETTINGS, {})
-    warn(variable_warnings(given, tuple(likely)))
-    return given
+    warn(variable_warnings(sources, tuple(likely)))
+    return sources
 
 
 def lazy_group(commands: Mapping[str, str]) -> type[click.Group]:

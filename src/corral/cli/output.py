@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import click
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 WIDTH_OF_A_PIPE: Final = 400
@@ -29,9 +28,7 @@ _WORDS_BY_STYLE: Final = {
 STATUS_STYLES: Final = {word: style for style, words in _WORDS_BY_STYLE.items() for word in words}
 
 
-def json_option(function: F) -> F:
-    """Adds --json, passed on as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines, and nothing else.")(function)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines, and nothing else.")
 
 
 def console() -> "Console":

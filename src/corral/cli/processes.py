@@ -12,7 +12,7 @@ import click
 
 from corral.base.settings import default_data
 from corral.cli.backends.local import backends
-from corral.cli.options import CorralCommand, CorralGroup, process_sources, settings_options, sources, warn
+from corral.cli.options import CorralCommand, CorralGroup, command_sources, process_sources, settings_options, warn
 from corral.processes.configs import control_config, gateway_config, images_config, worker_config
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import UpSettings
@@ -40,11 +40,11 @@ def up() -> int:
     from corral.base.logs import LogOutput
     from corral.processes.up import run_up
 
-    given = process_sources()
-    settings = resolve(UpSettings, given)
-    logs = resolve(LogOutput, given)
-    warn(given.warnings)
-    return run_up(settings, logs, given, TerminalWords(lambda *words: client_command(settings, given, *words)))
+    sources = process_sources()
+    settings = resolve(UpSettings, sources)
+    logs = resolve(LogOutput, sources)
+    warn(sources.warnings)
+    return run_up(settings, logs, sources, TerminalWords(lambda *words: client_command(settings, sources, *words)))
 
 
 def client_command(settings: UpSettings, sources: "SettingSources", *words: str) -> str:
@@ -122,12 +122,12 @@ def frontend(report_descriptor: int | None) -> int:
     from corral.frontend.config import ControlConfig
     from corral.processes.launcher import run_frontend
 
-    given = process_sources()
-    settings = resolve(ControlConfig, given)
-    logs = resolve(LogOutput, given)
+    sources = process_sources()
+    settings = resolve(ControlConfig, sources)
+    logs = resolve(LogOutput, sources)
     control_config(settings)  # says here, once, what would stop control
-    warn(given.warnings)
-    return run_frontend(settings, logs, given, report_descriptor=report_descriptor)
+    warn(sources.warnings)
+    return run_frontend(settings, logs, sources, report_descriptor=report_descriptor)
 
 
 @click.command(cls=CorralCommand, hidden=True)
@@ -147,12 +147,12 @@ def control(gateway_key_descriptor: int | None) -> None:
     from corral.galleries.config import GalleriesConfig
     from corral.processes.control import run_control
 
-    given = sources()
-    logs = resolve(LogOutput, given)
+    sources = command_sources()
+    logs = resolve(LogOutput, sources)
     key = secret_from(gateway_key_descriptor)
-    galleries = resolve(GalleriesConfig, given)
-    images = images_config(given)
-    base = control_config(resolve(ControlConfig, given), gateway_key=key)
+    galleries = resolve(GalleriesConfig, sources)
+    images = images_config(sources)
+    base = control_config(resolve(ControlConfig, sources), gateway_key=key)
     config = replace(base, galleries=galleries, images=images)
     set_up_logs(logs.name or "control", logs)
 
@@ -200,10 +200,10 @@ def gateway(key_descriptor: int | None) -> None:
     from corral.gateway.config import GatewayConfig
     from corral.processes.gateway import main
 
-    given = process_sources()
-    logs = resolve(LogOutput, given)
-    config = gateway_config(resolve(GatewayConfig, given), key=secret_from(key_descriptor))
-    warn(given.warnings)
+    sources = process_sources()
+    logs = resolve(LogOutput, sources)
+    config = gateway_config(resolve(GatewayConfig, sources), key=secret_from(key_descriptor))
+    warn(sources.warnings)
     set_up_logs(logs.name or "gateway", logs)
     main(config)
 
@@ -223,12 +223,12 @@ def worker(context: click.Context) -> int:
     from corral.galleries.config import GalleriesConfig
     from corral.worker.config import WorkerConfig
 
-    given = process_sources()
-    galleries = resolve(GalleriesConfig, given)
-    config = worker_config(resolve(WorkerConfig, given), given.environment, galleries)
-    images = images_config(given)
-    logs = resolve(LogOutput, given)
-    warn(given.warnings)
+    sources = process_sources()
+    galleries = resolve(GalleriesConfig, sources)
+    config = worker_config(resolve(WorkerConfig, sources), sources.environment, galleries)
+    images = images_config(sources)
+    logs = resolve(LogOutput, sources)
+    warn(sources.warnings)
 
     from corral.processes.worker import main
 

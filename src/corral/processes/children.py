@@ -181,16 +181,17 @@ class Children:
                 )
 
     async def _stop_group(self, members: list[_Kept], deadline: float) -> None:
+        left = timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
+
+        async def stop(kept: _Kept, process: ChildProcess) -> None:
+            code = await process.stop(min(kept.child.stop_grace, left))
+            log.info("child stopped", extra={"event": "child.stopped", "child": kept.child.name, "exit_code": code})
+            self._changed(kept, None)
+
         async with task_group() as stops:
             for kept in members:
                 if kept.process is not None:
-                    stops.create_task(self._stop(kept, kept.process, deadline), name=f"stop {kept.child.name}")
-
-    async def _stop(self, kept: _Kept, process: ChildProcess, deadline: float) -> None:
-        left = timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
-        code = await process.stop(min(kept.child.stop_grace, left))
-        log.info("child stopped", extra={"event": "child.stopped", "child": kept.child.name, "exit_code": code})
-        self._changed(kept, None)
+                    stops.create_task(stop(kept, kept.process), name=f"stop {kept.child.name}")
 
     async def _end_keepers(self) -> None:
         keepers = [kept.keeper for kept in self._all() if kept.keeper is not None]

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 NAME: Final = "smollm2"
 _WEIGHTS: Final = "SmolLM2-135M-Instruct.gguf"
-_GIVEN: Final = ".first-model-given"
+_MARKER: Final = ".first-model-given"
 _MOST_THREADS: Final = 4
 _CONFIGURATION: Final = """\
 # A toy: a very small chat model, given to a new fleet. Change it, or delete it: it does not come back.
@@ -43,8 +43,8 @@ def first_model_of(provisions: Path) -> Path | None:
 
 def give_first_model(models: Path, source: Path | None) -> bool:
     """Provide the first model; return whether the fleet has it. Failures are logged and do not prevent the start."""
-    file, given, weights = models / f"{NAME}.yaml", models / _GIVEN, models / _WEIGHTS
-    if given.exists() or any(entry.suffix in (".yaml", ".yml") for entry in models.iterdir()):
+    file, marker, weights = models / f"{NAME}.yaml", models / _MARKER, models / _WEIGHTS
+    if marker.exists() or any(entry.suffix in (".yaml", ".yml") for entry in models.iterdir()):
         return file.exists()
     if source is None:
         return False
@@ -57,7 +57,7 @@ def give_first_model(models: Path, source: Path | None) -> bool:
             shutil.copyfile(source, draft)
         draft.replace(weights)
         write_private(file, configuration().encode())
-        write_private(given, b"")
+        write_private(marker, b"")
     except (OSError, PathNotUsable) as error:
         log.warning(
             "the fleet starts without a model, because the first one could not be had: %s",

@@ -9,7 +9,7 @@ import json
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -36,41 +36,38 @@ class ProbeAnswer(NamedTuple):
 
 async def ask_socket(path: Path, request: str) -> ProbeAnswer | None:
     """Send a GET over a Unix socket; None when there is no HTTP answer."""
-    try:
-        async with asyncio.timeout(_TIMEOUT_SECONDS):
-            return await _exchange(*await asyncio.open_unix_connection(str(path)), "control", request, {})
-    except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
-        return None
+    return await _answer(asyncio.open_unix_connection(str(path)), "control", request, {})
 
 
 async def ask(
     host: str, port: int, path: str, headers: Mapping[str, str] | None = None, *, tls: ssl.SSLContext | None = None
 ) -> ProbeAnswer | None:
     """Send a GET; None when there is no HTTP answer."""
+    return await _answer(asyncio.open_connection(host, port, ssl=tls), f"{host}:{port}", path, headers or {})
+
+
+async def _answer(
+    connecting: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+    host: str,
+    path: str,
+    headers: Mapping[str, str],
+) -> ProbeAnswer | None:
+    # Closed by the server, so that the response ends with the connection.
+    fields = {"Host": host, "Connection": "close", **headers}
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields.items())]
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            streams = await asyncio.open_connection(host, port, ssl=tls)
-            return await _exchange(*streams, f"{host}:{port}", path, headers or {})
+            reader, writer = await connecting
+            with closing(writer):
+                writer.write("\r\n".join([*lines, "", ""]).encode())
+                await writer.drain()
+                content = await reader.read(_MAX_ANSWER)
+                while chunk := await reader.read(_MAX_ANSWER - len(content)):
+                    content += chunk
+            head, _, body = content.partition(b"\r\n\r\n")
+            return ProbeAnswer(int(head.split(b" ", 2)[1]), body) if head.startswith(b"HTTP/") else ProbeAnswer(0, b"")
     except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
         return None
-
-
-async def _exchange(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, path: str, headers: Mapping[str, str]
-) -> ProbeAnswer:
-    try:
-        # So the response ends with the connection.
-        fields = {"Host": host, "Connection": "close", **headers}
-        lines = [f"GET {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields.items())]
-        writer.write("\r\n".join([*lines, "", ""]).encode())
-        await writer.drain()
-        content = await reader.read(_MAX_ANSWER)
-        while chunk := await reader.read(_MAX_ANSWER - len(content)):
-            content += chunk
-    finally:
-        writer.close()
-    head, _, body = content.partition(b"\r\n\r\n")
-    return ProbeAnswer(int(head.split(b" ", 2)[1]), body) if head.startswith(b"HTTP/") else ProbeAnswer(0, b"")
 
 
 def unverified_tls() -> ssl.SSLContext:

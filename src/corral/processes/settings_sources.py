@@ -61,33 +61,23 @@ class _Candidate:
 
 def resolve(group: type[G], sources: SettingSources, *, without: frozenset[str] = frozenset()) -> G:
     """Fill a section. Raise SettingInvalid for the first invalid value. Empty text counts as unset."""
-    return _filled(group, declarations(group, group.section), _Reading(sources, without))
+    values: dict[str, object] = {}  # by setting name; defaults may depend on values before them
+
+    def fill(part: type[P], fields: Iterable[Declared]) -> P:
+        arguments: dict[str, object] = {}
+        for own in fields:
+            content = own.content
+            if isinstance(content, Inner):
+                arguments[own.field] = fill(content.part, content.declared)
+            else:
+                value = "" if content.name in without else _value(content, sources, values)
+                arguments[own.field] = values[content.name] = value
+        return part(**arguments)
+
+    return fill(group, declarations(group, group.section))
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """One pass over a section."""
-
-    sources: SettingSources
-    without: frozenset[str]
-    values: dict[str, object] = field(default_factory=dict)
-    """Values read so far, by setting name."""
-
-
-def _filled(part: type[P], fields: Iterable[Declared], reading: _Reading) -> P:
-    arguments: dict[str, object] = {}
-    for own in fields:
-        content = own.content
-        if isinstance(content, Inner):
-            arguments[own.field] = _filled(content.part, content.declared, reading)
-        else:
-            value = "" if content.name in reading.without else _value(content, reading)
-            arguments[own.field] = reading.values[content.name] = value
-    return part(**arguments)
-
-
-def _value(setting: Setting, reading: _Reading) -> object:
-    sources = reading.sources
+def _value(setting: Setting, sources: SettingSources, values: Mapping[str, object]) -> object:
     for candidate in _candidates(setting, sources):
         try:
             return _read(setting, candidate)
@@ -95,7 +85,13 @@ def _value(setting: Setting, reading: _Reading) -> object:
             if not candidate.forgiving or isinstance(error, Unforgivable):
                 raise
             sources.warnings.append(f"{error}; going on with the next source, as LocalAI does")
-    return _default(setting, reading)
+    if isinstance(setting.default, Required):
+        flag = f"the flag {setting.flag} or " if setting.flag else ""
+        problem = f"a value is needed; give {flag}the environment variable {setting.env[0]}: {setting.kind.allowed}"
+        raise SettingInvalid(setting.name, problem)
+    if isinstance(setting.default, Derived):
+        return setting.default.compute(sources.environment, values)
+    return setting.default
 
 
 def _candidates(setting: Setting, sources: SettingSources) -> Iterator[_Candidate]:
@@ -159,18 +155,6 @@ def printable(text: str) -> str:
     """Return the text for a message: on one line, and shortened."""
     plain = text if text.isprintable() else ascii(text)[1:-1]
     return plain if len(plain) <= _MAX_SHOWN else plain[:_MAX_SHOWN] + "…"
-
-
-def _default(setting: Setting, reading: _Reading) -> object:
-    if isinstance(setting.default, Required):
-        flag = f"the flag {setting.flag} or " if setting.flag else ""
-        raise SettingInvalid(
-            setting.name,
-            f"a value is needed; give {flag}the environment variable {setting.env[0]}: {setting.kind.allowed}",
-        )
-    if isinstance(setting.default, Derived):
-        return setting.default.compute(reading.sources.environment, reading.values)
-    return setting.default
 
 
 def read_config_file(

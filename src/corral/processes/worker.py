@@ -119,8 +119,8 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             )
         )
         await stack.enter_async_context(bus)
-        given = Surrounding(config=config, places=places, presence=presence, bus=bus, clock=clock, logs=logs)
-        backends = await open_backends(stack, given, capability=(await hardware.measure()).capability)
+        surrounding = Surrounding(config=config, places=places, presence=presence, bus=bus, clock=clock, logs=logs)
+        backends = await open_backends(stack, surrounding, capability=(await hardware.measure()).capability)
         session = open_session(timeout=config.frontend.timeout, connect_timeout=config.frontend.connect_timeout)
         frontend = FrontendClient(await stack.enter_async_context(session), config.frontend.urls)
         membership = Membership(
@@ -282,15 +282,15 @@ class BackendPart:
         await self.supervisor.close(force=force)
 
 
-async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability: str) -> BackendPart:
+async def open_backends(stack: AsyncExitStack, surrounding: Surrounding, *, capability: str) -> BackendPart:
     """Build the parts in dependency order."""
-    config, clock = given.config, given.clock
-    places = given.places
+    config, clock = surrounding.config, surrounding.clock
+    places = surrounding.places
     # One range of ports for backends, their own HTTP ports and the adapter.
     ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
     ports = Ports(ranges, clock=clock, is_free=lambda port: can_listen(places.backend_bind, port))
     adapters = await stack.enter_async_context(_adapters(config, places, ports, clock))
-    supervisor = await stack.enter_async_context(_supervisor(given, ports))
+    supervisor = await stack.enter_async_context(_supervisor(surrounding, ports))
     installing = InstallingConfig(
         backends=config.backends_path,
         galleries=config.galleries,
@@ -309,8 +309,8 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
         installer=installer,
         unused=unused,
     )
-    reports = InstallReports(given.bus, clock)
-    inventory = InventoryReports(backends.listing, given.bus, given.presence)
+    reports = InstallReports(surrounding.bus, clock)
+    inventory = InventoryReports(backends.listing, surrounding.bus, surrounding.presence)
     await stack.enter_async_context(running(inventory.run(), name="inventory"))
     of_backends = BackendHandlers(backends, reports=reports, changed=inventory.ring, advertised=places.advertise)
     models = WorkerModels(supervisor, connect=_connect, free_within=config.supervision.free_within)
@@ -335,20 +335,20 @@ def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, c
     return Adapters(bind_host=places.backend_bind, command=command, ports=ports, clock=clock, config=config.adapter)
 
 
-def _supervisor(given: Surrounding, ports: Ports) -> Supervisor:
-    config, presence = given.config, given.presence
+def _supervisor(surrounding: Surrounding, ports: Ports) -> Supervisor:
+    config, presence = surrounding.config, surrounding.presence
     return Supervisor(
         surroundings=ProcessDefaults(
-            bind_host=given.places.backend_bind,
+            bind_host=surrounding.places.backend_bind,
             environment=config.backend_environment,
             token=lambda: presence.bearer,
             limits=config.supervision,
         ),
         ports=ports,
         connect=_connect,
-        logs=given.logs,
+        logs=surrounding.logs,
         remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),
-        exits=ExitReports(given.bus, presence),
+        exits=ExitReports(surrounding.bus, presence),
     )
 
 

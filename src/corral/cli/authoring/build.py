@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from corral.cli.authoring.publish import push_image, pushed_sentence, registry_options
-from corral.cli.options import CorralCommand, sources
+from corral.cli.options import CorralCommand, command_sources
 from corral.cli.output import json_option, print_json, say
 from corral.processes.configs import shipped_installers
 
@@ -78,7 +78,7 @@ _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 )
 @json_option
 @registry_options
-def build(directory: Path, as_json: bool, **given: Any) -> None:
+def build(directory: Path, as_json: bool, **values: Any) -> None:
     """Make an image of the backend in DIR.
 
     The image holds the backend's files, the SDK, the Python packages of its requirements.txt and, if you give one, an
@@ -87,8 +87,8 @@ def build(directory: Path, as_json: bool, **given: Any) -> None:
     """
     from corral.cli.authoring.build_options import BuildOptions
 
-    options = BuildOptions(**given)
-    order = options.order(directory, sources().environment)
+    options = BuildOptions(**values)
+    order = options.order(directory, command_sources().environment)
     reference = options.reference()  # refuse a wrong one before anything is built
     made = asyncio.run(_build(order, options, reference, is_verbose=not as_json))
     if not as_json:

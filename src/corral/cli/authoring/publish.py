@@ -1,12 +1,11 @@
 """`corral backend push` and `corral backend index`: from an image on this machine to a registry and a gallery."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from corral.cli.options import CorralCommand, settings_options, sources, warn
+from corral.cli.options import CorralCommand, command_sources, settings_options, warn
 from corral.cli.output import json_option, print_json, say
 from corral.processes.configs import images_config
 
@@ -17,23 +16,16 @@ if TYPE_CHECKING:
     from corral.oci.references import Reference
 
 
-_SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries", "pull_parallel"})
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def registry_options(function: F) -> F:
-    """Adds the settings for registries: logins and plain HTTP."""
-    return settings_options(images=_SETTINGS)(function)
+registry_options = settings_options(images=frozenset({"registry_auth_file", "plain_registries", "pull_parallel"}))
+"""Adds the settings for registries: logins and plain HTTP."""
 
 
 def images() -> "ImagesConfig":
     """The running command's settings for registries."""
 
-    given = sources()
-    config = images_config(given)
-    warn(given.warnings)
+    sources = command_sources()
+    config = images_config(sources)
+    warn(sources.warnings)
     return config
 
 

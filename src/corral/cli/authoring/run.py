@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from corral.cli.options import CorralCommand, settings_options, sources, warn
+from corral.cli.options import CorralCommand, command_sources, settings_options, warn
 from corral.cli.output import say
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
     from corral.processes.local_backends import machine_config
     from corral.processes.settings import backend_environment
 
-    given = sources()
-    home = find_backend(backend, machine_config(given))
-    warn(given.warnings)
+    sources = command_sources()
+    home = find_backend(backend, machine_config(sources))
+    warn(sources.warnings)
     wish = RunWish(
         home=home,
-        environment=backend_environment(given.environment),
+        environment=backend_environment(sources.environment),
         port=port,
         model_name=model_name,
         ready_within=timedelta(seconds=ready_within),

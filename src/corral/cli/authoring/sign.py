@@ -9,7 +9,7 @@ import click
 
 from corral.base.errors import Conflict, InvalidInput
 from corral.cli.authoring.publish import images
-from corral.cli.options import CorralCommand, settings_options, sources
+from corral.cli.options import CorralCommand, command_sources, settings_options
 from corral.cli.output import Column, json_option, plain, print_json, show, table
 from corral.processes.settings import SigningSettings
 from corral.processes.settings_sources import resolve
@@ -141,7 +141,7 @@ def _password(file: Path | None, *, is_wanted: bool, is_new: bool) -> bytes:
         return b""
     if file is not None:
         return _read(file, "--password-file").split(b"\n", 1)[0].rstrip(b"\r")
-    if stated := resolve(SigningSettings, sources()).password:
+    if stated := resolve(SigningSettings, command_sources()).password:
         return stated.encode()
     if not sys.stdin.isatty():
         advice = "set CORRAL_SIGNING_PASSWORD, or give --password-file or --no-password"

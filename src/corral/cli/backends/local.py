@@ -4,12 +4,12 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
 from corral.base.errors import CorralError, InvalidInput
-from corral.cli.options import CorralCommand, print_error, settings_options, sources, warn
+from corral.cli.options import CorralCommand, command_sources, print_error, settings_options, warn
 from corral.cli.output import (
     Column,
     answer,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from corral.processes.local_backends import LocalBackend, LocalBackends, LocalChange, LocalConfig, Newer
     from corral.worker.installing.progress import InstallStep, Report
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 _WORDS: Final = {
     "installed": "is installed",
@@ -43,9 +42,8 @@ _WORDS: Final = {
 }
 
 
-def _on_this_machine(function: F) -> F:
-    """Adds the settings of this machine's worker that say where backends are and come from."""
-    return settings_options(worker=MACHINE_SETTINGS, gallery=None, images=None)(function)
+_on_this_machine = settings_options(worker=MACHINE_SETTINGS, gallery=None, images=None)
+"""Adds the settings of this machine's worker that say where backends are and come from."""
 
 
 @click.group()
@@ -188,15 +186,15 @@ def _config() -> "LocalConfig":
     from corral.processes.installing import InstallingConfig
     from corral.processes.local_backends import LocalConfig, machine_config
 
-    given = sources()
-    machine = machine_config(given)
+    sources = command_sources()
+    machine = machine_config(sources)
     installing = InstallingConfig(
         backends=machine.backends,
-        galleries=resolve(GalleriesConfig, given),
-        images=images_config(given),
+        galleries=resolve(GalleriesConfig, sources),
+        images=images_config(sources),
         system=machine.system_backends,
     )
-    warn(given.warnings)
+    warn(sources.warnings)
     return LocalConfig(machine=machine, installing=installing)
 
 
