@@ -144,11 +144,9 @@ def _unknown_command(name: str, context: click.Context) -> str:
 
 def _unknown_flag(error: click.NoSuchOption) -> str:
     """The sentence about a flag that does not exist. Secrets, which people may try, are never flags."""
-    from corral.base.settings import settings_of
-    from corral.processes.settings import all_sections
+    from corral.processes.settings import all_settings
 
-    secrets = [setting for group in all_sections() for setting in settings_of(group) if setting.secret]
-    variables = {"--" + setting.name.replace("_", "-"): setting.env[0] for setting in secrets}
+    variables = {"--" + own.name.replace("_", "-"): own.env[0] for own in all_settings() if own.secret}
     if error.option_name in variables:
         return (
             f"{error.option_name}: a secret is never a flag, because others on this machine could read it in the "

@@ -124,47 +124,36 @@ def overall_code(codes: Iterable[ExitCode], *, wait: bool) -> ExitCode:
 def views_of(client: ApiClient, operation: OperationView, *, until: float | None) -> Iterator[OperationView]:
     """Views of the operation: the given one, then one after each change, until it ends or the time is over.
 
-    A frontend that is about to start again is waited for; PeerUnavailable when that takes too long.
+    After a broken connection the stream continues with the next event. PeerUnavailable when a frontend takes too long
+    to start again.
     """
     yield operation
-    stream = _Stream(client, operation)
-    while not is_over(stream.operation) and (until is None or time.monotonic() < until):
-        yield from stream.until_it_breaks(until)
-
-
-class _Stream:
-    """The events of one operation. After a broken connection it continues with the next event."""
-
-    def __init__(self, client: ApiClient, operation: OperationView) -> None:
-        self._client = client
-        self._last_event = ""
-        self._failures = 0
-        self._gone_since: float | None = None
-        self.operation = operation
-
-    def until_it_breaks(self, until: float | None) -> Iterator[OperationView]:
-        """Yield views until the operation or the time ends, or the stream breaks; then pause."""
+    path, last_event, failures = api_path("operations", operation.id, "stream"), "", 0
+    gone_since: float | None = None
+    while not is_over(operation) and not _is_past(until):
         left = None if until is None else timedelta(seconds=max(until - time.monotonic(), _LEAST_SECONDS))
-        path = api_path("operations", self.operation.id, "stream")
         try:
-            for id, data in self._client.stream(path, last_event=self._last_event, at_most=left):
-                self._last_event, self._failures, self._gone_since = id or self._last_event, 0, None
+            for id, data in client.stream(path, last_event=last_event, at_most=left):
+                last_event, failures, gone_since = id or last_event, 0, None
                 if data:
-                    self.operation = _after(self.operation, msgspec.json.decode(data, type=OperationUpdate))
-                    yield self.operation
-                if is_over(self.operation) or (until is not None and time.monotonic() >= until):
+                    operation = _after(operation, msgspec.json.decode(data, type=OperationUpdate))
+                    yield operation
+                if is_over(operation) or _is_past(until):
                     return
         except PeerUnavailable as error:
-            now = time.monotonic()
-            if until is not None and now >= until:
+            if _is_past(until):
                 return
-            self._gone_since = now if self._gone_since is None else self._gone_since
-            if now - self._gone_since >= PATIENCE.total_seconds():
+            gone_since = time.monotonic() if gone_since is None else gone_since
+            if time.monotonic() - gone_since >= PATIENCE.total_seconds():
                 raise
-            if self._failures == 0:
+            if failures == 0:
                 warn([f"{error.message}; trying again"])
-            self._failures += 1
-        time.sleep(PAUSES.delay(max(self._failures, 1)).total_seconds())
+            failures += 1
+        time.sleep(PAUSES.delay(max(failures, 1)).total_seconds())
+
+
+def _is_past(until: float | None) -> bool:
+    return until is not None and time.monotonic() >= until
 
 
 def _after(before: OperationView, update: OperationUpdate) -> OperationView:

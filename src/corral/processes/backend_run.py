@@ -1,10 +1,8 @@
 """Runs one backend on this machine as a worker would, for its author: without worker, frontend and model."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -14,6 +12,7 @@ from corral.base.ids import new_secret
 from corral.base.processes import Child, ChildCommand, describe_exit, start_process, until_ready
 from corral.base.tasks import first_done, stop_on_signals
 from corral.processes.local_backends import MachineConfig
+from corral.processes.probe import take_port
 from corral.rpc.backend import Backend
 from corral.wire.replicas import ProcessKey
 from corral.worker.installing.backend_directory import BackendDirectory, Home
@@ -22,18 +21,6 @@ from corral.worker.processes.process import LOOPBACK, TOKEN_VARIABLE, Launch
 _LOOK_SECONDS: Final = 0.1
 _PROBE: Final = timedelta(seconds=2)
 _GRACE: Final = timedelta(seconds=15)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunWish:
-    """Which backend to run, and how."""
-
-    home: Home
-    environment: Mapping[str, str] = field(repr=False)
-    port: int = 0
-    """0: any free port."""
-    model_name: str = ""
-    ready_within: timedelta = timedelta(seconds=30)
 
 
 def find_backend(word: str, machine: MachineConfig) -> Home:
@@ -52,29 +39,40 @@ def find_backend(word: str, machine: MachineConfig) -> Home:
     return home
 
 
-async def run_backend(wish: RunWish, on_ready: Callable[[Launch], None]) -> int:
-    """Run until interrupted, or until the backend ends; return its exit code. Its output goes to the terminal."""
+async def run_backend(
+    home: Home,
+    on_ready: Callable[[Launch], None],
+    *,
+    environment: Mapping[str, str],
+    port: int,
+    model_name: str,
+    ready_within: timedelta,
+) -> int:
+    """Run until interrupted, or until the backend ends; return its exit code. Its output goes to the terminal.
+
+    With port 0, any free port is taken.
+    """
     launch = Launch(
-        key=ProcessKey(wish.home.name, 0),
-        backend=wish.home.name,
-        home=wish.home,
-        model_id=wish.model_name,
+        key=ProcessKey(home.name, 0),
+        backend=home.name,
+        home=home,
+        model_id=model_name,
         bind_host=LOOPBACK,
-        port=wish.port or _free_port(),
-        http_port=_free_port() if wish.home.manifest.has_openai_port else None,
-        front_port=_free_port() if wish.home.manifest.has_front else None,
+        port=port or take_port(LOOPBACK, 0),
+        http_port=take_port(LOOPBACK, 0) if home.manifest.has_openai_port else None,
+        front_port=take_port(LOOPBACK, 0) if home.manifest.has_front else None,
         # A token in the environment is kept, because the user's client has it.
-        token=wish.environment.get(TOKEN_VARIABLE) or new_secret(),
+        token=environment.get(TOKEN_VARIABLE) or new_secret(),
         http_key=new_secret(),
         mark="corral backend run",
-        environment=wish.environment,
+        environment=environment,
     )
     stop = asyncio.Event()
     child = Child(
-        name=wish.home.name,
+        name=home.name,
         command=lambda: ChildCommand(argv=launch.argv(), env=launch.variables(), cwd=launch.home.directory),
         ready=lambda: _answers(launch),
-        ready_within=wish.ready_within,
+        ready_within=ready_within,
         stop_grace=_GRACE,
     )
     async with start_process(child.command()) as process:
@@ -83,7 +81,7 @@ async def run_backend(wish: RunWish, on_ready: Callable[[Launch], None]) -> int:
                 on_ready(launch)
                 if await first_done(stop.wait(), process.wait()) == 1:
                     code = await process.wait()
-                    raise ChildFailed(f"{wish.home.name} ended by itself ({describe_exit(code)})")
+                    raise ChildFailed(f"{home.name} ended by itself ({describe_exit(code)})")
             return await process.stop(_GRACE)
 
 
@@ -94,9 +92,3 @@ async def _answers(launch: Launch) -> None:
             with suppress(CorralError):
                 return await client.health(timeout=_PROBE)
         await asyncio.sleep(_LOOK_SECONDS)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])

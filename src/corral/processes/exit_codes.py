@@ -6,7 +6,7 @@ The numbers follow `sysexits.h`. A code in `NOT_WORTH_A_RESTART` means that ever
 same way until a person changes something.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -81,16 +81,10 @@ def exit_code_of(error: errors.CorralError) -> ExitCode:
 
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> CorralError:
     """Return the error of ours that ended a service; the first of several. Raise any other error unchanged."""
-    causes = list(_leaves(group))
-    ours = [cause for cause in causes if isinstance(cause, CorralError)]
-    if len(ours) != len(causes):
+    ours, others = group.split(CorralError)
+    if ours is None or others is not None:
         raise group
-    return ours[0]
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
+    cause: CorralError | BaseExceptionGroup[CorralError] = ours
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return cause

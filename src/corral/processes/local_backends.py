@@ -41,6 +41,15 @@ from corral.worker.installing.progress import Report
 
 _DISK_TIMEOUT: Final = timedelta(seconds=2)
 _GPU_TIMEOUT: Final = timedelta(seconds=5)
+_LOOKS_AT_ONCE: Final = 8
+_REASONS: Final = {
+    Evidence.DIGESTS: "{uri} names another image now",
+    Evidence.VERSIONS: "the gallery has another version",
+    Evidence.UNREPORTED_DIGEST: "its digest was not noted at its install, and the tag of {uri} may have been moved",
+    Evidence.NOTHING: "neither a version nor a digest is known of {uri}",
+}
+UpgradeState = Literal["current", "outdated", "unknown", "unreachable"]
+LocalOutcome = Literal["installed", "upgraded", "unchanged", "of the system", "deleted", "absent", "rolled back"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,19 +95,6 @@ async def measure(config: MachineConfig) -> NodeTraits:
         disk_free=None if measured.disk is None else measured.disk.available,
         installed=frozenset(backend.name for backend in installed if not backend.is_meta),
     )
-
-
-_LOOKS_AT_ONCE: Final = 8
-
-_REASONS: Final = {
-    Evidence.DIGESTS: "{uri} names another image now",
-    Evidence.VERSIONS: "the gallery has another version",
-    Evidence.UNREPORTED_DIGEST: "its digest was not noted at its install, and the tag of {uri} may have been moved",
-    Evidence.NOTHING: "neither a version nor a digest is known of {uri}",
-}
-
-UpgradeState = Literal["current", "outdated", "unknown", "unreachable"]
-LocalOutcome = Literal["installed", "upgraded", "unchanged", "of the system", "deleted", "absent", "rolled back"]
 
 
 class LocalBackend(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 from corral.base.errors import SettingInvalid
 from corral.base.setting_kinds import HOST, HTTP_URL, PASSWORD, PATH, SECRET, duration, whole
-from corral.base.settings import DATA, PREFIX, Derived, Group, PublicPort, in_data, setting, settings_of
+from corral.base.settings import DATA, PREFIX, Derived, Group, PublicPort, Setting, in_data, setting, settings_of
 from corral.processes.settings_sources import (
     CONFIG_FLAG,
     CONFIG_VARIABLE,
@@ -201,6 +201,11 @@ def all_sections() -> tuple[type[Group], ...]:
     return tuple(section(name) for name in SECTIONS)
 
 
+def all_settings() -> list[Setting]:
+    """Return the settings of every section."""
+    return [setting for group in all_sections() for setting in settings_of(group)]
+
+
 def gather(flags: Mapping[str, str], environment: Mapping[str, str] | None = None) -> SettingSources:
     """Collect all sources and check the file. `environment` defaults to this process's own."""
     variables = dict(os.environ if environment is None else environment)
@@ -264,11 +269,8 @@ def child_environment(
     """
     needless = variables_of(all_sections()) - variables_of([section(name) for name in needs])
     dropped = needless.union(_unknown_variables(sources.environment))
-    settings = [setting for group in all_sections() for setting in settings_of(group)]
-    inherited = {
-        **sources.environment,
-        **{setting.env[0]: sources.flags[setting.flag] for setting in settings if setting.flag in sources.flags},
-    }
+    flags = {own.env[0]: sources.flags[own.flag] for own in all_settings() if own.flag in sources.flags}
+    inherited = {**sources.environment, **flags}
     if sources.file.path is not None:
         inherited[CONFIG_VARIABLE] = str(sources.file.path.absolute())
     return {**{name: value for name, value in inherited.items() if name not in dropped}, **(changes or {})}
@@ -287,7 +289,6 @@ def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     Adds the worker's own Python, for backends with packages that find no other one.
     """
-    settings = [setting for group in all_sections() for setting in settings_of(group)]
-    hidden = {name for own in settings if own.secret or own.kind.holds_password is not None for name in own.env}
+    hidden = {name for own in all_settings() if own.secret or own.kind.holds_password is not None for name in own.env}
     passed_on = {name: value for name, value in environment.items() if name not in hidden}
     return {WORKER_PYTHON: sys.executable, **passed_on}

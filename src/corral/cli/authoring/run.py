@@ -36,20 +36,13 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
     """
     from datetime import timedelta
 
-    from corral.processes.backend_run import RunWish, find_backend, run_backend
+    from corral.processes.backend_run import find_backend, run_backend
     from corral.processes.local_backends import machine_config
     from corral.processes.settings import backend_environment
 
     sources = command_sources()
     home = find_backend(backend, machine_config(sources))
     warn(sources.warnings)
-    wish = RunWish(
-        home=home,
-        environment=backend_environment(sources.environment),
-        port=port,
-        model_name=model_name,
-        ready_within=timedelta(seconds=ready_within),
-    )
 
     def announce(launch: "Launch") -> None:
         say(f"{launch.backend} serves gRPC at {launch.address}, with the token {launch.token}")
@@ -58,4 +51,13 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
             say(f"Once a model is loaded, OpenAI's API is at {place}, with the key {launch.http_key}")
         say("Ctrl-C ends it.")
 
-    return asyncio.run(run_backend(wish, announce))
+    return asyncio.run(
+        run_backend(
+            home,
+            announce,
+            environment=backend_environment(sources.environment),
+            port=port,
+            model_name=model_name,
+            ready_within=timedelta(seconds=ready_within),
+        )
+    )
