@@ -92,8 +92,8 @@ class GatewayRefusal(Exception):
         return cls(400, f"this is not a well-formed HTTP request: {reason}", code="malformed_http", closes=True)
 
     @classmethod
-    def busy(cls, status: int, message: str, *, code: str, retry_after: int = 2) -> Self:
-        return cls(status, message, code=code, headers={"Retry-After": str(retry_after)})
+    def busy(cls, status: int, message: str, *, code: str, retry_after: int = 2, closes: bool = False) -> Self:
+        return cls(status, message, code=code, headers={"Retry-After": str(retry_after)}, closes=closes)
 
     @classmethod
     def by_localai(

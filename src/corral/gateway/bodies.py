@@ -89,9 +89,7 @@ class HeldBody:
 
 
 def overloaded() -> GatewayRefusal:
-    refusal = GatewayRefusal.busy(503, "too many requests are being received", code="overloaded")
-    refusal.closes = True
-    return refusal
+    return GatewayRefusal.busy(503, "too many requests are being received", code="overloaded", closes=True)
 
 
 class Inflation:

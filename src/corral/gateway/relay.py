@@ -144,9 +144,8 @@ class ClientConnection(asyncio.Protocol):
         self._services.tally.connections += 1
         self._services.tally.open_connections += 1
         if not self._registry.opened(self):
-            refusal = GatewayRefusal.busy(503, "too many connections", code="too_many_connections")
-            refusal.closes = True  # without reading a request: no other response may follow on this connection
-            self.refuse(refusal)
+            # Close without reading a request: no other response may follow on this connection.
+            self.refuse(GatewayRefusal.busy(503, "too many connections", code="too_many_connections", closes=True))
 
     def data_received(self, data: bytes) -> None:
         state = self._state
