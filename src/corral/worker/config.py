@@ -32,17 +32,13 @@ def _read_labels(text: str) -> Mapping[str, str]:
         if not equals:
             raise ValueError(pair)
         labels[key.strip()] = value.strip()
-    return _checked_labels(labels)
+    return _labels_of_table(labels)
 
 
 def _labels_of_table(table: Mapping[str, object]) -> Mapping[str, str]:
     labels = {key: value for key, value in table.items() if isinstance(value, str)}
     if len(labels) != len(table):
         raise ValueError(table)
-    return _checked_labels(labels)
-
-
-def _checked_labels(labels: dict[str, str]) -> Mapping[str, str]:
     if problem := label_problem(labels):
         raise ValueError(problem)
     return labels

@@ -43,9 +43,6 @@ NOT_ENCODED: Final = b'{"error":"internal marshal error"}'
 """What LocalAI's workers say then."""
 UNREADABLE: Final = "invalid request"
 """Some of LocalAI's handlers say no more."""
-UNREADABLE_WITH_REASON: Final = "invalid request: {error}"
-_UNEXPECTED: Final = "internal error; see the worker's log"
-_TOO_LARGE: Final = "the answer is too large for NATS"
 
 ReplyT = TypeVar("ReplyT", bound=msgspec.Struct)
 MessageHandler = Callable[[Message], Awaitable[msgspec.Struct]]
@@ -57,7 +54,7 @@ class Failed(Protocol):
     def __call__(self, *, error: str) -> msgspec.Struct: ...
 
 
-def replying(answer: MessageHandler, failed: Failed, *, unreadable: str = UNREADABLE_WITH_REASON) -> Handler:
+def replying(answer: MessageHandler, failed: Failed, *, unreadable: str = "invalid request: {error}") -> Handler:
     """A handler that answers with what `answer` gives, or with the reason why it gives nothing."""
 
     async def handle(message: Message) -> None:
@@ -73,12 +70,12 @@ def replying(answer: MessageHandler, failed: Failed, *, unreadable: str = UNREAD
             reply = failed(error=f"{error.filename or 'disk'}: {error.strerror or error}")
         except Exception:
             log.exception("command failed", extra={"event": "command.failed", "subject": message.subject})
-            reply = failed(error=_UNEXPECTED)
+            reply = failed(error="internal error; see the worker's log")
         try:
             await message.respond(_encoded(reply))
         except MessageTooLarge as error:
             log.warning("%s: %s", message.subject, error, extra={"event": "command.answer_too_large"})
-            await message.respond(_encoded(failed(error=_TOO_LARGE)))
+            await message.respond(_encoded(failed(error="the answer is too large for NATS")))
 
     return handle
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from corral.worker.hardware.gpus import GpuReader, Gpus, MachineGpus, MeasuredGpu, Vendor
+from corral.worker.hardware.gpus import Gpus, MachineGpus, MeasuredGpu, Vendor
 from corral.worker.hardware.machine import (
     CapabilityRule,
     Cgroup,
@@ -33,12 +33,24 @@ def limits(tmp_path: Path, **memory: int) -> Cgroup:
     return Cgroup(proc=tmp_path / "proc", mount=tmp_path)
 
 
-def hardware(tmp_path: Path, *, models_path: Path, gpus: GpuReader | None = None) -> Hardware:
+class Found:
+    """A way to find GPUs that finds these."""
+
+    name = "found"
+
+    def __init__(self, *gpus: MeasuredGpu) -> None:
+        self._gpus = list(gpus)
+
+    def find(self) -> list[MeasuredGpu]:
+        return self._gpus
+
+
+def hardware(tmp_path: Path, *, models_path: Path, gpus: Found | None = None) -> Hardware:
     return Hardware(
         models_path=models_path,
         disk_timeout=timedelta(seconds=10),
         capability=CapabilityRule(forced="", run_file=tmp_path / "capability"),
-        gpus=gpus or MachineGpus([], timeout=timedelta(seconds=10)),
+        gpus=MachineGpus([gpus or Found()], timeout=timedelta(seconds=10)),
         cgroup=limits(tmp_path),
     )
 
@@ -153,14 +165,6 @@ def test_the_capability_of_a_linux_machine_is_localais(
     gpus = Gpus(vendor=vendor, total_vram=total)
 
     assert detect_capability(gpus, system="linux", architecture=architecture, local=tmp_path) == expected
-
-
-class Found:
-    def __init__(self, *gpus: MeasuredGpu) -> None:
-        self._gpus = list(gpus)
-
-    async def read(self) -> list[MeasuredGpu]:
-        return self._gpus
 
 
 async def test_a_gpu_without_memory_of_its_own_has_the_machines(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -89,23 +88,26 @@ class Sink(Protocol):
     def hash(self, pieces: Sequence[Piece]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StallLimits:
-    stall_seconds: float
-    """Seconds without a byte until the transfer fails."""
-    is_ending: Callable[[], bool]
-    """Whether the server is shutting down."""
-
-
 class BodyTransfer:
     """One direct transfer. `run` blocks until the whole body has arrived."""
 
-    def __init__(self, source: socket.socket, sink: Sink, *, begun: bytes, length: int, patience: StallLimits) -> None:
+    def __init__(
+        self,
+        source: socket.socket,
+        sink: Sink,
+        *,
+        begun: bytes,
+        length: int,
+        stall_seconds: float,
+        is_ending: Callable[[], bool],
+    ) -> None:
+        """The transfer fails after `stall_seconds` without a byte, and when the server is ending."""
         self._source = source
         self._sink = sink
         self._begun = begun
         self._length = length
-        self._patience = patience
+        self._stall_seconds = stall_seconds
+        self._is_ending = is_ending
         self._taken = 0
         self._wakes_for = 1
 
@@ -144,8 +146,8 @@ class BodyTransfer:
 
     def _receive(self, buffer: memoryview) -> int:
         """Receive what arrives within a moment, with one call, so that a fast sender costs few calls."""
-        deadline = time.monotonic() + self._patience.stall_seconds
-        while not self._patience.is_ending():
+        deadline = time.monotonic() + self._stall_seconds
+        while not self._is_ending():
             try:
                 count = self._source.recv_into(buffer, len(buffer), socket.MSG_WAITALL)
             except BlockingIOError:

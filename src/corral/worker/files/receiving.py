@@ -28,26 +28,18 @@ class RangeVerdict(Enum):
     """The range does not begin where the file ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
-    """What was received of the file so far."""
+def judge(span: ContentRange, digest: str, *, size: int = 0, target: str = "", stored: str = "") -> RangeVerdict:
+    """Decide what to do with a range. Pure: LocalAI's rules.
 
-    size: int = 0
-    target: str = ""
-    """Expected hash of an unfinished upload; empty when it is unknown, or the file is finished."""
-    hash: str = ""
-    """Hash of a finished file, if known."""
-
-
-def judge(span: ContentRange, digest: str, present: Present) -> RangeVerdict:
-    """Decide. `digest` is the expected hash of the whole file; empty when the client did not state it."""
-    size = present.size
+    `digest` is the expected hash of the whole file as the client states it, `target` as an earlier range stated it, and
+    `stored` the hash of a finished file; each is empty when it is unknown. `size` is what was received so far.
+    """
     if span.start == 0 and size > 0:
-        if not digest or (present.target or present.hash) != digest:
+        if not digest or (target or stored) != digest:
             return RangeVerdict.RESTART
-        if present.target and size >= span.total:  # all bytes are there but the hash is wrong
+        if target and size >= span.total:  # all bytes are there but the hash is wrong
             return RangeVerdict.RESTART
-    elif span.start > 0 and digest and present.target and present.target != digest:
+    elif span.start > 0 and digest and target and target != digest:
         return RangeVerdict.CONFLICT
     return RangeVerdict.APPEND if span.start == size else RangeVerdict.ELSEWHERE
 
@@ -109,8 +101,8 @@ class Opening:
         """Return the file that the range is appended to."""
         lookup, span, directory = self._present, self._span, self._place.directory
         is_finished = lookup.kind is FileKind.FINISHED
-        digest = self._store.hashes.known(directory, lookup.name) if is_finished else ""
-        match judge(span, self._digest, Present(size=lookup.size, target=lookup.target, hash=digest)):
+        stored = self._store.hashes.known(directory, lookup.name) if is_finished else ""
+        match judge(span, self._digest, size=lookup.size, target=lookup.target, stored=stored):
             case RangeVerdict.CONFLICT:
                 self._store.remove_everything(self._place)
                 was, now = lookup.target, self._digest

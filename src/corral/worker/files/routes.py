@@ -9,9 +9,8 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -27,7 +26,8 @@ from corral.worker.files.refusals import FileRefused, bad_request, check_method,
 from corral.worker.files.store import FileStore
 from corral.worker.files.sweeping import Sweeper
 from corral.worker.files.threads import Threads
-from corral.worker.files.uploads import PartialUpload, Uploads
+from corral.worker.files.uploads import Uploads
+from corral.worker.http import PathHandler
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +36,6 @@ LENGTH_STATED_BELOW: Final = 512
 """LocalAI's worker states the length of small bodies only, and sends others in chunks."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _BYTES: Final = "application/octet-stream"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Bytes from `start` up to, but not including, `end`."""
-
-    start: int
-    end: int
 
 
 class _Source:
@@ -61,15 +53,15 @@ class _Source:
             os.close(self._file)
 
 
-def parse_range(text: str, size: int) -> Span:
+def parse_range(text: str, size: int) -> range:
     """Parse one range of a file. Refuse with 416 when it is outside the file, or there are several ranges."""
     match = _RANGE.fullmatch(text.strip())
     first, last = match.groups() if match else ("", "")
     if first:
-        span = Span(int(first), min(int(last) + 1, size) if last else size)
+        span = range(int(first), min(int(last) + 1, size) if last else size)
     else:
-        span = Span(max(size - int(last), 0), size) if last else Span(0, 0)
-    if span.start >= span.end:
+        span = range(max(size - int(last), 0), size) if last else range(0)
+    if not span:
         raise FileRefused(416, f"the range {text} is not in the file", headers={"Content-Range": f"bytes */{size}"})
     return span
 
@@ -77,9 +69,6 @@ def parse_range(text: str, size: int) -> Span:
 FILES: Final = "/v1/files/"
 LISTINGS: Final = "/v1/files-list/"
 RANGES: Final = "/v1/corral/files/"
-_TEMPORARY: Final = "temp"
-
-FileHandler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 
 
 class FileRoutes:
@@ -90,7 +79,7 @@ class FileRoutes:
         self._uploads = Uploads(store, threads, stall_seconds=stall_seconds)
         self._files = {"HEAD": self._head, "GET": self._get, "PUT": self._put, "POST": self._post}
 
-    def table(self) -> Mapping[str, FileHandler]:
+    def table(self) -> Mapping[str, PathHandler]:
         """Map path prefixes to handlers; the rest of the path is the key, decoded."""
         return {FILES: self._file, LISTINGS: self._listing, RANGES: self._range}
 
@@ -129,27 +118,27 @@ class FileRoutes:
                 response.content_length = source.size
             else:
                 response.enable_chunked_encoding()
-            return await self._send(request, response, source, Span(0, source.size))
+            return await self._send(request, response, source, range(source.size))
 
     async def _get_range(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         """Send the requested range, or the whole file. An extension: LocalAI's worker does not support ranges."""
         async with self._threads.opened(lambda: _Source(self._store, key)) as source:
             requested = request.headers.get("Range", "")
-            span = parse_range(requested, source.size) if requested else Span(0, source.size)
+            span = parse_range(requested, source.size) if requested else range(source.size)
             headers = {"Content-Type": _BYTES, "Accept-Ranges": "bytes"}
             if requested:
-                headers["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{source.size}"
+                headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{source.size}"
             response = web.StreamResponse(status=206 if requested else 200, headers=headers)
-            response.content_length = span.end - span.start
+            response.content_length = len(span)
             return await self._send(request, response, source, span)
 
     async def _send(
-        self, request: web.BaseRequest, response: web.StreamResponse, source: "_Source", span: Span
+        self, request: web.BaseRequest, response: web.StreamResponse, source: "_Source", span: range
     ) -> web.StreamResponse:
         await response.prepare(request)
         offset = span.start
-        while offset < span.end:
-            piece = await self._threads.run(functools.partial(source.read, offset, min(PIECE, span.end - offset)))
+        while offset < span.stop:
+            piece = await self._threads.run(functools.partial(source.read, offset, min(PIECE, span.stop - offset)))
             if not piece:  # the file became shorter than announced: abort, so that the peer notices
                 raise ConnectionResetError("the file became shorter while it was sent")
             async with asyncio.timeout(self._stall_seconds):
@@ -159,14 +148,13 @@ class FileRoutes:
         return response
 
     async def _put(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
-        outcome = await self._uploads.receive(request, key)
-        if isinstance(outcome, PartialUpload):
-            headers = {"X-File-Size": str(outcome.size), "Range": f"bytes=0-{outcome.size - 1}"}
-            return web.Response(status=308, headers=headers)
-        return _local_path(outcome)
+        received = await self._uploads.receive(request, key)
+        if isinstance(received, Path):
+            return _local_path(received)
+        return web.Response(status=308, headers={"X-File-Size": str(received), "Range": f"bytes=0-{received - 1}"})
 
     async def _post(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
-        if key != _TEMPORARY:
+        if key != "temp":
             raise FileRefused(404, "not found")
         name = f"localai-output-{secrets.randbelow(2**63)}.tmp"
         return _local_path(await self._threads.run(lambda: self._store.make_temporary(name)))
@@ -182,7 +170,7 @@ class FileRoutes:
         return _json({"files": files or None})
 
 
-async def _dispatched(handlers: Mapping[str, FileHandler], request: web.BaseRequest, key: str) -> web.StreamResponse:
+async def _dispatched(handlers: Mapping[str, PathHandler], request: web.BaseRequest, key: str) -> web.StreamResponse:
     """Run the handler of the request's method, and convert disk errors to the protocol's responses."""
     method = request.method
     check_method(method, *handlers)

@@ -4,7 +4,6 @@ memory, however large the file is."""
 import asyncio
 import functools
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +11,7 @@ from aiohttp import web
 
 from corral.wire.files import ContentRange
 from corral.worker.files import refusals
-from corral.worker.files.bodies import SHORTEST, BodyTransfer, StallLimits, invite, mark_taken, take_over
+from corral.worker.files.bodies import SHORTEST, BodyTransfer, invite, mark_taken, take_over
 from corral.worker.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.worker.files.store import FileStore
 from corral.worker.files.threads import Threads, finished
@@ -33,8 +32,8 @@ class Uploads:
         """Abort large transfers; ranged uploads can be resumed."""
         self._ending.set()
 
-    async def receive(self, request: web.BaseRequest, key: str) -> "Path | PartialUpload":
-        """Return the path of the finished file, or the progress of a ranged upload."""
+    async def receive(self, request: web.BaseRequest, key: str) -> Path | int:
+        """Return the path of the finished file, or how many bytes of it have been received so far."""
         # A header's bytes may be no valid text, and this one is stored and reported.
         stated_hash = request.headers.get("X-Content-SHA256", "").encode(errors="replace").decode()
         digest = stated_hash.strip().lower()
@@ -45,9 +44,7 @@ class Uploads:
             await self._take(request, upload, limit=None)
             return await self._threads.run(lambda: upload.finish(digest))
 
-    async def _receive_range(
-        self, request: web.BaseRequest, key: str, span: ContentRange, digest: str
-    ) -> "Path | PartialUpload":
+    async def _receive_range(self, request: web.BaseRequest, key: str, span: ContentRange, digest: str) -> Path | int:
         async with self._threads.opened(lambda: _Opened(self._store, key, span, digest)) as opened:
             upload = opened.upload
             if isinstance(upload, Path):
@@ -56,7 +53,7 @@ class Uploads:
             if taken < span.length:
                 raise refusals.bad_request(f"short body: got {taken} expected {span.length}")
             if upload.size < span.total:
-                return PartialUpload(upload.size)
+                return upload.size
             return await self._threads.run(lambda: upload.finish(upload.expected(digest)))
 
     async def _take(self, request: web.BaseRequest, upload: Upload, *, limit: int | None) -> int:
@@ -89,9 +86,16 @@ class Uploads:
             return None
         source, begun = connection
         mark_taken(request, is_whole=False)
-        patience = StallLimits(stall_seconds=self._stall_seconds, is_ending=self._ending.is_set)
+
         with source:
-            transfer = BodyTransfer(source, upload, begun=begun, length=length, patience=patience)
+            transfer = BodyTransfer(
+                source,
+                upload,
+                begun=begun,
+                length=length,
+                stall_seconds=self._stall_seconds,
+                is_ending=self._ending.is_set,
+            )
 
             def run() -> int:
                 upload.reserve(length)
@@ -143,14 +147,6 @@ class _Writer:
         await finished(*pending)
         for future in pending:
             future.result()
-
-
-@dataclass(frozen=True, slots=True)
-class PartialUpload:
-    """A ranged upload that is not complete."""
-
-    size: int
-    """Bytes received so far."""
 
 
 class _Opened:

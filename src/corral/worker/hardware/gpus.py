@@ -61,13 +61,6 @@ class Detector(Protocol):
         """Return all GPUs of one vendor; none if this method does not apply here. May block for ever, and may raise."""
 
 
-class GpuReader(Protocol):
-    """Where facts about GPUs come from."""
-
-    async def read(self) -> list[MeasuredGpu]:
-        """What is there now. Never blocks for long, never raises."""
-
-
 def together(gpus: Sequence[MeasuredGpu], ram: Space | None) -> Gpus:
     """The sum over GPUs of one vendor; memory that cannot be read adds nothing, so that no sum promises too much."""
     if not gpus:
@@ -124,8 +117,17 @@ class Sysfs:
 
     def _devices(self) -> Iterator[tuple[Vendor, Path]]:
         """Every GPU once. Cards without a screen may be missing among those that draw, and those are not all on PCI."""
+        directories = []
+        for directory in _sorted_children(self._sys / "bus" / "pci" / "devices"):
+            kind = (number_in(directory / "class") or 0) >> 16
+            is_amd = number_in(directory / "vendor") == 0x1002
+            if kind == _DISPLAY or (kind == _ACCELERATOR and is_amd):
+                directories.append(directory)
+        for directory in _sorted_children(self._sys / "class" / "drm"):
+            if directory.name.removeprefix("card").isdecimal():  # `card0` is a card, `card0-DP-1` one of its connectors
+                directories.append(directory / "device")
         seen = set()
-        for directory in (*self._pci_devices(), *self._drawing_devices()):
+        for directory in directories:
             vendor = PCI_IDS.get(number_in(directory / "vendor") or 0)
             real = directory.resolve()
             # Given away to a virtual machine, or a slice of another device that is meant to be.
@@ -133,19 +135,6 @@ class Sysfs:
             if vendor is not None and real not in seen and not is_virtual:
                 seen.add(real)
                 yield vendor, real
-
-    def _pci_devices(self) -> Iterator[Path]:
-        for directory in _sorted_children(self._sys / "bus" / "pci" / "devices"):
-            kind = (number_in(directory / "class") or 0) >> 16
-            is_amd = number_in(directory / "vendor") == 0x1002
-            if kind == _DISPLAY or (kind == _ACCELERATOR and is_amd):
-                yield directory
-
-    def _drawing_devices(self) -> Iterator[Path]:
-        """`card0` is a card, `card0-DP-1` one of its connectors."""
-        for directory in _sorted_children(self._sys / "class" / "drm"):
-            if directory.name.removeprefix("card").isdecimal():
-                yield directory / "device"
 
 
 def _sorted_children(directory: Path) -> list[Path]:

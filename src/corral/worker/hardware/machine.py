@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import psutil
 
 from corral.base.tasks import task_group
-from corral.worker.hardware.gpus import GpuReader, Gpus, Vendor, together
+from corral.worker.hardware.gpus import Gpus, MachineGpus, Vendor, together
 from corral.worker.hardware.readings import BoundedReading, Space, text_in
 
 SMALL_GPU_BYTES: Final = 4 * 1024**3
@@ -144,7 +144,13 @@ class Hardware:
     """Measures this machine."""
 
     def __init__(
-        self, *, models_path: Path, disk_timeout: timedelta, capability: CapabilityRule, gpus: GpuReader, cgroup: Cgroup
+        self,
+        *,
+        models_path: Path,
+        disk_timeout: timedelta,
+        capability: CapabilityRule,
+        gpus: MachineGpus,
+        cgroup: Cgroup,
     ) -> None:
         self._capability = capability
         self._gpus = gpus

@@ -29,7 +29,6 @@ STAGING: Final = ".install-tmp"
 BACKUP: Final = ".install-backup"
 UNFINISHED: Final = (STAGING, BACKUP, ".upgrade-tmp")
 """Suffixes of directories that are not backends; the same as LocalAI's, so that its leftovers are recognised."""
-_VULKAN: Final = "vulkan/icd.d/*.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,7 @@ class _BackendEntry:
             executable=(self.path / RUN).absolute(),
             names=self.names,
             manifest=self.manifest,
-            vulkan_drivers=tuple(sorted(self.path.absolute().glob(_VULKAN))),
+            vulkan_drivers=tuple(sorted(self.path.absolute().glob("vulkan/icd.d/*.json"))),
             identity=identity_of(self.path),
         )
 
@@ -179,17 +178,12 @@ class BackendDirectory:
                 continue
             if entry.is_runnable:
                 return entry.home()
-            if (target := self._target_of(entry)) is not None:
-                return target
+            # A meta backend points to a build in the same parent directory.
+            if is_plain(build := entry.metadata.meta_backend_for):
+                target = self._read_entry(entry.path.parent / build, is_system=entry.is_system)
+                if target is not None and target.is_runnable:
+                    return target.home()
         return None
-
-    def _target_of(self, meta: _BackendEntry) -> Home | None:
-        """Return the build that a meta backend points to, which is in the same parent directory."""
-        build = meta.metadata.meta_backend_for
-        if not is_plain(build):
-            return None
-        target = self._read_entry(meta.path.parent / build, is_system=meta.is_system)
-        return target.home() if target is not None and target.is_runnable else None
 
     def _by_preference(self, alias: str, entries: Iterable[_BackendEntry]) -> Iterator[_BackendEntry]:
         """Yield the builds with this alias, the best for this machine first."""

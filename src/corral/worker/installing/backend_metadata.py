@@ -106,19 +106,17 @@ def read_manifest(directory: Path) -> BackendManifest:
 
 def write_metadata(directory: Path, metadata: Metadata) -> None:
     """Write a new file, never through a link that came with the backend."""
-    path = directory / METADATA
-    path.unlink(missing_ok=True)
-    _write(path, metadata)
+    _write(directory / METADATA, metadata)
 
 
 def replace_metadata(directory: Path, metadata: Metadata, *, scratch: Path) -> None:
     """Replace the metadata of a version in use atomically: readers see the old or the new one."""
-    scratch.unlink(missing_ok=True)
     _write(scratch, metadata)
     scratch.rename(directory / METADATA)
 
 
 def _write(path: Path, metadata: Metadata) -> None:
+    path.unlink(missing_ok=True)
     text = json.dumps(msgspec.to_builtins(metadata), indent=2, ensure_ascii=False)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

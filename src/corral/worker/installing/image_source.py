@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -37,8 +37,6 @@ from corral.worker.installing.orders import (
 from corral.worker.installing.progress import InstallStep
 
 log = logging.getLogger(__name__)
-
-_MAKE_ROOM: Final = "make room, or set another backends directory (LOCALAI_BACKENDS_PATH)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +87,8 @@ class Pulls:
                     fetching.report(step)
                 result = await puller.result()
         except DiskFull as error:
-            raise NoRoom(f"{failed}: {error.message}; {_MAKE_ROOM}") from error
+            advice = "make room, or set another backends directory (LOCALAI_BACKENDS_PATH)"
+            raise NoRoom(f"{failed}: {error.message}; {advice}") from error
         except ImageError as error:
             raise CannotInstall(f"{failed}: {error.message}") from error
         return Delivered(
@@ -150,7 +149,14 @@ class GalleryBackends:
         resolved, readings = await self._resolved(name, order)
         build = resolved.build
         if build.local_path and Path(build.local_path).parent in self._system:
-            return _used_where_it_lies(build)
+
+            async def refuse(_: Fetching) -> Delivered:
+                raise CannotInstall(
+                    f"{build.name} came with the system and is used where it lies; it is replaced with that"
+                )
+
+            # A system backend is used in place: a copy would hide it, and become outdated.
+            return InstallableBackend(metadata=Metadata(name=build.name), fetch=refuse, key=Path(build.local_path).name)
         return self._installable(resolved, readings)
 
     async def _resolved(self, name: str, order: InstallOrder) -> tuple[ResolvedBuild, Readings]:
@@ -205,15 +211,6 @@ class GalleryBackends:
             meta=pointer if entry.is_meta else None,
             key=resolved.key,
         )
-
-
-def _used_where_it_lies(build: GalleryEntry) -> InstallableBackend:
-    """Return a system backend, which is used in place: a copy would hide it, and become outdated."""
-
-    async def refuse(_: Fetching) -> Delivered:
-        raise CannotInstall(f"{build.name} came with the system and is used where it lies; it is replaced with that")
-
-    return InstallableBackend(metadata=Metadata(name=build.name), fetch=refuse, key=Path(build.local_path).name)
 
 
 def _reading_of(entry: GalleryEntry, readings: Readings) -> GalleryReading:

@@ -145,7 +145,11 @@ class Departure:
             async with asyncio.timeout(self._config.timeout.total_seconds()):
                 if await first_done(self._hurry.wait(), self._drain(member)) == 0:
                     log.info("not waiting for requests in flight", extra={"event": "departure.hurried"})
-                await self._deregister(member)
+                async with self._bounded_call():
+                    await self._frontend.deregister(member)
+                log.info("deregistered", extra={"event": "departure.done"})
+        except (PeerUnavailable, PeerRefused) as error:
+            log.warning("leaving without a good-bye: %s", error, extra={"event": "departure.no_goodbye"})
         except TimeoutError:
             log.warning("leaving took too long; ending anyway", extra={"event": "departure.timeout"})
 
@@ -173,15 +177,6 @@ class Departure:
         async with self._bounded_call():
             in_flight = await self._frontend.in_flight(member)
         return in_flight if in_flight or member.is_corral else await self._calls()
-
-    async def _deregister(self, member: AcceptedRegistration) -> None:
-        try:
-            async with self._bounded_call():
-                await self._frontend.deregister(member)
-        except (PeerUnavailable, PeerRefused) as error:
-            log.warning("leaving without a good-bye: %s", error, extra={"event": "departure.no_goodbye"})
-        else:
-            log.info("deregistered", extra={"event": "departure.done"})
 
     @contextlib.asynccontextmanager
     async def _bounded_call(self) -> AsyncIterator[None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from corral.base.clock import Clock
@@ -22,7 +22,6 @@ from corral.worker.membership.addresses import Addresses
 log = logging.getLogger(__name__)
 
 WRONG_TOKEN: Final = frozenset({401, 403})
-NO_SUCH_ROUTE: Final = 404
 _PATIENCE: Final = timedelta(seconds=30)
 """A frontend that starts together with its workers needs some of it."""
 
@@ -129,13 +128,15 @@ def registration_body(profile: Profile, measured: Measurement) -> RegisterReques
     """
     slots = max(profile.max_replicas_per_model, 1)
     total_vram, available_vram = measured.gpus.total_vram, measured.gpus.available_vram
+    if available_vram is None:
+        available_vram = total_vram
     return RegisterRequest(
         name=profile.name,
         address=profile.addresses.advertise,
         http_address=profile.addresses.advertise_http,
         token=profile.token,
-        total_vram=_if_known(total_vram),
-        available_vram=_if_known(total_vram if available_vram is None else available_vram),
+        total_vram=UNSET if total_vram is None else total_vram,
+        available_vram=UNSET if available_vram is None else available_vram,
         gpu_vendor=measured.gpus.vendor,
         gpu_compute_capability=measured.gpus.compute_capability,
         capability=measured.capability,
@@ -148,10 +149,6 @@ def registration_body(profile: Profile, measured: Measurement) -> RegisterReques
         labels={**profile.labels, REPLICA_SLOTS: str(slots)},
         corral=profile.hello,
     )
-
-
-def _if_known(amount: int | None) -> int | UnsetType:
-    return UNSET if amount is None else amount
 
 
 def membership(answer: RegisterResponse, profile: Profile) -> AcceptedRegistration:
@@ -237,7 +234,7 @@ class Registrar:
         return membership(answer, self._profile)
 
     def _give_up_if_final(self, error: PeerRefused, refusals: int) -> None:
-        if error.status == NO_SUCH_ROUTE:
+        if error.status == 404:
             raise PeerRefused(
                 f"{error.message}; the URL must lead to a frontend, and a LocalAI one must run in distributed mode",
                 status=error.status,

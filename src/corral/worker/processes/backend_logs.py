@@ -19,6 +19,7 @@ from corral.base.tasks import first_done
 from corral.wire.go_json import format_time
 from corral.worker.files.keys import decoded
 from corral.worker.files.refusals import FileRefused, bad_request, check_method
+from corral.worker.http import PathHandler
 
 MOST_LINES: Final = 1000
 """Lines kept for one process key: as many as LocalAI's worker keeps."""
@@ -154,8 +155,6 @@ _LIVE: Final = "/ws"
 _MOST_RECEIVED: Final = 4096
 _CLOSE_SECONDS: Final = 2.0
 
-LogHandler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTimes:
@@ -179,7 +178,7 @@ class LogRoutes:
         """End live logs, which have no end of their own."""
         self._ended.set()
 
-    def table(self) -> Mapping[str, LogHandler]:
+    def table(self) -> Mapping[str, PathHandler]:
         """By the beginning of the path; what comes after it is the model's name, decoded."""
         return {LOGS: self._models, f"{LOGS}/": self._lines}
 

@@ -1,9 +1,11 @@
 """LocalAI's table of ranges, row by row."""
 
+from typing import Any
+
 import pytest
 
 from corral.wire.files import ContentRange
-from corral.worker.files.receiving import Present, RangeVerdict, judge
+from corral.worker.files.receiving import RangeVerdict, judge
 
 ONE, OTHER = "1" * 64, "2" * 64
 
@@ -11,11 +13,11 @@ FIRST = ContentRange(0, 99, 1000)
 NEXT = ContentRange(100, 199, 1000)
 ALL = ContentRange(0, 999, 1000)
 
-NOTHING = Present()
-BEGUN = Present(size=100, target=ONE)
-BEGUN_WITHOUT_HASH = Present(size=100)
-FULL_BUT_WRONG = Present(size=1000, target=ONE)
-FINISHED = Present(size=1000, hash=ONE)
+NOTHING: dict[str, Any] = {}
+BEGUN = {"size": 100, "target": ONE}
+BEGUN_WITHOUT_HASH = {"size": 100}
+FULL_BUT_WRONG = {"size": 1000, "target": ONE}
+FINISHED = {"size": 1000, "stored": ONE}
 
 
 @pytest.mark.parametrize(
@@ -23,8 +25,8 @@ FINISHED = Present(size=1000, hash=ONE)
     [
         (FIRST, ONE, NOTHING, RangeVerdict.APPEND),
         (FIRST, "", NOTHING, RangeVerdict.APPEND),
-        (FIRST, ONE, Present(size=0, target=ONE), RangeVerdict.APPEND),
-        (FIRST, OTHER, Present(size=0, target=ONE), RangeVerdict.APPEND),
+        (FIRST, ONE, {"size": 0, "target": ONE}, RangeVerdict.APPEND),
+        (FIRST, OTHER, {"size": 0, "target": ONE}, RangeVerdict.APPEND),
         (FIRST, OTHER, BEGUN, RangeVerdict.RESTART),
         (FIRST, "", BEGUN, RangeVerdict.RESTART),
         (FIRST, ONE, BEGUN, RangeVerdict.ELSEWHERE),
@@ -35,22 +37,22 @@ FINISHED = Present(size=1000, hash=ONE)
         (ALL, ONE, FINISHED, RangeVerdict.ELSEWHERE),
         (FIRST, OTHER, FINISHED, RangeVerdict.RESTART),
         (FIRST, "", FINISHED, RangeVerdict.RESTART),
-        (FIRST, ONE, Present(size=1000), RangeVerdict.RESTART),
+        (FIRST, ONE, {"size": 1000}, RangeVerdict.RESTART),
         (ALL, ONE, FULL_BUT_WRONG, RangeVerdict.RESTART),
-        (ALL, ONE, Present(size=1001, target=ONE), RangeVerdict.RESTART),
+        (ALL, ONE, {"size": 1001, "target": ONE}, RangeVerdict.RESTART),
         (NEXT, ONE, BEGUN, RangeVerdict.APPEND),
         (NEXT, "", BEGUN, RangeVerdict.APPEND),
         (NEXT, OTHER, BEGUN, RangeVerdict.CONFLICT),
-        (NEXT, OTHER, Present(size=150, target=ONE), RangeVerdict.CONFLICT),
+        (NEXT, OTHER, {"size": 150, "target": ONE}, RangeVerdict.CONFLICT),
         (NEXT, ONE, BEGUN_WITHOUT_HASH, RangeVerdict.APPEND),
-        (NEXT, ONE, Present(size=99, target=ONE), RangeVerdict.ELSEWHERE),
-        (NEXT, ONE, Present(size=101, target=ONE), RangeVerdict.ELSEWHERE),
+        (NEXT, ONE, {"size": 99, "target": ONE}, RangeVerdict.ELSEWHERE),
+        (NEXT, ONE, {"size": 101, "target": ONE}, RangeVerdict.ELSEWHERE),
         (NEXT, ONE, NOTHING, RangeVerdict.ELSEWHERE),
         (NEXT, ONE, FINISHED, RangeVerdict.ELSEWHERE),
         (NEXT, OTHER, FINISHED, RangeVerdict.ELSEWHERE),
     ],
 )
 def test_a_range_is_judged_by_the_table(
-    wanted: ContentRange, digest: str, present: Present, verdict: RangeVerdict
+    wanted: ContentRange, digest: str, present: dict[str, Any], verdict: RangeVerdict
 ) -> None:
-    assert judge(wanted, digest, present) is verdict
+    assert judge(wanted, digest, **present) is verdict

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from corral.worker.files.bodies import BUFFER, BUFFERS, ENOUGH, BodyTransfer, Piece, StallLimits
+from corral.worker.files.bodies import BUFFER, BUFFERS, ENOUGH, BodyTransfer, Piece
 from corral.worker.files.refusals import FileRefused
 
 
@@ -44,9 +44,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def lane(
     source: socket.socket, sink: Taken, *, length: int, begun: bytes = b"", ends: Callable[[], bool] = lambda: False
 ) -> BodyTransfer:
-    return BodyTransfer(
-        source, sink, begun=begun, length=length, patience=StallLimits(stall_seconds=60, is_ending=ends)
-    )
+    return BodyTransfer(source, sink, begun=begun, length=length, stall_seconds=60, is_ending=ends)
 
 
 def is_as_before(receiver: socket.socket) -> bool:
@@ -125,9 +123,7 @@ def test_what_came_before_a_cut_is_kept(pair: tuple[socket.socket, socket.socket
 
 def test_a_silent_sender_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:
     _, receiver = pair
-    waiting = BodyTransfer(
-        receiver, Taken(), begun=b"", length=9, patience=StallLimits(stall_seconds=0, is_ending=lambda: False)
-    )
+    waiting = BodyTransfer(receiver, Taken(), begun=b"", length=9, stall_seconds=0, is_ending=lambda: False)
 
     with pytest.raises(FileRefused, match="nothing came any more"):
         waiting.run()

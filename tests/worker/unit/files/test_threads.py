@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from corral.worker.files.bodies import BodyTransfer, Piece, StallLimits
+from corral.worker.files.bodies import BodyTransfer, Piece
 from corral.worker.files.threads import LESS_URGENT, Threads
 
 
@@ -48,11 +48,11 @@ class Sink:
 
 
 async def test_a_large_body_is_written_and_hashed_behind_the_event_loop(threads: Threads) -> None:
-    sink, patience = Sink(), StallLimits(stall_seconds=60, is_ending=lambda: False)
+    sink = Sink()
     sender, receiver = socket.socketpair()
     with sender, receiver:
         sender.sendall(b"x" * 1000)
-        lane = BodyTransfer(receiver, sink, begun=b"begun", length=1005, patience=patience)
+        lane = BodyTransfer(receiver, sink, begun=b"begun", length=1005, stall_seconds=60, is_ending=lambda: False)
 
         assert await threads.run_lane(lane.run) == 1005
 
