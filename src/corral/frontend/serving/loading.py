@@ -1,6 +1,7 @@
-"""Loading a model on a node: where, what it needs there, and telling the backend to load."""
+"""Loading a model: the work on a load job, from choosing a node to telling the backend there to load."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -10,21 +11,34 @@ from msgspec.structs import replace as replace_struct
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
-from corral.base.ids import LoadJobId
+from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_replica_id
 from corral.frontend.backends.decide.backend import artefact_of, wish_of
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.keys import request_rules
 from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, with_answer_limit
-from corral.frontend.nodes.client import NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable, StartedBackend
+from corral.frontend.nodes.client import (
+    NodeBusy,
+    NodeClient,
+    NodeLogs,
+    NodeRefused,
+    NodeTokens,
+    NodeUnreachable,
+    StartedBackend,
+)
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import IntentKind, Verb
+from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.store.intents import Intents
-from corral.frontend.serving.decide.load_job import LoadNeed, LoadPolicy, needed_by_load
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
+from corral.frontend.serving.decide.load_job import LoadJob, LoadNeed, LoadPolicy, LoadState, needed_by_load
 from corral.frontend.serving.decide.placement import CandidateNode, Placement, PlacementRefusal, PlacementRequest, place
-from corral.frontend.serving.decide.replica import Replica
+from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
+from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.galleries.build_uris import BackendRef
 from corral.rpc.backend import Backend
@@ -35,6 +49,9 @@ from corral.wire.backends import CorralInstall, InstallRequest
 from corral.wire.models import LoadReason
 from corral.wire.registration import Feature
 
+log = logging.getLogger(__name__)
+
+INSTALLING: Final = "installing"
 _BY: Final = "control"
 _MEANWHILE: Final = timedelta(minutes=1)
 """The load itself installs the backend; so long nobody else does."""
@@ -195,3 +212,180 @@ class ModelLoader:
     async def stop(self, replica: Replica) -> None:
         """End what may be left of a load that failed."""
         await self._nodes.stop(replica.node_id, replica.process_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStores:
+    jobs: LoadJobs
+    replicas: ReplicaStore
+    nodes: Nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldJob:
+    """A job that this process holds the lease of."""
+
+    job: LoadJob
+    token: LeaseToken
+    spec: ModelSpec
+
+
+class LoadWork:
+    """Works on a job that this process holds: places the model, reserves the place, installs and loads."""
+
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        stores: LoadStores,
+        models: Models,
+        fleet: Fleet,
+        loader: ModelLoader,
+        feed: Feed,
+        clock: Clock,
+        *,
+        policy: LoadPolicy,
+        board: ProgressBoard,
+        logs: NodeLogs,
+    ) -> None:
+        self._stores = stores
+        self._models = models
+        self._fleet = fleet
+        self._loader = loader
+        self._feed = feed
+        self._clock = clock
+        self._policy = policy
+        self._board = board
+        self._logs = logs
+        self.phases: dict[str, str] = {}
+        """What is being done, by the models that this process works on."""
+
+    async def bring_up(self, held: HeldJob) -> None:
+        """Try node after node, until one serves or it makes no sense to go on."""
+        tried: dict[NodeId, str] = {}
+        for _ in range(self._policy.attempts):
+            placed = await self.place(held, tried)
+            if placed is None:
+                return
+            replica, node = placed
+            try:
+                if replica.state is not ReplicaState.LOADING and not await self._stores.jobs.begin(
+                    held.job, held.token, replica, at=self._clock.now()
+                ):
+                    return
+                loaded = await self._load(held, replica, node)
+            except CorralError as error:
+                tried[node.id] = f"{node.name}: {error.message}"
+                lines = await self._failed_on(held, replica, error)
+                held = replace(held, job=replace(held.job, reason=reason_of(error), engine_lines=lines))
+                if isinstance(error, LoadFailed):
+                    break
+            else:
+                await self._finish(held, loaded, node)
+                return
+        await self._give_up(held, "; ".join(tried.values()))
+
+    async def _load(self, held: HeldJob, replica: Replica, node: Node) -> Replica:
+        self.phases[held.job.model] = INSTALLING
+        policy, now = self._policy, self._clock.now()
+        async with self._board.followed(OperationId(held.job.id)):
+            installed = await self._loader.install(
+                replica, node, held.spec, timeout=policy.install, job=held.job.id, now=now
+            )
+        self.phases[held.job.model] = ReplicaState.LOADING
+        return await self._loader.load(replica, node, held.spec, installed, policy=policy, clock=self._clock)
+
+    async def place(self, held: HeldJob, tried: Mapping[NodeId, str]) -> tuple[Replica, Node] | None:
+        """A reserved place; None when the job was given back or lost."""
+        if not tried and (taken_over := await self._taken_over(held)) is not None:
+            return taken_over
+        request = PlacementRequest(
+            model=held.job.model,
+            size_bytes=self._models.size_of(held.spec),
+            exclude=frozenset(tried),
+            prefer=held.job.preferred_node_id,
+        )
+        for _ in range(self._policy.attempts):
+            choice = await choose_node(request, self._fleet, self._stores.replicas)
+            if isinstance(choice, PlacementRefusal):
+                if tried:
+                    await self._give_up(held, "; ".join(tried.values()))
+                else:
+                    await self._wait(held, choice)
+                return None
+            replica = self._reservation(held, choice)
+            if await self._stores.jobs.reserve(held.job, held.token, replica):
+                return replica, choice.node
+        await self._wait(held, PlacementRefusal(reasons={"the fleet": "changes faster than a place can be reserved"}))
+        return None
+
+    async def _taken_over(self, held: HeldJob) -> tuple[Replica, Node] | None:
+        """The place that whoever held the job before had reserved, if it is still there."""
+        if held.job.replica_id is None:
+            return None
+        replica = await self._stores.replicas.get(held.job.replica_id)
+        node = None if replica is None else await self._stores.nodes.get(replica.node_id)
+        if replica is None or node is None or replica.state not in LIVE:
+            return None
+        return replica, node
+
+    def _reservation(self, held: HeldJob, choice: Placement) -> Replica:
+        now = self._clock.now()
+        return Replica(
+            id=new_replica_id(),
+            node_id=choice.node.id,
+            model=held.spec.name,
+            index=choice.index,
+            revision=held.spec.revision,
+            backend=held.spec.backend,
+            state=ReplicaState.RESERVED,
+            created_at=now,
+            changed_at=now,
+        )
+
+    async def _failed_on(self, held: HeldJob, replica: Replica, error: CorralError) -> tuple[str, ...]:
+        """Give the place up; returns what the engine wrote last, if it ran at all."""
+        shown = {"event": "load.failed_on_node", "model": held.job.model, "node": replica.node_id}
+        log.warning("a load failed: %s", error, extra=shown)
+        await self._loader.stop(replica)
+        failed = replace(replica, reason=error.message)
+        await self._stores.jobs.abandon(held.job, held.token, failed, at=self._clock.now())
+        if not isinstance(error, BackendError):
+            return ()
+        return await self._logs.last_errors(replica.node_id, replica.process_key)
+
+    async def _finish(self, held: HeldJob, replica: Replica, node: Node) -> None:
+        data = {"model": replica.model, "replica": replica.id, "node": node.name, "backend": replica.backend}
+        event = Event(kind=EventKind.MODEL_LOADED, at=replica.changed_at, actor=_BY, node_id=node.id, data=data)
+        if await self._stores.jobs.finish(held.job, held.token, replica, events=[event]):
+            log.info("model loaded", extra={"event": "model.loaded", "model": replica.model, "node": node.name})
+            await self._feed.announce()
+
+    async def _wait(self, held: HeldJob, refusal: PlacementRefusal) -> None:
+        """No node can take it now: look again soon."""
+        now = self._clock.now()
+        waiting = replace(
+            held.job,
+            state=LoadState.PENDING,
+            message=refusal.message,
+            reason=LoadReason.NO_PLACE,
+            engine_lines=(),
+            retry_at=now + self._policy.look_again,
+            replica_id=None,
+        )
+        await self._stores.jobs.give_back(waiting, held.token, at=now, events=[])
+
+    async def _give_up(self, held: HeldJob, why: str) -> None:
+        now = self._clock.now()
+        failures = held.job.failures + 1
+        failed = replace(
+            held.job,
+            state=LoadState.FAILED,
+            message=why,
+            failures=failures,
+            retry_at=now + self._policy.cooldown.steady(failures),
+            replica_id=None,
+        )
+        data = {"model": held.job.model, "why": why, "failures": failures}
+        event = Event(kind=EventKind.MODEL_LOAD_FAILED, at=now, actor=_BY, data=data)
+        if await self._stores.jobs.give_back(failed, held.token, at=now, events=[event]):
+            log.warning("model not loaded: %s", why, extra={"event": "model.load_failed", "model": held.job.model})
+            await self._feed.announce()

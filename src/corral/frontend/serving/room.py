@@ -15,8 +15,8 @@ from corral.frontend.record.room import Foundation, Loop, RecordRoom
 from corral.frontend.serving import replica_health, unloading, view
 from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.frontend.serving.gateway_reports import GatewayReports, GatewayShares
-from corral.frontend.serving.load_jobs import Loads, LoadStores
-from corral.frontend.serving.loading import BackendLoader, ModelLoader, UsualLimits
+from corral.frontend.serving.load_jobs import Loads
+from corral.frontend.serving.loading import BackendLoader, LoadStores, LoadWork, ModelLoader, UsualLimits
 from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
 from corral.frontend.serving.rollout import RESTORING_PERIOD, Restoring, Rollout
 from corral.frontend.serving.store.load_jobs import LoadJobs
@@ -122,16 +122,17 @@ class ServingRoom:
 
 
 def _build_loads(rooms: EarlierRooms, stores: LoadStores, settings: ServingSettings, loader: BackendLoader) -> Loads:
-    nodes, models = rooms.nodes, rooms.models.catalogue
+    nodes, models, clock = rooms.nodes, rooms.models.catalogue, rooms.record.clock
     intents, operations = rooms.operations.stores.intents, rooms.backends.operations
-    return Loads(
+    work = LoadWork(
         stores,
         models,
         nodes.fleet,
         ModelLoader(nodes.client, models, nodes.tokens, loader, intents, operations, usual=settings.usual),
         rooms.record.feed,
-        rooms.record.clock,
+        clock,
         policy=settings.loads,
         board=rooms.operations.progress,
-        engines=nodes.logs,
+        logs=nodes.logs,
     )
+    return Loads(stores, models, work, clock, settings.loads, rooms.operations.progress)

@@ -123,7 +123,7 @@ async def test_an_exit_during_the_load_is_left_to_the_load(world: World) -> None
     await world.control.context.serving.replicas.lose([replica.id], reason="x", at=world.clock.now(), events=[])
     await world.loads.ensure("small")
     (held,) = await world.loads.claim()
-    placed = await world.loads._place(held, {})
+    placed = await world.loads._work.place(held, {})
     assert placed is not None
     await say(world, node.id, exit_of(placed[0]))
 

@@ -55,7 +55,7 @@ async def test_a_replica_in_any_living_state_explains_its_process(world: World) 
     world.write("name: more\nbackend: echo\nparameters:\n  model: more.gguf\n", "more.yaml")
     await world.loads.ensure("more")
     (held,) = await world.loads.claim()
-    assert await world.loads._place(held, {}) is not None
+    assert await world.loads._work.place(held, {}) is not None
     node.running.append(RunningModel(model_id="more", replica_index=0, address="127.0.0.1:7999"))
     await sweep(world)
     await sweep(world)

@@ -148,7 +148,7 @@ async def test_a_load_whose_model_was_deleted_gives_its_place_back(world: World)
     await world.node("w1")
     await world.loads.ensure("small")
     (held,) = await world.loads.claim()
-    placed = await world.loads._place(held, {})
+    placed = await world.loads._work.place(held, {})
     assert placed is not None
     world.loads._working.clear()
     world.delete()

@@ -5,10 +5,11 @@ lease is its own: whoever was taken for dead and was not changes nothing any mor
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken
@@ -36,22 +37,21 @@ class LoadJobs:
         self._sealer = KeySealer(secrets)
 
     async def get(self, model: str) -> LoadJob | None:
-        found = await self._fetch(load_jobs.c.model == model)
-        return found[0] if found else None
+        return next(iter(await self._fetch(load_jobs.c.model == model)), None)
 
     async def all(self) -> list[LoadJob]:
-        return await self._fetch(load_jobs.c.model == load_jobs.c.model)
+        return await self._fetch(true())
 
     async def due(self, now: datetime) -> list[LoadJob]:
-        """Those that may be claimed, the longest waiting first."""
+        """Jobs that may be claimed, the longest waiting first."""
         return await self._fetch(_claimable(now))
 
     async def waiting(self) -> list[LoadJob]:
-        """Those that are to be worked on now or later, the longest waiting first; not those that failed."""
+        """Jobs that are to be worked on now or later, the longest waiting first; not those that failed."""
         return await self._fetch(load_jobs.c.state.in_([LoadState.PENDING.value, LoadState.LOADING.value]))
 
     async def open(self, job: LoadJob) -> LoadJob:
-        """Create the job of a model, join the one that is there, or start a failed one anew; returns what is stored.
+        """Create the job of a model, join the one that is there, or start a failed one again; returns what is stored.
 
         A failed one stays as it is during its cooldown, unless the model was changed meanwhile.
         """
@@ -65,13 +65,13 @@ class LoadJobs:
             "changed_at": job.changed_at,
         }
         async with self._db.begin() as connection:
-            await connection.execute(insert_into(connection, load_jobs).values(_row(job)).on_conflict_do_nothing())
-            anew = {**again, "revision": job.revision, "failures": 0}
-            await connection.execute(update(load_jobs).where(failed, changed).values(anew))
+            row = {**asdict(job), **_reasons(job)}
+            await connection.execute(insert_into(connection, load_jobs).values(row).on_conflict_do_nothing())
+            afresh = {**again, "revision": job.revision, "failures": 0}
+            await connection.execute(update(load_jobs).where(failed, changed).values(afresh))
             cooled = load_jobs.c.retry_at <= job.retry_at
             await connection.execute(update(load_jobs).where(failed, cooled).values(again))
-            row = (await connection.execute(select(load_jobs).where(load_jobs.c.model == job.model))).one()
-            return _job(row)
+            return _job((await connection.execute(select(load_jobs).where(load_jobs.c.model == job.model))).one())
 
     async def claim(self, job: LoadJob, token: LeaseToken, *, now: datetime, until: datetime) -> bool:
         """Begin to work on it, or go on where another one went silent. False: somebody else was first."""
@@ -214,30 +214,11 @@ def _held(job: LoadJob, token: LeaseToken) -> ColumnElement[bool]:
 
 
 def _claimable(now: datetime) -> ColumnElement[bool]:
-    """As `domain.load_job.may_claim` says it."""
+    """The same decision as `decide.load_job.may_claim`, in SQL."""
     return or_(
         and_(load_jobs.c.state == LoadState.PENDING.value, load_jobs.c.retry_at <= now),
         and_(load_jobs.c.state == LoadState.LOADING.value, load_jobs.c.lease_until <= now),
     )
-
-
-def _row(job: LoadJob) -> dict[str, object]:
-    return {
-        "model": job.model,
-        "id": job.id,
-        "revision": job.revision,
-        "state": job.state.value,
-        "node_id": job.node_id,
-        "replica_id": job.replica_id,
-        "preferred_node_id": job.preferred_node_id,
-        "failures": job.failures,
-        **_reasons(job),
-        "retry_at": job.retry_at,
-        "lease_token": job.lease_token,
-        "lease_until": job.lease_until,
-        "created_at": job.created_at,
-        "changed_at": job.changed_at,
-    }
 
 
 _NOTHING_SAID: Final[Mapping[str, object]] = {"message": "", "reason": None, "engine_lines": None}
@@ -249,20 +230,10 @@ def _reasons(job: LoadJob) -> dict[str, object]:
 
 def _job(row: Row[Any]) -> LoadJob:
     return LoadJob(
-        id=row.id,
-        model=row.model,
-        revision=row.revision,
-        state=LoadState(row.state),
-        node_id=row.node_id,
-        replica_id=row.replica_id,
-        preferred_node_id=row.preferred_node_id,
-        failures=row.failures,
-        message=row.message,
-        reason=LoadReason(row.reason) if row.reason in set(LoadReason) else None,
-        engine_lines=tuple(row.engine_lines or ()),
-        retry_at=row.retry_at,
-        lease_token=row.lease_token,
-        lease_until=row.lease_until,
-        created_at=row.created_at,
-        changed_at=row.changed_at,
+        **{
+            **row._mapping,
+            "state": LoadState(row.state),
+            "reason": LoadReason(row.reason) if row.reason in set(LoadReason) else None,
+            "engine_lines": tuple(row.engine_lines or ()),
+        }
     )

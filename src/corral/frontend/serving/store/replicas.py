@@ -204,23 +204,15 @@ class ReplicaStore:
 
 
 def _replica_of(row: Row[Any], *, key: str = "") -> Replica:
-    columns = row._mapping  # a tuple has a method of the name `index`
+    columns = {name: value for name, value in row._mapping.items() if name != "sealed_key"}
     return Replica(
-        id=row.id,
-        node_id=row.node_id,
-        model=row.model,
-        index=columns["index"],
-        revision=row.revision,
-        backend=row.backend,
-        state=ReplicaState(row.state),
-        address=row.address,
-        url=row.url,
-        key=key,
-        routes=None if row.routes is None else tuple(row.routes),
-        front_port=row.front_port or 0,
-        reason=row.reason,
-        created_at=row.created_at,
-        changed_at=row.changed_at,
+        **{
+            **columns,
+            "key": key,
+            "state": ReplicaState(row.state),
+            "routes": None if row.routes is None else tuple(row.routes),
+            "front_port": row.front_port or 0,
+        }
     )
 
 
