@@ -172,7 +172,7 @@ async def _listens(_: str) -> bool:
 
 @dataclass(kw_only=True)
 class SleepingNode(BackendNode):
-    """One whose backends only sleep, so that nothing listens at their ports: those are the recorded worker's."""
+    """A node whose backends only sleep, so that nothing listens at their ports: those are the recorded worker's."""
 
     clock: ManualClock = field(default_factory=ManualClock)
     ranges: Sequence[range] = field(default_factory=lambda: [range(22301, 22401)])

@@ -1,4 +1,4 @@
-"""Small backends for tests of whoever supervises them: real processes, each with one way to misbehave.
+"""Small backends for tests of what supervises them: real processes, each with one way to misbehave.
 
 They say what they do through a named pipe, so that a test waits for an event and not for time.
 """
@@ -96,7 +96,7 @@ Script.load = load
 """
 """Part of a backend with an OpenAI port: every stream waits after its first event until somebody asks it to go on."""
 OPENAI_PORT: Final = '{"http": {"protocol": "openai"}}'
-"""For the file `corral.json` of such a backend."""
+"""The content of the file `corral.json` of a backend with an OpenAI port."""
 
 
 class Pipe:
@@ -146,7 +146,7 @@ def write_backend(folder: Path, name: str, *, shell: str) -> Path:
 
 
 def write_serving_backend(folder: Path, name: str, *, pipe: Path | None = None, body: str = "") -> Path:
-    """One that becomes ready. `body` is Python that runs before it serves and may `say` a word through the pipe."""
+    """A backend that becomes ready. `body` is Python that runs before; it may `say` a word through the pipe."""
     directory = write_backend(folder, name, shell=f'exec "{sys.executable}" "$(dirname "$0")/backend.py" "$@"')
     text = _SERVE.format(sdk=str(BACKENDS / "sdk"), pipe=str(pipe), body=body)
     (directory / "backend.py").write_text(text, encoding="utf-8")

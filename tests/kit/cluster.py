@@ -207,7 +207,9 @@ class Cluster:
 
         Looks only at events after those that earlier calls have found, so that calls follow the story.
         """
-        last = max([await self.find(one, after=self._cursor) for one in expected], key=lambda stored: stored.sequence)
+        last = max(
+            [await self.find(event, after=self._cursor) for event in expected], key=lambda stored: stored.sequence
+        )
         self._cursor = last.sequence
         return last
 

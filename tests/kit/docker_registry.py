@@ -121,11 +121,11 @@ class DockerRegistry:
         try:
             connection.request(method, path, body=body, headers={**login, **(headers or {})})
             response = connection.getresponse()
-            said = response.read()
+            body = response.read()
         finally:
             connection.close()
         if expected and response.status != expected:
-            raise ChildFailed(f"the registry answered {response.status} to {method} {path}: {said[:300]!r}")
+            raise ChildFailed(f"the registry answered {response.status} to {method} {path}: {body[:300]!r}")
         return response.status, dict(response.getheaders())
 
     # The process.

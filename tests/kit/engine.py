@@ -85,7 +85,7 @@ async def streaming(_: EngineRequest, connection: EngineConnection) -> bool:
 
 
 async def answering(request: EngineRequest, connection: EngineConnection) -> bool:
-    """One whole answer that tells how long the body was."""
+    """Answer at once, with how long the body was."""
     text = b'{"got":%d,"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}' % len(request.body)
     await connection.send(json_answer(text))
     return True
@@ -210,7 +210,7 @@ class StubEngine:
         line, *fields = raw[:-4].decode("latin-1").split("\r\n")
         try:
             method, target, version = line.split(" ")
-            headers = [(name, value.strip()) for name, _, value in (one.partition(":") for one in fields)]
+            headers = [(name, value.strip()) for name, _, value in (field.partition(":") for field in fields)]
             assert version == "HTTP/1.1"
             lengths = [value for name, value in headers if name.lower() == "content-length"]
             assert len(lengths) <= 1

@@ -17,7 +17,7 @@ FILE_LIST: Final = "/v1/files-list/"
 
 RANGE: Final = "Range"
 CONTENT_SHA256: Final = "X-Content-SHA256"
-"""Of the whole file: what an upload shall become, or what a finished file is."""
+"""The hash of the whole file: of what an upload shall become, or of what a finished file is."""
 TARGET_SHA256: Final = "X-Target-SHA256"
 """What an upload that is not finished shall become."""
 FILE_SIZE: Final = "X-File-Size"
@@ -71,9 +71,9 @@ class FileHead:
     size: int
     local_path: str
     sha256: str = ""
-    """Of a finished file; empty when it could not be hashed."""
+    """The hash of a finished file; empty when it could not be hashed."""
     target_sha256: str = ""
-    """Of an upload that is not finished: what it shall become."""
+    """The hash that an upload shall have when it is finished."""
 
     @classmethod
     def parse(cls, headers: Mapping[str, str]) -> Self:
@@ -101,12 +101,12 @@ class FileHead:
 
 
 def more_wanted_headers(size: int) -> dict[str, str]:
-    """Of the answer 308: so much is there, go on from here."""
+    """Headers of the answer 308: so much is there, go on from here."""
     return {RANGE: f"bytes=0-{size - 1}", FILE_SIZE: str(size)}
 
 
 def wrong_start_headers(size: int, total: int) -> dict[str, str]:
-    """Of the answer 416: the file is not as long as the range supposes."""
+    """Headers of the answer 416: the file is not as long as the range supposes."""
     return {CONTENT_RANGE: f"bytes */{total}", FILE_SIZE: str(size)}
 
 

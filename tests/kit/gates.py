@@ -9,7 +9,7 @@ So a race is written down instead of hoped for:
         await held.until_inside()
         await registry.remove(node_id, by="quick")
 
-At the end of the block the point is open again, and whoever was held goes on.
+At the end of the block the point is open again, and what was held goes on.
 """
 
 import asyncio
@@ -93,8 +93,8 @@ class _Gated:
         self._methods = methods
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._thing, name)
-        return self._through(name, found) if name in self._methods else found
+        attribute = getattr(self._thing, name)
+        return self._through(name, attribute) if name in self._methods else attribute
 
     def _through(self, point: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @asynccontextmanager

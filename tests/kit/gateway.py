@@ -86,7 +86,8 @@ class RawClient:
         line, *fields = raw[:-4].decode("latin-1").split("\r\n")
         version, status, *_ = line.split(" ")
         assert version == "HTTP/1.1", line
-        return int(status), {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in fields)}
+        pairs = [field.partition(":") for field in fields]
+        return int(status), {name.lower(): value.strip() for name, _, value in pairs}
 
     async def read_answer(self, *, is_head: bool = False) -> ClientAnswer:
         """IncompleteReadError when not even a head comes."""

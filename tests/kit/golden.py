@@ -104,8 +104,8 @@ def differences_between(recorded: object, got: object, path: str) -> list[str]:
         pairs = zip(recorded, got, strict=True)
         return [
             line
-            for number, (one, other) in enumerate(pairs)
-            for line in differences_between(one, other, f"{path}[{number}]")
+            for number, (left, right) in enumerate(pairs)
+            for line in differences_between(left, right, f"{path}[{number}]")
         ]
     name = path.rpartition(".")[2]
     if type(recorded) is not type(got):

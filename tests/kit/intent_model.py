@@ -63,7 +63,7 @@ class FleetModel:
         self.operations = 0
         self.serial_at_acceptance: dict[tuple[IntentKey, int], int] = {}
         self.sent: dict[tuple[IntentKey, int], int] = {}
-        self.told: set[tuple[IntentKey, int]] = set()
+        self.answered: set[tuple[IntentKey, int]] = set()
         """Places and generations of which their node said that it is done."""
         self.deceived: set[IntentKey] = set()
         """Where a node said last that a model's files are gone, and had deleted nothing."""
@@ -205,7 +205,7 @@ class FleetModel:
             self._release(place, frontend, intent_steps.undelivered(sent, self.now, POLICY))
         else:
             counted = (place, sent.generation)
-            assert sent.kind is IntentKind.BACKEND or counted not in self.told, "what was told was sent again"
+            assert sent.kind is IntentKind.BACKEND or counted not in self.answered, "what was answered was sent again"
             self.sent[counted] = self.sent.get(counted, 0) + 1
             worker.door.append(request)
 
@@ -222,7 +222,7 @@ class FleetModel:
             return  # where the answer decides, each request has an address of its own for it
         del frontend.working[place]
         if answer.error is None:
-            self.told.add((place, answer.request.generation))
+            self.answered.add((place, answer.request.generation))
         worker = self.workers[answer.node]
         work.intent = intent_steps.heard(work.intent, is_corral=worker.is_corral)
         if worker.up or not is_about_backends:
@@ -283,7 +283,7 @@ class FleetModel:
             return
         request = worker.door[index % len(worker.door)]
         if worker.is_corral:
-            request = next(one for one in worker.door if one.key == request.key)
+            request = next(waiting for waiting in worker.door if waiting.key == request.key)
         worker.door.remove(request)
         does = deed in (WorkerConduct.HONEST, WorkerConduct.MODEST)
         error = worker.do(request, self.now, self.digest) if does else None
@@ -312,7 +312,7 @@ class FleetModel:
 
     def _give_up_on_earlier_lives(self, node: str) -> None:
         for frontend in self.frontends:
-            for place in [one for one in frontend.working if one[0] == node]:
+            for place in [place for place in frontend.working if place[0] == node]:
                 unheard = intent_steps.unheard(frontend.working.pop(place).intent, "restarted", self.now, POLICY)
                 self._release(place, frontend, unheard)
 
@@ -320,7 +320,7 @@ class FleetModel:
         """Ask a node what it has, and keep that."""
         worker = self.workers[node]
         if worker.up:
-            worker.told = worker.report(self.now)
+            worker.last_report = worker.report(self.now)
 
     def move_tag(self) -> None:
         self.digest = f"sha256:{int(self.digest.split(':')[1]) + 1}"
@@ -335,7 +335,7 @@ class FleetModel:
                     self._put(place, replace(intent, lease_until=self.now + POLICY.lease))
             self.give_up(frontend.number)
         for worker in self.workers.values():
-            worker.door = [one for one in worker.door if one.until > self.now]
+            worker.door = [request for request in worker.door if request.until > self.now]
 
     # The oracle.
 
@@ -361,7 +361,7 @@ class FleetModel:
         worker, key = self.workers[place[0]], place[1]
         if intent.verb is Verb.REMOVE:
             is_gone = worker.files.get(key, intent.accepted_at + timedelta(seconds=1)) > intent.accepted_at
-            return (place, intent.generation) in self.told and (is_gone or place in self.deceived)
+            return (place, intent.generation) in self.answered and (is_gone or place in self.deceived)
         if intent.verb is Verb.DELETE:
             return key not in worker.disk
         if key not in worker.disk:

@@ -19,7 +19,7 @@ def settle(model: FleetModel) -> None:
     for _ in range(80):
         if not _settle_once(model):
             return
-    raise AssertionError(f"does not come to rest: {[one for one in model.stored.values() if _is_open(one)]}")
+    raise AssertionError(f"does not come to rest: {[intent for intent in model.stored.values() if _is_open(intent)]}")
 
 
 def _settle_once(model: FleetModel) -> bool:
@@ -28,7 +28,7 @@ def _settle_once(model: FleetModel) -> bool:
         model.poll(node)
     enforce(model, 0)
     _work_off(model)
-    return started != model.started_by_rules or any(_is_open(one) for one in model.stored.values())
+    return started != model.started_by_rules or any(_is_open(intent) for intent in model.stored.values())
 
 
 def _work_off(model: FleetModel) -> None:
@@ -67,7 +67,7 @@ def check_rest(model: FleetModel) -> None:
 def check_enforcement(model: FleetModel) -> None:
     """At rest: what a rule demands cannot be deleted, and comes back once if somebody takes it away."""
     for rule in model.rules.values():
-        for node in [one.name for one in model.workers.values() if rule.applies_to(one.labels)]:
+        for node in [worker.name for worker in model.workers.values() if rule.applies_to(worker.labels)]:
             assert not model.accept(Verb.DELETE, rule.backend, [node]), "a rule did not hinder a delete"
             model.delete_by_hand((node, rule.backend))
             started = model.started_by_rules
@@ -87,8 +87,8 @@ def check_operations(model: FleetModel) -> None:
     """What operators see follows from what is stored."""
     for operation, targets in model.targets.items():
         state = state_of(targets.values())
-        live = [one for one in model.stored.values() if one.operation_id == operation]
+        live = [intent for intent in model.stored.values() if intent.operation_id == operation]
         if state in (OperationState.DONE, OperationState.CANCELLED):
-            assert all(one.state is not IntentState.OPEN for one in live)
+            assert all(intent.state is not IntentState.OPEN for intent in live)
         if state is OperationState.DONE:
-            assert any(one.status is TargetStatus.SUCCESS for one in targets.values())
+            assert any(target.status is TargetStatus.SUCCESS for target in targets.values())

@@ -44,7 +44,7 @@ class Worker:
     up: bool = True
     lives: int = 1
     labels: dict[str, str] = field(default_factory=dict)
-    told: Inventory | None = None
+    last_report: Inventory | None = None
     """The last stored report."""
     disk: dict[str, BackendEntry] = field(default_factory=dict)
     serials: dict[str, int] = field(default_factory=dict)
@@ -82,8 +82,8 @@ class Worker:
             at = max(at, datetime.fromisoformat(before.installed_at) + timedelta(seconds=1))
         self.serials[key] = self.serials.get(key, 0) + 1
         uri = artefact.uri or f"oci://gallery/{key}"
-        told = digest if self.is_corral else ""
-        self.disk[key] = BackendEntry(name=key, installed_at=at.isoformat(), uri=uri, digest=told)
+        reported = digest if self.is_corral else ""
+        self.disk[key] = BackendEntry(name=key, installed_at=at.isoformat(), uri=uri, digest=reported)
 
 
 @dataclass(kw_only=True)

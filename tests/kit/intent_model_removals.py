@@ -31,7 +31,7 @@ class ModelStore:
         self.fleet = fleet
         self.written_at: datetime | None = fleet.now
         self.removed: Removed | None = None
-        self._known: dict[int, Removed | None] = {one.number: None for one in fleet.frontends}
+        self._known: dict[int, Removed | None] = {frontend.number: None for frontend in fleet.frontends}
         """What each frontend found at its last sweep."""
 
     def is_seen_by(self, number: int) -> bool:

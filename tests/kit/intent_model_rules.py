@@ -16,9 +16,11 @@ def look_at_rules(model: FleetModel, number: int) -> None:
     """Decide what is missing. What happens before it is started, the decision does not know."""
     decided = []
     for rule in model.rules.values():
-        applies = [one for one in model.workers.values() if rule.applies_to(one.labels)]
-        stored = {one.name: model.stored.get((one.name, rule.backend)) for one in applies}
-        lacking = [one.name for one in applies if is_missing(rule, rule.backend, stored[one.name], one.told)]
+        workers = [worker for worker in model.workers.values() if rule.applies_to(worker.labels)]
+        stored = {worker.name: model.stored.get((worker.name, rule.backend)) for worker in workers}
+        lacking = [
+            worker.name for worker in workers if is_missing(rule, rule.backend, stored[worker.name], worker.last_report)
+        ]
         if lacking:
             seen = {node: _generation(model, (node, rule.backend)) for node in lacking}
             decided.append(Decision(rule=rule, seen=seen))
@@ -28,12 +30,13 @@ def look_at_rules(model: FleetModel, number: int) -> None:
 def start_decided(model: FleetModel, number: int) -> None:
     """As the database does it: only if nothing else has been wanted since."""
     frontend = model.frontends[number]
-    for one in frontend.decided:
-        key = one.rule.backend
-        if all(_generation(model, (node, key)) == seen for node, seen in one.seen.items()):
-            assert not any(_is_awaited(model, one.rule, node) for node in one.seen), "a rule asks for what is awaited"
+    for decision in frontend.decided:
+        key = decision.rule.backend
+        if all(_generation(model, (node, key)) == seen for node, seen in decision.seen.items()):
+            is_awaited = any(_is_awaited(model, decision.rule, node) for node in decision.seen)
+            assert not is_awaited, "a rule asks for what is awaited"
             model.started_by_rules += 1
-            model.start(Wish(verb=Verb.INSTALL, key=key, artefact=one.rule.artefact), list(one.seen))
+            model.start(Wish(verb=Verb.INSTALL, key=key, artefact=decision.rule.artefact), list(decision.seen))
     frontend.decided = []
 
 

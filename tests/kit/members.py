@@ -208,8 +208,8 @@ class ClusterWorker(FleetMember):
             await self.start()
         await self._record.find(_Joined(self.name), after=self._born_after)
         await within_timeout(self.until_at_rest(), lambda: f"{self.name} to take in its registration")
-        found = [stored.event for stored in await self._record.events_after(self._born_after)]
-        ids = [event.node_id for event in found if _Joined(self.name).matches(event) and event.node_id is not None]
+        events = [stored.event for stored in await self._record.events_after(self._born_after)]
+        ids = [event.node_id for event in events if _Joined(self.name).matches(event) and event.node_id is not None]
         return ids[-1]
 
     def pause(self) -> None:

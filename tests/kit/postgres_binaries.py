@@ -53,9 +53,9 @@ def packaged_binaries() -> Path:
 
 def _system_directories() -> list[Path]:
     versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
-    found = sorted(versions, key=lambda path: int(path.parent.name), reverse=True)
+    installed = sorted(versions, key=lambda path: int(path.parent.name), reverse=True)
     on_path = shutil.which("postgres")
-    return found if on_path is None else [Path(on_path).resolve().parent, *found]
+    return installed if on_path is None else [Path(on_path).resolve().parent, *installed]
 
 
 def _packaged_directories() -> list[Path]:
@@ -141,10 +141,10 @@ def _user_for_server() -> pwd.struct_passwd | None:
     """None: the one we are."""
     if os.geteuid() != 0:
         return None
-    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    users = {entry.pw_name: entry for entry in pwd.getpwall()}
     for name in _USERS_FOR_ROOT:
-        if name in known:
-            return known[name]
+        if name in users:
+            return users[name]
     raise ChildFailed("PostgreSQL refuses to run as root, and this machine has neither postgres nor nobody")
 
 

@@ -178,10 +178,10 @@ class WorkerProcess(CorralProcess):
 
 def said_once(processes: Sequence[HttpProcess], what: Callable[[HttpProcess], list[str]]) -> str:
     """Return the line that exactly one of the processes logged exactly once."""
-    found = [text for process in processes for text in what(process)]
-    if len(found) != 1:
-        raise AssertionError(f"expected one line among {len(processes)} processes, found {len(found)}")
-    return found[0]
+    texts = [text for process in processes for text in what(process)]
+    if len(texts) != 1:
+        raise AssertionError(f"expected one line among {len(processes)} processes, found {len(texts)}")
+    return texts[0]
 
 
 def words_of(process: psutil.Process) -> list[str]:
@@ -193,4 +193,4 @@ def words_of(process: psutil.Process) -> list[str]:
 
 def running_below(pid: int, word: str) -> list[psutil.Process]:
     """Children, and theirs, that have this word on their command line."""
-    return [one for one in psutil.Process(pid).children(recursive=True) if word in words_of(one)]
+    return [child for child in psutil.Process(pid).children(recursive=True) if word in words_of(child)]

@@ -66,24 +66,24 @@ class RecordedRequest:
     @property
     def request(self) -> Mapping[str, Any]:
         try:
-            found = json.loads(self.data)
+            document = json.loads(self.data)
         except ValueError:
             return {}
-        return {name.lower(): value for name, value in found.items()} if isinstance(found, dict) else {}
+        return {name.lower(): value for name, value in document.items()} if isinstance(document, dict) else {}
 
 
 def questions(path: Path) -> list[RecordedRequest]:
-    """Those that a worker of LocalAI's answered, or would have answered had it known the subject."""
-    found = []
+    """The requests that a worker of LocalAI's answered, or would have answered had it known the subject."""
+    requests = []
     for message in json.loads(path.read_text(encoding="utf-8"))["messages"]:
         subject = ".".join(message.get("subject", "").split(".")[2:])
         is_asked = message.get("direction", "").endswith("-> LocalAI worker") and subject.split(".")[0] != "files"
         if is_asked and ("reply" in message or message.get("outcome") == "no responders"):
             data = message.get("bytes", "").encode()
-            found.append(
+            requests.append(
                 RecordedRequest(subject=subject, data=data, reply=message.get("reply"), note=message.get("note", ""))
             )
-    return found
+    return requests
 
 
 class RecordedSource:
@@ -167,14 +167,14 @@ class RecordedNode(SleepingNode):
     def write_listed(self, entries: list[dict[str, Any]] | None) -> None:
         """A disk that is as a list says."""
         for entry in entries or []:
-            told = {name: value for name, value in entry.items() if name not in {"is_system", "is_meta"}}
+            fields = {name: value for name, value in entry.items() if name not in {"is_system", "is_meta"}}
             if entry["is_system"]:
                 write_backend(self.system, entry["name"], shell=_SLEEPS)
             elif entry["is_meta"]:
                 (self.installed / entry["name"]).mkdir(parents=True)
-                self._describe(entry["name"], Metadata(**told, meta_backend_for="cpu-mockm"))
+                self._describe(entry["name"], Metadata(**fields, meta_backend_for="cpu-mockm"))
             else:
-                self._write(entry["name"], Metadata(**told))
+                self._write(entry["name"], Metadata(**fields))
 
     def write_sources(self) -> None:
         """Directories that were installed from."""
@@ -196,8 +196,8 @@ class RecordedNode(SleepingNode):
         self._describe(name, metadata)
 
     def _describe(self, name: str, metadata: Metadata) -> None:
-        told = {one: getattr(metadata, one) for one in metadata.__struct_fields__ if getattr(metadata, one)}
-        (self.installed / name / "metadata.json").write_text(json.dumps(told))
+        fields = {field: getattr(metadata, field) for field in metadata.__struct_fields__ if getattr(metadata, field)}
+        (self.installed / name / "metadata.json").write_text(json.dumps(fields))
 
 
 async def differences(question: RecordedRequest, folder: Path) -> list[str]:
@@ -256,11 +256,11 @@ def _compared(recorded: Mapping[str, Any], ours: Any) -> list[str]:
     if not isinstance(ours, dict):
         return [f"no object: {ours!r}"]
     names = set(recorded) ^ (set(ours) - {"corral"})
-    found = [f"only one of both has {name}: {ours}" for name in sorted(names)]
+    differences = [f"only one of both has {name}: {ours}" for name in sorted(names)]
     for name in set(recorded) & set(ours):
         if not _is_alike(name, recorded[name], ours[name]):
-            found.append(f"{name}: {ours[name]!r} instead of {recorded[name]!r}")
-    return found
+            differences.append(f"{name}: {ours[name]!r} instead of {recorded[name]!r}")
+    return differences
 
 
 def _is_alike(name: str, recorded: Any, ours: Any) -> bool:

@@ -101,7 +101,7 @@ class FakeRegistry:
         return f"{self.address}/{name}:{tag}"
 
     def asked_for(self, part: str) -> list[ReceivedRequest]:
-        return [one for one in self.heard if part in one.path]
+        return [request for request in self.heard if part in request.path]
 
     # What it answers.
 
@@ -159,38 +159,39 @@ class FakeRegistry:
         """Refused while something is missing that it names."""
         document = msgspec.json.decode(content, type=dict[str, Any])
         blobs = [*document.get("layers", ()), *filter(None, [document.get("config")])]
-        is_whole = all(one["digest"] in self.blobs for one in blobs)
-        if not is_whole or not all((name, one["digest"]) in self.manifests for one in document.get("manifests", ())):
+        has_blobs = all(blob["digest"] in self.blobs for blob in blobs)
+        has_manifests = all((name, entry["digest"]) in self.manifests for entry in document.get("manifests", ()))
+        if not has_blobs or not has_manifests:
             problem = {"code": "MANIFEST_BLOB_UNKNOWN", "message": "something is missing"}
             return web.json_response({"errors": [problem]}, status=400)
-        for one in (selector, digest_of(content)):
-            self.manifests[name, one] = (media_type, content)
+        for reference in (selector, digest_of(content)):
+            self.manifests[name, reference] = (media_type, content)
         return web.Response(status=201, headers={"Docker-Content-Digest": digest_of(content)})
 
     def _serve(self, request: web.Request, media_type: str, content: bytes) -> web.Response:
-        wanted = _RANGE.match(request.headers.get("Range", "")) if self.knows_ranges else None
-        if wanted is None:
+        asked = _RANGE.match(request.headers.get("Range", "")) if self.knows_ranges else None
+        if asked is None:
             return web.Response(body=content, content_type=media_type)
-        start = int(wanted[1])
+        start = int(asked[1])
         if start >= len(content):
             return web.Response(status=416)
         stated = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
         return web.Response(status=206, body=content[start:], headers=stated)
 
     def _is_welcome(self, request: web.Request) -> bool:
-        shown = request.headers.get("Authorization", "")
+        credentials = request.headers.get("Authorization", "")
         if self.uses_tokens:
-            return shown.removeprefix("Bearer ") in self.tokens
-        return not self.username or shown == self.basic()
+            return credentials.removeprefix("Bearer ") in self.tokens
+        return not self.username or credentials == self.basic()
 
     def basic(self) -> str:
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
     def _challenge(self) -> web.Response:
-        wanted = 'Basic realm="tests"'
+        challenge = 'Basic realm="tests"'
         if self.uses_tokens:
-            wanted = f'Bearer realm="http://{self.address}/token",service="tests",scope="repository:x:pull"'
-        return web.Response(status=401, headers={"WWW-Authenticate": wanted})
+            challenge = f'Bearer realm="http://{self.address}/token",service="tests",scope="repository:x:pull"'
+        return web.Response(status=401, headers={"WWW-Authenticate": challenge})
 
     def _give_token(self, request: web.Request) -> web.Response:
         if self.username and request.headers.get("Authorization") != self.basic():
@@ -211,7 +212,7 @@ def cutting(at: int) -> Fault:
     """Announces everything, and hangs up after so many bytes."""
 
     async def fault(request: web.Request, good: bytes) -> web.StreamResponse:
-        start = int(wanted[1]) if (wanted := _RANGE.match(request.headers.get("Range", ""))) else 0
+        start = int(asked[1]) if (asked := _RANGE.match(request.headers.get("Range", ""))) else 0
         stated = {"Content-Range": f"bytes {start}-{len(good) - 1}/{len(good)}"} if start else {}
         response = web.StreamResponse(status=206 if start else 200, headers=stated)
         response.content_length = len(good) - start
@@ -271,7 +272,7 @@ def silent(until: asyncio.Event, *, reached: asyncio.Event | None = None) -> Fau
 
 
 def a_signature(registry: FakeRegistry, name: str, digest: str, key: SigningKey) -> Descriptor:
-    """One that no manifest names yet."""
+    """A blob that no manifest names yet."""
     payload = make_payload(reference=name, digest=digest, annotations={})
     stated = {SIGNATURE_ANNOTATION: base64.b64encode(key.sign(payload)).decode()}
     return msgspec.structs.replace(registry.add_blob(payload, MEDIA_TYPE), annotations=stated)

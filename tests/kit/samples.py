@@ -89,10 +89,10 @@ def a_load_job(**fields: Any) -> LoadJob:
 
 
 def an_operation(id: str, *nodes: str, verb: Verb = Verb.INSTALL, key: str = "") -> tuple[Operation, list[Intent]]:
-    """One that `alice` asked for, on these nodes, with what it wants of each."""
+    """An operation that `alice` asked for, on these nodes, with what it wants of each."""
     targets = tuple(
-        Target(operation_id=OperationId(id), node_id=NodeId(one), node_name=one, subject="echo", changed_at=after(0))
-        for one in nodes
+        Target(operation_id=OperationId(id), node_id=NodeId(node), node_name=node, subject="echo", changed_at=after(0))
+        for node in nodes
     )
     operation = Operation(
         id=OperationId(id),
@@ -106,7 +106,7 @@ def an_operation(id: str, *nodes: str, verb: Verb = Verb.INSTALL, key: str = "")
     )
     wishes = [
         Intent(
-            node_id=NodeId(one),
+            node_id=NodeId(node),
             verb=verb,
             subject="echo",
             payload=payload_of(_ARTEFACT),
@@ -115,7 +115,7 @@ def an_operation(id: str, *nodes: str, verb: Verb = Verb.INSTALL, key: str = "")
             changed_at=after(0),
             next_try=after(0),
         )
-        for one in nodes
+        for node in nodes
     ]
     return operation, wishes
 

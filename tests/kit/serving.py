@@ -59,7 +59,7 @@ class ServingFleet:
         return msgspec.json.decode(answer.body, type=ModelView)
 
     async def loaded(self, name: str = MODEL) -> list[ReplicaView]:
-        return [one for one in (await self.model(name)).replicas if one.state == ReplicaState.LOADED]
+        return [replica for replica in (await self.model(name)).replicas if replica.state == ReplicaState.LOADED]
 
     async def serving(self, name: str = MODEL) -> WorkerProcess:
         """The worker that has the only loaded replica."""

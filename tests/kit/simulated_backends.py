@@ -1,7 +1,7 @@
 """The backends of a worker that exists only as its messages: a disk in memory, and all that a worker can do wrong.
 
 Both kinds are here. A Corral worker does one thing after the other with each backend, tells digests and dates each
-install anew; one of LocalAI's does all at once, tells no digests and dates to the second.
+install with its own time; one of LocalAI's does all at once, tells no digests and dates to the second.
 """
 
 import asyncio
@@ -142,10 +142,10 @@ class SimulatedBackends:
 
     async def say(self, operation: str, percentage: float) -> None:
         """Publish progress."""
-        told = InstallProgress(
+        progress = InstallProgress(
             op_id=operation, node_id=self.node_id, backend="", percentage=percentage, phase="downloading"
         )
-        await self._bus.publish(subjects.install_progress(self.node_id, operation), msgspec.json.encode(told))
+        await self._bus.publish(subjects.install_progress(self.node_id, operation), msgspec.json.encode(progress))
 
     async def _on_install(self, message: Message) -> None:
         request = msgspec.json.decode(message.data, type=InstallRequest)
@@ -170,9 +170,9 @@ class SimulatedBackends:
         self.lists += 1
         self.looked_at.set()
         if not self.faults.mute:
-            self._shown = {one.backend: one.operation for one in self.journal if one.backend in self.disk}
-            told = [_undated(one) if self.faults.undated else one for one in self.disk.values()]
-            await message.respond(msgspec.json.encode(ListReply(backends=told or None)))
+            self._shown = {entry.backend: entry.operation for entry in self.journal if entry.backend in self.disk}
+            entries = [_undated(entry) if self.faults.undated else entry for entry in self.disk.values()]
+            await message.respond(msgspec.json.encode(ListReply(backends=entries or None)))
 
     async def _do(self, name: str, deed: DiskChange) -> str:
         with self._mortal():
@@ -234,8 +234,8 @@ class SimulatedBackends:
         references to images only by `oci://` or by three hosts."""
         if self.is_corral:
             return ""
-        known = self.disk.get(_name(request))
-        if not request.uri and known is not None and not known.gallery_url:
+        installed = self.disk.get(_name(request))
+        if not request.uri and installed is not None and not installed.gallery_url:
             return f'upgrading backend from gallery: no backend found with name "{request.backend}"'
         if request.uri and not request.uri.startswith(_KNOWN_TO_LOCALAI):
             return f'failed to download backend "{request.uri}"'

@@ -2,7 +2,7 @@
 outlive it. Each has its disk, answers truthfully what is on it, and beats over HTTP.
 
 `SimulatedFleet` starts the process, writes one command per line to its standard input and reads one answer per line.
-The process ends with its input, so it never outlives whoever started it.
+The process ends with its input, so it never outlives the process that started it.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class _Crowd:
                 await self._behave(command)
             case LookAtNodes():
                 pass
-        return [_state(one) for one in self._members]
+        return [_state(member) for member in self._members]
 
     async def _join(self, command: Join) -> list[SimulatedNode]:
         first = len(self._members)
@@ -120,7 +120,7 @@ class _Crowd:
         async with asyncio.TaskGroup() as group:
             for _ in range(_JOINING_AT_ONCE):
                 group.create_task(join_in_turn())
-        self._members += sorted(joined, key=lambda one: one.node.name)
+        self._members += sorted(joined, key=lambda member: member.node.name)
         return nodes
 
     def _node(self, number: int, command: Join) -> SimulatedNode:
@@ -136,7 +136,7 @@ class _Crowd:
 
     async def _behave(self, command: Behave) -> None:
         names = frozenset(command.names)
-        meant = [one for one in self._members if not names or one.node.name in names]
+        meant = [member for member in self._members if not names or member.node.name in names]
         shortest, longest = command.work_seconds
         for place, member in enumerate(meant):
             backends = member.backends
@@ -218,7 +218,7 @@ class SimulatedFleet:
 
 
 def names_of(states: Sequence[NodeState]) -> list[str]:
-    return [one.name for one in states]
+    return [state.name for state in states]
 
 
 async def simulate() -> None:

@@ -135,9 +135,9 @@ class SimulatedNode:
         """One heartbeat; returns the status that control sees, as far as it says."""
         answer = await self.send(f"{self.node_id}/heartbeat", self.heartbeat())
         self.beats += 1
-        told = msgspec.json.decode(answer, type=HeartbeatResponse).corral
-        if told is not UNSET:
-            self.status = told.status
+        reply = msgspec.json.decode(answer, type=HeartbeatResponse).corral
+        if reply is not UNSET:
+            self.status = reply.status
         return self.status
 
     async def drain(self) -> None:

@@ -16,7 +16,7 @@ from tests.kit.simulated_backends import DiskChange, SimulatedBackends
 @dataclass(kw_only=True)
 class _Process:
     backend: str
-    told: RunningModel
+    report: RunningModel
 
 
 @dataclass
@@ -51,7 +51,7 @@ class SimulatedWorker(SimulatedBackends):
         process = None if error or not request.model_id else self._start(request)
         reply = InstallReply(success=not error, error=error)
         if process is not None:
-            reply.address, reply.corral = process.told.address, process.told.corral
+            reply.address, reply.corral = process.report.address, process.report.corral
         await self._answer(message, reply)
 
     async def _on_upgrade(self, message: Message) -> None:
@@ -73,8 +73,8 @@ class SimulatedWorker(SimulatedBackends):
         await self._answer(message, reply)
 
     async def _on_running(self, message: Message) -> None:
-        told = [process.told for process in self.processes.values()]
-        await message.respond(msgspec.json.encode(RunningReply(models=told)))
+        reports = [process.report for process in self.processes.values()]
+        await message.respond(msgspec.json.encode(RunningReply(models=reports)))
 
     async def _on_stop(self, message: Message) -> None:
         self.processes.pop(msgspec.json.decode(message.data, type=StopRequest).backend, None)
@@ -92,13 +92,13 @@ class SimulatedWorker(SimulatedBackends):
             self._started += 1
             port = 7000 + 10 * self._started
             access = ReplicaAccess(url=f"http://127.0.0.1:{port + 1}", key=f"k{self._started}")
-            told = RunningModel(
+            report = RunningModel(
                 model_id=request.process_key.model_id,
                 replica_index=request.process_key.replica_index,
                 address=f"127.0.0.1:{port}",
                 corral=access if self.is_corral else UNSET,
             )
-            self.processes[key] = _Process(backend=request.backend, told=told)
+            self.processes[key] = _Process(backend=request.backend, report=report)
         return self.processes[key]
 
     def _end(self, backend: str) -> list[str]:

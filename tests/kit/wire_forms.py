@@ -213,18 +213,18 @@ def must_refuse(data: bytes, struct: Struct, tally: MessageTally) -> None:
         raise Differs(f"LocalAI refuses {data!r}, ours reads {message}")
 
 
-def differing(wanted: object, got: object, path: str = "$") -> Iterator[str]:
+def differing(expected: object, got: object, path: str = "$") -> Iterator[str]:
     """Differences of two documents. Whether a number has a fraction counts; a field `corral` does not."""
-    if type(wanted) is not type(got):
-        yield f"{path}: {got!r} instead of {wanted!r}"
-    elif isinstance(wanted, dict) and isinstance(got, dict):
-        for name in [*wanted, *(name for name in got if name not in wanted and name != "corral")]:
+    if type(expected) is not type(got):
+        yield f"{path}: {got!r} instead of {expected!r}"
+    elif isinstance(expected, dict) and isinstance(got, dict):
+        for name in [*expected, *(name for name in got if name not in expected and name != "corral")]:
             nothing = object()
-            yield from differing(wanted.get(name, nothing), got.get(name, nothing), f"{path}.{name}")
-    elif isinstance(wanted, list) and isinstance(got, list):
-        if len(wanted) != len(got):
-            yield f"{path}: {len(got)} items instead of {len(wanted)}"
-        for number, (one, other) in enumerate(zip(wanted, got, strict=False)):
-            yield from differing(one, other, f"{path}[{number}]")
-    elif wanted != got:
-        yield f"{path}: {got!r} instead of {wanted!r}"
+            yield from differing(expected.get(name, nothing), got.get(name, nothing), f"{path}.{name}")
+    elif isinstance(expected, list) and isinstance(got, list):
+        if len(expected) != len(got):
+            yield f"{path}: {len(got)} items instead of {len(expected)}"
+        for number, (left, right) in enumerate(zip(expected, got, strict=False)):
+            yield from differing(left, right, f"{path}[{number}]")
+    elif expected != got:
+        yield f"{path}: {got!r} instead of {expected!r}"

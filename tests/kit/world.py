@@ -90,7 +90,7 @@ class FakeNode:
         await message.respond(msgspec.json.encode(reply))
 
     def find(self, key: ProcessKey) -> RunningModel | None:
-        return next((one for one in self.running if (one.model_id, one.replica_index) == key), None)
+        return next((model for model in self.running if (model.model_id, model.replica_index) == key), None)
 
     def start(self, model: str, index: int) -> RunningModel:
         """With a key and ports of its own; the first has the key `k1` and the ports 7000 and 7001."""
@@ -119,7 +119,7 @@ class FakeNode:
         self.stops.append(message.data)
         name = msgspec.json.decode(message.data, type=StopRequest).backend
         if not self.deaf:
-            self.running = [one for one in self.running if f"{one.model_id}#{one.replica_index}" != name]
+            self.running = [model for model in self.running if f"{model.model_id}#{model.replica_index}" != name]
 
     @property
     def stopped(self) -> list[str]:
@@ -147,7 +147,8 @@ class World:
         """A replica that serves, after a load on a node that has joined."""
         await self.loads.ensure(model)
         await self.loads.tick()
-        (replica,) = [one for one in await self.control.context.serving.replicas.living() if one.model == model]
+        living = await self.control.context.serving.replicas.living()
+        (replica,) = [replica for replica in living if replica.model == model]
         return replica
 
     def write(self, text: str, name: str = "small.yaml") -> None:
@@ -161,7 +162,7 @@ class World:
 
     async def events(self, kind: EventKind) -> list[Event]:
         stored = await self.control.context.record.events.after(0, limit=1000)
-        return [one.event for one in stored if one.event.kind is kind]
+        return [entry.event for entry in stored if entry.event.kind is kind]
 
     async def node(
         self, name: str, *, features: Sequence[str] = FEATURES, address: str = "127.0.0.1:50051"
