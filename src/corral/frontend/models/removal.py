@@ -148,7 +148,8 @@ class ModelRemoval:
             if problems := catalogue.problems_of(name):
                 raise Conflict(f"{problems[0].source} cannot be used ({problems[0].problem}); delete the file itself")
             raise self._models.unknown(name)
-        beside = sorted(one.name for one in catalogue.models.values() if one.source == spec.source and one is not spec)
+        models = [other for other in catalogue.models.values() if other.source == spec.source]
+        beside = sorted(other.name for other in models if other is not spec)
         if beside:
             raise Conflict(f"{spec.source} also holds {', '.join(beside)}; take {name} out of the file instead")
         return spec
@@ -169,10 +170,10 @@ class ModelRemoval:
         """Nodes first: what was forgotten could not be taken back any more."""
         now, why = self._clock.now(), because(ReasonCode.MODEL_ADDED_AGAIN)
 
-        def taken_back(known: Intent) -> Intent | None:
-            return intents.cancel(known, why, now) if intents.may_cancel(known) else None
+        def cancelled(intent: Intent) -> Intent | None:
+            return intents.cancel(intent, why, now) if intents.may_cancel(intent) else None
 
-        await self._store.change(removed.operation_id, None, taken_back, events=[])
+        await self._store.change(removed.operation_id, None, cancelled, events=[])
         data = {"model": removed.name, "operation": removed.operation_id}
         event = Event(kind=EventKind.MODEL_ADDED_AGAIN, at=now, actor="control", data=data)
         if await self._removals.forget(removed, events=[event]):

@@ -67,7 +67,7 @@ async def show_model(context: AdminContext, request: Request, caller: Caller) ->
 
 
 def _problem_views(problems: Iterable[ModelProblem]) -> list[ModelProblemView]:
-    return [ModelProblemView(source=one.source, name=one.name, problem=one.problem) for one in problems]
+    return [ModelProblemView(source=each.source, name=each.name, problem=each.problem) for each in problems]
 
 
 def _view(

@@ -101,23 +101,23 @@ def set_problem(rules: Sequence[FleetRule]) -> str | None:
     """Why rules cannot stand beside each other; None when they can."""
     if len(rules) > MOST_RULES:
         return f"there are {len(rules)} rules, and {MOST_RULES} are the most"
-    for one, other in itertools.combinations(rules, 2):
-        if one.name == other.name:
-            return f"two rules are called {one.name}"
-        if _clash(one, other):
+    for rule, other in itertools.combinations(rules, 2):
+        if rule.name == other.name:
+            return f"two rules are called {rule.name}"
+        if _clash(rule, other):
             return (
-                f"{one.name} and {other.name} want {one.backend} from different places, and a node may have the "
+                f"{rule.name} and {other.name} want {rule.backend} from different places, and a node may have the "
                 "labels of both; give them a label with different values"
             )
     return None
 
 
-def _clash(one: FleetRule, other: FleetRule) -> bool:
+def _clash(rule: FleetRule, other: FleetRule) -> bool:
     """Whether a node could have to satisfy both, and cannot."""
-    if not one.artefact.uri or not other.artefact.uri or is_same_source(one.artefact.uri, other.artefact.uri):
+    if not rule.artefact.uri or not other.artefact.uri or is_same_source(rule.artefact.uri, other.artefact.uri):
         return False
-    apart = any(other.selector.get(key, value) != value for key, value in one.selector.items())
-    return one.artefact.name == other.artefact.name and not apart
+    apart = any(other.selector.get(key, value) != value for key, value in rule.selector.items())
+    return rule.artefact.name == other.artefact.name and not apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +135,10 @@ class SetChange:
         return not (self.added or self.changed or self.removed)
 
 
-def change(known: Iterable[FleetRule], wanted: Iterable[FleetRule]) -> SetChange:
-    before = {rule.name: rule for rule in known}
-    after = {rule.name: rule for rule in wanted}
+def change(current: Iterable[FleetRule], rules: Iterable[FleetRule]) -> SetChange:
+    """What it means to put a set of rules in place of the current one."""
+    before = {rule.name: rule for rule in current}
+    after = {rule.name: rule for rule in rules}
     kept = {name for name, rule in after.items() if name in before and rule.is_same_demand(before[name])}
     return SetChange(
         rules=tuple(before[name] if name in kept else after[name] for name in sorted(after)),

@@ -161,14 +161,14 @@ class FleetRules:
             RuleStanding(rule=rule, places=tuple(places[rule.name]), doubt=doubts.get(rule.name, "")) for rule in rules
         ]
 
-    async def plan(self, wanted: Sequence[FleetRule], *, prune: Prune) -> Diff:
+    async def plan(self, rules: Sequence[FleetRule], *, prune: Prune) -> Diff:
         """What `put` would do; nothing is stored or sent."""
-        _check(wanted)
-        known = await self._store.all()
-        becomes = change(known, wanted)
+        _check(rules)
+        current = await self._store.all()
+        becomes = change(current, rules)
         places = await self._places.of(becomes.rules)
         asks = [(ask_of(rule, lacking), rule.name) for rule, lacking in missing(becomes.rules, places)]
-        asks += [(ask, "") for ask in await pruning_asks(self._places, known, places, prune, by="")]
+        asks += [(ask, "") for ask in await pruning_asks(self._places, current, places, prune, by="")]
         acts = [
             PlannedAct(
                 verb=ask.verb,
@@ -182,20 +182,20 @@ class FleetRules:
         doubts = await self._places.doubts(becomes.rules)
         return Diff(change=becomes, acts=tuple(acts), unmet=tuple(unmet), doubts=doubts)
 
-    async def put(self, wanted: Sequence[FleetRule], *, revision: str, prune: Prune, by: str) -> RuleSetResult:
+    async def put(self, rules: Sequence[FleetRule], *, revision: str, prune: Prune, by: str) -> RuleSetResult:
         """Put this set in place of the one of that revision; RulesChanged when it is another one by now."""
-        _check(wanted)
+        _check(rules)
         for _ in range(_TRIES):
-            known = await self._store.all()
-            current = revision_of(known)
-            if revision not in (ANY_REVISION, current):
-                raise RulesChanged(f"the fleet rules have the revision {current} by now, not {revision}")
-            becomes = change(known, wanted)
+            current = await self._store.all()
+            stored_revision = revision_of(current)
+            if revision not in (ANY_REVISION, stored_revision):
+                raise RulesChanged(f"the fleet rules have the revision {stored_revision} by now, not {revision}")
+            becomes = change(current, rules)
             places = [] if prune is Prune.NOTHING else await self._places.of(becomes.rules)
-            asks = await pruning_asks(self._places, known, places, prune, by=by)
+            asks = await pruning_asks(self._places, current, places, prune, by=by)
             guard = self._guard.under(becomes.rules)
             deletes = [await self._backends.prepare(ask, guard=guard) for ask in asks]
-            if await self._is_stored(becomes, deletes, revision=current, by=by):
+            if await self._is_stored(becomes, deletes, revision=stored_revision, by=by):
                 await self._operations.tell([delete.operation for delete in deletes])
                 return await self._enforced(becomes, [delete.operation.id for delete in deletes])
         raise RulesChanged("the fleet rules are being changed by others; try again")
@@ -203,11 +203,11 @@ class FleetRules:
     async def delete(self, name: str, *, by: str) -> None:
         """Demand it no longer. What is installed stays."""
         for _ in range(_TRIES):
-            known = await self._store.all()
-            left = [one for one in known if one.name != name]
-            if len(left) == len(known):
+            current = await self._store.all()
+            left = [rule for rule in current if rule.name != name]
+            if len(left) == len(current):
                 raise NotFound(f"there is no fleet rule {name}")
-            if await self._is_stored(change(known, left), [], revision=revision_of(known), by=by):
+            if await self._is_stored(change(current, left), [], revision=revision_of(current), by=by):
                 await self._operations.tell([])
                 return
         raise RulesChanged("the fleet rules are being changed by others; try again")
@@ -242,8 +242,8 @@ class FleetRules:
         )
 
 
-def _check(wanted: Sequence[FleetRule]) -> None:
-    for place, rule in enumerate(wanted):
+def _check(rules: Sequence[FleetRule]) -> None:
+    for place, rule in enumerate(rules):
         if (wrong := rule_problem(rule)) is not None:
             field, problem = wrong
             raise InvalidInput(f"rules[{place}].{field}", problem)
@@ -251,5 +251,5 @@ def _check(wanted: Sequence[FleetRule]) -> None:
             checked(ask_of(rule, []))
         except InvalidInput as error:
             raise InvalidInput(f"rules[{place}].{error.field}", error.problem) from error
-    if (clash := set_problem(wanted)) is not None:
+    if (clash := set_problem(rules)) is not None:
         raise InvalidInput("rules", clash)

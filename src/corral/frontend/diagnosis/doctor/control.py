@@ -1,4 +1,4 @@
-"""Checks of what control itself stands on: the database, NATS, room in the data directory, and the clock."""
+"""Checks of what control itself stands on: database, NATS, room on the disk, clock, and keys of administrators."""
 
 import asyncio
 import shutil
@@ -8,6 +8,7 @@ from corral.base.errors import DatabaseUnavailable
 from corral.base.words import format_duration
 from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, PROBLEM, WARNING
+from corral.wire.keys import Scope
 from corral.wire.nodes import Finding
 
 _SLOW_SECONDS = 0.5
@@ -15,6 +16,7 @@ _GIB = 1024**3
 _LITTLE = 1 * _GIB
 _TOO_LITTLE = 100 * 1024**2
 _SUSPICIOUS = timedelta(seconds=5)
+_SOON = timedelta(days=7)
 
 
 async def check_database(context: AdminContext) -> Finding:
@@ -91,3 +93,24 @@ async def check_clock(context: AdminContext) -> Finding:
         )
     heard = max(now - hearing.since, timedelta(0))
     return Finding(check="clock", level=OK, summary=f"control has heard its nodes for {format_duration(heard)}")
+
+
+async def check_keys(context: AdminContext) -> Finding:
+    now = context.clock.now()
+    admins = [key for key in await context.access.key_ring.list() if key.allows(Scope.ADMIN) and key.is_valid(now)]
+    if not admins:
+        return Finding(
+            check="keys",
+            level=PROBLEM,
+            summary="no administrator key is valid",
+            remedy="Run `corral keys reset-admin` on the frontend's machine.",
+        )
+    if all(key.expires_at is not None and key.expires_at - now < _SOON for key in admins):
+        return Finding(
+            check="keys",
+            level=WARNING,
+            summary="every administrator key expires within a week",
+            remedy="Make a new one with `corral keys create NAME --scope admin`.",
+        )
+    valid = "1 administrator key is" if len(admins) == 1 else f"{len(admins)} administrator keys are"
+    return Finding(check="keys", level=OK, summary=f"{valid} valid")

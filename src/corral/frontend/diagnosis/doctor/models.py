@@ -19,9 +19,10 @@ async def check_models(context: AdminContext) -> Finding:
             summary=f"{len(failed)} of {len(catalogue.models)} could not be loaded: {listed(failed)}",
             remedy=f"`corral models show {failed[0]}` tells why.",
         )
-    loaded = [one for one in await context.serving.replicas.living() if one.state is ReplicaState.LOADED]
-    # Every loaded replica of these is out of reach.
-    unserved = sorted({one.model for one in loaded} - {one.model for one in loaded if not one.is_unserved})
+    living = await context.serving.replicas.living()
+    loaded = [replica for replica in living if replica.state is ReplicaState.LOADED]
+    served = {replica.model for replica in loaded if not replica.is_unserved}
+    unserved = sorted({replica.model for replica in loaded} - served)
     if unserved:
         return Finding(
             check="models",

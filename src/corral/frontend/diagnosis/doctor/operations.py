@@ -12,10 +12,10 @@ _UNMET = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 
 async def check_operations(context: AdminContext) -> Finding:
     current = await context.operations.stores.operations.current()
-    failed = [one for one in current if one.state is OperationState.FAILED]
+    failed = [operation for operation in current if operation.state is OperationState.FAILED]
     if not failed:
         return Finding(check="operations", level=OK, summary="none has failed")
-    words = [f"{one.verb} {one.subject} ({one.id[:_SHORT_ID]})" for one in reversed(failed)]
+    words = [f"{operation.verb} {operation.subject} ({operation.id[:_SHORT_ID]})" for operation in reversed(failed)]
     return Finding(
         check="operations",
         level=WARNING,
@@ -26,8 +26,8 @@ async def check_operations(context: AdminContext) -> Finding:
 
 async def check_fleet_rules(context: AdminContext) -> Finding:
     standings = await context.rules.service.show()
-    if doubtful := [one for one in standings if one.doubt]:
-        reasons = listed([f"{one.rule.name} ({one.doubt})" for one in doubtful], most=2)
+    if doubtful := [standing for standing in standings if standing.doubt]:
+        reasons = listed([f"{standing.rule.name} ({standing.doubt})" for standing in doubtful], most=2)
         return Finding(
             check="fleet rules",
             level=WARNING,
@@ -35,7 +35,7 @@ async def check_fleet_rules(context: AdminContext) -> Finding:
             remedy="Correct the name and apply the file again, or `corral backends rules delete "
             f"{doubtful[0].rule.name}`.",
         )
-    unmet = [one.rule.name for one in standings if any(place.standing in _UNMET for place in one.places)]
+    unmet = [standing.rule.name for standing in standings if any(place.standing in _UNMET for place in standing.places)]
     if unmet:
         return Finding(
             check="fleet rules",

@@ -16,8 +16,7 @@ from corral import __version__
 from corral.base.errors import CorralError
 from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
 from corral.frontend.diagnosis.doctor import PROBLEM
-from corral.frontend.diagnosis.doctor.control import check_bus, check_clock, check_database, check_disk
-from corral.frontend.diagnosis.doctor.keys import check_keys
+from corral.frontend.diagnosis.doctor.control import check_bus, check_clock, check_database, check_disk, check_keys
 from corral.frontend.diagnosis.doctor.models import check_models
 from corral.frontend.diagnosis.doctor.nodes import check_nodes, check_strangers
 from corral.frontend.diagnosis.doctor.operations import check_fleet_rules, check_operations

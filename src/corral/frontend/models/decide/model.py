@@ -138,9 +138,10 @@ def collect(
     """
     earlier = {} if before is None else before.models
     owners: dict[str, ModelSpec] = {}
-    for spec in sorted((one for one in readings if isinstance(one, ModelSpec)), key=since):  # the sort is stable
-        owner, known = owners.setdefault(spec.name, spec), earlier.get(spec.name)
-        if known is not None and spec.source == known.source and owner.source != known.source:
+    specs = [reading for reading in readings if isinstance(reading, ModelSpec)]
+    for spec in sorted(specs, key=since):  # of equally old ones the first stays first
+        owner, last = owners.setdefault(spec.name, spec), earlier.get(spec.name)
+        if last is not None and spec.source == last.source and owner.source != last.source:
             owners[spec.name] = spec
     problems: list[ModelProblem] = []
     for reading in readings:
