@@ -22,7 +22,7 @@ from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryRefused
 from corral.oci.manifests import Descriptor
 from corral.oci.references import check_digest, digest_of, parse_reference
-from corral.oci.registry import Registry, open_registry
+from corral.oci.registry import open_registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,10 @@ async def fetch(
     InvalidInput."""
     try:
         async with asked(session, "GET", url, headers=conditions, redirects=_MOST_REDIRECTS) as response:
-            _refuse_downgrade(response)
+            hops = [*(hop.url for hop in response.history), response.url]
+            if any(hop.scheme == "https" for hop in hops) and response.url.scheme != "https":
+                where = without_secrets(str(response.url))
+                raise PeerRefused(f"redirects from https to {where}, which is not protected", status=response.status)
             if response.status == _NOT_MODIFIED and conditions:
                 return None
             if is_passing(response.status):
@@ -121,14 +124,6 @@ async def fetch(
             size = f"is larger than {format_size(most_bytes)}; the setting gallery.max_size allows more"
             raise InvalidInput("", size) from error
         raise PeerUnavailable(_REASONS.get(error.fault, f"does not answer: {error.reason}")) from error
-
-
-def _refuse_downgrade(response: aiohttp.ClientResponse) -> None:
-    """Refuse a redirect from TLS to plain HTTP."""
-    hops = [*(hop.url for hop in response.history), response.url]
-    if any(hop.scheme == "https" for hop in hops) and response.url.scheme != "https":
-        where = without_secrets(str(response.url))
-        raise PeerRefused(f"redirects from https to {where}, which is not protected", status=response.status)
 
 
 class _ArtefactManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +146,15 @@ class RegistryArtefacts:
                 if document.digest == known_digest:
                     return None
                 file = _only_file(document.body, most_bytes)
-                return ArtefactFile(digest=document.digest, content=await _content(registry, file))
+                content = bytearray()
+                async with registry.blob(file.digest, 0) as body:
+                    async for piece in body.pieces:
+                        content += piece
+                        if len(content) > file.size:
+                            break
+                if len(content) != file.size or digest_of(bytes(content), like=file.digest) != file.digest:
+                    raise PeerUnavailable("gave another file than the one that it announced")
+                return ArtefactFile(digest=document.digest, content=bytes(content))
         except ImageNotFound as error:
             raise PeerRefused(f"has no such artefact: {error.message}", status=404) from error
         except RegistryRefused as error:
@@ -171,15 +174,3 @@ def _only_file(manifest: bytes, most_bytes: int) -> Descriptor:
     if files[0].size > most_bytes:
         raise InvalidInput("", "is larger than the setting gallery.max_size allows")
     return files[0]
-
-
-async def _content(registry: Registry, file: Descriptor) -> bytes:
-    content = bytearray()
-    async with registry.blob(file.digest, 0) as body:
-        async for piece in body.pieces:
-            content += piece
-            if len(content) > file.size:
-                break
-    if len(content) != file.size or digest_of(bytes(content), like=file.digest) != file.digest:
-        raise PeerUnavailable("gave another file than the one that it announced")
-    return bytes(content)

@@ -196,7 +196,15 @@ class RegistryResponse:
 
     async def problem(self, what: str, *, may: str = "read") -> ImageError:
         """Return the error for a status that is not a success; `may` is the permission that a login would need."""
-        text = f"{host_of(self._asked)} answered {self.status} for {what}{await self._words()}"
+        try:
+            async with asyncio.timeout(5):
+                body = await self._response.content.read(_MAX_WORDS)
+            errors = msgspec.json.decode(body, type=_Problems).errors
+        except (aiohttp.ClientError, TimeoutError, OSError, *UNREADABLE_JSON):
+            errors = []
+        # The registry's own words, bounded and on one line.
+        words = "; ".join(" ".join((error.message or error.code)[:200].split()) for error in errors[:3])
+        text = f"{host_of(self._asked)} answered {self.status} for {what}" + (f": {words}" if words else "")
         if is_passing(self.status):
             return RegistryUnavailable(text, retry_after=_retry_after(self.header("Retry-After")))
         if self.status in (401, 403):
@@ -204,17 +212,6 @@ class RegistryResponse:
         if self.status in (404, 410):
             return ImageNotFound(text)
         return RegistryRefused(text)
-
-    async def _words(self) -> str:
-        """Return the registry's own error message, bounded and on one line."""
-        try:
-            async with asyncio.timeout(5):
-                body = await self._response.content.read(_MAX_WORDS)
-            problems = msgspec.json.decode(body, type=_Problems).errors
-        except (aiohttp.ClientError, TimeoutError, OSError, *UNREADABLE_JSON):
-            return ""
-        words = "; ".join(" ".join((problem.message or problem.code)[:200].split()) for problem in problems[:3])
-        return f": {words}" if words else ""
 
 
 @contextmanager

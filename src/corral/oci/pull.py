@@ -89,7 +89,15 @@ class Pull:
         self._scale.enter(Phase.DOWNLOADING if fetched else Phase.EXTRACTING)
         with Tree(self._target) as tree, _useless_when_failed(image.layers):
             if image.directory is not None:
-                unpacked = await self._copy(image.directory, tree)
+                copy = partial(
+                    copy_directory,
+                    image.directory,
+                    tree,
+                    self._order.limits,
+                    is_cancelled=self._stopped.is_set,
+                    on_position=partial(self._scale.unpacked, 0),
+                )
+                unpacked = await in_thread(copy, stop=self._stopped.set)
             else:
                 unpacked = await self._unpack(image, tree)
             self._scale.enter(Phase.VERIFYING)
@@ -144,18 +152,6 @@ class Pull:
         if layer.size is None:
             self._scale.size(number, os.fstat(file.fileno()).st_size)
         return file
-
-    async def _copy(self, folder: Path, tree: Tree) -> Unpacked:
-        def copy() -> Unpacked:
-            return copy_directory(
-                folder,
-                tree,
-                self._order.limits,
-                is_cancelled=self._stopped.is_set,
-                on_position=lambda position: self._scale.unpacked(0, position),
-            )
-
-        return await in_thread(copy, stop=self._stopped.set)
 
     def _check_room(self, image: Image, copied: int) -> None:
         """Check the free disk space before the download: missing bytes of layers, and their estimated unpacked size."""

@@ -110,26 +110,21 @@ def parse_reference(text: str) -> Reference:
         repository, tag = path, word
     if registry == DOCKER_HUB and "/" not in repository:
         repository = f"library/{repository}"
-    _check(text, registry, repository, tag)
+    port = registry.rpartition("]")[2].partition(":")[2]
+    problem = ""
+    if not _REGISTRY.fullmatch(registry) or (port and not 0 < int(port) < _PORTS):
+        problem = f"{registry[:200]!r} is no registry"
+    elif len(repository) > _MAX_REPOSITORY or not all(map(_COMPONENT.fullmatch, repository.split("/"))):
+        problem = f"{repository[:200]!r} is no repository, whose names have small letters and digits"
+    elif tag and not _TAG.fullmatch(tag):
+        problem = f"{tag[:200]!r} is no tag"
+    elif named.endswith(":"):
+        problem = "its tag is empty"
+    if problem:
+        raise SourceInvalid(f"{text[:200]!r} is not an image reference: {problem}")
     if at:
         check_digest(digest)
-    elif not tag:
-        tag = _DEFAULT_TAG
-    return Reference(registry=registry, repository=repository, tag=tag, digest=digest)
-
-
-def _check(text: str, registry: str, repository: str, tag: str) -> None:
-    port = registry.rpartition("]")[2].partition(":")[2]
-    if not _REGISTRY.fullmatch(registry) or (port and not 0 < int(port) < _PORTS):
-        raise SourceInvalid(f"{text[:200]!r} is not an image reference: {registry[:200]!r} is no registry")
-    components = repository.split("/")
-    if len(repository) > _MAX_REPOSITORY or not all(map(_COMPONENT.fullmatch, components)):
-        problem = f"{repository[:200]!r} is no repository, whose names have small letters and digits"
-        raise SourceInvalid(f"{text[:200]!r} is not an image reference: {problem}")
-    if tag and not _TAG.fullmatch(tag):
-        raise SourceInvalid(f"{text[:200]!r} is not an image reference: {tag[:200]!r} is no tag")
-    if text.partition("@")[0].endswith(":"):
-        raise SourceInvalid(f"{text[:200]!r} is not an image reference: its tag is empty")
+    return Reference(registry=registry, repository=repository, tag=tag or ("" if at else _DEFAULT_TAG), digest=digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

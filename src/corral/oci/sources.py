@@ -44,7 +44,7 @@ from corral.oci.signatures.formats import (
 )
 
 _MOST_REASONS: Final = 3
-_EMPTY: Final = "application/vnd.oci.empty.v1+json"
+_EMPTY: Final = ("", "application/vnd.oci.empty.v1+json")
 
 
 class _ReferrerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -110,7 +110,9 @@ class SignedImages:
             referrers = (await self._listing(digest.replace(":", "-"))).manifests
         else:
             referrers = _read(listed).manifests
-        for entry in [entry for entry in referrers if _may_be_bundle(entry)][:MAX_SIGNATURES]:
+        # Cosign's own lists have the type of the configuration there, which is empty.
+        likely = [entry for entry in referrers if is_bundle_type(entry.artifact_type) or entry.artifact_type in _EMPTY]
+        for entry in [entry for entry in likely if is_digest(entry.digest)][:MAX_SIGNATURES]:
             manifest = await self._listing(entry.digest)
             if is_bundle_type(manifest.artifact_type or entry.artifact_type) and manifest.layers:
                 document = await self._content(manifest.layers[0].digest)
@@ -127,12 +129,6 @@ class SignedImages:
             return await self._registry.small_blob(digest, SIGNATURE_BYTES)
         except (ImageNotFound, ContentMismatch, SourceInvalid) as error:
             return f"what is signed cannot be had: {error}"
-
-
-def _may_be_bundle(entry: _ReferrerEntry) -> bool:
-    """Whether an entry may be a bundle. Cosign's own lists have the configuration's type there, which is empty."""
-    is_likely = is_bundle_type(entry.artifact_type) or entry.artifact_type in ("", _EMPTY)
-    return is_likely and is_digest(entry.digest)
 
 
 def _read(body: bytes) -> _Listing:

@@ -154,12 +154,22 @@ class Unpacker:
                 raise UnpackRefused(f"{member.name!r} is a {member.kind.value}")
 
     def _write(self, member: ArchiveMember, descriptor: int, members: TarStream) -> None:
+        content = members.content()
         try:
+            piece = memoryview(b"")
+            for extent in member.extents or ():  # of a sparse file, which has holes between them
+                os.lseek(descriptor, extent.offset, os.SEEK_SET)
+                missing = extent.size
+                while missing:
+                    piece = piece or next(content)
+                    now, piece = piece[:missing], piece[missing:]
+                    _write_all(descriptor, now)
+                    missing -= len(now)
             if member.extents is None:
-                for piece in members.content():
+                for piece in content:
                     _write_all(descriptor, piece)
             else:
-                _write_sparse(descriptor, member, members.content())
+                os.ftruncate(descriptor, member.size)
             os.fchmod(descriptor, member.mode & _KEPT_OF_FILES | _FILE_AT_LEAST)
             os.utime(descriptor, (member.modified_at, member.modified_at))
         finally:
@@ -219,20 +229,6 @@ class Unpacker:
 def _write_all(descriptor: int, piece: memoryview) -> None:
     while piece:
         piece = piece[os.write(descriptor, piece) :]
-
-
-def _write_sparse(descriptor: int, member: ArchiveMember, content: Iterator[memoryview]) -> None:
-    """Write a sparse file's extents at their offsets; leave holes between them."""
-    piece = memoryview(b"")
-    for extent in member.extents or ():
-        os.lseek(descriptor, extent.offset, os.SEEK_SET)
-        missing = extent.size
-        while missing:
-            piece = piece or next(content)
-            now, piece = piece[:missing], piece[missing:]
-            _write_all(descriptor, now)
-            missing -= len(now)
-    os.ftruncate(descriptor, member.size)
 
 
 def directory_size(folder: Path | None) -> int:
