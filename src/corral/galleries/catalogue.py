@@ -113,14 +113,6 @@ _MISTYPED: Final = 0.75
 _LONGEST_ASKED: Final = 200
 
 
-class Way(StrEnum):
-    """How a name was resolved."""
-
-    NAME = "name"
-    META = "meta"
-    ALIAS = "alias"
-
-
 class Missing(StrEnum):
     """Why a name has no build on a machine."""
 
@@ -142,7 +134,6 @@ class ResolvedBuild:
     entry: GalleryEntry
     """The named entry: the build itself, or a meta backend."""
     build: GalleryEntry
-    way: Way
 
     @property
     def key(self) -> str:
@@ -209,7 +200,7 @@ class BackendCatalogue:
             return self._through(name, entry, capability)
         if (problem := _unsuited_sentence(entry, capability)) is not None:
             return self._not_found(name, entry, Missing.UNSUITED, problem, capability)
-        return ResolvedBuild(asked=name, entry=entry, build=entry, way=Way.NAME)
+        return ResolvedBuild(asked=name, entry=entry, build=entry)
 
     def key_of(self, name: str, capability: str) -> str:
         """Return the canonical key of a name, or the name itself if no gallery resolves it, for example for a backend
@@ -240,7 +231,7 @@ class BackendCatalogue:
         if (problem := _unsuited_sentence(build, capability)) is not None:
             reason = f"{meta.name} names {build.name} for {key}, but {problem}"
             return self._not_found(name, meta, Missing.UNSUITED, reason, capability)
-        return ResolvedBuild(asked=name, entry=meta, build=build, way=Way.META)
+        return ResolvedBuild(asked=name, entry=meta, build=build)
 
     def _target(self, name: str, capability: str) -> GalleryEntry | None:
         named = self._named(name)
@@ -263,7 +254,7 @@ class BackendCatalogue:
                 f"the alias {name} stands for builds such as {listed}, and none is for a machine that is {capability}"
             )
             return self._not_found(name, sharing[0], Missing.UNSUITED, reason, capability)
-        return ResolvedBuild(asked=name, entry=suited[chosen], build=suited[chosen], way=Way.ALIAS)
+        return ResolvedBuild(asked=name, entry=suited[chosen], build=suited[chosen])
 
     def _not_found(
         self, name: str, entry: GalleryEntry, missing: Missing, reason: str, capability: str

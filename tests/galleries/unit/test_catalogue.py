@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild, Way
+from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
 from corral.galleries.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
 from tests.kit.galleries import odd_metas
 
@@ -58,31 +58,33 @@ LOCALAI = catalogue(localai=OFFICIAL)
 
 
 @pytest.mark.parametrize(
-    ("name", "capability", "key", "way"),
+    ("name", "capability", "key", "is_meta"),
     [
-        ("llama-cpp", "default", "cpu-llama-cpp", Way.META),
-        ("llama-cpp", "nvidia", "cuda12-llama-cpp", Way.META),
-        ("llama-cpp", "nvidia-cuda-13", "cuda13-llama-cpp", Way.META),
-        ("llama-cpp", "nvidia-cuda-12", "cpu-llama-cpp", Way.META),  # exact: not the key `nvidia`
-        ("llama-cpp", "metal", "cpu-llama-cpp", Way.META),
-        ("llama-cpp", "disable", "cpu-llama-cpp", Way.META),
-        ("LLAMA-cpp", "amd", "rocm-llama-cpp", Way.META),
-        ("localai@llama-cpp", "amd", "rocm-llama-cpp", Way.META),
-        ("LocalAI@LLaMA-cpp", "amd", "rocm-llama-cpp", Way.META),
-        ("cpu-llama-cpp", "nvidia", "cpu-llama-cpp", Way.NAME),
-        ("CPU-LLAMA-CPP", "nvidia", "cpu-llama-cpp", Way.NAME),
-        ("localai@cpu-llama-cpp", "nvidia", "cpu-llama-cpp", Way.NAME),
-        ("llama-cpp-development", "default", "cpu-llama-cpp-development", Way.META),
-        ("whisper", "default", "cpu-whisper", Way.ALIAS),
-        ("whisper", "nvidia-cuda-12", "cuda12-whisper", Way.ALIAS),
-        ("localai@whisper", "nvidia", "cuda12-whisper", Way.ALIAS),
-        ("cuda12-vllm", "disable", "cuda12-vllm", Way.NAME),
+        ("llama-cpp", "default", "cpu-llama-cpp", True),
+        ("llama-cpp", "nvidia", "cuda12-llama-cpp", True),
+        ("llama-cpp", "nvidia-cuda-13", "cuda13-llama-cpp", True),
+        ("llama-cpp", "nvidia-cuda-12", "cpu-llama-cpp", True),  # exact: not the key `nvidia`
+        ("llama-cpp", "metal", "cpu-llama-cpp", True),
+        ("llama-cpp", "disable", "cpu-llama-cpp", True),
+        ("LLAMA-cpp", "amd", "rocm-llama-cpp", True),
+        ("localai@llama-cpp", "amd", "rocm-llama-cpp", True),
+        ("LocalAI@LLaMA-cpp", "amd", "rocm-llama-cpp", True),
+        ("cpu-llama-cpp", "nvidia", "cpu-llama-cpp", False),
+        ("CPU-LLAMA-CPP", "nvidia", "cpu-llama-cpp", False),
+        ("localai@cpu-llama-cpp", "nvidia", "cpu-llama-cpp", False),
+        ("llama-cpp-development", "default", "cpu-llama-cpp-development", True),
+        ("whisper", "default", "cpu-whisper", False),
+        ("whisper", "nvidia-cuda-12", "cuda12-whisper", False),
+        ("localai@whisper", "nvidia", "cuda12-whisper", False),
+        ("cuda12-vllm", "disable", "cuda12-vllm", False),
     ],
 )
-def test_a_name_means_one_build(name: str, capability: str, key: str, way: Way) -> None:
+def test_a_name_means_one_build(name: str, capability: str, key: str, is_meta: bool) -> None:
     found = LOCALAI.resolve(name, capability)
     assert isinstance(found, ResolvedBuild), found
-    assert (found.key, found.way) == (key, way)
+    assert (found.key, found.entry.is_meta) == (key, is_meta)
+    asked = name.rpartition("@")[2].lower()
+    assert asked in (found.entry.name, found.entry.alias)
     assert LOCALAI.key_of(name, capability) == key
 
 
