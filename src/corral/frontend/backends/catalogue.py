@@ -28,7 +28,7 @@ class CatalogueSource(Protocol):
     """Where backends are looked up."""
 
     async def catalogue(self) -> BackendCatalogue | None:
-        """None when the galleries cannot be read from here: then only the nodes can tell."""
+        """None when the galleries cannot be read from here: then only the nodes know."""
 
     async def newest(self) -> BackendCatalogue | None:
         """The catalogue, after asking every gallery whether there is something new. May take minutes."""
@@ -51,7 +51,7 @@ class NoCatalogue:
 
 
 _PATIENCE: Final = timedelta(seconds=3)
-"""How long an operation waits for galleries that are away, before only the nodes can tell."""
+"""How long an operation waits for galleries that are away, before it is planned without them."""
 _PATIENCE_BESIDE: Final = timedelta(minutes=2)
 """The limit for background lookups."""
 _PATIENCE_ASKED: Final = timedelta(seconds=20)
@@ -92,7 +92,7 @@ class GalleryCatalogue:
 
 
 PATIENCE: Final = timedelta(seconds=3)
-"""How long somebody who asks for an operation waits for registries, before only the nodes can tell."""
+"""How long somebody who asks for an operation waits for registries, before it is planned without them."""
 _PAUSE: Final = timedelta(seconds=30)
 """How long a registry that did not answer is not asked again, so that a list of backends does not wait for each."""
 _ATTEMPTS: Final = 2
@@ -162,7 +162,7 @@ class RegistryImages:
 
 
 async def facts_of(builds: Iterable[GalleryEntry], images: ImageSource) -> dict[str, ImageFacts]:
-    """By the uri of each build, side by side, without those of which nothing could be told."""
+    """The images of these builds, by uri, looked at in parallel; without those that could not be looked at."""
     found: dict[str, ImageFacts] = {}
     slots = asyncio.Semaphore(_AT_ONCE)
 

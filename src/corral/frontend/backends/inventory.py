@@ -1,4 +1,4 @@
-"""What nodes have on their disks: told, asked for, and stored. Silent nodes delay nobody."""
+"""What nodes have on their disks: reported by them or asked for, and stored. Silent nodes delay nobody."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ class InventoryKeeper:
         return await self._inventories.of(ids) if ids else {}
 
     async def aliased(self, alias: str) -> dict[NodeId, str]:
-        """The backends that were installed under this alias, by node: no report tells it."""
+        """The backends that were installed under this alias, by node: reports have no aliases."""
         aliased = await self._intents.with_text(IntentKind.BACKEND, "alias", alias)
         return {intent.node_id: intent.subject for intent in aliased if not intent.verb.deletes}
 
@@ -99,7 +99,7 @@ class InventoryKeeper:
     # What nodes say by themselves.
 
     def hear(self, node_id: NodeId, reported: str) -> None:
-        """A heartbeat came with this fingerprint; an empty one tells nothing."""
+        """A heartbeat came with this fingerprint; empty when the worker sends none."""
         if not reported:
             self._told.pop(node_id, None)
             return
@@ -109,7 +109,7 @@ class InventoryKeeper:
             self.news.ring()
 
     async def on_message(self, message: Message) -> None:
-        """A node says what it has. That proves nothing: whoever needs proof asks."""
+        """A node reports by itself what it has. That is no proof: for proof it is asked."""
         node_id = subjects.node_of(message.subject)
         if not self._intake.takes(node_id, message.data):
             return
@@ -147,7 +147,7 @@ class InventoryKeeper:
     # What they are asked.
 
     async def sweep(self) -> None:
-        """Ask everybody once who does not tell by itself. What a report proves is looked at next."""
+        """Ask every node that does not report by itself. Intents that a report may prove become due."""
         nodes = [seen for seen in await self._fleet.all() if is_listed(seen)]
         stored = await self.known([seen.node.id for seen in nodes])
         self._known = {id: fingerprint(report.entries) for id, report in stored.items()}
@@ -159,7 +159,7 @@ class InventoryKeeper:
         self._swept_at = self._clock.now()
 
     def _is_confirmed(self, seen: SeenNode) -> bool:
-        """Whether its last heartbeat told that it has what is stored."""
+        """Whether its last heartbeat has the fingerprint of what is stored."""
         id = seen.node.id
         return seen.status is NodeStatus.HEALTHY and id in self._told and not self._differs(id)
 

@@ -92,7 +92,7 @@ class BackendOperations:
         return prepare(operation, targets, delay=ask.delay)
 
     async def plan(self, ask: Ask, id: OperationId | None = None, *, guard: WishGuard | None = None) -> list[Planned]:
-        """What would be done where. At least one node, or an error that says why there is none."""
+        """What would be done on each node. Raises when no node is meant."""
         ask = checked(ask)
         nodes = await self._meant(ask)
         reports = await self._inventory.known([seen.node.id for seen in nodes])

@@ -82,7 +82,7 @@ class Planned:
     is_unknown: bool = False
     """Neither a gallery nor the node knows the name."""
     unknown: str = ""
-    """What could not be told beforehand; empty when all is known, or it is blocked."""
+    """What could not be found out beforehand; empty when all is known, or it is blocked."""
     is_reached: bool = False
     """The node has said already that it is as it should be: nothing will be fetched or removed."""
     download_bytes: int | None = None
@@ -134,7 +134,7 @@ class _Draft:
     key: str
     """The canonical name."""
     sent: str
-    """The name that the node is told."""
+    """The name that is sent to the node."""
     build: GalleryEntry | None = None
     is_external: bool = False
     """The build comes from a uri, not from a gallery."""

@@ -112,7 +112,7 @@ def node_rows(held: Sequence[Holding], reported: Reported) -> list[BackendNodeRo
 
 
 def installed_backends(inventory: Inventory) -> list[InstalledBackend]:
-    """In the words of `backend.list`, by name."""
+    """The entries as `backend.list` answers them, sorted by name."""
     entries = sorted(inventory.entries, key=lambda entry: entry.name)
     return [convert(entry, InstalledBackend, from_attributes=True) for entry in entries]
 

@@ -1,5 +1,5 @@
 """Looks for newer versions of what the fleet has. One frontend at a time asks galleries and registries, and all share
-what it found; comparing that with what nodes report is done anew for whoever wants to know."""
+what it found; it is compared with the nodes' reports whenever somebody asks."""
 
 import hashlib
 import logging
@@ -157,7 +157,7 @@ class Upgrades:
 
 
 def _is_from_gallery(holding: Holding) -> bool:
-    """What ships with Corral is each node's own: no gallery of ours tells what that should be."""
+    """Whether it came from a gallery that we can read: what ships with Corral, each node has itself."""
     url = holding.entry.gallery_url
     return bool(url) and url != BUILT_IN_URL and not holding.entry.is_system
 

@@ -37,7 +37,7 @@ from corral.wire.broadcasts import (
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=10)
-"""Without a ring; then there is hardly anything to tell."""
+"""How often changes are looked for when no ring came."""
 _SPACING: Final = 0.4
 """Seconds between two rounds."""
 _SPACING_PER_TARGET: Final = 0.001

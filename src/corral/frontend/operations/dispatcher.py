@@ -38,13 +38,15 @@ from corral.frontend.record.store import Events
 
 
 class WorkerRestarted(CorralError):
-    """The worker was started anew meanwhile."""
+    """The worker was restarted meanwhile."""
 
     code = "worker_restarted"
     retryable = True
 
 
 class OpenRequests:
+    """Requests whose answers are waited for, until the worker that got them is restarted."""
+
     def __init__(self) -> None:
         self._open: dict[IntentKey, tuple[str, asyncio.Timeout]] = {}
 
@@ -126,7 +128,7 @@ class Dispatcher:
         *,
         poke: Poke,
     ) -> None:
-        """`poke` is rung by whoever makes an intent due before its time."""
+        """`poke` is rung when an intent becomes due before its time."""
         self._stores = stores
         self._progress = progress
         self._kinds: dict[IntentKind, KindActions] = {}
@@ -152,8 +154,7 @@ class Dispatcher:
         return {verb: lane.slow for verb, lane in self._sends.items()}
 
     async def run(self) -> None:
-        """Until cancelled: then every request under way is left to whoever comes next. `renew` and `notice_returns`
-        run beside it."""
+        """Until cancelled: then open requests are left to others. `renew` and `notice_returns` run beside it."""
         async with asyncio.TaskGroup() as group:
 
             async def step() -> timedelta | None:
@@ -190,7 +191,7 @@ class Dispatcher:
         return [(intent, nodes.get(intent.node_id)) for intent in mine]
 
     async def work(self, intent: Intent, node: Node | None) -> None:
-        """One intent from claim to rest. What could not be stored is found again when its lease has ended."""
+        """Work on one intent until its result is stored. If that fails, it is claimed again after its lease."""
         ids = {"node": intent.node_id, intent.kind.value: intent.subject, "operation": intent.operation_id}
         with log_context(**ids):
             try:

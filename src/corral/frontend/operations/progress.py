@@ -100,14 +100,14 @@ class ProgressBoard:
         self._ring(operation)
 
     def take_changed(self) -> set[OperationId]:
-        """All of which something was done or heard here since the last call: for the one who tells other frontends."""
+        """The operations that changed here since the last call, to be broadcast."""
         taken, self._changed = self._changed, set()
         return taken
 
     def hear_of(
         self, operation: OperationId, rows: Iterable[NodeProgress], numbers: Mapping[str, InstallBytes]
     ) -> None:
-        """What another frontend knows. Whoever listens to the nodes itself knows better."""
+        """Take over the progress that another frontend knows, unless we listen to the nodes ourselves."""
         if operation in self._heard:
             return
         for row in rows:
@@ -115,7 +115,7 @@ class ProgressBoard:
             if row.status in _MOVING:
                 self._merge(operation, node_id, _progress(row, numbers.get(node_id)))
             else:
-                self._of(operation).pop(node_id, None)  # the next attempt begins anew
+                self._of(operation).pop(node_id, None)  # the next attempt starts from zero
         self._ring(operation)
 
     def _ring(self, operation: OperationId) -> None:

@@ -102,7 +102,7 @@ class Operations:
         return stored
 
     async def tell(self, started: Sequence[Operation]) -> None:
-        """Tell everybody that these operations are stored."""
+        """Wake the dispatcher and the feed, and broadcast that these operations were accepted."""
         self._dispatcher.ring()
         await self._feed.announce()
         for operation in started:
@@ -148,7 +148,7 @@ class Operations:
         return changed
 
     async def take_back(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
-        """Cancel what can still be cancelled, without telling other frontends: one of them told us."""
+        """Cancel what can still be cancelled, without a broadcast: another frontend has sent one."""
         now, why = self._clock.now(), because(ReasonCode.CANCELLED, by=by)
 
         def taken_back(known: Intent) -> Intent | None:
@@ -180,7 +180,7 @@ class Operations:
         return await self._store.dismiss(id, at=self._clock.now())
 
     async def dismiss_quietly(self, id: OperationId) -> bool:
-        """Dismiss a failed operation, without telling other frontends: one of them told us."""
+        """Dismiss a failed operation, without a broadcast: another frontend has sent one."""
         known = await self._store.get(id)
         is_failed = known is not None and known.state is OperationState.FAILED
         return is_failed and await self._store.dismiss(id, at=self._clock.now())

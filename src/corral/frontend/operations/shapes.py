@@ -43,7 +43,7 @@ _COMPAT: Final = {
     TargetStatus.SUPERSEDED: NodeProgressStatus.SUCCESS,
     TargetStatus.CANCELLED: NodeProgressStatus.ERROR,
 }
-"""LocalAI knows five words. Superseded is none of its errors, and nothing of it is left to do."""
+"""LocalAI has five statuses. For its clients a superseded target is done, and not an error."""
 _OUTCOMES: Final = {
     OperationState.DONE: "completed",
     OperationState.FAILED: "failed",
@@ -173,7 +173,7 @@ def is_listed(operation: Operation) -> bool:
 
 
 def operation_item(operation: Operation, progress: ProgressByNode) -> OperationItem:
-    """Named by the backend, also when it is about one node: that is told beside it."""
+    """Its id is the backend, also for an operation on one node: the node has a field of its own."""
     status = operation_status(operation, progress)
     return replace(
         _item(status),
@@ -241,7 +241,7 @@ def staging_item(model: str, status: StagingStatus) -> OperationItem:
 
 
 UNKNOWN_JOB: Final = JobStatus(message="Operation queued", queued=True)
-"""LocalAI takes an id that it does not know for one that another frontend is about to tell of."""
+"""LocalAI answers this for an unknown id: another frontend may be about to broadcast it."""
 
 
 def job_status(status: OperationStatus, *, is_completed: bool) -> JobStatus:

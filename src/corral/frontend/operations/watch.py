@@ -33,7 +33,7 @@ class WatchCursor:
     """How far a reader is."""
 
     version: int = 0
-    """0: it has seen nothing, or only what another process told, which counts otherwise."""
+    """0: it has seen nothing, or only updates of another process, which has versions of its own."""
     at: datetime | None = None
 
 

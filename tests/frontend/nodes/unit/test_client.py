@@ -81,7 +81,7 @@ async def test_whoever_is_heard_before_the_mark_is_written_was_heard_since() -> 
 
 
 async def test_who_is_not_waited_for_any_more_is_not_marked_later() -> None:
-    """Its worker was started anew meanwhile, which is why: see `open_requests.py`."""
+    """Its worker was restarted meanwhile, which is why: see `OpenRequests`."""
     clock, gates, marks = ManualClock(), Gates(), Marks()
     client = silent_client(marks, gates, clock)
     async with gates.held_inside("mark_no_responders") as held:

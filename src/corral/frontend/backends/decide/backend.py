@@ -84,7 +84,7 @@ class Inventory:
 
 
 BuildIdentity = tuple[str, str]
-"""Version and digest: what makes two installed backends the same. Either may be empty, when it is not told."""
+"""Version and digest: what makes two installed backends the same. Either is empty when unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class Offer:
     """Digest that the uri resolved to when it was looked at: the index's, where there is one."""
     member_digests: frozenset[str] = frozenset()
     looked_at: datetime | None = None
-    """When the registry last told the digests, which may be longer ago than the check; None when it never did."""
+    """When the registry last reported the digests, perhaps before this check; None when it never did."""
 
     @property
     def digests(self) -> frozenset[str]:
@@ -175,5 +175,5 @@ def assess(entry: BackendEntry, offer: Offer | None) -> tuple[Freshness, str]:
 
 
 def is_alike(build: BuildIdentity, other: BuildIdentity) -> bool:
-    """Whether nothing that both tell is different: LocalAI's workers tell no digests of some images."""
+    """Whether all that both report is equal: LocalAI's workers report no digests of some images."""
     return all(a == b for a, b in zip(build, other, strict=True) if a and b)

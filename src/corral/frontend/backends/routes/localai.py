@@ -45,7 +45,7 @@ _DELETE_WITHIN: Final = timedelta(minutes=2)
 
 
 def job_to_follow(operation: Operation, message: str) -> JobStarted:
-    """With the route that tells how far it is."""
+    """The answer with the route that shows the job's progress."""
     return JobStarted(job_id=operation.id, message=message, status_url=f"/api/backends/job/{operation.id}")
 
 

@@ -124,7 +124,7 @@ class IntentPolicy:
     hold: timedelta = timedelta(seconds=1)
     """Between looks at replicas that must get out of the way first."""
     absent: timedelta = timedelta(seconds=30)
-    """Until an absent node is looked for again, should nobody tell that it is back."""
+    """How often an absent node is looked for, in case the event of its return was lost."""
     misses: Backoff = Backoff(first=timedelta(seconds=10), cap=timedelta(minutes=5), spread=0.0)
     """Between tries at a node that beats and does not respond."""
     distinct_dates: timedelta = timedelta(milliseconds=1100)
@@ -310,7 +310,7 @@ def may_retry(intent: Intent) -> bool:
 
 
 def retry(intent: Intent, now: datetime) -> Intent:
-    """Begin to count anew, at once."""
+    """Try again at once, and count failures from zero."""
     return replace(
         intent,
         state=IntentState.OPEN,
@@ -328,7 +328,7 @@ def may_cancel(intent: Intent) -> bool:
 
 
 def cancel(intent: Intent, why: Reason, now: datetime) -> Intent:
-    """Ask for nothing more. What the node was told already it may finish: nobody can take that back."""
+    """Send nothing more. A request that was sent already cannot be taken back: the node may finish it."""
     reason = because(ReasonCode.CANCELLED_TOO_LATE, why=why) if intent.outstanding else why
     return replace(intent, state=IntentState.CANCELLED, reason=reason, waits_for_node=False, changed_at=now)
 

@@ -132,7 +132,7 @@ def blocked(intent: Intent, reason: Reason, now: datetime) -> Intent:
 
 
 def heard(intent: Intent, *, is_corral: bool) -> Intent:
-    """The node answered what is outstanding; a Corral worker has then finished whatever it was told before."""
+    """The node answered what is outstanding; a Corral worker has then finished all earlier requests too."""
     return replace(intent, outstanding=None, doubt=None if is_corral else intent.doubt)
 
 
@@ -151,7 +151,7 @@ def answered(intent: Intent, error: str | None, evidence: Sighting, now: datetim
 
 
 def answered_unseen(intent: Intent, error: str | None, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node answered, and does not tell what it has. Its word alone is no proof: look again soon."""
+    """The node answered, but its report is missing. An answer alone is no proof: look again soon."""
     if error is not None:
         return failed(intent, because(ReasonCode.NODE_SAID, text=error), now, policy)
     return _rested(intent, now, reason=because(ReasonCode.NOT_REPORTED), next_try=now + policy.look_again)
@@ -176,7 +176,7 @@ def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
 
 
 def unheard(intent: Intent, error: str, now: datetime, policy: IntentPolicy) -> Intent:
-    """The bus went away, or the node did not tell what it has: nothing is known, nobody is to blame."""
+    """The bus went away, or the node sent no report: this counts neither as a failure nor as a success."""
     return _look_again(intent, now, now + policy.look_again, because(ReasonCode.CALL_FAILED, text=error))
 
 

@@ -173,11 +173,11 @@ class Progress:
 
 NO_PROGRESS: Final = Progress()
 _MEASURED_OVER: Final = 0.2
-"""Seconds between two events that tell a speed; those that come together tell none."""
+"""Seconds that must lie between two events to measure a speed."""
 _NEWER_COUNTS: Final = 0.5
 """Weight of a newly measured speed in the moving average."""
 _STALLED_AFTER: Final = 5.0
-"""Seconds without a word after which no speed is told."""
+"""Seconds without an event after which the speed counts as unknown."""
 
 
 def merge(known: Progress, news: Progress, *, at: float = 0.0) -> Progress:
@@ -202,7 +202,7 @@ def merge(known: Progress, news: Progress, *, at: float = 0.0) -> Progress:
 
 def _paced(known: Pace, current: int, at: float) -> Pace:
     if known.at is None or current < known.bytes:
-        return Pace(at=at, bytes=current)  # begun, or begun anew
+        return Pace(at=at, bytes=current)  # the first event, or a new attempt
     if at - known.at < _MEASURED_OVER:
         return known
     measured = (current - known.bytes) / (at - known.at)
@@ -217,7 +217,7 @@ def speed_of(progress: Progress, now: float) -> float:
 
 
 def seconds_left(progress: Progress, now: float) -> float | None:
-    """Until all bytes are there, if it goes on like this; None when that cannot be told."""
+    """Estimated seconds until all bytes are there; None when that is unknown."""
     left, speed = progress.total_bytes - progress.current_bytes, speed_of(progress, now)
     return left / speed if left > 0 and speed >= 1 else None
 

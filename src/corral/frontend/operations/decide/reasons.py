@@ -109,6 +109,6 @@ def sentence(reason: Reason | None) -> str:
     if reason is None:
         return ""
     fields = {name: sentence(value) if isinstance(value, Reason) else value for name, value in reason.fields.items()}
-    if reason.code is ReasonCode.OTHER:  # of a newer frontend only the fields can be told
+    if reason.code is ReasonCode.OTHER:  # the sentence of a newer frontend's code is not known here
         return ", ".join(fields.values())
     return _SENTENCES[reason.code].format(**fields)

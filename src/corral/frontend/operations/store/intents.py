@@ -1,4 +1,4 @@
-"""Intents: claimed by whoever works on them, stored by whoever holds the lease, together with their targets.
+"""Intents: claimed by the frontend that works on them, stored together with their targets while it holds the lease.
 
 What was worked on and has been superseded or cancelled meanwhile is not stored; only what that says about requests
 that may still be under way at the node is.
