@@ -17,7 +17,7 @@ _INT32: Final = 2**31
 Config = Mapping[str, object]
 
 
-def found(config: Config, key: str) -> object:
+def value_at(config: Config, key: str) -> object:
     """The value at a dotted key; None where there is nothing."""
     value: object = config
     for part in key.split("."):
@@ -27,7 +27,7 @@ def found(config: Config, key: str) -> object:
 
 def _typed(config: Config, key: str, types: type | UnionType, expected: str) -> Any:
     """The value at a key, None where there is nothing. InvalidInput for another type; true and false are no numbers."""
-    value = found(config, key)
+    value = value_at(config, key)
     if value is not None and (not isinstance(value, types) or (isinstance(value, bool) and types is not bool)):
         raise InvalidInput(key, f"must be {expected}, got {kind(value)}")
     return value
@@ -78,14 +78,14 @@ def numbers(config: Config, key: str, default: object = MISSING) -> object:
 
 
 def _list_of(config: Config, key: str, types: type | UnionType, what: str) -> list[Any] | None:
-    value = found(config, key)
+    value = value_at(config, key)
     if value is None or (isinstance(value, list) and all(isinstance(item, types) for item in value)):
         return value
     raise InvalidInput(key, f"must be a list of {what}, got {kind(value)}")
 
 
 def mapping(config: Config, key: str, default: object = MISSING) -> object:
-    value = found(config, key)
+    value = value_at(config, key)
     if value is None:
         return default
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):

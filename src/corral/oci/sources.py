@@ -49,7 +49,6 @@ _EMPTY: Final = ("", "application/vnd.oci.empty.v1+json")
 
 class _ReferrerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     digest: str
-    size: int = 0
     media_type: str = ""
     artifact_type: str = ""
     annotations: Mapping[str, str] | None = None

@@ -49,19 +49,19 @@ def _context(config: Config, key: str, default: object) -> object:
 
 
 def _json(config: Config, key: str, default: object) -> object:
-    value = fields.found(config, key)
+    value = fields.value_at(config, key)
     return json.dumps(value, sort_keys=True) if value else default
 
 
 def _words(config: Config, key: str, default: object) -> object:
     """The words of a list of mappings, each with a `word`."""
-    entries = [entry for entry in fields.listed(fields.found(config, key)) if isinstance(entry, Mapping)]
+    entries = [entry for entry in fields.listed(fields.value_at(config, key)) if isinstance(entry, Mapping)]
     return [{"word": word} for entry in entries if (word := fields.text(entry, "word"))] or default
 
 
 def usecases_of(config: Config) -> list[str]:
     """LocalAI's words for what a model is for; they are also spelled like FLAG_SCORE."""
-    words = fields.listed(fields.found(config, "known_usecases"))
+    words = fields.listed(fields.value_at(config, "known_usecases"))
     return [str(word).lower().removeprefix("flag_") for word in words]
 
 
@@ -71,7 +71,7 @@ def _scores(config: Config, key: str, default: object) -> object:
 
 def _flash(config: Config, key: str, default: object) -> object:
     """YAML reads a bare `on` as true."""
-    value = fields.found(config, key)
+    value = fields.value_at(config, key)
     return ("on" if value else "off") if isinstance(value, bool) else fields.text(config, key, default)
 
 

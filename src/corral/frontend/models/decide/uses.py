@@ -75,8 +75,8 @@ def uses_of(config: Config) -> frozenset[ModelUse]:
     if fields.switch(config, "reranking", False):
         uses |= {_U.RERANK}
     if uses:
-        has_template = any(fields.found(config, key) for key in _CHAT_TEMPLATES)
+        has_template = any(fields.value_at(config, key) for key in _CHAT_TEMPLATES)
         return uses | _TEXT if has_template else uses
     uses = _BACKEND_USES.get(meant_by(fields.text(config, "backend")).backend, frozenset())
-    hears = uses == _TEXT and fields.found(config, "mmproj")  # a projector takes pictures, sounds, or both
+    hears = uses == _TEXT and fields.value_at(config, "mmproj")  # a projector takes pictures, sounds, or both
     return uses | {_U.TRANSCRIPTION} if hears else uses
