@@ -1,4 +1,4 @@
-"""Object storage in the words of those who use it, and what it can be told. Imports no client: those are heavy."""
+"""What the worker needs of an object storage, and its settings. Imports no client: those are heavy."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -145,7 +145,7 @@ class Backends:
         return change
 
     async def delete(self, request: DeleteRequest) -> BackendChange:
-        """Stop every process of the backend, then remove its files. While one of them lives they stay."""
+        """Stop every process of the backend, then remove its files, unless one of the processes does not end."""
         name = request.backend
 
         async def remove(located: Located, change: BackendChange) -> None:
@@ -313,7 +313,7 @@ class Backends:
         return f"; this node has {', '.join(names)}" if names else "; this node has none"
 
     async def _ended(self, keys: set[ProcessKey], change: BackendChange, *, force: bool) -> None:
-        """Conflict when one survives: its files must not be touched."""
+        """Stop these processes. Conflict when one survives: its files must not be touched."""
         outcome = await self._supervisor.stop(keys, force=force)
         change.stopped += outcome.gone
         if outcome.left:

@@ -243,7 +243,7 @@ class FilesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterConfig:
-    """How the node's adapter is kept."""
+    """How long the node's adapter may take, how long it stays, and when it is started again."""
 
     ready_within: timedelta = timedelta(seconds=30)
     """Time from the start of its process until it listens. Usually less than a second; more on a machine that swaps."""
@@ -329,10 +329,10 @@ class WorkerConfig:
     galleries: GalleriesConfig = field(
         default_factory=lambda: GalleriesConfig(sources=(BUILT_IN,), cache=Path("galleries"))
     )
-    """Where backends are to be had, unless a request names other galleries."""
+    """Galleries that list backends, unless a request names others."""
     disk_timeout: timedelta = timedelta(seconds=2)
     """Time for one reading of the disk, which never returns when a network file system hangs."""
     gpu_timeout: timedelta = timedelta(seconds=5)
     """Time for one reading of the GPUs. Drivers of large machines take seconds to start; some hang for good."""
     nats_user_retry: Backoff = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=30))
-    """Between registrations that shall bring a user for NATS. As LocalAI's worker: a person may have to approve."""
+    """Pause between registrations that ask for a NATS user, as in LocalAI's worker: a person may have to approve."""

@@ -49,8 +49,8 @@ CLOSE_SECONDS: Final = 5
 """How long requests that are being answered may delay the end."""
 MAX_HEAD_FIELD: Final = 8190
 LINGER_SECONDS: Final = 10.0
-"""How long a body is read on whose request was answered already. If the connection were closed at once, a sender in the
-middle of gigabytes would see that, and not the answer."""
+"""How long the rest of a body is read after its request was answered. If the connection were closed at once, a sender
+in the middle of gigabytes would see that, and not the answer."""
 STRANGER_LINGER_SECONDS: Final = 2.0
 STRANGER_BYTES: Final = 64 * 1024
 """How much of a body is read, and for how long, when the request showed no valid token: enough that the sender of a

@@ -31,7 +31,7 @@ class WorkerModels:
         self._free_within = free_within
 
     async def unload(self, request: UnloadRequest) -> None:
-        """Have the model's processes give it back; they go on. Many backends cannot, which is no mistake here."""
+        """Have the model's processes free it and go on running. Many backends cannot, which is no error here."""
         async with task_group() as group:
             for launch in self._supervisor.running():
                 # Where an address is given the process must be there as well, since ports are used again.

@@ -99,7 +99,7 @@ class Unfinished:
 
 
 class FileStore:
-    """Shared by reading and receiving."""
+    """The served directories with their hashes, their disk space, and the uploads under way."""
 
     def __init__(self, directories: Mapping[Area, Path], *, room: Room | None = None) -> None:
         self.areas = {area: Confined(path) for area, path in directories.items()}

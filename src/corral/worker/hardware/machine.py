@@ -195,7 +195,7 @@ def _cuda(local: Path) -> str:
 
 
 def read_ram() -> Space | None:
-    """The machine's memory, whatever this process may use of it."""
+    """The machine's memory, of which this process may be allowed less."""
     try:
         memory = psutil.virtual_memory()
     except (OSError, RuntimeError, ValueError):  # /proc is missing or strange, as in some sandboxes

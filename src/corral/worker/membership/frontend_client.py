@@ -74,7 +74,7 @@ class FrontendClient:
         return response
 
     async def heartbeat(self, member: AcceptedRegistration, body: HeartbeatRequest) -> HeartbeatResponse:
-        """Say that we live. What a frontend answers beyond 2xx is a courtesy."""
+        """Send a sign of life. Any 2xx counts, also with a body that cannot be read."""
         answer = await self._send(_node_call("POST", member, "heartbeat", msgspec.json.encode(body)))
         try:
             return go_json.decode(answer.body, HeartbeatResponse)

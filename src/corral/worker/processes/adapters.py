@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _NAME: Final = "adapter"
 
 AdapterCommand = Callable[[int, HostPort], ChildCommand]
-"""From the descriptor that the adapter inherits, and where it shall listen, to what to start."""
+"""Makes the command from the descriptor that the adapter inherits and the address it listens on."""
 
 
 class Adapters:
@@ -57,10 +57,9 @@ class Adapters:
         self._fail_all(Conflict("this worker is shutting down"))
 
     async def serve(self, replica: AdapterReplica) -> None:
-        """Have it served, or served in another way. Returns when it is.
+        """Have a replica served, or served in another way; return when it is.
 
-        ChildFailed, or whatever kept the adapter from it, when it is not: then nothing is left of a replica that had
-        no URL before.
+        Raise ChildFailed, or what else kept the adapter from it. A replica that had no URL before is forgotten then.
         """
         key = replica.key
         is_new = key not in self._wanted

@@ -82,7 +82,7 @@ class Remains:
         return sorted(key for key, processes in left.items() if processes)
 
     def _family(self, record: Remembered) -> Iterator[psutil.Process]:
-        """The process, and whatever descends from it: in its session or in another one."""
+        """The process and its descendants, in its session or in another one."""
         return (process for process in psutil.process_iter() if self._is_ours(process, record))
 
     def _is_ours(self, process: psutil.Process, record: Remembered) -> bool:

@@ -80,6 +80,7 @@ class Supervisor:
         self._exits = exits
         self._processes: dict[ProcessKey, BackendProcess] = {}
         self._lives: dict[ProcessKey, asyncio.Task[None]] = {}
+        """The task that runs each process, until its key and its ports are free as well."""
         self._is_closing = False
         self._followers: list[Callable[[Launch], None]] = []
 
@@ -109,7 +110,7 @@ class Supervisor:
         return [process.launch for process in self._processes.values() if process.is_serving]
 
     def launches(self) -> list[Launch]:
-        """Every process there is, whatever its state."""
+        """All processes, in any state."""
         return [process.launch for process in self._processes.values()]
 
     def runs(self, launch: Launch) -> bool:
@@ -118,7 +119,7 @@ class Supervisor:
         return process is not None and process.launch is launch and process.is_serving
 
     def find(self, key: ProcessKey) -> BackendProcess | None:
-        """The process of this key, whatever its state."""
+        """The process of this key, in any state."""
         return self._processes.get(key)
 
     async def join(self, key: ProcessKey, backend: str) -> Launch | None:
@@ -222,9 +223,7 @@ class Supervisor:
     async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> StopResult:
         """Stop these processes; return when they are gone, or had more than enough time."""
         ending = self.ask_to_stop(keys, force=force)
-        lives = {self._lives[process.launch.key] for process in ending if self._is_current(process)}
-        if lives:
-            await asyncio.wait(lives, timeout=self._surroundings.limits.gone_within.total_seconds())
+        await self._until_gone(*ending)
         return StopResult(
             gone=[process.launch.key for process in ending if not self._is_current(process)],
             left=[process.launch.key for process in ending if self._is_current(process)],
@@ -242,10 +241,11 @@ class Supervisor:
             await self._until_gone(process)  # so that a caller who learns of the failure finds the key free
             raise
 
-    async def _until_gone(self, process: BackendProcess) -> None:
-        """Until its key and its ports are free as well, or it had more than enough time for it."""
-        if (life := self._lives.get(process.launch.key)) is not None and self._is_current(process):
-            await asyncio.wait({life}, timeout=self._surroundings.limits.gone_within.total_seconds())
+    async def _until_gone(self, *processes: BackendProcess) -> None:
+        """Until their keys and ports are free as well, or they had more than enough time for it."""
+        lives = {self._lives[process.launch.key] for process in processes if self._is_current(process)}
+        if lives:
+            await asyncio.wait(lives, timeout=self._surroundings.limits.gone_within.total_seconds())
 
     def _is_current(self, process: BackendProcess) -> bool:
         return self._processes.get(process.launch.key) is process
