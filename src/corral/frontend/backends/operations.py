@@ -11,10 +11,10 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, OperationId, new_operation_id
-from corral.frontend.backends.catalogue import ImageSource
+from corral.frontend.backends.catalogue import ImageSource, Lookups
 from corral.frontend.backends.decide.backend import Wish, artefact_of, evidence_of, payload_of
 from corral.frontend.backends.inventory import InventoryKeeper
-from corral.frontend.backends.planning import Ask, GivenNames, Planned, Planner
+from corral.frontend.backends.planning import Ask, GivenNames, Planned, plan_targets
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
@@ -47,7 +47,7 @@ class BackendOperations:
         operations: Operations,
         fleet: Fleet,
         inventory: InventoryKeeper,
-        planner: Planner,
+        lookups: Lookups,
         clock: Clock,
         *,
         guard: WishGuard,
@@ -55,7 +55,7 @@ class BackendOperations:
         self._operations = operations
         self._fleet = fleet
         self._inventory = inventory
-        self._planner = planner
+        self._lookups = lookups
         self._clock = clock
         self._guard = guard
 
@@ -103,7 +103,8 @@ class BackendOperations:
         if ask.verb is not Verb.INSTALL:
             aliased = await self._inventory.aliased(ask.ref.backend)
             given = GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.ref.backend))
-        planned = await self._planner.plan(ask, nodes, reports, id or OperationId("plan"), given=given)
+        id = id or OperationId("plan")
+        planned = await plan_targets(ask, nodes, reports, self._lookups, id=id, given=given)
         await (guard or self._guard).refuse([(plan.node, plan.wish) for plan in planned])
         if not planned:
             raise Conflict(f'backend "{ask.ref.backend}" is not installed on any node')

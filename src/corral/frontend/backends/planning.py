@@ -89,41 +89,37 @@ class Planned:
     """What the node would fetch; None when nobody knows."""
 
 
-class Planner:
-    def __init__(self, lookups: Lookups) -> None:
-        self._lookups = lookups
-
-    async def plan(
-        self,
-        ask: Ask,
-        nodes: Sequence[SeenNode],
-        known: Mapping[NodeId, Inventory],
-        id: OperationId,
-        *,
-        given: GivenNames,
-    ) -> list[Planned]:
-        """For each node; an upgrade leaves out those that do not have the backend by their last report."""
-        catalogue = None if ask.ref.uri else await self._lookups.galleries.catalogue()
-        drafts = []
-        for seen in nodes:
-            report = known.get(seen.node.id)
-            is_itself_there = report is not None and report.find(ask.ref.backend) is not None
-            meant = ask.ref.backend if is_itself_there else given.aliased.get(seen.node.id, ask.ref.backend)
-            draft = _draft(replace(ask, ref=replace(ask.ref, backend=meant)), seen, catalogue, report)
-            asked = given.installed.get(seen.node.id)
-            # Asked for by us, so that its alias is known. Before this version upgrades were sent without a uri.
-            is_ours = meant != ask.ref.backend or (
-                draft.entry is not None
-                and asked is not None
-                and (not asked.uri or is_same_source(asked.uri, draft.entry.uri))
-            )
-            is_at_risk = ask.verb is Verb.UPGRADE and draft.is_external and seen.node.peer is None and not is_ours
-            drafts.append(replace(draft, alias_warning=_ALIAS_UNKNOWN if is_at_risk else ""))
-        if ask.verb is Verb.UPGRADE:
-            drafts = [draft for draft in drafts if draft.entry is not None]
-        builds = [draft.build for draft in drafts if draft.build is not None and not draft.unknown]
-        images = {} if ask.verb is Verb.DELETE else await facts_of(builds, self._lookups.images)
-        return [_planned(ask, draft, images.get(draft.uri), id) for draft in drafts]
+async def plan_targets(
+    ask: Ask,
+    nodes: Sequence[SeenNode],
+    known: Mapping[NodeId, Inventory],
+    lookups: Lookups,
+    *,
+    id: OperationId,
+    given: GivenNames,
+) -> list[Planned]:
+    """What an operation would do at each node; an upgrade leaves out nodes whose last report lacks the backend."""
+    catalogue = None if ask.ref.uri else await lookups.galleries.catalogue()
+    drafts = []
+    for seen in nodes:
+        report = known.get(seen.node.id)
+        is_itself_there = report is not None and report.find(ask.ref.backend) is not None
+        meant = ask.ref.backend if is_itself_there else given.aliased.get(seen.node.id, ask.ref.backend)
+        draft = _draft(replace(ask, ref=replace(ask.ref, backend=meant)), seen, catalogue, report)
+        asked = given.installed.get(seen.node.id)
+        # Asked for by us, so that its alias is known. Before this version upgrades were sent without a uri.
+        is_ours = meant != ask.ref.backend or (
+            draft.entry is not None
+            and asked is not None
+            and (not asked.uri or is_same_source(asked.uri, draft.entry.uri))
+        )
+        is_at_risk = ask.verb is Verb.UPGRADE and draft.is_external and seen.node.peer is None and not is_ours
+        drafts.append(replace(draft, alias_warning=_ALIAS_UNKNOWN if is_at_risk else ""))
+    if ask.verb is Verb.UPGRADE:
+        drafts = [draft for draft in drafts if draft.entry is not None]
+    builds = [draft.build for draft in drafts if draft.build is not None and not draft.unknown]
+    images = {} if ask.verb is Verb.DELETE else await facts_of(builds, lookups.images)
+    return [_planned(ask, draft, images.get(draft.uri), id) for draft in drafts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

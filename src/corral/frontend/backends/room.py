@@ -9,7 +9,6 @@ from corral.frontend.backends.catalogue import CatalogueSource, Lookups
 from corral.frontend.backends.decide.upgrades import UpgradePolicy
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.operations import BackendOperations, WishGuard
-from corral.frontend.backends.planning import Planner
 from corral.frontend.backends.store import Inventories, UpgradeChecks
 from corral.frontend.backends.upgrades import Upgrades
 from corral.frontend.nodes.room import NodesRoom
@@ -45,7 +44,7 @@ class BackendsRoom:
             clock,
             dispatcher=operations.dispatcher.poke,
         )
-        acts = BackendOperations(operations.service, fleet, keeper, Planner(lookups), clock, guard=guard)
+        acts = BackendOperations(operations.service, fleet, keeper, lookups, clock, guard=guard)
         checks = UpgradeChecks(database)
         upgrader = Upgrades(checks, foundation.leader, fleet, keeper, lookups, acts, clock, policy=policy)
         operations.peers.on_changed_backends += (keeper.poke.ring, upgrader.ask)

@@ -6,7 +6,7 @@ import pytest
 
 from corral.frontend.backends.catalogue import GalleryCatalogue, Lookups
 from corral.frontend.backends.operations import BackendOperations
-from corral.frontend.backends.planning import Ask, Planner
+from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, TargetStatus
 from corral.frontend.operations.decide.reasons import sentence
@@ -70,7 +70,7 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             context.operations.service,
             context.nodes.fleet,
             context.backends.inventory,
-            Planner(Lookups(galleries=GalleryCatalogue(galleries))),
+            Lookups(galleries=GalleryCatalogue(galleries)),
             world.clock,
             guard=RuleGuard(FleetRuleStore(context.database).all, GalleryCatalogue(galleries)),
         )
