@@ -70,7 +70,7 @@ async def _body(body: bytes) -> AsyncIterator[Message]:
 
 
 class AsgiStream:
-    """An answer that goes on, as it comes."""
+    """A streamed answer, as it arrives."""
 
     def __init__(self) -> None:
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
@@ -80,7 +80,7 @@ class AsgiStream:
         self._chunks.put_nowait(chunk)
 
     async def next(self) -> bytes:
-        """The next event of a stream of them, whole."""
+        """The next whole event of a stream of events."""
         while b"\n\n" not in self._left:
             self._left += await within_timeout(self._chunks.get(), lambda: f"an event after {self._left!r}")
         event, _, self._left = self._left.partition(b"\n\n")
@@ -88,7 +88,7 @@ class AsgiStream:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing more has come."""
+        """Whether nothing more has arrived."""
         return self._chunks.empty() and not self._left
 
 

@@ -1,4 +1,4 @@
-"""What a worker has of backends, without the worker: directories, processes, handlers. For tests of each of them."""
+"""The part of a worker that has to do with backends, without the rest: directories, processes, handlers."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ class RecordedExits:
 
 
 class Published:
-    """A bus that only takes in."""
+    """A bus that records what is published, and delivers nothing."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, bytes]] = []

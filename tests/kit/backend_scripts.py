@@ -100,7 +100,7 @@ OPENAI_PORT: Final = '{"http": {"protocol": "openai"}}'
 
 
 class Pipe:
-    """What processes say, line by line."""
+    """What processes write to a pipe, line by line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

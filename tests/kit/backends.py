@@ -17,7 +17,7 @@ from tests.kit.ports import lasting_port
 
 BACKENDS: Final = Path(__file__).parents[2] / "backends"
 SHIPPED: Final = tuple(sorted(json.loads(file.read_text())["name"] for file in BACKENDS.glob("*/corral.json")))
-"""Names of the backends that lie there."""
+"""Names of the backends in the repository."""
 TOKEN: Final = "token-of-the-tests"
 KEY: Final = "key-of-the-tests"
 SOON: Final = timedelta(seconds=30)

@@ -1,4 +1,4 @@
-"""Certificates for tests, made on the spot."""
+"""Certificates for tests, made when they are needed."""
 
 import datetime
 import ipaddress

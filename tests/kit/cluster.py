@@ -48,7 +48,7 @@ REGISTRATION_TOKEN: Final = "tok"
 TRUSTED_TOKEN: Final = "trusted-token-of-this-cluster"
 _REAL: Final = SystemClock()
 _LOOK_AGAIN: Final = timedelta(milliseconds=250)
-"""A lost doorbell costs latency, in tests too."""
+"""A lost poke costs latency, in tests too."""
 _ROUNDS: Final = 20
 """Turns in which a loop that was poked meanwhile stops waiting for its clock."""
 _SHOWN_EVENTS: Final = 15
@@ -164,7 +164,7 @@ class Cluster:
     # Time.
 
     async def advance(self, duration: timedelta) -> None:
-        """Let policy time pass, a second at a time, with everybody at rest after each."""
+        """Let policy time pass, a second at a time, and wait after each until every process is idle."""
         await self.settle()
         left = duration
         while left > timedelta(0):
@@ -174,7 +174,7 @@ class Cluster:
             left -= step
 
     async def settle(self) -> None:
-        """Wait until every process has done what there was to do, and waits for the clock."""
+        """Wait until every process is idle: it has done its work, and waits for the clock."""
         await within_timeout(self._until_all_rest(), self._who_is_busy)
 
     def jump(self, by: timedelta) -> None:

@@ -36,7 +36,7 @@ class EngineRequest:
 
 
 class EngineConnection:
-    """What a behaviour answers on."""
+    """The connection on which a behaviour answers."""
 
     def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.number = number
@@ -93,7 +93,7 @@ async def answering(request: EngineRequest, connection: EngineConnection) -> boo
 
 @dataclass(slots=True)
 class GuidedStream:
-    """A stream that a test leads by the hand: each event waits to be let go."""
+    """A stream that a test steps through: each event waits until the test releases it."""
 
     first: bytes = EVENTS[0]
     begun: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
@@ -140,7 +140,7 @@ class StubEngine:
         return len(self._serving)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until it holds; looked at whenever a request or a connection comes or goes."""
+        """Wait until the condition holds; it is checked whenever a request or a connection comes or goes."""
         while not condition():
             self._changed.clear()
             await self._changed.wait()

@@ -43,7 +43,7 @@ class UploadHead:
 
     range: ContentRange | None = None
     sha256: str = ""
-    """Lower case."""
+    """The hash, in lower case."""
 
     @classmethod
     def parse(cls, headers: Mapping[str, str]) -> Self:

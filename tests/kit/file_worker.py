@@ -37,12 +37,12 @@ class StubLink:
 class FileAnswer:
     status: int
     headers: Mapping[str, str]
-    """By names in any letter case."""
+    """Headers by name, in any letter case."""
     body: bytes
 
 
 class FileWorker:
-    """What a test sees of it."""
+    """A file server, with what a test needs to use it."""
 
     def __init__(self, root: Path, session: aiohttp.ClientSession, port: int, logs: BackendLogs) -> None:
         self.models = root / "models"

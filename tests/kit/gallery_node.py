@@ -83,7 +83,7 @@ class _DeferredGalleries:
 
 @dataclass(kw_only=True)
 class GalleryNode(SleepingNode):
-    """With one gallery, `g`, whose index is a file that tests write."""
+    """A node with one gallery, `g`, whose index is a file that tests write."""
 
     images: ImagesConfig = field(
         default_factory=lambda: ImagesConfig(environment={"PATH": os.defpath}, network=Network(attempts=1), niceness=0)

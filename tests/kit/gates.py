@@ -34,11 +34,11 @@ class ClosedGate:
 
     @property
     def inside(self) -> int:
-        """How many have come so far."""
+        """How many callers have reached the point so far."""
         return self._inside
 
     async def until_inside(self, count: int = 1) -> None:
-        """Wait until so many have come to the point."""
+        """Wait until so many callers have reached the point."""
         while self._inside < count:
             self._came.clear()
             await self._came.wait()
@@ -73,7 +73,7 @@ class Gates:
             held.let_go()
 
     async def pass_through(self, point: str) -> None:
-        """Called by whatever is gated."""
+        """Called by the component that is gated."""
         if (held := self._held.get(point)) is not None:
             await held.stay()
 

@@ -114,7 +114,7 @@ class RawClient:
         return await self.reader.read()
 
     async def until_closed(self) -> bytes:
-        """What still came before the gateway hung up."""
+        """What the gateway still sent before it hung up."""
         async with asyncio.timeout(PATIENCE):
             with contextlib.suppress(ConnectionError):
                 return await self.reader.read()
@@ -170,7 +170,7 @@ class StubControl:
         return f"{'https' if self.tls else 'http'}://{_LOOPBACK}:{self.port}"
 
     def change(self, **parts: object) -> None:
-        """Parts of the view become others; gateways hear of it."""
+        """Replace parts of the view, and send the change to gateways."""
         new = msgspec.structs.replace(self.view, version=self.view.version + 1, **parts)
         message, self.view = change_between(self.view, new), new
         self.tell(message)
@@ -180,7 +180,7 @@ class StubControl:
             follower.put_nowait(message)
 
     async def until_news(self) -> None:
-        """Wait for the next report or wish for a model."""
+        """Wait for the next report, or the next request for a model."""
         self._news.clear()
         await self._news.wait()
 
@@ -278,7 +278,7 @@ class GatewayWorld:
         return self.gateway.services.directory.in_flight()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the loop turn until it holds: for effects inside this process that have no event of their own."""
+        """Let the event loop run until the condition holds: for effects in this process that have no event."""
         async with asyncio.timeout(PATIENCE):
             while not condition():  # noqa: ASYNC110 - see above
                 await asyncio.sleep(0)

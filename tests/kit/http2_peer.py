@@ -102,7 +102,7 @@ class Http2Peer:
         return self.connection.begin(HEAD, b"")
 
     def answer(self, call: Call, *contents: bytes, trailers: list[tuple[str, str]] | None = None) -> None:
-        """A whole answer, to be spoken next."""
+        """A whole answer, to be sent next."""
         self.http.send_headers(call.number, OPENING)
         for content in contents:
             self.http.send_data(call.number, message(content))

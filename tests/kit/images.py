@@ -1,4 +1,4 @@
-"""Archives and images for tests: sound ones, and those that no tool would make."""
+"""Archives and images for tests: valid ones, and those that no tool would make."""
 
 import gzip
 import io

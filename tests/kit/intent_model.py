@@ -1,4 +1,4 @@
-"""A fleet without I/O: frontends, a database, Corral's and LocalAI's workers, each as little as decides anything.
+"""A model of a fleet without I/O: frontends, a database, Corral's and LocalAI's workers, each reduced to its decisions.
 
 Everything that can go wrong is a method; the deciding is the product's own (`frontend/operations/decide/intent.py`). An
 oracle beside it knows what is truly on every disk, and the last wish that was accepted for each node and backend."""
@@ -64,14 +64,14 @@ class FleetModel:
         self.serial_at_acceptance: dict[tuple[IntentKey, int], int] = {}
         self.sent: dict[tuple[IntentKey, int], int] = {}
         self.answered: set[tuple[IntentKey, int]] = set()
-        """Places and generations of which their node said that it is done."""
+        """Places and generations that their node has reported as done."""
         self.deceived: set[IntentKey] = set()
         """Where a node said last that a model's files are gone, and had deleted nothing."""
         self.rules: dict[str, FleetRule] = {}
-        """By name, which is that of their backend here."""
+        """Rules by name, which is the name of their backend here."""
         self.started_by_rules = 0
         self.touched: set[IntentKey] = set()
-        """Where somebody has deleted something by hand: nobody but a rule mends that."""
+        """Places where somebody has deleted something by hand: only a rule repairs that."""
 
     # People.
 
@@ -97,7 +97,7 @@ class FleetModel:
         return operation
 
     def _with_digest(self, wish: Wish, node: str) -> Wish:
-        """As it is planned: what is there already need not be what the tag names, unless it shall be upgraded."""
+        """The wish as planned: what is there already need not be what the tag names, unless it is upgraded."""
         is_there = isinstance(prove(wish, self.workers[node].report(self.now), None), Proven)
         if wish.verb.deletes or is_there:
             return wish
@@ -144,7 +144,7 @@ class FleetModel:
             self._put(place, intents.retry(intent, self.now))
 
     def cold_load(self, node: str, key: str) -> None:
-        """A model wants its backend there, without anybody's operation."""
+        """A load needs its backend on the node, without an operation."""
         match needed_by_load(self.stored.get((node, key)), since=self.now, now=self.now):
             case LoadNeed.REPLACE:
                 self.accept(Verb.INSTALL, key, [node])
@@ -152,14 +152,14 @@ class FleetModel:
                 pass
 
     def delete_by_hand(self, place: IntentKey) -> None:
-        """On the machine, where no frontend sees it."""
+        """Delete a backend on the machine, where no frontend sees it."""
         self.touched.add(place)
         self.workers[place[0]].disk.pop(place[1], None)
 
     # Frontends.
 
     def step(self, number: int, place: IntentKey, *, crash_before_sending: bool = False) -> None:
-        """Claim, look, and send or not."""
+        """Claim an intent, look at the worker, and send a request if one is needed."""
         frontend, intent = self.frontends[number], self.stored.get(place)
         if intent is None or not intents.is_due(intent, self.now, POLICY) or place in frontend.working:
             return
@@ -247,7 +247,7 @@ class FleetModel:
         return evidence_of(intent, worker.report(self.now))
 
     def give_up(self, number: int) -> None:
-        """Requests whose time is over."""
+        """Requests that expired."""
         frontend = self.frontends[number]
         for place, work in list(frontend.working.items()):
             sent = work.intent.outstanding
@@ -256,7 +256,7 @@ class FleetModel:
                 self._release(place, frontend, intent_steps.timed_out(work.intent, self.now, POLICY))
 
     def _release(self, place: IntentKey, frontend: ModelledFrontend, settled: Intent) -> None:
-        """As the database does it: only the holder of the lease, and only on the generation that it worked on."""
+        """Only the holder of the lease may store, and only on the generation that it worked on, as in the database."""
         intent = self.stored[place]
         if intent.lease_token != frontend.token:
             return
@@ -357,7 +357,7 @@ class FleetModel:
             )
 
     def is_true(self, place: IntentKey, intent: Intent) -> bool:
-        """Whether the disk is as wished, which only the oracle knows."""
+        """Whether the disk really is as wished."""
         worker, key = self.workers[place[0]], place[1]
         if intent.verb is Verb.REMOVE:
             is_gone = worker.files.get(key, intent.accepted_at + timedelta(seconds=1)) > intent.accepted_at

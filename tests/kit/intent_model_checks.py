@@ -1,4 +1,4 @@
-"""What the model of a fleet must be like once nothing goes wrong any more: as last wished, told truly, and at rest."""
+"""What must hold in the model of a fleet once faults have ended: disks are as last wished, nothing is left to do."""
 
 from datetime import timedelta
 
@@ -47,7 +47,7 @@ def _is_open(intent: Intent) -> bool:
 
 
 def check_rest(model: FleetModel) -> None:
-    """After everything came to rest: the disks are as last wished, and stay so for a day without a request."""
+    """When no work is left: the disks are as last wished, and stay so for a day without a request."""
     for place, intent in model.stored.items():
         if intent.state is IntentState.SATISFIED and place not in model.touched:
             assert model.is_true(place, intent), f"{place} is not as it was last wished: {intent}"
@@ -65,7 +65,7 @@ def check_rest(model: FleetModel) -> None:
 
 
 def check_enforcement(model: FleetModel) -> None:
-    """At rest: what a rule demands cannot be deleted, and comes back once if somebody takes it away."""
+    """When no work is left: what a rule demands cannot be deleted, and comes back once if somebody takes it away."""
     for rule in model.rules.values():
         for node in [worker.name for worker in model.workers.values() if rule.applies_to(worker.labels)]:
             assert not model.accept(Verb.DELETE, rule.backend, [node]), "a rule did not hinder a delete"

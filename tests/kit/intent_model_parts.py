@@ -1,4 +1,4 @@
-"""The people in the model of a fleet: workers with a disk and a door, and frontends that forget all when they die."""
+"""The parts of the model of a fleet: workers with a disk and a queue, frontends that forget all when they die."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(kw_only=True)
 class Worker:
-    """Its disk, and what waits at its door."""
+    """A worker: its disk, and the requests that wait for it."""
 
     name: str
     is_corral: bool
@@ -62,7 +62,7 @@ class Worker:
         return Inventory(entries=tuple(self.disk.values()), seen_at=now)
 
     def do(self, request: Request, now: datetime, digest: str) -> str | None:
-        """As an honest worker; returns its error."""
+        """Carry out a request as an honest worker; returns its error."""
         wish, key = request.wish, request.key
         if wish.verb is Verb.REMOVE:
             since = self.files.pop(key, request.accepted_at)

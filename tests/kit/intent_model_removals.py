@@ -18,7 +18,7 @@ NAME: Final = "small"
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """As it is stored: what was written until then is gone."""
+    """A stored removal: what was written until then is gone."""
 
     at: datetime
     operation: OperationId
@@ -44,7 +44,7 @@ class ModelStore:
         self.written_at = self.fleet.now
 
     def remove(self, number: int) -> bool:
-        """One transaction. False: this frontend has no such model."""
+        """Remove the model in one transaction. False: this frontend has no such model."""
         if not self.is_seen_by(number):
             return False
         wish = Wish(verb=Verb.REMOVE, key=NAME, artefact=Artefact(backend=NAME))
@@ -69,7 +69,7 @@ class ModelStore:
             self.removed = self._known[number] = None
 
     def load(self, number: int, node: str) -> bool:
-        """On a node, as far as this frontend knows that there is something to load. Whether files are there then."""
+        """Load the model on a node, if this frontend knows it. Whether files are there then."""
         fleet, worker = self.fleet, self.fleet.workers[node]
         if not worker.up or self.written_at is None or not self.is_seen_by(number):
             return False

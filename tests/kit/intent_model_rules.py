@@ -13,7 +13,7 @@ def demand(model: FleetModel, key: str, selector: dict[str, str], *, uri: str = 
 
 
 def look_at_rules(model: FleetModel, number: int) -> None:
-    """Decide what is missing. What happens before it is started, the decision does not know."""
+    """Decide what is missing. The decision does not know what happens before it is started."""
     decided = []
     for rule in model.rules.values():
         workers = [worker for worker in model.workers.values() if rule.applies_to(worker.labels)]
@@ -28,7 +28,7 @@ def look_at_rules(model: FleetModel, number: int) -> None:
 
 
 def start_decided(model: FleetModel, number: int) -> None:
-    """As the database does it: only if nothing else has been wanted since."""
+    """Start what was decided, as the database does: only if nothing else has been wanted since."""
     frontend = model.frontends[number]
     for decision in frontend.decided:
         key = decision.rule.backend

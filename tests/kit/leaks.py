@@ -62,7 +62,7 @@ class ChildWatch:
         return self._seen
 
     def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Called for every audit event of the interpreter, so it does as little as can be."""
+        """Called for every audit event of the interpreter, so it does as little as possible."""
         if event in _STARTS:
             self._started = True
 
@@ -86,7 +86,7 @@ class Snapshot:
         )
 
     def leaks(self) -> list[str]:
-        """What came since and is still there, each described so that it can be found."""
+        """What was opened since and is still there, each described so that it can be found."""
         return [*self._children(), *self._threads(), *self._descriptors()]
 
     async def leaks_beside_tasks(self) -> list[str]:
@@ -152,7 +152,7 @@ def _describe_child(pid: int) -> str:
 
 
 def _pipes_of(children: frozenset[int]) -> frozenset[str]:
-    """Pipes to servers that last, last as long as these."""
+    """Pipes to servers that live for the whole run stay open as long."""
     links = set()
     for pid in filter(_lasts, children):
         folder = Path("/proc") / str(pid) / "fd"

@@ -44,12 +44,12 @@ class StreamOutcome:
 
     @property
     def is_cut_off(self) -> bool:
-        """It had begun, and the client was made to see that it did not come to its end."""
+        """Whether it had begun, and the client could see that it broke off."""
         return self.status == 200 and not self.is_done and bool(self.problem)
 
     @property
     def label(self) -> str:
-        """In one word, for counting."""
+        """How it ended, in one word, for counting."""
         if self.is_served:
             return "served"
         return "cut off" if self.status == 200 else str(self.status or "no answer")
@@ -118,11 +118,11 @@ class Load:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     def end(self) -> None:
-        """Everybody gets the answer that is under way."""
+        """Ask nothing more; answers under way still come."""
         self._ending = True
 
     async def until_answered(self, count: int) -> None:
-        """So many answers have come, whatever they are."""
+        """Wait until so many answers have come, of any kind."""
         async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS), self._answered:
             await self._answered.wait_for(lambda: len(self.answers) >= count)
 
@@ -150,7 +150,7 @@ async def under_load(question: StreamRequest, *, clients: int) -> AsyncIterator[
 
 
 def counted(answers: Sequence[StreamOutcome]) -> str:
-    """How many ended how, in words."""
+    """A sentence with how many ended in which way."""
     return (
         ", ".join(f"{count} {how}" for how, count in Counter(answer.label for answer in answers).most_common())
         or "none"

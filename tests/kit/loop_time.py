@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def let_loop_time_pass(duration: timedelta) -> None:
-    """Whatever the running loop would have woken meanwhile, it wakes now."""
+    """Let time pass for the running loop: it wakes what would have woken meanwhile."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop.time, _Ahead):
         loop.time = _Ahead(loop.time)  # type: ignore[method-assign]

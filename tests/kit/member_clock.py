@@ -37,7 +37,7 @@ class MemberClock:
         self._off += by
 
     def freeze(self) -> None:
-        """The machine is suspended: who sleeps does not wake, though time passes elsewhere."""
+        """Suspend the machine: its sleeping tasks do not wake, though time passes elsewhere."""
         self._flowing.clear()
 
     def thaw(self) -> None:

@@ -31,13 +31,13 @@ _JOINED: Final = frozenset({EventKind.NODE_REGISTERED, EventKind.NODE_REREGISTER
 
 
 class Expected(Protocol):
-    """Something that the record of events will show."""
+    """An event that is expected in the record."""
 
     def matches(self, event: Event) -> bool: ...
 
 
 class Record(Protocol):
-    """The record of events, which everybody agrees on."""
+    """The record of events, which is the same for all frontends."""
 
     async def find(self, expected: Expected, *, after: int) -> StoredEvent: ...
 
@@ -89,7 +89,7 @@ class FleetMember:
         await self._stack.aclose()
 
     async def kill(self) -> None:
-        """It ends in the middle of whatever it does, without a good-bye."""
+        """Kill it: it ends at once, and deregisters nothing."""
         await self._stack.aclose()
 
     async def _launch(self, life: Coroutine[None, None, None]) -> None:
@@ -116,7 +116,7 @@ class ClusterFrontend(FleetMember, AdminApi):
         AdminApi.__init__(self, session, f"http://{LOOPBACK}:{config.port}")
         self.config = config
         self.nats_wire = wire
-        """Between this frontend and NATS."""
+        """The relay between this frontend and NATS."""
         self._control: Control | None = None
 
     @property
@@ -146,7 +146,7 @@ class ClusterFrontend(FleetMember, AdminApi):
         await within_timeout(self.control.context.bus.wait_connected(), lambda: f"NATS to be back at {self.name}")
 
     async def until_nats_is_lost(self) -> None:
-        """It has noticed that NATS is gone."""
+        """Wait until it has noticed that NATS is gone."""
         await within_timeout(self._until_disconnected(), lambda: f"NATS to be missed at {self.name}")
 
     async def _until_disconnected(self) -> None:
@@ -213,7 +213,7 @@ class ClusterWorker(FleetMember):
         return ids[-1]
 
     def pause(self) -> None:
-        """As SIGSTOP would: it is there, and says nothing."""
+        """Suspend it as SIGSTOP would: it exists, and answers nothing."""
         self.clock.freeze()
 
     def go_on(self) -> None:

@@ -95,7 +95,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Nothing of it moves inside the block. The server stops first: then no child of it comes or goes."""
+        """Suspend the server inside the block. The server stops first: then no child of it comes or goes."""
         self.processes[0].suspend()
         everything = self.processes
         try:
@@ -136,7 +136,7 @@ class PostgresServer:
         return f"copy_{next(self._numbers)}"
 
     def drop_database(self, name: str) -> None:
-        """Soon, and with all sessions that are still open."""
+        """Drop a database soon, with all sessions that are still open."""
         self._open_console().send(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def start(self) -> None:
@@ -155,7 +155,7 @@ class PostgresServer:
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """As if the machine had lost power."""
+        """Kill it, as if the machine had lost power."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -172,7 +172,7 @@ class PostgresServer:
         return self._home / "log"
 
     def log_statements(self, which: str = "all") -> None:
-        """From now on, for sessions that begin now; `none` ends it."""
+        """Log statements of sessions that begin from now on; `none` ends it."""
         self.run(f"ALTER SYSTEM SET log_statement = '{which}'")
         self.run("SELECT pg_reload_conf()")
 
@@ -239,7 +239,7 @@ class _Console:
                 raise ChildFailed(f"{problem} in: {statement}")
 
     def _read_until(self, end: str) -> str | None:
-        """The first complaint before the end of an answer."""
+        """The first error before the end of an answer."""
         problem = None
         for line in self._pipes()[1]:
             if line.strip() == end:

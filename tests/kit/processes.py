@@ -76,7 +76,7 @@ class CorralProcess:
             await self._process.wait()
 
     def pause(self) -> None:
-        """It is there, and does nothing."""
+        """Suspend it: it exists, and does nothing."""
         os.killpg(self._running.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -100,12 +100,12 @@ class HttpProcess(CorralProcess, AdminApi):
         )
 
     async def until_ready(self) -> None:
-        """It serves, and has all that it works with."""
+        """Wait until it serves and has everything that it needs."""
         for path in ("/readyz", "/api/v1/ready"):
             await self._until_answers(path)
 
     async def until_serving(self) -> None:
-        """It serves, whatever else is missing."""
+        """Wait until it serves, whatever else is missing."""
         await self._until_answers("/healthz")
 
     async def _until_answers(self, path: str) -> None:
@@ -192,5 +192,5 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 def running_below(pid: int, word: str) -> list[psutil.Process]:
-    """Children, and theirs, that have this word on their command line."""
+    """Children, and their children, that have this word on their command line."""
     return [child for child in psutil.Process(pid).children(recursive=True) if word in words_of(child)]

@@ -43,7 +43,7 @@ class Relay:
             await asyncio.wait(self._serving)
 
     async def mend(self) -> None:
-        """After `cut`."""
+        """Accept connections again after `cut`."""
         if self._server is None:
             await self._listen()
 
@@ -52,7 +52,7 @@ class Relay:
         self._flowing.clear()
 
     def thaw(self) -> None:
-        """What was held back passes."""
+        """Let the data pass that was held back."""
         self._flowing.set()
 
     async def _listen(self) -> None:

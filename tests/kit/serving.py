@@ -26,7 +26,7 @@ from tests.kit.waiting import eventually
 MODEL: Final = "chat"
 WORKERS: Final = ("w1", "w2")
 _ADDRESS: Final = "--addr"
-"""What a worker tells every backend, and nobody else."""
+"""The argument that a worker passes to every backend, and nobody else does."""
 INTERVAL_SECONDS: Final = 0.5
 """Interval of heartbeats: silent workers are offline after six of them."""
 

@@ -34,12 +34,12 @@ _GALLERY: Final = "http://gallery/index.yaml"
 _KNOWN_TO_LOCALAI: Final = ("oci://", "ocifile://", "/", "quay.io/", "ghcr.io/", "docker.io/")
 
 DiskChange = Callable[[], str]
-"""Changes the disk; returns the error."""
+"""Changes the disk; returns the error message."""
 
 
 @dataclass
 class Faults:
-    """What it does wrong; all may be changed at any time."""
+    """What the worker does wrong; everything may be changed at any time."""
 
     refusal: str = ""
     """Answers this instead of doing anything."""
@@ -136,7 +136,7 @@ class SimulatedBackends:
         self.written[name] -= 1
 
     def die(self) -> None:
-        """What it works on is lost, and its askers hear nothing. The disk stays as it is."""
+        """The work under way is lost, and whoever asked for it gets no answer. The disk stays as it is."""
         for task in self._at_work:
             task.cancel()
 

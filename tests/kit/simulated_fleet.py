@@ -66,7 +66,7 @@ FleetCommand: TypeAlias = Join | Behave | LookAtNodes
 
 
 class NodeState(msgspec.Struct, kw_only=True):
-    """The truth about one node."""
+    """What one node really has and did."""
 
     name: str
     node_id: str

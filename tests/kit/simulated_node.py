@@ -111,7 +111,7 @@ class SimulatedNode:
         )
 
     def heartbeat(self) -> bytes:
-        """The body, lies included."""
+        """The body of a heartbeat, with the fields that replace the true ones."""
         beat = HeartbeatRequest(
             available_ram=16 * _GIB,
             available_disk=256 * _GIB,
@@ -144,7 +144,7 @@ class SimulatedNode:
         await self.send(f"{self.node_id}/drain")
 
     async def deregister(self) -> None:
-        """Say good-bye: offline until it registers again."""
+        """Deregister: the node is offline until it registers again."""
         await self.send(f"{self.node_id}/deregister")
 
     async def run(self) -> None:

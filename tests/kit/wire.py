@@ -75,7 +75,7 @@ class Wire(asyncio.Transport):
         pass
 
     def settle(self) -> bool:
-        """What the loop does later: tell the protocol that a closed connection is lost. Whether it was now."""
+        """Do what the event loop does later: tell the protocol that a closed connection is lost. Whether it was now."""
         if self.is_open or self._is_lost:
             return False
         self._is_lost = True
@@ -171,7 +171,7 @@ class WireGateway:
                 self.settle(client)
 
     def expire(self, client: Wire) -> None:
-        """All time-outs are over, one after another."""
+        """Let all timeouts expire, one after another."""
         for turn in range(1, 10):
             for connection in list(self.clients):
                 connection.sweep(self.services.loop.time() + turn * 1e6)

@@ -41,7 +41,7 @@ class WorkerClient:
         return sorted(f"{model.model_id}#{model.replica_index}" for model in models)
 
     async def until_nothing_runs(self) -> None:
-        """A stop is not answered, so look until it is done."""
+        """A stop is not answered, so poll until it is done."""
 
         async def is_idle() -> bool:
             return not await self.running()

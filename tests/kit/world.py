@@ -35,7 +35,7 @@ SECRET = "s" * 40
 
 
 class FakeLoader:
-    """Backends that load, or not."""
+    """Loads models, or fails, as a test says."""
 
     def __init__(self) -> None:
         self.loads: list[tuple[str, str, str]] = []
@@ -51,7 +51,7 @@ class FakeLoader:
 
 @dataclass
 class FakeNode:
-    """A worker as its messages."""
+    """A worker that exists only as its messages."""
 
     id: NodeId
     installs: list[InstallRequest] = field(default_factory=list)
