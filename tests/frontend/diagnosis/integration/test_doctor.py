@@ -18,7 +18,7 @@ from tests.kit.world import World, open_world
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""
 
-SHELF = StaticCatalogue(
+GALLERY = StaticCatalogue(
     GallerySource(name="g", url="https://g.example/index.yaml"),
     GalleryEntry(name="lonely", gallery="g", uri="oci://r/lonely"),
 )
@@ -26,11 +26,11 @@ SHELF = StaticCatalogue(
 
 @pytest.fixture
 async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(database, clock, bus, tmp_path, lookups=Lookups(galleries=SHELF)) as world:
+    async with open_world(database, clock, bus, tmp_path, lookups=Lookups(galleries=GALLERY)) as world:
         yield world
 
 
-async def found(world: World, check: str) -> tuple[str, str, str]:
+async def finding_of(world: World, check: str) -> tuple[str, str, str]:
     report: Any = (await world.frontend.call("GET", "/api/v1/doctor")).json()
     (finding,) = [one for one in report["findings"] if one["check"] == check]
     return finding["level"], finding["summary"], finding["remedy"]
@@ -42,7 +42,7 @@ async def test_a_model_that_cannot_be_loaded_is_a_problem_until_it_is(world: Wor
     world.loader.error = "no GPU"
     await world.loads.ensure("small")
     await world.loads.tick()
-    assert await found(world, "models") == (
+    assert await finding_of(world, "models") == (
         "problem",
         "1 of 1 could not be loaded: small",
         "`corral models show small` tells why.",
@@ -51,7 +51,7 @@ async def test_a_model_that_cannot_be_loaded_is_a_problem_until_it_is(world: Wor
     world.loader.error = ""
     await world.clock.advance(timedelta(minutes=5))
     await world.loaded()
-    assert (await found(world, "models"))[:2] == ("ok", "1 known, none failed to load")
+    assert (await finding_of(world, "models"))[:2] == ("ok", "1 known, none failed to load")
 
 
 async def test_a_model_that_is_loaded_where_no_request_can_be_sent_is_not_called_loaded(world: World) -> None:
@@ -61,12 +61,12 @@ async def test_a_model_that_is_loaded_where_no_request_can_be_sent_is_not_called
     why = "the backend echo speaks gRPC only, and its worker gives it no URL; LocalAI's workers never do"
 
     for path in ("/api/v1/models", "/api/v1/models/small"):
-        shown: Any = (await world.frontend.call("GET", path)).json()
-        model = shown["items"][0] if "items" in shown else shown
+        body: Any = (await world.frontend.call("GET", path)).json()
+        model = body["items"][0] if "items" in body else body
         (replica,) = model["replicas"]
         assert (model["state"], replica["state"]) == ("unserved", "unserved")
         assert replica["reason"] == f"loaded, but cannot be asked: {why}"
-    assert (await found(world, "models"))[:2] == ("problem", "1 of 1 are loaded, but cannot be asked: small")
+    assert (await finding_of(world, "models"))[:2] == ("problem", "1 of 1 are loaded, but cannot be asked: small")
 
 
 async def test_a_model_whose_file_is_gone_is_no_problem_any_more(world: World) -> None:
@@ -76,27 +76,27 @@ async def test_a_model_whose_file_is_gone_is_no_problem_any_more(world: World) -
     await world.loads.ensure("small")
     await world.loads.tick()
     world.delete()
-    assert (await found(world, "models"))[0] == "ok"
+    assert (await finding_of(world, "models"))[0] == "ok"
 
 
 async def test_files_that_were_passed_over_are_warned_of(world: World) -> None:
     for number in range(7):
         world.write("name: [", name=f"bad{number}.yaml")
-    level, summary, _ = await found(world, "models")
+    level, summary, _ = await finding_of(world, "models")
     assert level == "warning"
     assert summary == "files were passed over: bad0.yaml, bad1.yaml, bad2.yaml, bad3.yaml, bad4.yaml and 2 more"
 
 
 async def test_keys_that_nobody_knows_are_warned_of_and_a_second_file_of_a_known_name_too(world: World) -> None:
     world.write("name: small\nbackend: echo\nparameters: {model: none}\nthraeds: 1\n")
-    assert (await found(world, "models"))[:2] == ("warning", "files have keys that nobody knows: small.yaml")
-    shown: Any = (await world.frontend.call("GET", "/api/v1/models/small")).json()
-    assert shown["warnings"] == ["line 4: unknown key 'thraeds', which has no effect; did you mean threads?"]
+    assert (await finding_of(world, "models"))[:2] == ("warning", "files have keys that nobody knows: small.yaml")
+    model: Any = (await world.frontend.call("GET", "/api/v1/models/small")).json()
+    assert model["warnings"] == ["line 4: unknown key 'thraeds', which has no effect; did you mean threads?"]
 
     world.write("name: small\nbackend: other\nparameters: {model: none}\n", name="a.yaml")
-    assert (await found(world, "models"))[:2] == ("warning", "files were passed over: a.yaml")
-    shown = (await world.frontend.call("GET", "/api/v1/models/small")).json()
-    assert (shown["backend"], [one["source"] for one in shown["problems"]]) == ("echo", ["a.yaml"])
+    assert (await finding_of(world, "models"))[:2] == ("warning", "files were passed over: a.yaml")
+    model = (await world.frontend.call("GET", "/api/v1/models/small")).json()
+    assert (model["backend"], [one["source"] for one in model["problems"]]) == ("echo", ["a.yaml"])
 
 
 async def test_operations_that_failed_are_warned_of_until_somebody_takes_them_back(world: World) -> None:
@@ -104,17 +104,17 @@ async def test_operations_that_failed_are_warned_of_until_somebody_takes_them_ba
     started: Any = (
         await world.frontend.call("POST", "/api/v1/operations", {"verb": "install", "backend": "lonely"})
     ).json()
-    assert (await found(world, "operations"))[:2] == ("ok", "none has failed")
+    assert (await finding_of(world, "operations"))[:2] == ("ok", "none has failed")
     await world.control.context.operations.dispatcher.tick()
     id = started["id"]
-    assert await found(world, "operations") == (
+    assert await finding_of(world, "operations") == (
         "warning",
         f"1 failed: install lonely ({id[:8]})",
         f"See what to do with `corral ops show {id[:8]}`.",
     )
 
     await world.frontend.call("POST", f"/api/v1/operations/{id}/cancel")
-    assert (await found(world, "operations"))[0] == "ok"
+    assert (await finding_of(world, "operations"))[0] == "ok"
 
 
 async def test_an_install_of_what_nobody_knows_is_refused_with_the_near_name(world: World) -> None:
@@ -125,16 +125,16 @@ async def test_an_install_of_what_nobody_knows_is_refused_with_the_near_name(wor
     assert "no gallery has a backend 'lonley'; did you mean lonely?" in error["error"]["message"]
     assert node.requests == []
 
-    SHELF.closed = True
+    GALLERY.closed = True
     try:
         accepted = await world.frontend.call("POST", "/api/v1/operations", {"verb": "install", "backend": "lonley"})
         assert accepted.status == 202
     finally:
-        SHELF.closed = False
+        GALLERY.closed = False
 
 
 async def test_localai_s_routes_accept_what_nobody_knows_and_doctor_sees_that_it_is_blocked(world: World) -> None:
     await world.backends("w1")
     assert (await world.frontend.call("POST", "/backends/apply", {"id": "lonley"})).status == 200
-    level, summary, _ = await found(world, "operations")
+    level, summary, _ = await finding_of(world, "operations")
     assert (level, summary.startswith("1 failed: install lonley")) == ("warning", True)

@@ -75,14 +75,14 @@ async def test_every_sample_has_the_labels_that_the_reference_names(frontend: Fr
         models={"small": model}, refusals={"x": 1}, passed={200: 1}, time_outs={"idle": 1}, view_age_seconds=1
     )
     frontend.control.context.serving.gateways.take(GatewayReport(gateway="g", sequence=1, counts=counts))
-    known = {one.name: set(one.labels) for one in (*OF_CONTROL, UP, REPORT_AGE, *PER_GATEWAY)}
-    shown = {
+    described = {one.name: set(one.labels) for one in (*OF_CONTROL, UP, REPORT_AGE, *PER_GATEWAY)}
+    exported = {
         sample.name: set(sample.labels)
         for family in text_string_to_metric_families(await page_of(frontend))
         for sample in family.samples
         if sample.name.startswith("corral_")
     }
-    assert shown == known
+    assert exported == described
 
 
 async def test_events_are_counted_once_however_often_somebody_looks(frontend: Frontend, clock: ManualClock) -> None:

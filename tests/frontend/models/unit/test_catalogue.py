@@ -95,14 +95,14 @@ def test_a_file_that_cannot_be_used_is_told_and_hurts_no_other(
 ) -> None:
     write(models, "bad.yaml", content)
     began = time.process_time()
-    told = problems(models)["bad.yaml"]
+    text = problems(models)["bad.yaml"]
 
-    assert told.startswith(problem)
-    assert problem.endswith(" ") or told == problem
+    assert text.startswith(problem)
+    assert problem.endswith(" ") or text == problem
     assert time.process_time() - began < 1
     assert list(models.catalogue.models) == ["good"]
     [line] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert line.getMessage() == f"passed over: bad.yaml: {told}"
+    assert line.getMessage() == f"passed over: bad.yaml: {text}"
 
 
 @pytest.mark.parametrize(
@@ -294,13 +294,13 @@ def test_unknown_keys_are_told_with_their_lines_and_the_model_works(
     models: Models, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(models, "good.yaml", GOOD.format(name="good") + "contxt_size: 8\n")
-    told = "unknown key 'contxt_size', which has no effect; did you mean context_size?"
+    text = "unknown key 'contxt_size', which has no effect; did you mean context_size?"
 
     for _ in range(2):
         assert problems(models) == {}
-        assert models.find("good").warnings == (f"line 5: {told}",)
+        assert models.find("good").warnings == (f"line 5: {text}",)
     assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING] == [
-        f"good.yaml: line 5: {told}"
+        f"good.yaml: line 5: {text}"
     ]
 
 

@@ -9,7 +9,7 @@ SMALL: Config = {"name": "small", "backend": "echo", "parameters": {"model": "x"
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "sentence"),
     [
         ({"contxt_size": 1}, "unknown key 'contxt_size', which has no effect; did you mean context_size?"),
         ({"Threads": 1}, "unknown key 'Threads', which has no effect; did you mean threads?"),
@@ -30,8 +30,8 @@ SMALL: Config = {"name": "small", "backend": "echo", "parameters": {"model": "x"
         ({"zzzzzzzz": 1}, "unknown key 'zzzzzzzz', which has no effect"),
     ],
 )
-def test_a_key_that_nobody_knows_is_told_with_the_near_one(more: dict[str, object], told: str) -> None:
-    assert [one.sentence for one in unknown_keys({**SMALL, **more})] == [told]
+def test_a_key_that_nobody_knows_is_told_with_the_near_one(more: dict[str, object], sentence: str) -> None:
+    assert [one.sentence for one in unknown_keys({**SMALL, **more})] == [sentence]
 
 
 @pytest.mark.parametrize(

@@ -101,10 +101,10 @@ def test_the_options_are_ones_that_the_contract_knows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "most", "limit"), [(None, 4096, 4096), (None, 0, None), (100, 4096, 100), (-1, 4096, -1), (0, 4096, 0)]
+    ("stated", "most", "limit"), [(None, 4096, 4096), (None, 0, None), (100, 4096, 100), (-1, 4096, -1), (0, 4096, 0)]
 )
-def test_a_model_that_states_no_limit_of_its_answers_gets_one(said: int | None, most: int, limit: int | None) -> None:
-    parameters = {"model": "small.gguf"} | ({} if said is None else {"max_tokens": said})
+def test_a_model_that_states_no_limit_of_its_answers_gets_one(stated: int | None, most: int, limit: int | None) -> None:
+    parameters = {"model": "small.gguf"} | ({} if stated is None else {"max_tokens": stated})
     spec = read_model({**SMALL, "parameters": parameters}, source="s")
 
     limited = with_answer_limit(spec, most)
@@ -203,15 +203,15 @@ def test_an_alias_answers_with_the_model_it_names() -> None:
     alias = read_model({"name": "gpt", "alias": "small"}, source="gpt.yaml")
     catalogue = collect([read_model(SMALL, source="small.yaml"), alias])
 
-    found = catalogue.serving("gpt")
-    assert found is not None
-    assert found.name == "small"
+    spec = catalogue.serving("gpt")
+    assert spec is not None
+    assert spec.name == "small"
     assert catalogue.serving("nobody") is None
     assert catalogue.problems == ()
 
 
 def test_second_names_and_aliases_that_lead_nowhere_are_shown_and_left_out() -> None:
-    found = collect(
+    catalogue = collect(
         [
             ModelProblem(source="broken.yaml", problem="is no YAML"),
             read_model(SMALL, source="small.yaml"),
@@ -222,6 +222,6 @@ def test_second_names_and_aliases_that_lead_nowhere_are_shown_and_left_out() -> 
         ]
     )
 
-    assert sorted(found.models) == ["one", "small"]
-    assert found.models["small"].source == "small.yaml"
-    assert [problem.source for problem in found.problems] == ["broken.yaml", "twin.yaml", "lost.yaml", "two.yaml"]
+    assert sorted(catalogue.models) == ["one", "small"]
+    assert catalogue.models["small"].source == "small.yaml"
+    assert [problem.source for problem in catalogue.problems] == ["broken.yaml", "twin.yaml", "lost.yaml", "two.yaml"]

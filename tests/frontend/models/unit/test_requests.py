@@ -51,16 +51,18 @@ parameters:
 """
 
 
-def told(config: object, *, file: str = "") -> AdapterModel:
+def translated_by(config: object, *, file: str = "") -> AdapterModel:
     return adapter_model(read_model(config, source="x"), file=file, threads=5)
 
 
 def test_what_is_not_said_is_localais_default() -> None:
-    assert told(SMALL) == AdapterModel(name="small", identity="small.gguf", defaults=RequestDefaults(threads=5))
+    assert translated_by(SMALL) == AdapterModel(
+        name="small", identity="small.gguf", defaults=RequestDefaults(threads=5)
+    )
 
 
 def test_every_word_of_the_configuration_arrives() -> None:
-    assert told(yaml.safe_load(FULL), file="/m/full.gguf") == AdapterModel(
+    assert translated_by(yaml.safe_load(FULL), file="/m/full.gguf") == AdapterModel(
         name="full",
         identity="full.gguf",
         file="/m/full.gguf",

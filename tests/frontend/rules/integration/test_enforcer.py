@@ -69,9 +69,9 @@ async def ask(
     world: World, verb: Verb, *nodes: SimulatedBackends, backend: str = "echo", **fields: object
 ) -> Operation:
     ref = BackendRef(backend=backend, uri=str(fields.pop("uri", "")), name=str(fields.pop("name", "")))
-    wanted = Ask(verb=verb, ref=ref, nodes=tuple(one.node_id for one in nodes), by="me", **fields)  # type: ignore[arg-type]
+    ask = Ask(verb=verb, ref=ref, nodes=tuple(one.node_id for one in nodes), by="me", **fields)  # type: ignore[arg-type]
     await world.clock.advance(SECOND)
-    operation = await world.control.context.backends.operations.start(wanted)
+    operation = await world.control.context.backends.operations.start(ask)
     await world.control.context.operations.dispatcher.tick()
     return await world.control.context.operations.service.get(operation.id)
 
@@ -85,7 +85,7 @@ async def back(world: World, node: SimulatedBackends, name: str) -> None:
     await world.frontend.settle()
 
 
-def told(node: SimulatedBackends) -> list[str]:
+def requests_of(node: SimulatedBackends) -> list[str]:
     return [verb for verb, _ in node.requests]
 
 
@@ -99,14 +99,14 @@ class TestARule:
         (operation,) = await operations(world)
         assert (operation.asked_by, operation.state) == ("fleet rule in-a", OperationState.DONE)
         assert [one.node_name for one in operation.targets] == ["w1", "w2"]
-        assert [told(one) for one in (*meant, other)] == [["install"], ["install"], []]
+        assert [requests_of(one) for one in (*meant, other)] == [["install"], ["install"], []]
 
     async def test_asks_for_nothing_where_it_is_met_already(self, world: World) -> None:
         node = await world.backends("w1")
         await ask(world, Verb.INSTALL)
         await put(world, a_rule())
         await reported(world)
-        assert (len(await operations(world)), told(node)) == (1, ["install"])
+        assert (len(await operations(world)), requests_of(node)) == (1, ["install"])
 
     async def test_reaches_a_node_that_joins_later(self, world: World) -> None:
         await world.backends("w1")
@@ -144,7 +144,7 @@ class TestARule:
         await back(world, node, "w1")
         await reported(world, timedelta(minutes=10))
         assert [one.state for one in await operations(world)] == [OperationState.DONE]
-        assert told(node) == ["install"]
+        assert requests_of(node) == ["install"]
 
     async def test_reaches_a_node_that_gets_its_label_later_and_lets_go_when_it_loses_it(self, world: World) -> None:
         node = await world.backends("w1")
@@ -179,7 +179,7 @@ class TestARule:
         await put(world, a_rule())
         for _ in range(2):
             await reported(world)
-        assert told(node) == ["install"]
+        assert requests_of(node) == ["install"]
         for _ in range(10):
             await reported(world, timedelta(minutes=16))
         (operation,) = await operations(world)
@@ -206,7 +206,7 @@ class TestARule:
         assert "echo" in node.disk
         await back(world, absent, "w2")
         await reported(world, DAY)
-        assert (told(absent), "echo" in absent.disk) == (["install"], True)
+        assert (requests_of(absent), "echo" in absent.disk) == (["install"], True)
 
     async def test_follows_its_uri_and_drops_the_one_before(self, world: World) -> None:
         node = await world.backends("w1")
@@ -228,7 +228,7 @@ class TestARule:
         pinned = a_rule("pinned", "mine", uri="oci://r/mine:1")
         applied = await put(world, a_rule("any", "mine"), pinned, a_rule("same", "mine"))
         assert [one.asked_by for one in applied.operations] == ["fleet rule pinned"]
-        assert (told(node), len(await operations(world))) == (["install"], 1)
+        assert (requests_of(node), len(await operations(world))) == (["install"], 1)
 
 
 class TestWhatGoesAgainstARule:
@@ -263,7 +263,7 @@ class TestWhatGoesAgainstARule:
         upgrade = await ask(world, Verb.UPGRADE)
         assert len(await service.cancel(upgrade.id, by="me")) == 1
         await reported(world)
-        assert told(node).count("install") == 2
+        assert requests_of(node).count("install") == 2
 
 
 class TestTheSet:
@@ -301,8 +301,8 @@ class TestTheSet:
         await world.backends("w1")
         (await world.backends("w2")).faults.refusal = "disk full"
         await put(world, a_rule())
-        (shown,) = await world.control.context.rules.service.show()
-        assert {one.seen.node.name: one.standing for one in shown.places} == {
+        (standing,) = await world.control.context.rules.service.show()
+        assert {one.seen.node.name: one.standing for one in standing.places} == {
             "w1": TargetStatus.SUCCESS,
             "w2": TargetStatus.ERROR,
         }
@@ -383,13 +383,13 @@ class TestPruning:
         node.faults.refusal = ""
         await put(world, prune=Prune.DEMANDED)
         await reported(world, timedelta(hours=1))
-        assert (node.disk, told(node)) == ({}, ["install"])
+        assert (node.disk, requests_of(node)) == ({}, ["install"])
 
     async def test_is_planned_as_it_is_done(self, world: World) -> None:
         await self.two_nodes(world)
         before = len(await operations(world))
-        wanted = [a_rule("everywhere", zone="a"), a_rule("new", "more")]
-        diff = await world.control.context.rules.service.plan(wanted, prune=Prune.ALL)
+        rules = [a_rule("everywhere", zone="a"), a_rule("new", "more")]
+        diff = await world.control.context.rules.service.plan(rules, prune=Prune.ALL)
         acts = [(one.verb, one.backend, one.rule, [p.node.node.name for p in one.planned]) for one in diff.acts]
         assert acts == [
             (Verb.INSTALL, "more", "new", ["w1", "w2"]),
@@ -409,18 +409,18 @@ class Galleries:
     """What can be looked up, as a test says."""
 
     def __init__(self, *entries: GalleryEntry) -> None:
-        self.found: BackendCatalogue | None = None
+        self.content: BackendCatalogue | None = None
         self.offer(*entries)
 
     def offer(self, *entries: GalleryEntry) -> None:
         source = GallerySource(name="g", url="file:///g")
-        self.found = BackendCatalogue([GalleryContent(source=source, entries=entries)])
+        self.content = BackendCatalogue([GalleryContent(source=source, entries=entries)])
 
     async def catalogue(self) -> BackendCatalogue | None:
-        return self.found
+        return self.content
 
     async def newest(self) -> BackendCatalogue | None:
-        return self.found
+        return self.content
 
     async def readings(self, *, newest: bool = False) -> Readings | None:
         return None
@@ -452,8 +452,8 @@ class TestGalleries:
         await world.backends("w1")
         galleries = Galleries(META, BUILD)
         control = await self.control(world, galleries)
-        for found in (None, BackendCatalogue([GalleryContent(source=GallerySource(name="g", url="file:///g"))])):
-            galleries.found = found
+        for content in (None, BackendCatalogue([GalleryContent(source=GallerySource(name="g", url="file:///g"))])):
+            galleries.content = content
             await control.context.rules.service.put(
                 [a_rule(backend="mock")], revision=ANY_REVISION, prune=Prune.NOTHING, by=""
             )
@@ -480,7 +480,7 @@ class TestGalleries:
     async def test_that_cannot_be_read_leave_a_rule_in_doubt(self, world: World) -> None:
         await world.backends("w1")
         galleries = Galleries()
-        galleries.found = None
+        galleries.content = None
         control = await self.control(world, galleries)
         applied = await control.context.rules.service.put(
             [a_rule(backend="ecko")], revision=ANY_REVISION, prune=Prune.NOTHING, by=""

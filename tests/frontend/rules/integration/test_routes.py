@@ -87,8 +87,8 @@ async def test_a_plan_tells_what_would_be_done_and_does_nothing(world: World) ->
     await world.backends("w2", zone="a")
     await put(world, ECHO)
     await world.control.context.operations.dispatcher.tick()
-    wanted = [{"name": "more", "backend": "more", "labels": {"zone": "a"}}]
-    plan = body(await world.frontend.call("POST", f"{PATH}/plan", {"rules": wanted, "prune": "demanded"}))
+    rules = [{"name": "more", "backend": "more", "labels": {"zone": "a"}}]
+    plan = body(await world.frontend.call("POST", f"{PATH}/plan", {"rules": rules, "prune": "demanded"}))
     assert plan["changes"] == {"added": ["more"], "changed": [], "removed": ["everywhere"]}
     acts = [(one["verb"], one["backend"], [node["node_name"] for node in one["nodes"]]) for one in plan["acts"]]
     assert acts == [("install", "more", ["w2"]), ("delete", "echo", ["w1", "w2"])]

@@ -162,27 +162,29 @@ def test_only_what_may_be_there_is_deleted(intent: Intent | None, report: Invent
 
 
 class TestContradictions:
-    def found(self, rule: FleetRule, wish: Wish, **labels: str) -> FleetRule | None:
+    def contradicting_rule(self, rule: FleetRule, wish: Wish, **labels: str) -> FleetRule | None:
         return contradicting([rule], wish, labels, NAMES, "default")
 
     def test_a_delete_of_what_is_demanded_there(self) -> None:
         rule = a_rule(zone="a")
         delete = Wish(verb=Verb.DELETE, key="echo", artefact=Artefact(backend="echo"))
-        assert self.found(rule, delete, zone="a") is rule
-        assert self.found(rule, delete, zone="b") is None
-        assert self.found(a_rule(backend="other"), delete) is None
+        assert self.contradicting_rule(rule, delete, zone="a") is rule
+        assert self.contradicting_rule(rule, delete, zone="b") is None
+        assert self.contradicting_rule(a_rule(backend="other"), delete) is None
 
     def test_an_install_from_elsewhere_where_the_rule_says_from_where(self) -> None:
         elsewhere = Wish(verb=Verb.INSTALL, key="echo", artefact=Artefact(backend="echo", uri="oci://x"))
-        assert self.found(a_rule(), elsewhere) is None
+        assert self.contradicting_rule(a_rule(), elsewhere) is None
         pinned = a_rule(uri="oci://a")
-        assert self.found(pinned, elsewhere) is pinned
+        assert self.contradicting_rule(pinned, elsewhere) is pinned
         same = replace(elsewhere, artefact=pinned.artefact)
-        assert self.found(pinned, same) is None
+        assert self.contradicting_rule(pinned, same) is None
 
     def test_never_an_upgrade(self) -> None:
         assert (
-            self.found(a_rule(uri="oci://a"), Wish(verb=Verb.UPGRADE, key="echo", artefact=Artefact(backend="echo")))
+            self.contradicting_rule(
+                a_rule(uri="oci://a"), Wish(verb=Verb.UPGRADE, key="echo", artefact=Artefact(backend="echo"))
+            )
             is None
         )
 
@@ -197,11 +199,11 @@ class TestContradictions:
 
 
 def a_gallery(*entries: GalleryEntry) -> GalleryContent:
-    known = entries or (
+    listed = entries or (
         GalleryEntry(name="mock", gallery="g", capabilities={"default": "cpu-mock"}),
         GalleryEntry(name="cpu-mock", gallery="g", uri="oci://r/cpu-mock"),
     )
-    return GalleryContent(source=GallerySource(name="g", url="file:///g"), entries=known)
+    return GalleryContent(source=GallerySource(name="g", url="file:///g"), entries=listed)
 
 
 class TestNames:
@@ -227,18 +229,18 @@ class TestSets:
         assert revision_of([]) != revision_of([one])
 
     def test_a_rule_that_demands_the_same_keeps_its_maker(self) -> None:
-        known = [a_rule("kept"), a_rule("changed"), a_rule("removed")]
-        wanted = [replace(a_rule("kept"), made_by="you"), a_rule("changed", zone="a"), a_rule("added")]
-        became = change(known, wanted)
+        current = [a_rule("kept"), a_rule("changed"), a_rule("removed")]
+        new = [replace(a_rule("kept"), made_by="you"), a_rule("changed", zone="a"), a_rule("added")]
+        became = change(current, new)
         assert (became.added, became.changed, became.removed) == (("added",), ("changed",), ("removed",))
         assert [(one.name, one.made_by) for one in became.rules] == [("added", "me"), ("changed", "me"), ("kept", "me")]
-        assert change(became.rules, wanted).is_nothing
+        assert change(became.rules, new).is_nothing
 
     @pytest.mark.parametrize("name", ["", "a b", "-a", "a" * 64, "ä", "a/b"])
     def test_have_names_that_fit_into_urls(self, name: str) -> None:
-        found = rule_problem(a_rule(name))
-        assert found is not None
-        assert found[0] == "name"
+        problem = rule_problem(a_rule(name))
+        assert problem is not None
+        assert problem[0] == "name"
 
     def test_have_labels_that_could_be_stored(self) -> None:
         assert rule_problem(a_rule(**{"k" * 200: "v"})) == ("labels", f"label key {'k' * 32!r}… exceeds 128 characters")

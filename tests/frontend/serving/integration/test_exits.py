@@ -138,15 +138,15 @@ async def test_an_exit_during_the_load_is_left_to_the_load(world: World) -> None
 @pytest.fixture
 def reads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One item for each read of all living replicas."""
-    replicas, found = world.control.context.serving.replicas, list[int]()
+    replicas, reads = world.control.context.serving.replicas, list[int]()
     living = replicas.living
 
     async def counted() -> Sequence[Replica]:
-        found.append(1)
+        reads.append(1)
         return await living()
 
     monkeypatch.setattr(replicas, "living", counted)
-    return found
+    return reads
 
 
 def dropped(caplog: pytest.LogCaptureFixture) -> int:

@@ -142,7 +142,7 @@ async def test_a_load_tells_what_is_being_done_and_how_far_it_is(world: World) -
     assert (await world.loads.ensure("small")).progress == LoadProgress(phase="installing")
 
     (request,) = node.installs
-    told = InstallProgress(
+    message = InstallProgress(
         op_id=request.op_id,
         node_id=node.id,
         phase="downloading",
@@ -151,10 +151,10 @@ async def test_a_load_tells_what_is_being_done_and_how_far_it_is(world: World) -
     )
     heard = Poke()
     with world.control.context.operations.progress.rings(heard, OperationId(request.op_id)):
-        await world.bus.publish(subjects.install_progress(node.id, request.op_id), go_json.encode(told))
+        await world.bus.publish(subjects.install_progress(node.id, request.op_id), go_json.encode(message))
         await within_timeout(heard.wait(SystemClock(), WAIT_TIMEOUT), lambda: "the progress to be heard")
-    shown = (await world.loads.ensure("small")).progress
-    assert shown == LoadProgress(phase="downloading", current_bytes=25, total_bytes=100)
+    progress = (await world.loads.ensure("small")).progress
+    assert progress == LoadProgress(phase="downloading", current_bytes=25, total_bytes=100)
     node.held.set()
     await loading
     assert (await world.loads.ensure("small")).progress == LoadProgress()
@@ -192,9 +192,9 @@ async def test_a_control_that_starts_anew_knows_what_is_loaded_before_any_node_s
     await world.node("w1")
     await world.loads.ensure("small")
     await world.loads.tick()
-    known = await view_of(world.control)
+    before = await view_of(world.control)
 
-    assert (await view_of(await world.again())).replicas == known.replicas
+    assert (await view_of(await world.again())).replicas == before.replicas
 
 
 async def test_a_replica_is_not_lost_by_one_report_without_it_and_is_by_two(world: World) -> None:
@@ -232,8 +232,8 @@ async def test_a_process_without_its_model_has_it_loaded_again(world: World) -> 
     node = await world.node("w1")
     await world.loaded()
     (replica,) = (await view_of(world.control)).replicas
-    told = GatewayReport(gateway="g", sequence=1, failures=[ReplicaFailure(replica=replica, reason=MODEL_GONE)])
-    world.control.context.serving.gateways.take(told)
+    report = GatewayReport(gateway="g", sequence=1, failures=[ReplicaFailure(replica=replica, reason=MODEL_GONE)])
+    world.control.context.serving.gateways.take(report)
     await world.control.context.serving.health.sweep()
     assert (await view_of(world.control)).replicas == {}
     await world.loaded()
@@ -256,9 +256,9 @@ async def test_a_bad_file_is_named_and_the_others_still_serve(world: World) -> N
     await world.control.context.models.catalogue.look()
 
     answer = await world.frontend.call("GET", "/api/v1/models")
-    shown = msgspec.json.decode(answer.body)
-    assert [one["name"] for one in shown["items"]] == ["small"]
-    assert [one["source"] for one in shown["problems"]] == ["bad.yaml", "loop.yaml", "typed.yaml"]
+    listed = msgspec.json.decode(answer.body)
+    assert [one["name"] for one in listed["items"]] == ["small"]
+    assert [one["source"] for one in listed["problems"]] == ["bad.yaml", "loop.yaml", "typed.yaml"]
 
 
 async def test_gateway_routes_want_the_scope_gateway(world: World) -> None:
@@ -274,15 +274,15 @@ async def test_a_gateway_reports_and_asks_over_http(world: World) -> None:
     asked = await world.frontend.call("POST", "/api/v1/gateway/ensure", {"model": "small"}, key=own)
     await world.loads.tick()
     report = {"gateway": "g", "sequence": 1, "in_flight": {"r": 2}}
-    told = await world.frontend.call("POST", "/api/v1/gateway/report", report, key=own)
+    reported = await world.frontend.call("POST", "/api/v1/gateway/report", report, key=own)
 
     assert msgspec.json.decode(asked.body)["state"] == "pending"
-    assert told.status == 204
+    assert reported.status == 204
     assert world.control.context.serving.gateways.in_flight() == {"r": 2}
     assert (await world.frontend.call("POST", "/api/v1/gateway/report", b"{", key=own)).status == 400
     assert (await world.frontend.call("POST", "/api/v1/gateway/ensure", {"model": "x"}, key=own)).status == 404
-    shown = msgspec.json.decode((await world.frontend.call("GET", "/api/v1/models/small")).body)
-    assert (shown["state"], shown["replicas"][0]["node"]) == ("loaded", "w1")
+    model = msgspec.json.decode((await world.frontend.call("GET", "/api/v1/models/small")).body)
+    assert (model["state"], model["replicas"][0]["node"]) == ("loaded", "w1")
 
 
 async def test_a_worker_that_can_translate_is_told_how(world: World) -> None:
@@ -327,8 +327,8 @@ async def test_a_url_that_changed_is_learned_from_the_nodes_report(world: World)
     node.running = [msgspec.structs.replace(process, corral=moved)]
     await world.control.context.serving.health.sweep()
 
-    (shown,) = (await view_of(world.control)).replicas.values()
-    assert (shown.id, shown.url, shown.key) == (replica.id, "http://127.0.0.1:7005", "k1")
+    (entry,) = (await view_of(world.control)).replicas.values()
+    assert (entry.id, entry.url, entry.key) == (replica.id, "http://127.0.0.1:7005", "k1")
 
 
 async def test_a_control_that_starts_anew_learns_urls_that_changed_meanwhile(world: World) -> None:
@@ -339,8 +339,8 @@ async def test_a_control_that_starts_anew_learns_urls_that_changed_meanwhile(wor
     again = await world.again()
     await again.context.serving.health.sweep()
 
-    (shown,) = (await view_of(again)).replicas.values()
-    assert shown.url == "http://127.0.0.1:7005"
+    (entry,) = (await view_of(again)).replicas.values()
+    assert entry.url == "http://127.0.0.1:7005"
 
 
 async def test_a_report_without_a_url_takes_none_away(world: World) -> None:
@@ -350,5 +350,5 @@ async def test_a_report_without_a_url_takes_none_away(world: World) -> None:
     node.running = [msgspec.structs.replace(process, corral=msgspec.UNSET)]
     await world.control.context.serving.health.sweep()
 
-    (shown,) = (await view_of(world.control)).replicas.values()
-    assert shown.url == "http://127.0.0.1:7001"
+    (entry,) = (await view_of(world.control)).replicas.values()
+    assert entry.url == "http://127.0.0.1:7001"

@@ -42,14 +42,14 @@ async def living(world: World) -> list[str]:
     return [one.process_key for one in await world.control.context.serving.replicas.living() if one.state in LIVE]
 
 
-@pytest.mark.parametrize(("act", "said"), [("unload", "model unloaded"), ("delete", "model deleted from node")])
-async def test_a_replica_is_ended_on_its_node(world: World, act: str, said: str) -> None:
+@pytest.mark.parametrize(("act", "message"), [("unload", "model unloaded"), ("delete", "model deleted from node")])
+async def test_a_replica_is_ended_on_its_node(world: World, act: str, message: str) -> None:
     node = await world.node("w1")
     await world.loaded()
 
     answer = await asked(world, f"/api/nodes/{node.id}/models/{act}", {"model_name": "small"}, rounds=2)
 
-    assert (answer.status, answer.json()) == (200, {"message": said})
+    assert (answer.status, answer.json()) == (200, {"message": message})
     assert (node.stopped, await living(world)) == (["small#0"], [])
     assert (await view_of(world.control)).replicas == {}
     (begun,) = await world.events(EventKind.REPLICA_UNLOADING)
@@ -91,11 +91,11 @@ async def test_what_cannot_be_asked_for(world: World) -> None:
         (f"/api/nodes/{away.node_id}/models/unload", {"model_name": "m"}, 500, "failed to unload model on node: the"),
         (f"/api/nodes/{away.node_id}/models/delete", {"model_name": "m"}, 500, "failed to delete model on node: the"),
     ]
-    for path, body, status, said in wrong:
+    for path, body, status, message in wrong:
         answer = await world.frontend.call("POST", path, body)
         error = answer.json()["error"]
         assert (answer.status, error["code"], error["type"]) == (status, status, "node_error")
-        assert error["message"].startswith(said)
+        assert error["message"].startswith(message)
 
 
 async def test_a_model_that_is_being_loaded_is_left_alone(world: World) -> None:

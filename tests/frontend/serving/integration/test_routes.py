@@ -46,8 +46,8 @@ async def add_replica(
     async with database.begin() as connection:
         assert await insert_replica(connection, replica)
         for step in path:
-            known = {"address": "127.0.0.1:7000", "url": "http://127.0.0.1:7001"}
-            assert await change_replica(connection, replica.id, step, at=clock.now(), values=known)
+            values = {"address": "127.0.0.1:7000", "url": "http://127.0.0.1:7001"}
+            assert await change_replica(connection, replica.id, step, at=clock.now(), values=values)
     return replace(replica, state=state)
 
 
@@ -114,8 +114,8 @@ async def test_requests_under_way_are_the_sum_of_the_gateways_reports(
     assert (await get(frontend, f"/api/nodes/{node}/models"))[0]["in_flight"] == 5
     assert (await get(frontend, f"/api/v1/nodes/{node}/replicas"))[0]["in_flight"] == 5
     assert (await get(frontend, f"/api/node/{node}/models", key=REGISTRATION_TOKEN))[0]["in_flight"] == 5
-    for shown in (await get(frontend, "/api/nodes"))[0], await get(frontend, f"/api/nodes/{node}"):
-        assert (shown["model_count"], shown["in_flight_count"]) == (1, 5)
+    for node_view in (await get(frontend, "/api/nodes"))[0], await get(frontend, f"/api/nodes/{node}"):
+        assert (node_view["model_count"], node_view["in_flight_count"]) == (1, 5)
     assert (await get(frontend, f"/api/v1/nodes/{node}"))["in_flight"] == 5
     assert (await get(frontend, "/api/v1/nodes"))["items"][0]["in_flight"] == 5
 
@@ -146,10 +146,10 @@ async def test_the_last_use_of_a_replica_is_shown(frontend: Frontend, database: 
     assert (await get(frontend, url))[0]["last_used_at"] is None
     await clock.advance(timedelta(seconds=30))
     report(frontend, "g1", replica_loaded_0=1)
-    [shown] = await get(frontend, url)
+    [replica_view] = await get(frontend, url)
     [row] = await get(frontend, "/api/nodes/models")
 
-    assert shown["last_used_at"] == row["last_used"] > row["updated_at"]
+    assert replica_view["last_used_at"] == row["last_used"] > row["updated_at"]
 
 
 async def test_frontends_tell_each_other_what_their_gateways_have_under_way(
@@ -192,7 +192,7 @@ async def test_models_show_their_replicas_with_what_is_under_way(
     node = await add_node(frontend)
     await add_replica(frontend, database, clock, node, state=ReplicaState.LOADED)
     report(frontend, "g1", replica_loaded_0=2)
-    shown = await get(frontend, path)
-    model = shown["items"][0] if "items" in shown else shown
+    body = await get(frontend, path)
+    model = body["items"][0] if "items" in body else body
 
     assert (model["replicas"][0]["in_flight"], model["replicas"][0]["node"]) == (2, "w1")

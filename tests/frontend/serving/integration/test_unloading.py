@@ -15,9 +15,9 @@ async def sweep(world: World, *, after: timedelta = timedelta(0)) -> None:
 
 
 async def state_of(world: World, replica: Replica) -> ReplicaState:
-    found = await world.control.context.serving.replicas.get(replica.id)
-    assert found is not None
-    return found.state
+    stored = await world.control.context.serving.replicas.get(replica.id)
+    assert stored is not None
+    return stored.state
 
 
 async def test_the_replica_of_a_deleted_model_is_stopped_by_its_exact_key(world: World) -> None:

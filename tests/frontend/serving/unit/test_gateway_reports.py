@@ -112,17 +112,17 @@ async def test_series_of_all_gateways_are_shown_and_those_of_silent_ones_are_not
     reports.take(report("g1", counts=counted(5)))
     await clock.advance(SILENT_AFTER + TICK)
     reports.take(report("g2", counts=counted(7)))
-    found = {
+    samples = {
         (sample.name, sample.labels["gateway"], sample.labels.get("model", "")): sample.value
         for family in text_string_to_metric_families(gateway_metrics(reports.seen()))
         for sample in family.samples
     }
 
-    assert found["corral_gateway_up", "g1", ""] == 0
-    assert found["corral_gateway_up", "g2", ""] == 1
-    assert found["corral_gateway_report_age_seconds", "g1", ""] == pytest.approx(5.001)
-    assert found["corral_gateway_requests_total", "g2", 'odd "name"\\'] == 7
-    assert {gateway for name, gateway, _ in found if name.endswith("_total")} == {"g2"}
+    assert samples["corral_gateway_up", "g1", ""] == 0
+    assert samples["corral_gateway_up", "g2", ""] == 1
+    assert samples["corral_gateway_report_age_seconds", "g1", ""] == pytest.approx(5.001)
+    assert samples["corral_gateway_requests_total", "g2", 'odd "name"\\'] == 7
+    assert {gateway for name, gateway, _ in samples if name.endswith("_total")} == {"g2"}
 
 
 async def test_without_gateways_there_are_no_series(reports: GatewayReports) -> None:

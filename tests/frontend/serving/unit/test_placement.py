@@ -65,9 +65,9 @@ def test_beside_our_own_a_worker_of_localais_gets_no_model() -> None:
 
 
 def test_every_node_that_cannot_take_it_says_why() -> None:
-    wanted = PlacementRequest(model="m", size_bytes=2 * GIB, exclude={(failed := a_candidate("failed")).node.id})
+    request = PlacementRequest(model="m", size_bytes=2 * GIB, exclude={(failed := a_candidate("failed")).node.id})
     refused = place(
-        wanted,
+        request,
         [
             failed,
             a_candidate("silent", status=NodeStatus.UNHEALTHY),

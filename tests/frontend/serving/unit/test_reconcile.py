@@ -16,7 +16,7 @@ def catalogue(*specs: ModelSpec, problems: tuple[ModelProblem, ...] = ()) -> Cat
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"),
+    ("catalogue", "expected"),
     [
         (catalogue(ModelSpec(name="small", revision="r1")), None),
         (catalogue(ModelSpec(name="small", revision="r2")), Outgrown.CHANGED),
@@ -27,8 +27,8 @@ def catalogue(*specs: ModelSpec, problems: tuple[ModelProblem, ...] = ()) -> Cat
         (catalogue(problems=(ModelProblem(source="a.yaml", problem="no YAML"),)), None),
     ],
 )
-def test_a_replica_is_outgrown_when_the_files_certainly_say_so(known: Catalogue, expected: Outgrown | None) -> None:
-    assert outgrown(a_replica(), known) is expected
+def test_a_replica_is_outgrown_when_the_files_certainly_say_so(catalogue: Catalogue, expected: Outgrown | None) -> None:
+    assert outgrown(a_replica(), catalogue) is expected
 
 
 def a_process(**fields: object) -> ReportedProcess:

@@ -42,10 +42,10 @@ def test_only_a_loading_replica_becomes_loaded() -> None:
     ],
 )
 def test_a_process_is_known_by_its_key_and_without_one_by_its_port(process: dict[str, object], same: bool) -> None:
-    known = a_replica(model="small", index=0, address="127.0.0.1:50052", key="k1")
-    given = {"model": "small", "index": 0, "address": "127.0.0.1:50052", "key": "k1", **process}
+    replica = a_replica(model="small", index=0, address="127.0.0.1:50052", key="k1")
+    reported = {"model": "small", "index": 0, "address": "127.0.0.1:50052", "key": "k1", **process}
 
-    assert known.is_process(ReportedProcess(**given)) is same  # type: ignore[arg-type]
+    assert replica.is_process(ReportedProcess(**reported)) is same  # type: ignore[arg-type]
 
 
 def test_a_pending_job_waits_for_its_time() -> None:

@@ -213,9 +213,9 @@ NOTED = of(GONE)
 
 
 def an_intent(**fields: Any) -> Intent:
-    wanted = {"verb": Verb.UPGRADE, "subject": "echo", "payload": payload_of(Artefact(backend="echo"))}
+    wish = {"verb": Verb.UPGRADE, "subject": "echo", "payload": payload_of(Artefact(backend="echo"))}
     common = {"accepted_at": START, "changed_at": START, "next_try": START, "operation_id": OperationId("o")}
-    return Intent(**{"node_id": A, **wanted, "state": IntentState.SATISFIED, **common, **fields})
+    return Intent(**{"node_id": A, **wish, "state": IntentState.SATISFIED, **common, **fields})
 
 
 def sent() -> Outstanding:
