@@ -51,7 +51,6 @@ async def test_calls_of_a_member_show_its_own_bearer_and_only_heartbeats_have_a_
     await client.heartbeat(MEMBER, HeartbeatRequest(available_ram=1))
     await client.drain(MEMBER)
     await client.in_flight(MEMBER)
-    await client.resume(MEMBER)
     await client.deregister(MEMBER)
 
     bearer = {"Authorization": "Bearer own-secret"}
@@ -59,7 +58,6 @@ async def test_calls_of_a_member_show_its_own_bearer_and_only_heartbeats_have_a_
         ("POST", "/api/node/n1/heartbeat", {"available_ram": 1}),
         ("POST", "/api/node/n1/drain", None),
         ("GET", "/api/node/n1/models", None),
-        ("POST", "/api/node/n1/resume", None),
         ("POST", "/api/node/n1/deregister", None),
     ]
     assert frontend.received[0].headers == {**bearer, "Content-Type": "application/json"}

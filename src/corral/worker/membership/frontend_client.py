@@ -85,10 +85,6 @@ class FrontendClient:
         """Ask for no new work."""
         await self._send(_node_call("POST", member, "drain"))
 
-    async def resume(self, member: AcceptedRegistration) -> None:
-        """End the drain of this node."""
-        await self._send(_node_call("POST", member, "resume"))
-
     async def deregister(self, member: AcceptedRegistration) -> None:
         """Take this node offline until it registers again."""
         await self._send(_node_call("POST", member, "deregister"))
