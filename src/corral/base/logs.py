@@ -10,8 +10,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,14 +34,22 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 _SECRET_WORDS = ("token", "secret", "password", "authorization", "api_key", "seed", "jwt")
 
 
-@contextmanager
-def log_context(**ids: str) -> Iterator[None]:
-    """Add ids (node, request_id, …) to every line that is logged inside, also by tasks that are started inside."""
-    marker = _context.set({**_context.get(), **ids})
-    try:
-        yield
-    finally:
-        _context.reset(marker)
+class log_context:  # noqa: N801 - it is used as a function
+    """Adds ids (node, request_id, …) to every line that is logged inside, also by tasks that are started inside.
+
+    A class and not a generator: every request and every target goes through one.
+    """
+
+    __slots__ = ("_ids", "_marker")
+
+    def __init__(self, **ids: str) -> None:
+        self._ids = ids
+
+    def __enter__(self) -> None:
+        self._marker = _context.set({**_context.get(), **self._ids})
+
+    def __exit__(self, *_: object) -> None:
+        _context.reset(self._marker)
 
 
 def record_fields(record: logging.LogRecord) -> dict[str, object]:

@@ -97,7 +97,7 @@ class Batches(Generic[ItemT, ResultT]):
 
         If cancelled, it is stored only when its transaction is under way already.
         """
-        waiting = _BatchItem[ItemT, ResultT](item)
+        waiting: _BatchItem[ItemT, ResultT] = _BatchItem(item)  # naming the types in the call costs as much as the call
         self._queue.append(waiting)
         if self._is_writing:
             # No lock: those who share a transaction would get it one after the other, each in a turn of the event loop

@@ -212,7 +212,8 @@ class Dispatcher:
         if isinstance(evidence, Intent):
             await self._rest(evidence, is_corral=is_corral)
             return
-        intent = replace(intent, payload=evidence.payload)
+        if evidence.payload is not intent.payload:
+            intent = replace(intent, payload=evidence.payload)
         life = node.facts.incarnation
         match intent_steps.look(intent, evidence, self._clock.now(), self._policy, is_corral=is_corral, life=life):
             case Rest(intent=rested):
@@ -260,7 +261,8 @@ class Dispatcher:
         now = self._clock.now()
         if isinstance(evidence, Intent):
             return intent_steps.answered_unseen(intent, error, now, self._policy), None
-        intent = replace(intent, payload=evidence.payload)
+        if evidence.payload is not intent.payload:
+            intent = replace(intent, payload=evidence.payload)
         return intent_steps.answered(intent, error, evidence, now, self._policy), evidence.report
 
     async def _rest(self, intent: Intent, *, is_corral: bool, report: Report | None = None) -> None:

@@ -120,7 +120,8 @@ async def test_a_lease_that_is_taken_while_its_holder_writes_is_written_by_one_o
         intents.store(A, [written]), intents.claim(B, now=after(7), until=after(9), limit=1)
     )
 
-    (seen,) = taken
+    # PostgreSQL passes over a row that is being written: then it is there for the next who asks.
+    (seen,) = taken or await intents.claim(B, now=after(7), until=after(9), limit=1)
     assert stored is (seen.attempts == 5), "whoever took the lease has what its last holder wrote"
     assert await intents.store(A, [written]) == [False]
 

@@ -20,6 +20,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.operations.decide.intent import (
@@ -158,9 +160,7 @@ def payload_of(artefact: Artefact) -> Payload:
 
 def artefact_of(payload: Payload) -> Artefact:
     """The artefact in the payload of an intent or an operation about a backend. Unknown fields are ignored."""
-    values = {name: payload[name] for name in _FIELDS if name in payload}
-    values["digests"] = frozenset(payload.get("digests", ()))
-    return Artefact(**values)
+    return msgspec.convert(payload, Artefact)
 
 
 def wish_of(intent: Intent) -> Wish:

@@ -20,7 +20,6 @@ from corral.frontend.operations.store.intent_batches import (
     replace_intents,
     supersede_targets,
     target_of,
-    values_of,
     write_intents,
     write_targets,
 )
@@ -31,6 +30,7 @@ from corral.frontend.store.dialect import among
 from corral.frontend.store.schema import intents as intents_table
 from corral.frontend.store.schema import operation_targets, operations
 
+_NAMES: Final = tuple(str(column.name) for column in operations.c)
 _FINAL: Final = [status.value for status in FINAL]
 _AT_ONCE: Final = 1000
 """Rows in one statement. To prepare them takes a while in which nobody else is served."""
@@ -225,10 +225,9 @@ async def _with_targets(connection: AsyncConnection, rows: Sequence[Row[Any]]) -
     targets: dict[str, list[Target]] = {row.id: [] for row in rows}
     for row in await connection.execute(by_name):
         targets[row.operation_id].append(target_of(row))
-    return [
-        msgspec.convert(
-            {**values_of(row), "idempotency_key": row.idempotency_key or "", "targets": tuple(targets[row.id])},
-            Operation,
-        )
-        for row in rows
-    ]
+    loaded = []
+    for row in rows:
+        values = dict(zip(_NAMES, row, strict=True))
+        values |= {"idempotency_key": row.idempotency_key or "", "targets": tuple(targets[row.id])}
+        loaded.append(msgspec.convert(values, Operation))
+    return loaded
