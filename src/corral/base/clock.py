@@ -1,4 +1,4 @@
-"""The clock of policy time."""
+"""The clock that decides timeouts, leases and schedules; tests replace it."""
 
 import asyncio
 import time

@@ -87,7 +87,7 @@ class AdminContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who calls: an administrator, a worker, or anybody on public routes."""
+    """The sender of a request: an administrator, a worker, or an unknown client on public routes."""
 
     principal: Principal | None = None
     claim: NodeClaim | None = None

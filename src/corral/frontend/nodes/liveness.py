@@ -1,4 +1,4 @@
-"""Who is alive: the proof that control can hear, the status that everyone is told, and the brake when many go silent.
+"""Liveness of nodes: proof that control can hear, changes of status, and the brake when many nodes go silent.
 
 Silence of a node counts only over time in which control could hear: its process runs, the database answers, NATS is
 connected. All frontends share one row for that, so the restart of one among several resets nothing; after an outage of

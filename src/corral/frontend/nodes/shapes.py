@@ -30,7 +30,7 @@ _LARGEST: Final = 2**63 - 1
 _LONGEST_INTERVAL: Final = timedelta(hours=1)
 _SHOWN: Final = 40
 _MOST_PROBLEMS: Final = 10
-"""That one registration may show of its labels."""
+"""Problems with labels that one registration reports at most."""
 
 
 def node_view(seen: SeenNode, load: NodeLoad) -> NodeView:

@@ -121,7 +121,7 @@ class RulePlaces:
         return places
 
     async def nodes(self, ids: Iterable[NodeId] | None = None) -> list[SeenNode]:
-        """Those of these nodes, or of all, that may have backends: never pending or agent nodes."""
+        """Return the nodes that may have backends, among these ids or in the fleet: never pending or agent nodes."""
         nodes = await self._fleet.all() if ids is None else (await self._fleet.some(ids)).values()
         return [seen for seen in nodes if seen.node.type is NodeType.BACKEND and seen.status is not NodeStatus.PENDING]
 

@@ -179,7 +179,7 @@ _DEFAULTS: Final = (
 _ENGINE_DEFAULTS: Final = """
     temperature top_p top_k min_p typical_p repeat_penalty repeat_last_n frequency_penalty presence_penalty max_tokens
 """
-"""Those of `_DEFAULTS` that an engine takes among its options."""
+"""Keys of `_DEFAULTS` that an engine takes among its options."""
 
 
 def request_rules(config: Config) -> dict[str, object]:

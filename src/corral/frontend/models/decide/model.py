@@ -161,7 +161,7 @@ def collect(
 
 
 def revision_of(config: Config) -> str:
-    """The same for the same configuration, whatever the order of its keys."""
+    """Return the hash of a configuration. The order of its keys does not change it."""
     text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -176,7 +176,7 @@ class Pulse:
 
     heard: int
     silent: int
-    """Those that went silent within the window; who has been for longer is gone, and counts no more."""
+    """Nodes that went silent within the window. A node that has been silent for longer is not counted."""
 
 
 def judge(pulse: Pulse, hearing: Hearing, *, recovered_at: datetime | None, now: datetime, policy: BrakePolicy) -> str:

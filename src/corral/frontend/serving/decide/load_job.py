@@ -84,7 +84,7 @@ class LoadJob:
     message: str = ""
     """What it waits for, or why it failed, with names and addresses: for administrators."""
     reason: LoadReason | None = None
-    """The same in a word that every client may read; None while there is nothing to say."""
+    """Code of what it waits for or why it failed, for every client; None while there is nothing to say."""
     engine_lines: tuple[str, ...] = ()
     """What the engine wrote last before the load failed: for administrators."""
     retry_at: datetime

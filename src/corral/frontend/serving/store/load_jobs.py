@@ -214,7 +214,7 @@ def _held(job: LoadJob, token: LeaseToken) -> ColumnElement[bool]:
 
 
 def _claimable(now: datetime) -> ColumnElement[bool]:
-    """The same decision as `decide.load_job.may_claim`, in SQL."""
+    """Return the SQL condition for what `decide.load_job.may_claim` decides."""
     return or_(
         and_(load_jobs.c.state == LoadState.PENDING.value, load_jobs.c.retry_at <= now),
         and_(load_jobs.c.state == LoadState.LOADING.value, load_jobs.c.lease_until <= now),
