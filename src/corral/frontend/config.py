@@ -31,7 +31,7 @@ from corral.galleries.config import GalleriesConfig
 from corral.oci.config import ImagesConfig
 
 if TYPE_CHECKING:
-    from corral.bus.credentials import Minter
+    from corral.bus.minting import Minter
 
 CREDENTIALS_FILE: Final = "credentials.json"
 """In the data directory: where the first keys are written when nobody named another file."""

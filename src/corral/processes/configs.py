@@ -31,7 +31,7 @@ def control_config(settings: "ControlConfig", *, gateway_key: str = "") -> "Cont
         raise SettingInvalid("offline_after", f"must be more than unhealthy_after, which is {liveness.unhealthy_after}")
     _check_bus(settings.bus)
     if settings.nats_account_seed:
-        from corral.bus.credentials import Minter
+        from corral.bus.minting import Minter
 
         try:
             minter = Minter(settings.nats_account_seed, settings.nats_worker_jwt_ttl)

@@ -13,7 +13,8 @@ from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
 from corral.bus import client
 from corral.bus.config import BusConfig
-from corral.bus.credentials import Minter, UserJwt, lifetime_of, names_user
+from corral.bus.credentials import UserJwt, lifetime_of, names_user
+from corral.bus.minting import Minter
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.replies import FRONTEND_INBOX

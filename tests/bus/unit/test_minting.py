@@ -11,7 +11,7 @@ import pytest
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
-from corral.bus.credentials import Minter
+from corral.bus.minting import Minter
 
 NOW = datetime(2026, 11, 16, 10, 0, tzinfo=UTC)
 SEED = nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_ACCOUNT).decode()

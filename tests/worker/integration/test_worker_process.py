@@ -188,6 +188,8 @@ async def test_a_worker_loads_nothing_that_only_frontends_need() -> None:
         "aiosqlite",
         "google.protobuf",
         "hpack",
+        "cryptography",
+        "nacl",
     )
     code = f"import sys, corral.processes.worker; print([name for name in {heavy} if name in sys.modules])"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=PIPE)

@@ -9,7 +9,7 @@ from typing import Any
 import nkeys
 import pytest
 
-from corral.bus.credentials import Minter
+from corral.bus.minting import Minter
 from corral.bus.port import Bus
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.record.decide import EventKind

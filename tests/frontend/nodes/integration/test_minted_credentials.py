@@ -7,7 +7,7 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from corral.bus.credentials import Minter
+from corral.bus.minting import Minter
 from corral.bus.port import Bus
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import SecretsKey
