@@ -1,0 +1,347 @@
+"""Reads what a GGUF file says about itself: its metadata and the sizes of its tensors, never the tensors.
+
+The file may be on a disk or behind ranged HTTP, and may be hostile. So reading is a generator without I/O: it asks for
+ranges of bytes and is sent them, and it bounds every length, count and sum before it acts on it.
+"""
+
+import struct
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from corral.base.errors import InvalidInput
+
+WINDOW: Final = 1 << 20
+"""Bytes that are asked for at once. A header has a few to 20 MB, nearly all of it the words of the tokenizer."""
+_MOST_HEADER: Final = 192 << 20
+_MOST_KEYS: Final = 20_000
+_MOST_TENSORS: Final = 200_000
+_LONGEST_NAME: Final = 1024
+_LONGEST_TEXT: Final = 4 << 20
+_KEPT_TEXT: Final = 512 << 10
+_MOST_ELEMENTS: Final = 1 << 26
+_MOST_WORDS: Final = 1 << 22
+"""Elements of a list of texts, each of which has to be looked at. The largest vocabularies have a sixteenth of it."""
+_MOST_DIMENSIONS: Final = 8
+_LARGEST_TENSOR: Final = 1 << 48
+
+_FIXED: Final[Mapping[int, struct.Struct]] = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_TEXT: Final = 8
+_ARRAY: Final = 9
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
+_VERSIONS: Final = (2, 3)
+
+_BLOCKS: Final[Mapping[int, tuple[int, int]]] = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
+    16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82),
+    23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2),
+    34: (256, 54), 35: (256, 66), 39: (32, 17),
+}  # fmt: skip
+"""Elements and bytes of one block, by the type of a tensor."""
+_FILE_TYPES: Final[Mapping[int, str]] = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
+    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
+    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
+}  # fmt: skip
+_EMBEDDING: Final = frozenset(
+    ("bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "t5encoder")
+)
+_RANKS: Final = 4
+"""The value of `pooling_type` of models that rank documents."""
+
+MetadataValue = str | int | float | bool | list[int]
+
+
+class GgufKind(StrEnum):
+    CHAT = "chat"
+    COMPLETION = "completion"
+    EMBEDDING = "embedding"
+    RERANK = "rerank"
+    PROJECTOR = "projector"
+    """Turns pictures or sounds into tokens of another model."""
+    ADAPTER = "adapter"
+    """Changes another model (LoRA); it cannot be asked alone."""
+
+
+class ByteRange(NamedTuple):
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufFacts:
+    """What one file says about itself. Zero and empty where it says nothing."""
+
+    architecture: str
+    name: str = ""
+    size_label: str = ""
+    licence: str = ""
+    quantisation: str = ""
+    kind: GgufKind = GgufKind.COMPLETION
+    context_length: int = 0
+    embedding_length: int = 0
+    block_count: int = 0
+    kv_heads: tuple[int, ...] = ()
+    """Heads that keep keys and values: one number for all blocks, or one for each."""
+    key_length: int = 0
+    value_length: int = 0
+    vocabulary: int = 0
+    chat_template: str = field(default="", repr=False)
+    sees: bool = False
+    hears: bool = False
+    split_count: int = 1
+    split_index: int = 0
+    parameters: int = 0
+    tensor_bytes: int = 0
+    """Of the tensors in this file; of one part only, where the model is split."""
+
+    def kv_bytes(self, context: int) -> int:
+        """Memory for the keys and values of so many tokens, at 16 bits each."""
+        heads = self.kv_heads if len(self.kv_heads) > 1 else self.kv_heads * self.block_count
+        return context * sum(heads) * (self.key_length + self.value_length) * 2
+
+
+class GgufProblem(InvalidInput):
+    """The file is not a GGUF file that can be used."""
+
+    code = "unusable_gguf"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__("", problem)
+
+
+GgufReading = Generator[ByteRange, bytes, GgufFacts]
+
+
+def read_gguf(size: int) -> GgufReading:
+    """Ask for ranges until the header is read. `size` is that of the file. GgufProblem when it cannot be used.
+
+    A range is answered with exactly as many bytes; fewer mean that the file ends there.
+    """
+    cursor = _Cursor(size)
+    magic = yield from cursor.take(8)
+    if magic[:4] != b"GGUF":
+        raise GgufProblem(f"it does not begin like a GGUF file, but with {magic[:4]!r}")
+    (version,) = _U32.unpack(magic[4:])
+    if version not in _VERSIONS:
+        swapped = int.from_bytes(magic[4:], "big")
+        kind = "it is for big-endian machines" if swapped in _VERSIONS else f"its version is {version}, not 2 or 3"
+        raise GgufProblem(kind)
+    tensors = yield from cursor.number(_U64)
+    keys = yield from cursor.number(_U64)
+    if keys > _MOST_KEYS or tensors > _MOST_TENSORS:
+        raise GgufProblem(f"it claims {keys} keys and {tensors} tensors; {_MOST_KEYS} and {_MOST_TENSORS} are the most")
+    metadata = yield from _read_metadata(cursor, keys)
+    parameters, tensor_bytes = yield from _read_tensors(cursor, tensors)
+    if tensor_bytes > size:
+        raise GgufProblem(f"its tensors have {tensor_bytes} bytes, and the file only {size}: it is cut off")
+    return _facts(metadata, parameters, tensor_bytes)
+
+
+def read_gguf_file(path: Path) -> GgufFacts:
+    """Read a file of the disk. Blocks; OSError as the disk fails."""
+    with path.open("rb") as file:
+        reading = read_gguf(path.stat().st_size)
+        wanted = next(reading)
+        while True:
+            file.seek(wanted.offset)
+            try:
+                wanted = reading.send(file.read(wanted.size))
+            except StopIteration as end:
+                facts: GgufFacts = end.value
+                return facts
+
+
+class _Cursor:
+    """A window over the file that moves forward."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._start = 0
+        self._window = b""
+        self.at = 0
+
+    def take(self, size: int) -> Generator[ByteRange, bytes, bytes]:
+        begin = self.at - self._start
+        if begin + size > len(self._window):
+            yield from self._fetch(size)
+            begin = 0
+        self.at += size
+        return self._window[begin : begin + size]
+
+    def number(self, form: struct.Struct) -> Generator[ByteRange, bytes, int]:
+        content = yield from self.take(form.size)
+        (value,) = form.unpack(content)
+        return int(value)
+
+    def skip(self, size: int) -> None:
+        self._check(size)
+        self.at += size
+
+    def _check(self, size: int) -> None:
+        if self.at + size > self._size:
+            raise GgufProblem(f"it ends after {self._size} bytes, in the middle of its header: it is cut off")
+        if self.at + size > _MOST_HEADER:
+            raise GgufProblem(f"its header has more than {_MOST_HEADER} bytes")
+
+    def _fetch(self, size: int) -> Generator[ByteRange, bytes, None]:
+        self._check(size)
+        wanted = min(max(size, WINDOW), self._size - self.at)
+        self._window = yield ByteRange(self.at, wanted)
+        self._start = self.at
+        if len(self._window) < wanted:
+            raise GgufProblem(f"it ends after {self._start + len(self._window)} bytes: it is cut off")
+
+    def text(self, longest: int, what: str) -> Generator[ByteRange, bytes, str]:
+        length = yield from self.number(_U64)
+        if length > longest:
+            raise GgufProblem(f"{what} claims {length} bytes; {longest} are the most")
+        content = yield from self.take(length)
+        return content.decode("utf-8", "replace")
+
+    def skip_texts(self, count: int) -> Generator[ByteRange, bytes, None]:
+        for _ in range(count):
+            length = yield from self.number(_U64)
+            if length > _LONGEST_TEXT:
+                raise GgufProblem(f"an element of a list claims {length} bytes; {_LONGEST_TEXT} are the most")
+            self.skip(length)
+
+
+def _read_metadata(cursor: _Cursor, count: int) -> Generator[ByteRange, bytes, dict[str, MetadataValue]]:
+    metadata: dict[str, MetadataValue] = {}
+    for _ in range(count):
+        key = yield from cursor.text(_LONGEST_NAME, "a key")
+        kind = yield from cursor.number(_U32)
+        if kind == _TEXT:
+            value = yield from cursor.text(_LONGEST_TEXT, f"the value of {key[:80]!r}")
+            metadata[key] = value[:_KEPT_TEXT]
+        elif kind == _ARRAY:
+            metadata |= yield from _read_array(cursor, key)
+        elif (form := _FIXED.get(kind)) is not None:
+            content = yield from cursor.take(form.size)
+            (metadata[key],) = form.unpack(content)
+        else:
+            raise GgufProblem(f"the value of {key[:80]!r} has the unknown type {kind}")
+    return metadata
+
+
+def _read_array(cursor: _Cursor, key: str) -> Generator[ByteRange, bytes, dict[str, MetadataValue]]:
+    """The length of a list, as `key#`, and short lists of numbers themselves."""
+    kind = yield from cursor.number(_U32)
+    count = yield from cursor.number(_U64)
+    if count > (most := _MOST_WORDS if kind == _TEXT else _MOST_ELEMENTS):
+        raise GgufProblem(f"the list {key[:80]!r} claims {count} elements; {most} are the most")
+    found: dict[str, MetadataValue] = {f"{key}#": count}
+    form = _FIXED.get(kind)
+    if kind == _TEXT:
+        yield from cursor.skip_texts(count)
+    elif form is None:
+        raise GgufProblem(f"the list {key[:80]!r} has elements of the type {kind}, which lists cannot hold")
+    elif count <= 1024:
+        content = yield from cursor.take(form.size * count)
+        found[key] = [int(value) for (value,) in form.iter_unpack(content)] if kind not in (6, 12) else []
+    else:
+        cursor.skip(form.size * count)
+    return found
+
+
+def _read_tensors(cursor: _Cursor, count: int) -> Generator[ByteRange, bytes, tuple[int, int]]:
+    """How many parameters the tensors have, and how many bytes."""
+    parameters = total = 0
+    for _ in range(count):
+        name = yield from cursor.text(_LONGEST_NAME, "the name of a tensor")
+        dimensions = yield from cursor.number(_U32)
+        if dimensions > _MOST_DIMENSIONS:
+            raise GgufProblem(f"the tensor {name[:80]!r} claims {dimensions} dimensions")
+        elements = 1
+        for _ in range(dimensions):
+            elements *= yield from cursor.number(_U64)
+        if elements > _LARGEST_TENSOR:
+            raise GgufProblem(f"the tensor {name[:80]!r} claims {elements} elements")
+        kind = yield from cursor.number(_U32)
+        yield from cursor.number(_U64)
+        block, size = _BLOCKS.get(kind, (1, 0))  # of a newer type the size is not known, and nothing is claimed
+        parameters += elements
+        total += -(-elements // block) * size
+    return parameters, total
+
+
+def _facts(metadata: Mapping[str, MetadataValue], parameters: int, tensor_bytes: int) -> GgufFacts:
+    architecture = _text(metadata, "general.architecture")
+    if not architecture:
+        raise GgufProblem("it does not say its architecture (general.architecture)")
+
+    def number(key: str) -> int:
+        return _number(metadata, f"{architecture}.{key}")
+
+    heads = number("attention.head_count")
+    width = number("embedding_length") // heads if heads else 0
+    return GgufFacts(
+        architecture=architecture,
+        name=_text(metadata, "general.name"),
+        size_label=_text(metadata, "general.size_label"),
+        licence=_text(metadata, "general.license"),
+        quantisation=_FILE_TYPES.get(_number(metadata, "general.file_type", -1), ""),
+        kind=_kind(metadata, architecture),
+        context_length=number("context_length"),
+        embedding_length=number("embedding_length"),
+        block_count=number("block_count"),
+        kv_heads=_kv_heads(metadata, architecture, heads),
+        key_length=number("attention.key_length") or width,
+        value_length=number("attention.value_length") or width,
+        vocabulary=_number(metadata, "tokenizer.ggml.tokens#"),
+        chat_template=_text(metadata, "tokenizer.chat_template"),
+        sees=metadata.get("clip.has_vision_encoder") is True,
+        hears=metadata.get("clip.has_audio_encoder") is True,
+        split_count=max(1, _number(metadata, "split.count")),
+        split_index=_number(metadata, "split.no"),
+        parameters=parameters,
+        tensor_bytes=tensor_bytes,
+    )
+
+
+def _kind(metadata: Mapping[str, MetadataValue], architecture: str) -> GgufKind:
+    if architecture == "clip" or _text(metadata, "general.type") == "mmproj":
+        return GgufKind.PROJECTOR
+    if _text(metadata, "general.type") == "adapter":
+        return GgufKind.ADAPTER
+    pooling = metadata.get(f"{architecture}.pooling_type")
+    if pooling == _RANKS:
+        return GgufKind.RERANK
+    if architecture in _EMBEDDING or (isinstance(pooling, int) and pooling > 0):
+        return GgufKind.EMBEDDING
+    return GgufKind.CHAT if _text(metadata, "tokenizer.chat_template") else GgufKind.COMPLETION
+
+
+def _kv_heads(metadata: Mapping[str, MetadataValue], architecture: str, heads: int) -> tuple[int, ...]:
+    value = metadata.get(f"{architecture}.attention.head_count_kv")
+    if isinstance(value, list):
+        return tuple(max(0, one) for one in value)
+    return (value,) if isinstance(value, int) and value > 0 else (heads,)
+
+
+def _text(metadata: Mapping[str, MetadataValue], key: str) -> str:
+    value = metadata.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(metadata: Mapping[str, MetadataValue], key: str, default: int = 0) -> int:
+    value = metadata.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default

@@ -1,0 +1,178 @@
+"""What a GGUF file says about itself is read by ranges, and no claim of a file is believed before it is bounded."""
+
+import contextlib
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.hubs.gguf import ByteRange, GgufFacts, GgufKind, GgufProblem, read_gguf, read_gguf_file
+
+Value = str | int | bool | list[str] | list[int]
+
+
+def text(value: str) -> bytes:
+    content = value.encode()
+    return struct.pack("<Q", len(content)) + content
+
+
+def field(key: str, value: Value) -> bytes:
+    if isinstance(value, bool):
+        return text(key) + struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return text(key) + struct.pack("<II", 4, value)
+    if isinstance(value, str):
+        return text(key) + struct.pack("<I", 8) + text(value)
+    if all(isinstance(one, str) for one in value):
+        return text(key) + struct.pack("<IIQ", 9, 8, len(value)) + b"".join(text(str(one)) for one in value)
+    return text(key) + struct.pack("<IIQ", 9, 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
+
+
+def gguf(*tensors: bytes, **metadata: Value) -> bytes:
+    """A whole file; `general__name=…` is the key `general.name`."""
+    fields = [field(key.replace("__", "."), value) for key, value in metadata.items()]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields))
+    return head + b"".join(fields) + b"".join(tensors) + bytes(4096)
+
+
+def tensor(name: str, *dimensions: int, kind: int = 0) -> bytes:
+    sizes = struct.pack(f"<{len(dimensions)}Q", *dimensions)
+    return text(name) + struct.pack("<I", len(dimensions)) + sizes + struct.pack("<IQ", kind, 0)
+
+
+def read(content: bytes, *, size: int | None = None) -> tuple[GgufFacts, list[ByteRange]]:
+    reading, asked = read_gguf(len(content) if size is None else size), []
+    wanted = next(reading)
+    while True:
+        asked.append(wanted)
+        try:
+            wanted = reading.send(content[wanted.offset : wanted.offset + wanted.size])
+        except StopIteration as end:
+            return end.value, asked
+
+
+LLAMA: dict[str, Value] = {
+    "general__architecture": "llama",
+    "general__name": "A Llama",
+    "general__file_type": 15,
+    "llama__context_length": 8192,
+    "llama__embedding_length": 4096,
+    "llama__block_count": 32,
+    "llama__attention__head_count": 32,
+    "llama__attention__head_count_kv": 8,
+}
+
+
+def test_a_chat_model_says_what_is_needed_to_run_it() -> None:
+    facts, asked = read(gguf(tensor("a", 32, 4, kind=2), **LLAMA, tokenizer__chat_template="{{ messages }}"))
+    assert (facts.kind, facts.name, facts.quantisation) == (GgufKind.CHAT, "A Llama", "Q4_K_M")
+    assert (facts.context_length, facts.kv_heads, facts.key_length) == (8192, (8,), 128)
+    assert (facts.parameters, facts.tensor_bytes) == (128, 4 * 18)
+    assert len(asked) == 1
+
+
+def test_keys_and_values_of_the_context_are_counted() -> None:
+    facts, _ = read(gguf(**LLAMA))
+    assert facts.kv_bytes(4096) == 4096 * 32 * 8 * (128 + 128) * 2
+
+
+def test_blocks_may_have_different_numbers_of_heads() -> None:
+    facts, _ = read(gguf(**{**LLAMA, "llama__block_count": 3, "llama__attention__head_count_kv": [0, 8, 4]}))
+    assert facts.kv_bytes(1) == 12 * 256 * 2
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind"),
+    [
+        ({"general__architecture": "llama"}, GgufKind.COMPLETION),
+        ({"general__architecture": "llama", "tokenizer__chat_template": "x"}, GgufKind.CHAT),
+        ({"general__architecture": "bert"}, GgufKind.EMBEDDING),
+        ({"general__architecture": "qwen3", "qwen3__pooling_type": 3}, GgufKind.EMBEDDING),
+        ({"general__architecture": "qwen3", "qwen3__pooling_type": 0}, GgufKind.COMPLETION),
+        ({"general__architecture": "bert", "bert__pooling_type": 4}, GgufKind.RERANK),
+        ({"general__architecture": "clip", "clip__has_vision_encoder": True}, GgufKind.PROJECTOR),
+        ({"general__architecture": "llama", "general__type": "adapter"}, GgufKind.ADAPTER),
+    ],
+)
+def test_the_metadata_tell_what_can_be_asked(metadata: dict[str, Value], kind: GgufKind) -> None:
+    facts, _ = read(gguf(**metadata))
+    assert facts.kind is kind
+
+
+def test_the_words_of_a_tokenizer_are_counted_and_not_kept() -> None:
+    facts, _ = read(gguf(general__architecture="llama", tokenizer__ggml__tokens=["a", "bc", "def"]))
+    assert facts.vocabulary == 3
+
+
+def test_a_long_header_is_read_in_windows_and_each_byte_once() -> None:
+    words = [f"word number {number}" for number in range(200_000)]
+    content = gguf(general__architecture="llama", tokenizer__ggml__tokens=words, tokenizer__chat_template="x")
+    facts, asked = read(content)
+    assert facts.kind is GgufKind.CHAT
+    assert len(asked) > 3
+    assert sum(one.size for one in asked) <= len(content) + 100 * len(asked)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"PK\x03\x04" + bytes(100), "does not begin like a GGUF file"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version is 1"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 60), "claims 1152921504606846976 keys"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "1152921504606846976 tensors"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 62), "a key claims"),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("a") + struct.pack("<IQ", 8, 1 << 40),
+            "the value of 'a' claims",
+        ),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("a") + struct.pack("<IIQ", 9, 8, 1 << 50), "list 'a' claims"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("a") + struct.pack("<IIQ", 9, 9, 1), "lists cannot hold"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("a") + struct.pack("<I", 77), "unknown type 77"),
+        (gguf(general__name="x"), "does not say its architecture"),
+        (gguf(tensor("a", 1 << 40, 1 << 40), general__architecture="x"), "claims 1208925819614629174706176 elements"),
+        (gguf(tensor("a", 1 << 20), general__architecture="x"), "cut off"),
+        (gguf(tensor("a", *[1] * 9), general__architecture="x"), "claims 9 dimensions"),
+    ],
+)
+def test_a_file_that_lies_is_refused_with_what_it_claims(content: bytes, problem: str) -> None:
+    with pytest.raises(GgufProblem, match=problem.replace("(", r"\(")):
+        read(content + bytes(64))
+
+
+def test_a_file_that_is_cut_anywhere_in_its_header_is_refused() -> None:
+    content = gguf(tensor("a", 4), **LLAMA)[:-4096]
+    for size in range(len(content)):
+        with pytest.raises(GgufProblem):
+            read(content[:size])
+
+
+def test_a_server_that_sends_less_than_it_said_is_noticed() -> None:
+    content = gguf(**LLAMA)
+    with pytest.raises(GgufProblem, match="cut off"):
+        read(content[:100], size=len(content))
+
+
+def test_a_file_of_the_disk_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf(**LLAMA))
+    assert read_gguf_file(path).architecture == "llama"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400), st.integers(0, 1 << 40))
+def test_arbitrary_bytes_end_in_facts_or_a_problem(content: bytes, size: int) -> None:
+    with contextlib.suppress(GgufProblem):
+        read(b"GGUF" + struct.pack("<I", 3) + content, size=size)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_changed_byte_ends_in_facts_or_a_problem(data: st.DataObject) -> None:
+    content = bytearray(gguf(tensor("a", 4, 4), **LLAMA, tokenizer__ggml__tokens=["a", "b"]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 4097))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(GgufProblem):
+        read(bytes(content))
