@@ -4,7 +4,7 @@ A document is first checked as a stream of events, which costs no more than its 
 as nested aliases, is refused there. Only then may it be built into objects.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +30,10 @@ class YamlUnusable(Exception):
     """Why a document cannot be used: the end of a sentence that begins with the document's name."""
 
 
+class YamlRefused(YamlUnusable):
+    """Why nothing of a document can be used, however good its parts may be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YamlLimits:
     """Limits that no honest document of its kind reaches."""
@@ -49,21 +53,28 @@ def check_events(text: str, limits: YamlLimits) -> None:
 
 def checked_events(text: str, limits: YamlLimits) -> Iterator[Event]:
     """Yield the events of a document while checking the limits. Raise YamlUnusable, or YAML's own error."""
-    weigher = _Weigher(limits)
-    documents = 0
-    for event in yaml.parse(text, Loader=LOADER):
-        documents += isinstance(event, DocumentStartEvent)
-        if documents > 1:
-            raise YamlUnusable(f"holds more than one document; write several {limits.things} as a list")
+    weigher = Weigher(limits)
+    for event in one_document(yaml.parse(text, Loader=LOADER), limits):
         weigher.take(event)
         yield event
 
 
-def why(error: Exception) -> str:
-    """Say in a few words what is wrong with a document, for any exception of a parser or builder."""
+def one_document(events: Iterable[Event], limits: YamlLimits) -> Iterator[Event]:
+    """Yield the events of a stream. Raise YamlRefused when a second document begins."""
+    documents = 0
+    for event in events:
+        documents += isinstance(event, DocumentStartEvent)
+        if documents > 1:
+            raise YamlRefused(f"holds more than one document; write several {limits.things} as a list")
+        yield event
+
+
+def why(error: Exception, *, first_line: int = 1) -> str:
+    """Say in a few words what is wrong with a document, for any exception of a parser or builder. `first_line` is that
+    of the text that was read."""
     if isinstance(error, yaml.YAMLError):
         mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark is not None else ""
+        where = f" in line {mark.line + first_line}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         return f"is not YAML: {problem[:SHOWN]}{where}"
     if isinstance(error, YamlUnusable):
@@ -87,20 +98,27 @@ class _Frame:
     size: int = 1
 
 
-class _Weigher:
+class Weigher:
     """Computes a document's size with its aliases expanded, without expanding them."""
 
     def __init__(self, limits: YamlLimits) -> None:
         self._limits = limits
+        self.lines_before = 0
+        """Lines of the document before the text that events are of."""
         self._frames = [_Frame(None)]
         self._weights: dict[str, int] = {}
 
+    def forget_open(self) -> None:
+        """Drop the lists and mappings that are incomplete, but not what they weigh."""
+        self._frames = [_Frame(None, sum(frame.size for frame in self._frames))]
+
     def take(self, event: Event) -> None:
+        """Process an event. Raise YamlRefused for what is too large, YamlUnusable for other reasons."""
         match event:
             case CollectionStartEvent():
                 if len(self._frames) > self._limits.deepest:
                     raise YamlUnusable(
-                        f"is nested more than {self._limits.deepest} levels deep, in line {line_of(event)}"
+                        f"is nested more than {self._limits.deepest} levels deep, in line {self._line(event)}"
                     )
                 self._frames.append(_Frame(event.anchor))
             case CollectionEndEvent():
@@ -113,8 +131,11 @@ class _Weigher:
                 if name not in self._weights:
                     within = any(frame.anchor == name for frame in self._frames)
                     problem = "contains itself" if within else "is not there"
-                    raise YamlUnusable(f"has an alias *{name[:SHOWN]} to what {problem}, in line {line_of(event)}")
+                    raise YamlUnusable(f"has an alias *{name[:SHOWN]} to what {problem}, in line {self._line(event)}")
                 self._finish(None, self._weights[name])
+
+    def _line(self, event: Event) -> int:
+        return line_of(event) + self.lines_before
 
     def _finish(self, anchor: str | None, size: int) -> None:
         if anchor is not None:
@@ -123,7 +144,7 @@ class _Weigher:
         frame.size += size
         if frame.size > self._limits.most_values:
             most = self._limits.most_values
-            raise YamlUnusable(f"stands for more than {most} values: do its aliases repeat each other?")
+            raise YamlRefused(f"stands for more than {most} values: do its aliases repeat each other?")
 
 
 KeyPath = tuple[str | int, ...]

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from pathlib import Path
+from typing import Final, Generic
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -19,10 +20,10 @@ from corral.base.tasks import end_tasks, start_task, task_group
 from corral.galleries.cache import Copy, CopyMark, IndexCache
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import ArtefactReader, IndexFetcher
-from corral.galleries.gallery import GalleryContent, GallerySource
-from corral.galleries.index_document import LocalIndexes, read_copy
+from corral.galleries.gallery import E, GalleryEntry, GallerySource, IndexContent
+from corral.galleries.index_document import BACKENDS, IndexKind, LocalIndexes
 from corral.galleries.places import IndexLocation, read_place
-from corral.galleries.readings import GalleryReading, Readings
+from corral.galleries.readings import IndexReading, Readings
 
 log = logging.getLogger(__name__)
 
@@ -33,51 +34,49 @@ _SourceKey = tuple[str, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _Known(Generic[E]):
     """The last good copy of a source, parsed."""
 
     copy: Copy
-    gallery: GalleryContent
+    gallery: IndexContent[E]
     mark: CopyMark | None
 
 
-class Galleries:
-    """Reads and caches galleries. Safe for concurrent tasks: readers of the same gallery share one fetch."""
+class GalleryReader(Generic[E]):
+    """Reads and caches galleries of a kind. Safe for concurrent tasks: readers of the same gallery share one fetch."""
 
-    def __init__(self, config: GalleriesConfig, *, fetcher: IndexFetcher, clock: Clock) -> None:
+    def __init__(
+        self,
+        kind: IndexKind[E],
+        config: GalleriesConfig,
+        *,
+        fetcher: IndexFetcher,
+        clock: Clock,
+        builtin: Path | None = None,
+    ) -> None:
+        self._kind = kind
         self._config = config
         self._fetcher = fetcher
         self._clock = clock
         self._cache = IndexCache(config.cache)
-        self._local = LocalIndexes(config.max_bytes, config.builtin)
-        self._known: dict[_SourceKey, _Known] = {}
+        self._local = LocalIndexes(kind, config.max_bytes, builtin)
+        self._known: dict[_SourceKey, _Known[E]] = {}
         self._paused: dict[str, float] = {}
-        self._flights: dict[tuple[_SourceKey, bool], asyncio.Task[GalleryReading]] = {}
+        self._flights: dict[tuple[_SourceKey, bool], asyncio.Task[IndexReading[E]]] = {}
         self._last_problems: dict[_SourceKey, str] = {}
 
-    @property
-    def sources(self) -> Sequence[GallerySource]:
-        """The configured galleries, in order of precedence."""
-        return self._config.sources
-
-    async def read(self, sources: Sequence[GallerySource] | None = None) -> Readings:
-        """Read these galleries, or the configured ones. A copy that is fresh enough is not fetched again."""
-        return await self._read_all(self._config.sources if sources is None else sources, force=False)
-
-    async def refresh(self, sources: Sequence[GallerySource] | None = None) -> Readings:
-        """Read these galleries, or the configured ones, and ask every place for a newer version."""
-        return await self._read_all(self._config.sources if sources is None else sources, force=True)
+    async def read_all(self, sources: Sequence[GallerySource], *, force: bool) -> tuple[IndexReading[E], ...]:
+        """Read these galleries. With `force` every place is asked for a newer version; otherwise a copy that is fresh
+        enough is not fetched again."""
+        async with task_group() as group:
+            tasks = [group.create_task(self._join(source, force), name=f"gallery {source.name}") for source in sources]
+        return tuple(task.result() for task in tasks)
 
     async def close(self) -> None:
         """Cancel the fetches in progress."""
         await end_tasks(*self._flights.values())
 
-    async def _read_all(self, sources: Sequence[GallerySource], *, force: bool) -> Readings:
-        async with task_group() as group:
-            tasks = [group.create_task(self._join(source, force), name=f"gallery {source.name}") for source in sources]
-        return Readings(readings=tuple(task.result() for task in tasks))
-
-    async def _join(self, source: GallerySource, force: bool) -> GalleryReading:
+    async def _join(self, source: GallerySource, force: bool) -> IndexReading[E]:
         """Start a reading, or join one in progress."""
         flight = (_key_of(source), force)
         task = self._flights.get(flight)
@@ -89,7 +88,7 @@ class Galleries:
         reading = await asyncio.shield(task)
         return replace(reading, gallery=replace(reading.gallery, source=source))
 
-    async def _look(self, source: GallerySource, *, force: bool) -> GalleryReading:
+    async def _look(self, source: GallerySource, *, force: bool) -> IndexReading[E]:
         """Read a gallery: from the first place that answers, or the last good copy if it is fresh or none does."""
         try:
             places = [read_place(url) for url in source.urls]
@@ -118,7 +117,7 @@ class Galleries:
             return self._nothing(source, problem)
         return self._logged(replace(_reading(cached), is_stale=True, problem=problem))
 
-    async def _newest_known(self, source: GallerySource) -> _Known | None:
+    async def _newest_known(self, source: GallerySource) -> _Known[E] | None:
         """Return the copy in memory, unless another process stored a newer one on disk."""
         cached = self._known.get(_key_of(source))
         mark = await asyncio.to_thread(self._cache.mark, source.url)
@@ -130,12 +129,12 @@ class Galleries:
         if copy is None or not any(place.is_reference or place.url == copy.url for place in places):
             return cached
         try:
-            gallery = await asyncio.to_thread(read_copy, copy.content, source)
+            gallery = await asyncio.to_thread(self._kind.content, copy.content, source)
         except CorralError:
             return cached
         return self._remember(source, _Known(copy=copy, gallery=gallery, mark=mark))
 
-    def _remember(self, source: GallerySource, cached: _Known) -> _Known:
+    def _remember(self, source: GallerySource, cached: _Known[E]) -> _Known[E]:
         key = _key_of(source)
         self._known.pop(key, None)
         self._known[key] = cached
@@ -143,31 +142,33 @@ class Galleries:
             del self._known[next(iter(self._known))]
         return cached
 
-    def _is_fresh(self, cached: _Known) -> bool:
+    def _is_fresh(self, cached: _Known[E]) -> bool:
         """Whether a copy is young enough. A time in the future means a wrong clock, and is not fresh."""
         age = self._clock.now().timestamp() - cached.copy.checked_at
         return 0 <= age < self._config.max_age.total_seconds()
 
-    async def _from_place(self, source: GallerySource, place: IndexLocation, cached: _Known | None) -> GalleryReading:
+    async def _from_place(
+        self, source: GallerySource, place: IndexLocation, cached: _Known[E] | None
+    ) -> IndexReading[E]:
         if place.is_local:
             gallery = await asyncio.to_thread(self._local.read, place, source)
-            return GalleryReading(gallery=gallery, url=place.url)
+            return IndexReading(gallery=gallery, url=place.url)
         now = self._clock.now().timestamp()
         copy = await self._fetcher.fetch(place, None if cached is None else cached.copy, now=now)
         if cached is not None and copy.content == cached.copy.content:
             return _reading(await self._keep(source, copy, cached.gallery))
-        gallery = await asyncio.to_thread(read_copy, copy.content, source)
+        gallery = await asyncio.to_thread(self._kind.content, copy.content, source)
         return replace(_reading(await self._keep(source, copy, gallery)), is_new=True)
 
-    async def _keep(self, source: GallerySource, copy: Copy, gallery: GalleryContent) -> _Known:
+    async def _keep(self, source: GallerySource, copy: Copy, gallery: IndexContent[E]) -> _Known[E]:
         await asyncio.to_thread(self._cache.store, source.url, copy)
         mark = await asyncio.to_thread(self._cache.mark, source.url)
         return self._remember(source, _Known(copy=copy, gallery=gallery, mark=mark))
 
-    def _nothing(self, source: GallerySource, problem: str) -> GalleryReading:
-        return self._logged(GalleryReading(gallery=GalleryContent(source=source), problem=problem))
+    def _nothing(self, source: GallerySource, problem: str) -> IndexReading[E]:
+        return self._logged(IndexReading(gallery=IndexContent(source=source), problem=problem))
 
-    def _logged(self, reading: GalleryReading) -> GalleryReading:
+    def _logged(self, reading: IndexReading[E]) -> IndexReading[E]:
         """Log a reading's state when it changed: a source that stays unavailable is logged once."""
         key, fields = _key_of(reading.source), {"gallery": reading.source.name}
         if reading.is_new:
@@ -186,8 +187,8 @@ def _key_of(source: GallerySource) -> _SourceKey:
     return source.name, source.url, source.mirrors
 
 
-def _reading(cached: _Known) -> GalleryReading:
-    return GalleryReading(
+def _reading(cached: _Known[E]) -> IndexReading[E]:
+    return IndexReading(
         gallery=cached.gallery,
         url=cached.copy.url,
         fetched_at=datetime.fromtimestamp(cached.copy.fetched_at, UTC),
@@ -195,13 +196,36 @@ def _reading(cached: _Known) -> GalleryReading:
     )
 
 
+class Galleries(GalleryReader[GalleryEntry]):
+    """The galleries of backends."""
+
+    def __init__(self, config: GalleriesConfig, *, fetcher: IndexFetcher, clock: Clock) -> None:
+        super().__init__(BACKENDS, config, fetcher=fetcher, clock=clock, builtin=config.builtin)
+        self.sources: Sequence[GallerySource] = config.sources
+        """The configured galleries, in order of precedence."""
+
+    async def read(self, sources: Sequence[GallerySource] | None = None) -> Readings:
+        """Read these galleries, or the configured ones. A copy that is fresh enough is not fetched again."""
+        return Readings(readings=await self.read_all(self.sources if sources is None else sources, force=False))
+
+    async def refresh(self, sources: Sequence[GallerySource] | None = None) -> Readings:
+        """Read these galleries, or the configured ones, and ask every place for a newer version."""
+        return Readings(readings=await self.read_all(self.sources if sources is None else sources, force=True))
+
+
+@asynccontextmanager
+async def open_fetcher(config: GalleriesConfig, registry: ArtefactReader) -> AsyncIterator[IndexFetcher]:
+    """Open a fetcher with an HTTP session of its own."""
+    async with open_session(timeout=config.timeout, connect_timeout=config.connect_timeout, trust_env=True) as session:
+        yield IndexFetcher(session, registry=registry, timeout=config.timeout, most_bytes=config.max_bytes)
+
+
 @asynccontextmanager
 async def open_galleries(
     config: GalleriesConfig, *, registry: ArtefactReader, clock: Clock
 ) -> AsyncIterator[Galleries]:
-    """Open galleries with an HTTP session of their own."""
-    async with open_session(timeout=config.timeout, connect_timeout=config.connect_timeout, trust_env=True) as session:
-        fetcher = IndexFetcher(session, registry=registry, timeout=config.timeout, most_bytes=config.max_bytes)
+    """Open galleries of backends with an HTTP session of their own."""
+    async with open_fetcher(config, registry) as fetcher:
         galleries = Galleries(config, fetcher=fetcher, clock=clock)
         try:
             yield galleries

@@ -5,12 +5,13 @@ capability map and no `uri` is a meta backend: a name for one of several builds,
 often carry the map of their meta because YAML merges put it there; only the missing `uri` makes a meta.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
 
 from corral.base.config_fields import kind, text, texts
 from corral.base.errors import InvalidInput
+from corral.base.yaml_values import YamlItem
 
 BUILT_IN_URL: Final = "corral:builtin"
 """Stands for the gallery that ships with Corral, independent of where it is installed."""
@@ -81,16 +82,6 @@ class GalleryEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawEntry:
-    """One list item as parsed from the document; scalars are text or None."""
-
-    line: int
-    value: object = None
-    problem: str = ""
-    """Why it could not be parsed; empty if it could."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EntryProblem:
     """Why one entry is unusable."""
 
@@ -107,12 +98,22 @@ class EntryProblem:
         return f"{about}: {self.problem}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GalleryContent:
-    """The parsed entries of a gallery."""
+class Named(Protocol):
+    """An entry of any kind of gallery."""
+
+    @property
+    def name(self) -> str: ...
+
+
+E = TypeVar("E", bound=Named)
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: they break calls of aliases such as GalleryContent
+class IndexContent(Generic[E]):
+    """The parsed entries of a gallery of any kind."""
 
     source: GallerySource
-    entries: tuple[GalleryEntry, ...] = ()
+    entries: tuple[E, ...] = ()
     skipped: tuple[EntryProblem, ...] = ()
     """Unusable entries."""
 
@@ -121,41 +122,59 @@ class GalleryContent:
         return self.source.name
 
 
-def read_gallery(raw_entries: Iterable[RawEntry], source: GallerySource) -> GalleryContent:
-    """Return all usable entries, in order. Of several with one name, ignoring case, the first is used."""
-    entries: dict[str, GalleryEntry] = {}
+GalleryContent = IndexContent[GalleryEntry]
+"""A gallery of backends."""
+
+
+def read_gallery(items: Iterable[YamlItem], source: GallerySource) -> GalleryContent:
+    """Return all usable backends, in order."""
+    return read_entries(items, source, read_backend, thing="backend")
+
+
+def read_entries(
+    items: Iterable[YamlItem], source: GallerySource, read: Callable[[YamlItem, str], E], *, thing: str
+) -> IndexContent[E]:
+    """Return what `read` makes of each item and the gallery's name, in order. Of several entries with one name,
+    ignoring case, the first is used. Whatever raises InvalidInput is skipped."""
+    entries: dict[str, E] = {}
     skipped: list[EntryProblem] = []
-    for number, raw in enumerate(raw_entries):
+    for number, item in enumerate(items):
         try:
             if number >= MOST_ENTRIES:
                 raise InvalidInput(
                     "", f"a gallery has more than {MOST_ENTRIES} entries; this one and those after it are not read"
                 )
-            entry = replace(_usable(raw), gallery=source.name)
+            entry = read(item, source.name)
             if entry.name.lower() in entries:
-                raise InvalidInput("", "a backend of this name is there already, and the first one counts")
+                raise InvalidInput("", f"a {thing} of this name is there already, and the first one counts")
         except InvalidInput as error:
-            name = raw.value.get("name") if isinstance(raw.value, Mapping) else None
+            name = item.value.get("name") if isinstance(item.value, Mapping) else None
             shown = name[:_SHOWN] if isinstance(name, str) else ""
-            skipped.append(EntryProblem(gallery=source.name, line=raw.line, name=shown, problem=error.message))
+            skipped.append(EntryProblem(gallery=source.name, line=item.line, name=shown, problem=error.message))
             if number >= MOST_ENTRIES:
                 break
         else:
             entries[entry.name.lower()] = entry
-    return GalleryContent(source=source, entries=tuple(entries.values()), skipped=tuple(skipped))
+    return IndexContent(source=source, entries=tuple(entries.values()), skipped=tuple(skipped))
 
 
-def _usable(raw: RawEntry) -> GalleryEntry:
+def item_mapping(item: YamlItem) -> Mapping[str, object]:
+    """Return the mapping that an item is. InvalidInput if it is something else, or could not be read."""
+    if item.problem:
+        raise InvalidInput("", item.problem)
+    if not isinstance(item.value, Mapping):
+        raise InvalidInput("", f"must be a mapping, got {kind(item.value)}")
+    return item.value
+
+
+def read_backend(item: YamlItem, gallery: str) -> GalleryEntry:
     """Parse the known keys of an entry and ignore others. InvalidInput names the key with an invalid value."""
-    if raw.problem:
-        raise InvalidInput("", raw.problem)
-    value = raw.value
-    if not isinstance(value, Mapping):
-        raise InvalidInput("", f"must be a mapping, got {kind(value)}")
+    value = item_mapping(item)
     entry = GalleryEntry(
+        gallery=gallery,
         name=text(value, "name").strip(),
         uri=text(value, "uri").strip(),
-        mirrors=_texts(value, "mirrors"),
+        mirrors=entry_texts(value, "mirrors"),
         alias=text(value, "alias").strip(),
         capabilities=_capabilities(value.get("capabilities")),
         version=text(value, "version"),
@@ -164,8 +183,8 @@ def _usable(raw: RawEntry) -> GalleryEntry:
         license=text(value, "license"),
         icon=text(value, "icon"),
         size=text(value, "size"),
-        urls=_texts(value, "urls"),
-        tags=_texts(value, "tags"),
+        urls=entry_texts(value, "urls"),
+        tags=entry_texts(value, "tags"),
     )
     if problem := name_problem(entry.name):
         raise InvalidInput("name", problem)
@@ -174,7 +193,7 @@ def _usable(raw: RawEntry) -> GalleryEntry:
     return entry
 
 
-def _texts(value: Mapping[str, object], key: str) -> tuple[str, ...]:
+def entry_texts(value: Mapping[str, object], key: str) -> tuple[str, ...]:
     values = texts(value, key, ())
     assert isinstance(values, Sequence)  # noqa: S101 - it reads lists, or gives back what it was given
     return tuple(values)

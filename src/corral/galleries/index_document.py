@@ -4,37 +4,54 @@ Scalars stay text, as in LocalAI: `version: 1.10` is not 1.1, and `license: no` 
 mapping's own keys take precedence. An error inside one entry affects only that entry.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic
 
-import yaml
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-
-from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, YamlUnusable, check_events, why
+from corral.base.careful_yaml import UNREADABLE, YamlLimits, why
 from corral.base.errors import InvalidInput
 from corral.base.private_files import read_bounded
 from corral.base.words import format_size
-from corral.galleries.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
+from corral.base.yaml_values import ScalarReader, YamlItem, as_text, read_items
+from corral.galleries.gallery import E, GalleryEntry, GallerySource, IndexContent, read_backend, read_entries
 from corral.galleries.places import IndexLocation
 
 LIMITS: Final = YamlLimits(most_values=500_000, deepest=32)
 """LocalAI's own index, with a thousand entries, has about eighty thousand values."""
-_MERGE: Final = "tag:yaml.org,2002:merge"
-_NULL: Final = "tag:yaml.org,2002:null"
+BUILT_IN_FILES: Final = Path(__file__).absolute().parent / "builtin"
+_RELATIVE: Final = ("./", "../")
 
 
-def read_copy(content: bytes, source: GallerySource) -> GalleryContent:
-    """Parse an index. Raise InvalidInput when it has no usable entry: it may be an error page, which must not replace
-    a good copy."""
-    gallery = read_gallery(read_index(content), source)
-    if not gallery.entries:
-        first = f": {gallery.skipped[0].sentence}" if gallery.skipped else ""
-        raise InvalidInput("", f"holds no backend that can be used{first}")
-    return gallery
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexKind(Generic[E]):
+    """What indexes of a kind list, and how they are read."""
+
+    thing: str
+    """One word for an entry."""
+    builtin: Path
+    """The index that ships with Corral."""
+    scalar: ScalarReader
+    read: Callable[[YamlItem, str], E]
+    """Makes an entry of an item and the name of the gallery. Raises InvalidInput."""
+    settle: Callable[[E, Path], E]
+    """Completes an entry of an index that is a file of this machine."""
+    limits: YamlLimits = LIMITS
+
+    def content(self, content: bytes, source: GallerySource) -> IndexContent[E]:
+        """Parse an index. Raise InvalidInput when it has no usable entry: it may be an error page, which must not
+        replace a good copy."""
+        items = read_index(content, self.scalar, self.limits, thing=self.thing)
+        gallery = read_entries(items, source, self.read, thing=self.thing)
+        if not gallery.entries:
+            first = f": {gallery.skipped[0].sentence}" if gallery.skipped else ""
+            raise InvalidInput("", f"holds no {self.thing} that can be used{first}")
+        return gallery
 
 
-def read_index(content: bytes) -> list[RawEntry]:
+def read_index(
+    content: bytes, scalar: ScalarReader = as_text, limits: YamlLimits = LIMITS, *, thing: str = "backend"
+) -> list[YamlItem]:
     """Return the items of the list. Raise InvalidInput when it is not a list; the message continues after the index's
     name."""
     try:
@@ -42,68 +59,44 @@ def read_index(content: bytes) -> list[RawEntry]:
     except UnicodeDecodeError as error:
         raise InvalidInput("", f"is not UTF-8 text: see byte {error.start}") from None
     try:
-        check_events(text, LIMITS)
-        root = yaml.compose(text, Loader=LOADER)
+        items = read_items(text, limits, scalar)
     except UNREADABLE as error:
         raise InvalidInput("", why(error)) from None
-    if not isinstance(root, SequenceNode):
-        raise InvalidInput("", "is not a list of backends")
-    entries: list[RawEntry] = []
-    for node in root.value:
-        line = 0 if node.start_mark is None else int(node.start_mark.line) + 1
-        try:
-            entries.append(RawEntry(line=line, value=_built(node)))
-        except YamlUnusable as error:
-            entries.append(RawEntry(line=line, problem=str(error)))
-    return entries
+    if items is None:
+        raise InvalidInput("", f"is not a list of {thing}s")
+    return items
 
 
-def _built(node: Node) -> object:
-    match node:
-        case ScalarNode():
-            return None if node.tag == _NULL else node.value
-        case SequenceNode():
-            return [_built(item) for item in node.value]
-        case MappingNode():
-            return {key: _built(value) for key, value in _pairs(node).items()}
-    raise YamlUnusable("holds something that is neither text nor a list nor a mapping")
+def _settled_backend(entry: GalleryEntry, index: Path) -> GalleryEntry:
+    """Resolve a uri that is relative to the index."""
+    if not entry.uri.startswith(_RELATIVE):
+        return entry
+    return replace(entry, local_path=str((index.parent / entry.uri).resolve()))
 
 
-def _pairs(mapping: MappingNode) -> dict[str, Node]:
-    """Return the keys of a mapping including merged ones; of several merged ones the first takes precedence."""
-    own: dict[str, Node] = {}
-    merged: dict[str, Node] = {}
-    for key, value in mapping.value:
-        if not isinstance(key, ScalarNode):
-            raise YamlUnusable("has a key that is not text")
-        if key.tag == _MERGE:
-            for source in value.value if isinstance(value, SequenceNode) else [value]:
-                if not isinstance(source, MappingNode):
-                    raise YamlUnusable("merges something that is not a mapping")
-                merged = {**_pairs(source), **merged}
-        elif key.value in own:
-            raise YamlUnusable(f"has the key {key.value[:SHOWN]!r} twice, which LocalAI refuses the whole index for")
-        else:
-            own[key.value] = value
-    return {**merged, **own}
+BACKENDS: Final = IndexKind(
+    thing="backend",
+    builtin=BUILT_IN_FILES / "index.yaml",
+    scalar=as_text,
+    read=read_backend,
+    settle=_settled_backend,
+)
 
-
-BUILT_IN_FILE: Final = Path(__file__).absolute().parent / "builtin" / "index.yaml"
 _MOST_KNOWN: Final = 64
-_RELATIVE: Final = ("./", "../")
 
 _Mark = tuple[int, int, int]
 
 
-class LocalIndexes:
+class LocalIndexes(Generic[E]):
     """Parsed local indexes. Blocking: call it in a thread."""
 
-    def __init__(self, most_bytes: int, builtin: Path | None = None) -> None:
+    def __init__(self, kind: IndexKind[E], most_bytes: int, builtin: Path | None = None) -> None:
+        self._kind = kind
         self._most_bytes = most_bytes
-        self._builtin = builtin or BUILT_IN_FILE
-        self._known: dict[tuple[Path, str], tuple[_Mark, GalleryContent]] = {}
+        self._builtin = builtin or kind.builtin
+        self._known: dict[tuple[Path, str], tuple[_Mark, IndexContent[E]]] = {}
 
-    def read(self, place: IndexLocation, source: GallerySource) -> GalleryContent:
+    def read(self, place: IndexLocation, source: GallerySource) -> IndexContent[E]:
         """Return the gallery of an index file. Raise InvalidInput when it cannot be read."""
         path = place.path or self._builtin
         try:
@@ -114,16 +107,11 @@ class LocalIndexes:
             known_mark, cached = self._known.get((path, source.name), (None, None))
             if cached is not None and known_mark == mark:
                 return replace(cached, source=source)
-            gallery = read_copy(self._content(path), source)
+            gallery = self._kind.content(self._content(path), source)
         except OSError as error:
             raise InvalidInput("", f"cannot be read: {error.strerror or error}") from error
-        entries = (
-            replace(entry, local_path=str((path.parent / entry.uri).resolve()))
-            if entry.uri.startswith(_RELATIVE)
-            else entry
-            for entry in gallery.entries
-        )
-        gallery = replace(gallery, entries=tuple(entries))
+        entries = tuple(self._kind.settle(entry, path) for entry in gallery.entries)
+        gallery = replace(gallery, entries=entries)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[path, source.name] = (mark, gallery)

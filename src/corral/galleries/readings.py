@@ -1,22 +1,24 @@
 """The result of reading a gallery: its entries, their origin and age; and the API views of it."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Generic
 
 from corral.galleries.catalogue import BackendCatalogue, ResolvedBuild
 from corral.galleries.fit import Blocked, NodeTraits, blocked_by, judge_build
-from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
+from corral.galleries.gallery import E, EntryProblem, GalleryEntry, GallerySource, IndexContent
 from corral.galleries.places import without_secrets
 from corral.wire.galleries import FitView, GalleryEntryView, GalleryView, SkippedView
 from corral.wire.go_json import format_time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GalleryReading:
-    """One gallery as last read."""
+@dataclass(frozen=True, kw_only=True)  # no slots: they break calls of aliases such as GalleryReading
+class IndexReading(Generic[E]):
+    """One gallery of any kind as last read."""
 
-    gallery: GalleryContent
+    gallery: IndexContent[E]
     """Without entries if it could never be read."""
     url: str = ""
     """The source's own URL or a mirror's; empty if it could never be read."""
@@ -44,9 +46,13 @@ class GalleryReading:
         return timedelta(0) if self.checked_at is None else max(now - self.checked_at, timedelta(0))
 
 
+GalleryReading = IndexReading[GalleryEntry]
+"""One gallery of backends as last read."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Several galleries, in order of precedence."""
+    """Several galleries of backends, in order of precedence."""
 
     readings: tuple[GalleryReading, ...] = field(default=())
 
@@ -56,12 +62,16 @@ class Readings:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One sentence per gallery that could not be read: a name may be missing for that reason."""
-        return tuple(
-            f"the gallery {reading.source.name} cannot be read: {reading.problem}"
-            for reading in self.readings
-            if not reading.is_known
-        )
+        return failures_of(self.readings)
+
+
+def failures_of(readings: Iterable[IndexReading[E]]) -> tuple[str, ...]:
+    """One sentence per gallery that could not be read: a name may be missing for that reason."""
+    return tuple(
+        f"the gallery {reading.source.name} cannot be read: {reading.problem}"
+        for reading in readings
+        if not reading.is_known
+    )
 
 
 def entry_view(entry: GalleryEntry) -> GalleryEntryView:
@@ -97,6 +107,13 @@ def fit_view(catalogue: BackendCatalogue, name: str, node: NodeTraits) -> FitVie
 
 def gallery_views(readings: Readings, now: datetime) -> list[GalleryView]:
     """Return the state of each gallery."""
+    return index_views(readings.readings, readings.catalogue.problems, now)
+
+
+def index_views(
+    readings: Iterable[IndexReading[E]], problems: Sequence[EntryProblem], now: datetime
+) -> list[GalleryView]:
+    """Return the state of each gallery of any kind."""
     return [
         GalleryView(
             name=reading.source.name,
@@ -111,9 +128,9 @@ def gallery_views(readings: Readings, now: datetime) -> list[GalleryView]:
             problem=reading.problem,
             skipped=[
                 SkippedView(gallery=skipped.gallery, name=skipped.name, line=skipped.line, problem=skipped.problem)
-                for skipped in readings.catalogue.problems
+                for skipped in problems
                 if skipped.gallery == reading.source.name
             ],
         )
-        for reading in readings.readings
+        for reading in readings
     ]

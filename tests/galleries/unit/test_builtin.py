@@ -6,14 +6,14 @@ import pytest
 
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.config import BUILT_IN
-from corral.galleries.index_document import LocalIndexes
+from corral.galleries.index_document import BACKENDS, LocalIndexes
 from corral.galleries.places import read_place
 from tests.kit.galleries import odd_metas
 
 
 @pytest.fixture(scope="module")
 def built_in() -> BackendCatalogue:
-    return BackendCatalogue([LocalIndexes(2**20).read(read_place(BUILT_IN.url), BUILT_IN)])
+    return BackendCatalogue([LocalIndexes(BACKENDS, 2**20).read(read_place(BUILT_IN.url), BUILT_IN)])
 
 
 def test_all_of_it_can_be_used(built_in: BackendCatalogue) -> None:

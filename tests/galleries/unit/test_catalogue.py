@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.base.yaml_values import YamlItem
 from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
-from corral.galleries.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
+from corral.galleries.gallery import GalleryContent, GallerySource, read_gallery
 from tests.kit.galleries import odd_metas
 
 OFFICIAL: list[dict[str, Any]] = [
@@ -46,7 +47,7 @@ CAPABILITIES = ["default", "nvidia", "nvidia-cuda-12", "nvidia-cuda-13", "amd", 
 
 
 def gallery(name: str, values: Sequence[object]) -> GalleryContent:
-    raw = [RawEntry(line=number, value=value) for number, value in enumerate(values, 1)]
+    raw = [YamlItem(line=number, value=value) for number, value in enumerate(values, 1)]
     return read_gallery(raw, GallerySource(name=name, url=f"https://example.org/{name}"))
 
 

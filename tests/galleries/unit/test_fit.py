@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
+from corral.base.yaml_values import YamlItem
 from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, Peer
 from corral.galleries.catalogue import BackendCatalogue, UnresolvedBuild
@@ -23,7 +24,7 @@ from corral.galleries.fit import (
     read_platform,
     wanted_digests,
 )
-from corral.galleries.gallery import GalleryEntry, GallerySource, RawEntry, read_gallery
+from corral.galleries.gallery import GalleryEntry, GallerySource, read_gallery
 from corral.oci.manifests import ImageFacts, ImagePlatform, PlatformImage, best_platform, platform_of
 
 GIB = 1024**3
@@ -45,7 +46,7 @@ ENTRIES: list[object] = [
     {"name": "broken", "capabilities": {"default": "gone"}},
 ]
 CATALOGUE = BackendCatalogue(
-    [read_gallery([RawEntry(line=1, value=entry) for entry in ENTRIES], GallerySource(name="g", url="u"))]
+    [read_gallery([YamlItem(line=1, value=entry) for entry in ENTRIES], GallerySource(name="g", url="u"))]
 )
 NODE = NodeTraits(capability="default", platform=AMD64, disk_free=10 * GIB)
 SMALL = PlatformImage(platform=AMD64, download_bytes=2 * GIB)

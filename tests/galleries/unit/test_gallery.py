@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.base.yaml_values import YamlItem
 from corral.galleries.gallery import (
     LONGEST_NAME,
     MOST_ENTRIES,
     GalleryContent,
     GallerySource,
-    RawEntry,
     read_gallery,
 )
 from tests.kit.galleries import odd_metas
@@ -20,7 +20,7 @@ SOURCE = GallerySource(name="g", url="https://example.org/index.yaml")
 
 
 def gallery(*values: object) -> GalleryContent:
-    return read_gallery((RawEntry(line=number, value=value) for number, value in enumerate(values, 1)), SOURCE)
+    return read_gallery((YamlItem(line=number, value=value) for number, value in enumerate(values, 1)), SOURCE)
 
 
 def test_every_known_key_is_read_and_others_are_ignored() -> None:
@@ -107,7 +107,7 @@ def test_a_bad_entry_is_passed_over_and_hurts_no_other(value: object, problem: s
 
 
 def test_what_could_not_even_be_read_is_told() -> None:
-    found = read_gallery([RawEntry(line=7, problem="has the key 'name' twice")], SOURCE)
+    found = read_gallery([YamlItem(line=7, problem="has the key 'name' twice")], SOURCE)
     assert found.skipped[0].sentence == "the entry in line 7: has the key 'name' twice"
 
 
@@ -118,7 +118,7 @@ def test_of_one_name_the_first_counts_in_whatever_letters() -> None:
 
 
 def test_a_gallery_without_end_is_cut_off() -> None:
-    found = read_gallery((RawEntry(line=n, value={"name": f"n{n}", "uri": "a"}) for n in range(10**9)), SOURCE)
+    found = read_gallery((YamlItem(line=n, value={"name": f"n{n}", "uri": "a"}) for n in range(10**9)), SOURCE)
     assert len(found.entries) == MOST_ENTRIES
     assert len(found.skipped) == 1
 

@@ -11,7 +11,7 @@ import pytest
 from corral.base.clock import SystemClock
 from corral.base.processes import ChildCommand, Output, start_process
 from corral.galleries.gallery import GallerySource
-from corral.galleries.index_document import LocalIndexes
+from corral.galleries.index_document import BACKENDS, LocalIndexes
 from corral.galleries.places import read_place
 from corral.oci.manifests import this_platform
 from corral.oci.orders import PullOrder, Scale
@@ -30,7 +30,7 @@ PYTHON = Path(sys.base_prefix) / "bin"
 async def install(name: str, folder: Path) -> Path:
     """As a worker does it: look the build up in the gallery, and unpack its image."""
     source = GallerySource(name="own", url=own_gallery().as_uri())
-    gallery = LocalIndexes(2**20).read(read_place(source.url), source)
+    gallery = LocalIndexes(BACKENDS, 2**20).read(read_place(source.url), source)
     [entry] = [entry for entry in gallery.entries if entry.name == name]
     target = folder / name
     order = PullOrder(
