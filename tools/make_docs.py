@@ -26,6 +26,7 @@ from corral.cli.options import SettingOption
 from corral.frontend.diagnosis.routes.metrics import OF_CONTROL
 from corral.frontend.record.decide import EventKind
 from corral.frontend.routes import ROUTES
+from corral.galleries.model_keys import MISPLACED, MODEL_KEYS, OPTIONS, USECASES, Use
 from corral.gateway.inference import ROUTES as MODEL_ROUTES
 from corral.processes.exit_codes import MEANINGS, NOT_WORTH_A_RESTART
 from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, all_sections
@@ -349,6 +350,45 @@ def metrics_table(metrics: Iterable[MetricDescription]) -> str:
     return table(["metric", "kind", "labels", "meaning"], rows)
 
 
+# Keys of models
+
+
+def model_keys_page() -> str:
+    headings = ["key", "type", "default", "meaning", "Corral", "backends"]
+    rows = [
+        [code(key.key), key.type.shown, key.default, key.meaning, key.use.value, key.backends] for key in MODEL_KEYS
+    ]
+    uses = [[use.value, str(sum(key.use is use for key in MODEL_KEYS))] for use in Use]
+    misplaced = [[code(key), code(meant)] for key, meant in MISPLACED.items()]
+    options = [[who, ", ".join(map(code, sorted(names.split())))] for who, names in OPTIONS.items()]
+    return page(
+        "Keys of a model's configuration",
+        MODEL_KEYS_INTRODUCTION,
+        table(["keys that are", "number"], uses),
+        table(headings, rows),
+        f"## In the wrong place\n\n{MISPLACED_INTRODUCTION}",
+        table(["where nothing reads it", "what was meant"], misplaced),
+        f"## Options\n\n{OPTIONS_INTRODUCTION}",
+        table(["read by", "names"], options),
+        "## Uses\n\nWords in `known_usecases`, also spelled like `FLAG_CHAT`: "
+        + ", ".join(map(code, sorted(USECASES)))
+        + ".",
+    )
+
+
+MODEL_KEYS_INTRODUCTION: Final = """
+What a model's YAML file, or an entry of a gallery of models, may say. The words are LocalAI's, so that its files work
+as they are. A key that is not here is warned about with its line and the key that was probably meant; a value of
+another type, or a key given twice, is refused with file, line, key and value. Keys that begin with `x-` are your own.
+Items of lists are written as `[]`.
+"""
+MISPLACED_INTRODUCTION: Final = "LocalAI's gallery has these keys where they have no effect; Corral says so."
+OPTIONS_INTRODUCTION: Final = """
+Items of `options` are `name:value`, `name=value` or a bare name. All are passed on to the backend; these occur in
+LocalAI's gallery. A name that is nearly one of them is warned about.
+"""
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings_page,
     "cli.md": cli_page,
@@ -356,6 +396,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "events.md": events_page,
     "exit-codes.md": exit_codes_page,
     "metrics.md": metrics_page,
+    "model-keys.md": model_keys_page,
 }
 
 

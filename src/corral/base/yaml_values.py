@@ -11,6 +11,7 @@ from typing import Final
 
 import yaml
 from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, Event, MappingStartEvent, ScalarEvent
+from yaml.scanner import ScannerError
 
 from corral.base.careful_yaml import (
     LOADER,
@@ -33,6 +34,7 @@ _WHOLE: Final = re.compile(r"[-+]?(0x[0-9a-fA-F_]{1,40}|0o[0-7_]{1,40}|0b[01_]{1
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _INT64: Final = 2**63
+_MOST_APOSTROPHES: Final = 20
 _ITEM: Final = re.compile(r"^( *)-(?=[ \t\r\n]|\Z)", re.MULTILINE)
 
 
@@ -98,7 +100,36 @@ def _number(text: str) -> object:
 
 
 def read_document(text: str, limits: YamlLimits, scalar: ScalarReader = as_value) -> object:
-    """Return the value of a document; None if it is empty. Raise one of UNREADABLE, also for a key given twice."""
+    """Return the value of a document; None if it is empty. Raise one of UNREADABLE, also for a key given twice.
+
+    An escaped apostrophe within double quotes is read as LocalAI reads it, though it is no YAML.
+    """
+    for _ in range(_MOST_APOSTROPHES):
+        try:
+            return _built_document(text, limits, scalar)
+        except ScannerError as error:
+            repaired = _with_plain_apostrophe(text, error)
+            if repaired is None:
+                raise
+            text = repaired
+    return _built_document(text, limits, scalar)
+
+
+def _with_plain_apostrophe(text: str, error: ScannerError) -> str | None:
+    """Return the text without the backslash that the scanner stopped at; None where it stopped at something else."""
+    mark = error.problem_mark
+    if mark is None or error.problem != "found unknown escape character":
+        return None
+    lines = text.split("\n")
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    place = line.find("\\'", max(mark.column - 1, 0))
+    if place not in (mark.column - 1, mark.column):
+        return None
+    lines[mark.line] = line[:place] + line[place + 1 :]
+    return "\n".join(lines)
+
+
+def _built_document(text: str, limits: YamlLimits, scalar: ScalarReader) -> object:
     weigher, builder = Weigher(limits), _Builder(scalar)
     value: object = None
     for event in one_document(yaml.parse(text, Loader=LOADER), limits):

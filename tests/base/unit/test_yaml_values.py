@@ -79,6 +79,13 @@ def test_a_key_given_twice_is_refused_with_its_line() -> None:
         read_document("a: 1\nb: 2\na: 3\n", LIMITS)
 
 
+def test_an_escaped_apostrophe_is_read_as_localai_reads_it() -> None:
+    text = "a: \"\\'\"\nb: \"x\\'y\\'\"\nc: '\\\"'\n"
+    assert read_document(text, LIMITS) == {"a": "'", "b": "x'y'", "c": '\\"'}
+    with pytest.raises(yaml.YAMLError):
+        read_document('a: "\\j"', LIMITS)
+
+
 BROKEN = """\
 - &first
   name: good

@@ -18,7 +18,6 @@ from corral.base.careful_yaml import LOADER, UNREADABLE, KeyLines, KeyPath, Yaml
 from corral.base.errors import InvalidInput, NotFound
 from corral.base.private_files import read_bounded
 from corral.base.tasks import Poke
-from corral.frontend.models.decide.keys import unknown_keys
 from corral.frontend.models.decide.model import (
     Catalogue,
     ModelProblem,
@@ -28,6 +27,7 @@ from corral.frontend.models.decide.model import (
     read_model,
     with_last_good,
 )
+from corral.galleries.model_key_checks import ConfigPath, unknown_keys, unknown_words, wrong_values
 
 log = logging.getLogger(__name__)
 
@@ -252,23 +252,32 @@ def _models(path: Path, document: object, lines: KeyLines) -> Iterator[ModelRead
         known_as = name if isinstance(name, str) else ""
         if isinstance(config, dict) and config.get("disabled") is True:
             continue
+        above: tuple[int, ...] = (place,) if isinstance(document, list) else ()
         try:
             spec = read_model(config, source=path.name)
-            above = (place,) if isinstance(document, list) else ()
             yield replace(spec, warnings=tuple(_warnings(spec, lines, above)))
         except InvalidInput as error:
-            yield _problem(path, error.message, name=known_as)
+            yield _problem(path, _with_line(error, config, lines, above), name=known_as)
         except (TypeError, ValueError, RecursionError):
             yield _problem(path, "has keys of different kinds: write them all as text", name=known_as)
 
 
+def _with_line(error: InvalidInput, config: object, lines: KeyLines, above: tuple[int, ...]) -> str:
+    """Say where the key is that cannot be used."""
+    wrong = wrong_values(config) if isinstance(config, Mapping) else []
+    path: ConfigPath = wrong[0].path if wrong else tuple(error.field.split("."))
+    line = lines.lines.get((*above, *path))
+    return f"line {line}: {error.message}" if line else error.message
+
+
 def _warnings(spec: ModelSpec, lines: KeyLines, above: tuple[int, ...]) -> Iterator[str]:
-    """About keys that mean nothing; not those that hold what others refer to."""
-    for key in unknown_keys(spec.config):
-        place: KeyPath = (*above, *key.path)
+    """About keys and words that mean nothing; not those that hold what others refer to."""
+    problems: list[tuple[ConfigPath, str]] = [(key.path, key.sentence) for key in unknown_keys(spec.config)]
+    for path, sentence in (*problems, *unknown_words(spec.config)):
+        place: KeyPath = (*above, *path)
         if place not in lines.anchored:
-            line = lines.lines.get(place)
-            yield f"line {line}: {key.sentence}" if line else key.sentence
+            line = lines.lines.get(place) or lines.lines.get(place[:-1])
+            yield f"line {line}: {sentence}" if line else sentence
 
 
 def _problem(path: Path, problem: str, *, name: str = "") -> ModelProblem:

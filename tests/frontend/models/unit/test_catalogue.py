@@ -72,19 +72,31 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "no backend": ("name: x\nparameters: {model: y}\n", "backend: is missing"),
     "outside by dots": (
         GOOD.format(name="x").replace("x.gguf", "../../etc/shadow"),
-        "parameters.model: must be below the models directory, got '../../etc/shadow'",
+        "line 4: parameters.model: must be below the models directory, got '../../etc/shadow'",
     ),
     "outside by root": (
         GOOD.format(name="x").replace("x.gguf", "/etc/shadow"),
-        "parameters.model: must be below the models directory, got '/etc/shadow'",
+        "line 4: parameters.model: must be below the models directory, got '/etc/shadow'",
     ),
     "outside by projector": (
         GOOD.format(name="x") + "mmproj: ../secret\n",
-        "mmproj: must be below the models directory, got '../secret'",
+        "line 5: mmproj: must be below the models directory, got '../secret'",
+    ),
+    "a wrong type": (
+        GOOD.format(name="x") + "context_size: big\n",
+        'line 5: context_size: must be a whole number, got text ("big")',
+    ),
+    "a wrong type in a list": (
+        GOOD.format(name="x") + "download_files:\n- filename: [a]\n  uri: u\n",
+        'line 6: download_files[0].filename: must be text, got a list (["a"])',
+    ),
+    "a key given twice": (
+        GOOD.format(name="x") + "f16: true\nf16: false\n",
+        "has the key 'f16' twice, again in line 6",
     ),
     "a path with a zero byte": (
         GOOD.format(name="x").replace("x.gguf", '"a\\0b"'),
-        "parameters.model: must be one line of up to 1024 characters",
+        "line 4: parameters.model: must be one line of up to 1024 characters",
     ),
 }
 

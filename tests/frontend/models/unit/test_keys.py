@@ -3,7 +3,8 @@
 import pytest
 
 from corral.base.config_fields import Config
-from corral.frontend.models.decide.keys import FIELDS, KNOWN, unknown_keys
+from corral.frontend.models.decide.keys import DEFAULTS, FIELDS, RULES, TEMPLATES
+from corral.galleries.model_key_checks import KNOWN, unknown_keys
 
 SMALL: Config = {"name": "small", "backend": "echo", "parameters": {"model": "x"}}
 
@@ -55,7 +56,7 @@ def test_keys_that_only_localai_reads_are_known_too(more: dict[str, object]) -> 
 
 
 def test_whatever_is_read_is_known() -> None:
-    assert {one.key for one in FIELDS} <= KNOWN
+    assert {field.key for field in (*FIELDS, *RULES, *TEMPLATES, *DEFAULTS)} <= KNOWN
 
 
 def test_a_file_of_nonsense_is_told_in_few_lines() -> None:

@@ -36,7 +36,7 @@ def test_a_model_needs_a_name_a_backend_and_weights() -> None:
         ({"backend": None}, "backend"),
         ({"backend": "../x"}, "backend"),
         ({"parameters": {}}, "parameters.model"),
-        ({"parameters": "text"}, "parameters.model"),
+        ({"parameters": "text"}, "parameters"),
         ({"parameters": {"model": "/etc/passwd"}}, "parameters.model"),
         ({"parameters": {"model": "a/../../b"}}, "parameters.model"),
         ({"context_size": "many"}, "context_size"),
@@ -186,7 +186,7 @@ def test_names_of_backends_mean_what_they_mean_to_localai(name: str, backend: st
 
 
 def test_grammar_triggers_are_sent_as_words() -> None:
-    triggers = [{"word": "<tool_call>"}, {"word": ""}, "odd"]
+    triggers = [{"word": "<tool_call>"}, {"word": ""}]
     spec = read_model({**SMALL, "function": {"grammar": {"triggers": triggers}}}, source="s")
 
     options = ModelOptions(**load_options(spec, models=PurePath("/m"), threads=4))  # type: ignore[arg-type]

@@ -1,11 +1,8 @@
-"""The keys of a model's configuration: how each is read, and which field it feeds, of the message that loads the model
-or of the rules for its requests. Also what a key that nobody knows was probably meant to be."""
+"""Which keys of a model's configuration feed which fields, of the message that loads the model or of the rules for its
+requests, and how each is read. All keys are in `galleries/model_keys.py`."""
 
-import difflib
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
@@ -142,7 +139,7 @@ FIELDS: Final = (
 
 # How an adapter translates requests for the model.
 
-_RULES: Final = (
+RULES: Final = (
     ConfigField("use_tokenizer_template", "template.use_tokenizer_template", fields.switch),
     ConfigField("system_prompt", "system_prompt", fields.text),
     ConfigField("voice", "tts.voice", fields.text),
@@ -150,13 +147,13 @@ _RULES: Final = (
     ConfigField("thinks", "reasoning.disable", _opposite),
     ConfigField("template_arguments", "chat_template_kwargs", fields.mapping),
 )
-_TEMPLATES: Final = (
+TEMPLATES: Final = (
     ConfigField("chat", "template.chat", fields.text),
     ConfigField("chat_message", "template.chat_message", fields.text),
     ConfigField("completion", "template.completion", fields.text),
     ConfigField("joined_by", "template.join_chat_messages_by_character", fields.text),
 )
-_DEFAULTS: Final = (
+DEFAULTS: Final = (
     ConfigField("temperature", "parameters.temperature", fields.number),
     ConfigField("top_p", "parameters.top_p", fields.number),
     ConfigField("top_k", "parameters.top_k", fields.whole),
@@ -179,94 +176,24 @@ _DEFAULTS: Final = (
 _ENGINE_DEFAULTS: Final = """
     temperature top_p top_k min_p typical_p repeat_penalty repeat_last_n frequency_penalty presence_penalty max_tokens
 """
-"""Keys of `_DEFAULTS` that an engine takes among its options."""
+"""Keys of `DEFAULTS` that an engine takes among its options."""
 
 
 def request_rules(config: Config) -> dict[str, object]:
-    """Parts by name: those of `_RULES`, `templates` and `defaults`. InvalidInput names the key."""
+    """Parts by name: those of `RULES`, `templates` and `defaults`. InvalidInput names the key."""
     return {
-        **_values(config, _RULES),
-        "templates": _values(config, _TEMPLATES),
-        "defaults": _values(config, _DEFAULTS),
+        **_values(config, RULES),
+        "templates": _values(config, TEMPLATES),
+        "defaults": _values(config, DEFAULTS),
     }
 
 
 def engine_defaults(config: Config) -> list[str]:
     """What requests get that leave it open, as entries of `Options`: for an engine that is asked directly."""
-    values = _values(config, _DEFAULTS)
+    values = _values(config, DEFAULTS)
     return [f"default_{name}:{values[name]}" for name in _ENGINE_DEFAULTS.split() if name in values]
 
 
 def _values(config: Config, table: tuple[ConfigField, ...]) -> dict[str, object]:
     values = {field.name: field.read(config, field.key, fields.MISSING) for field in table}
     return {name: value for name, value in values.items() if value is not fields.MISSING}
-
-
-# Keys that nobody knows.
-
-_LOCALAI: Final = """
-    name backend alias description usage license urls icon tags disabled pinned concurrency_groups
-    known_usecases known_input_modalities known_output_modalities
-    stopwords cutstrings trimspace trimsuffix extract_regex roles system_prompt feature_flags grammar debug
-    function reasoning reasoning_effort chat_template_kwargs n_draft prompt_cache_all prompt_cache_path prompt_cache_ro
-    step download_files artifacts pipeline router proxy pii pii_detection mcp agent mitm compression
-    limits.max_concurrent limits.retry_after_seconds grpc.attempts grpc.attempts_sleep_time
-    tts.voice tts.audio_path tts.voice_cloning
-    template.chat template.chat_message template.completion template.edit template.function template.multimodal
-    template.reply_prefix template.join_chat_messages_by_character template.use_tokenizer_template
-    diffusers.cuda diffusers.pipeline_type diffusers.scheduler_type diffusers.enable_parameters diffusers.img2img
-    diffusers.clip_model diffusers.clip_subfolder diffusers.clip_skip diffusers.control_net
-    parameters.model parameters.language parameters.translate parameters.n parameters.echo parameters.n_keep
-    parameters.negative_prompt parameters.negative_prompt_scale parameters.use_fast_tokenizer parameters.clip_skip
-    parameters.logprobs parameters.top_logprobs parameters.logit_bias parameters.tfz
-"""
-_FREE: Final = frozenset({"function", "reasoning", "engine_args"})
-"""Parts whose keys the backend or LocalAI alone knows."""
-_OWN: Final = "x-"
-"""Keys that begin like this are the author's own, for anchors and notes."""
-_MISTAKEN_PARTS: Final = ("", "parameters.", "template.", "tts.", "limits.")
-"""Where keys stand that people write into another part."""
-_NEAR: Final = 0.6
-_MOST: Final = 20
-KNOWN: Final = frozenset({field.key for field in (*FIELDS, *_RULES, *_TEMPLATES, *_DEFAULTS)} | set(_LOCALAI.split()))
-_PARTS: Final = frozenset(key.rpartition(".")[0] for key in KNOWN if "." in key) - _FREE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownKey:
-    path: tuple[str, ...]
-    near: str
-    """The known key that was probably meant, dotted; empty when there is none."""
-
-    @property
-    def sentence(self) -> str:
-        hint = f"; did you mean {self.near}?" if self.near else ""
-        return f"unknown key {'.'.join(self.path)[:80]!r}, which has no effect{hint}"
-
-
-def unknown_keys(config: Config) -> list[UnknownKey]:
-    """The first ones, in the order of the file."""
-    return [UnknownKey(path=path, near=_near(path)) for path in itertools.islice(_unknown(config, ()), _MOST)]
-
-
-def _unknown(part: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for key, value in part.items():
-        here = (*path, str(key))
-        dotted = ".".join(here)
-        is_free = dotted.partition(".")[0] in _FREE or str(key).startswith(_OWN)
-        if dotted in _PARTS and isinstance(value, Mapping):
-            yield from _unknown(value, here)
-        elif dotted not in KNOWN and dotted not in _PARTS and not is_free:
-            yield here
-
-
-def _near(path: tuple[str, ...]) -> str:
-    """A key of the same name in another part, or else one of a like name in the same part."""
-    *parts, key = path
-    elsewhere = sorted(f"{part}{key.lower()}" for part in _MISTAKEN_PARTS if f"{part}{key.lower()}" in KNOWN)
-    if elsewhere:
-        return elsewhere[0]
-    prefix = ".".join(parts)
-    beside = {known.rpartition(".")[2]: known for known in KNOWN | _PARTS if known.rpartition(".")[0] == prefix}
-    match = difflib.get_close_matches(key.lower()[:80], beside, n=1, cutoff=_NEAR)
-    return beside[match[0]] if match else ""

@@ -18,6 +18,7 @@ from corral.base.config_fields import Config
 from corral.base.errors import InvalidInput
 from corral.frontend.models.decide.keys import DEFAULT_CONTEXT, FIELDS, check_below, engine_defaults, request_rules
 from corral.frontend.models.decide.uses import meant_by
+from corral.galleries.model_key_checks import check_values
 
 DEFAULT_BATCH: Final = 512
 _LONGEST_NAME: Final = 200
@@ -90,6 +91,7 @@ def read_model(config: object, *, source: str) -> ModelSpec:
     name = _required(config, "name")
     if len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip() or "#" in name:
         raise InvalidInput("name", f"must be one line of up to {_LONGEST_NAME} characters, without #")
+    check_values(config)
     spec = ModelSpec(name=name, source=source, revision=revision_of(config), config=config)
     if alias := fields.text(config, "alias"):
         if config.get("backend") or config.get("parameters"):
