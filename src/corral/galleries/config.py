@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,13 +19,15 @@ from corral.oci.signatures.policy import read_policy
 from corral.wire.backends import Gallery, read_galleries
 
 BUILT_IN: Final = GallerySource(name="corral", url=BUILT_IN_URL)
-"""The gallery of the backends that ship with Corral."""
+"""The gallery of the backends, or of the models, that ship with Corral."""
 LOCALAI: Final = GallerySource(
     name="localai",
     url="https://index.localai.io/backends",
     mirrors=("github:mudler/LocalAI/backend/index.yaml@master",),
 )
 DEFAULT_GALLERIES: Final = (BUILT_IN, LOCALAI)
+LOCALAI_MODELS: Final = GallerySource(name="localai", url="github:mudler/LocalAI/gallery/index.yaml@master")
+DEFAULT_MODEL_GALLERIES: Final = (BUILT_IN, LOCALAI_MODELS)
 _LOGIN: Final = re.compile(r"://[^/\"\s]*@")
 
 
@@ -42,21 +44,33 @@ def sources_of(galleries: Iterable[Gallery]) -> tuple[GallerySource, ...]:
     )
 
 
-def _read_galleries(text: str) -> tuple[GallerySource, ...]:
-    try:
-        galleries = read_galleries(text.strip())
-    except InvalidInput:
-        raise ValueError from None
-    if galleries is None:
-        raise ValueError
-    return _checked(galleries)
+def _kind(check: Callable[[Sequence[Gallery]], tuple[GallerySource, ...]]) -> SettingKind[Any]:
+    """Return the kind of setting that is a list of galleries. `check` raises ValueError for one that cannot be used."""
 
+    def read(text: str) -> tuple[GallerySource, ...]:
+        try:
+            galleries = read_galleries(text.strip())
+        except InvalidInput:
+            raise ValueError from None
+        if galleries is None:
+            raise ValueError
+        return check(galleries)
 
-def _galleries_of_tables(tables: Sequence[object]) -> tuple[GallerySource, ...]:
-    try:
-        return _checked(msgspec.convert(tables, type=list[Gallery]))
-    except msgspec.ValidationError:
-        raise ValueError from None
+    def read_tables(tables: Sequence[object]) -> tuple[GallerySource, ...]:
+        try:
+            return check(msgspec.convert(tables, type=list[Gallery]))
+        except msgspec.ValidationError:
+            raise ValueError from None
+
+    return SettingKind(
+        placeholder="JSON",
+        allowed='a JSON list such as [{"name": "mine", "url": "https://example.org/index.yaml"}], each name once, with '
+        "URLs that begin with http://, https://, file:///, oci:// or github:, or are corral:builtin",
+        read=read,
+        read_tables=read_tables,
+        shown=lambda text: _LOGIN.sub("://***@", text),
+        holds_password=lambda text: _LOGIN.search(text) is not None,
+    )
 
 
 def _checked(galleries: Sequence[Gallery]) -> tuple[GallerySource, ...]:
@@ -70,22 +84,17 @@ def _checked(galleries: Sequence[Gallery]) -> tuple[GallerySource, ...]:
                 read_place(url)
         except InvalidInput:
             raise ValueError from None
+    return sources
+
+
+def _checked_with_policies(galleries: Sequence[Gallery]) -> tuple[GallerySource, ...]:
+    sources = _checked(galleries)
+    for source in sources:
         try:
             read_policy(source.verification)
         except InvalidInput as error:  # it may be shown: a policy contains no secrets
             raise Unforgivable("backend_galleries", f"the gallery {source.name!r}: {error}") from None
     return sources
-
-
-GALLERIES: Final = SettingKind(
-    placeholder="JSON",
-    allowed='a JSON list such as [{"name": "mine", "url": "https://example.org/index.yaml"}], each name once, with '
-    "URLs that begin with http://, https://, file:///, oci:// or github:, or are corral:builtin",
-    read=_read_galleries,
-    read_tables=_galleries_of_tables,
-    shown=lambda text: _LOGIN.sub("://***@", text),
-    holds_password=lambda text: _LOGIN.search(text) is not None,
-)
 
 
 def _default_cache(environment: Mapping[str, str], _: Mapping[str, Any]) -> Path:
@@ -97,13 +106,13 @@ def _default_cache(environment: Mapping[str, str], _: Mapping[str, Any]) -> Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GalleriesConfig:
-    """Where backends are to be had, and how the lists of them are read."""
+    """Where backends and models are to be had, and how the lists of them are read."""
 
     section: ClassVar[str] = "gallery"
     title: ClassVar[str] = "Galleries"
 
     sources: tuple[GallerySource, ...] = setting(
-        GALLERIES,
+        _kind(_checked_with_policies),
         """Galleries of backends, the first one first where two have a backend of the same name: a JSON list, or in the
         file a list of tables. Each has a `name`, a `url`, and maybe `mirrors` that are tried when the url fails. The
         url `corral:builtin` stands for what ships with Corral. By default that, and LocalAI's gallery, which is asked
@@ -113,6 +122,17 @@ class GalleriesConfig:
         forgives_aliases=True,
         default=DEFAULT_GALLERIES,
         default_text="what ships with Corral, and LocalAI's gallery",
+    )
+    model_sources: tuple[GallerySource, ...] = setting(
+        _kind(_checked),
+        """Galleries of models, the first one first where two have a model of the same name: written as galleries of
+        backends are. The url `corral:builtin` stands for the models that Corral itself names. By default those, and
+        LocalAI's gallery, which is asked only when somebody looks for a model.""",
+        name="model_galleries",
+        aliases=("LOCALAI_GALLERIES", "GALLERIES"),
+        forgives_aliases=True,
+        default=DEFAULT_MODEL_GALLERIES,
+        default_text="what Corral itself names, and LocalAI's gallery",
     )
     builtin: Path | None = setting(
         PATH,

@@ -174,8 +174,6 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_GRPC_AUTH_TOKEN": "set by the worker for the backends it starts",
     "LOCALAI_FILE_TRANSFER_TIMEOUT": "without effect in LocalAI too",
     "LOCALAI_FILE_TRANSFER_RETRIES": "without effect in LocalAI too",
-    "LOCALAI_GALLERIES": "Corral does not fetch models yet",
-    "GALLERIES": "Corral does not fetch models yet",
     "LOCALAI_PREFETCH_MODELS": "Corral does not fetch models yet",
     "PREFETCH_MODELS": "Corral does not fetch models yet",
     "LOCALAI_DISTRIBUTED_SHARED_MODELS": "Corral does not move model files yet: nodes have to share them in any case",

@@ -1,0 +1,294 @@
+"""What Corral would make of each entry of a gallery of models: for its authors, before anybody installs one. Pure."""
+
+import difflib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from corral.base.config_fields import value_at
+from corral.base.errors import InvalidInput
+from corral.galleries.model_entries import (
+    ENTRY_KEYS,
+    NO_BASE,
+    BaseDefinition,
+    ModelContent,
+    ModelEntry,
+    ModelFile,
+    ModelPlan,
+    key_line,
+    plan_model,
+)
+from corral.galleries.model_key_checks import ConfigPath, shown_path, unknown_keys, unknown_words, wrong_values
+
+GGUF_BACKEND: Final = "llama-cpp"
+"""What serves a GGUF file whose entry names no backend."""
+_TEMPLATE: Final = "template"
+_NO_TEMPLATES: Final = frozenset({"use_tokenizer_template", "join_chat_messages_by_character", "reply_prefix"})
+"""Keys below `template` that hold no template."""
+_NEAR: Final = 0.6
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    """The entry is refused."""
+    WARNING = "warning"
+    """The entry can be installed, but does not do all that its author meant."""
+    NOTE = "note"
+
+
+class ProblemKind(StrEnum):
+    """What is wrong, in a word for tables; the order is that of the summary."""
+
+    ENTRY = "entry cannot be read"
+    BASE = "base definition cannot be read"
+    VALUE = "value of a wrong type"
+    TEMPLATE = "template not supported"
+    SCHEME = "uri that is not fetched"
+    BACKEND = "backend that nobody offers"
+    VARIANT = "variant that leads nowhere"
+    KEY = "key that nobody knows"
+    WORD = "word that nobody knows"
+    NO_HASH = "file without a hash"
+    NO_BACKEND = "no backend named"
+    NO_FILES = "no files named"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckProblem:
+    """One thing that is wrong with an entry."""
+
+    severity: Severity
+    kind: ProblemKind
+    entry: str
+    line: int
+    """In the index, or in the base definition if `base` names one; 0 if unknown."""
+    field: str
+    sentence: str
+    base: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSummary:
+    entries: int
+    readable: int
+    refused: int
+    warned: int
+    """Entries that are readable, with warnings."""
+    kinds: Mapping[ProblemKind, int]
+    """Problems of each kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GalleryCheck:
+    problems: tuple[CheckProblem, ...]
+    summary: CheckSummary
+
+
+def _no_problem(_: str) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRules:
+    """What entries are measured by, as far as others know it."""
+
+    template_problem: Callable[[str], str | None] = _no_problem
+    """Why a template cannot be used; None if it can."""
+    uri_problem: Callable[[str], str | None] = _no_problem
+    """Why a uri cannot be fetched; None if it can."""
+    backends: Collection[str] = frozenset()
+    """Names of all backends, in lower case; empty if unknown."""
+
+
+Definitions = Mapping[str, BaseDefinition | str]
+"""What each url of an entry leads to: a definition, or why there is none."""
+
+
+def check_gallery(content: ModelContent, definitions: Definitions, rules: CheckRules) -> GalleryCheck:
+    """Check all entries of a gallery. A url that `definitions` does not have counts as not readable."""
+    problems = [
+        CheckProblem(
+            severity=Severity.ERROR,
+            kind=ProblemKind.ENTRY,
+            entry=skipped.name,
+            line=skipped.line,
+            field="",
+            sentence=skipped.problem,
+        )
+        for skipped in content.skipped
+    ]
+    checker = _Checker(content, definitions, rules)
+    for entry in content.entries:
+        problems.extend(checker.check(entry))
+    return GalleryCheck(problems=tuple(problems), summary=_summary(content, problems))
+
+
+def _summary(content: ModelContent, problems: Sequence[CheckProblem]) -> CheckSummary:
+    total = len(content.entries) + len(content.skipped)
+    failed = {problem.entry for problem in problems if problem.severity is Severity.ERROR}
+    refused = len(content.skipped) + sum(entry.name in failed for entry in content.entries)
+    warned = {problem.entry for problem in problems if problem.severity is Severity.WARNING} - failed
+    counts = Counter(problem.kind for problem in problems)
+    return CheckSummary(
+        entries=total,
+        readable=total - refused,
+        refused=refused,
+        warned=len(warned),
+        kinds={kind: counts[kind] for kind in ProblemKind if counts[kind]},
+    )
+
+
+class _Checker:
+    def __init__(self, content: ModelContent, definitions: Definitions, rules: CheckRules) -> None:
+        self._names = {entry.name.lower(): entry for entry in content.entries}
+        self._definitions = definitions
+        self._rules = rules
+        self._templates: dict[str, str | None] = {}
+        self._near_backends: dict[str, str] = {}
+
+    def check(self, entry: ModelEntry) -> Iterator[CheckProblem]:
+        base = self._definitions.get(entry.url, "was not fetched") if entry.url else NO_BASE
+        yield from self._entry_keys(entry)
+        yield from self._variants(entry)
+        if isinstance(base, str):
+            sentence = f"its base {entry.url} cannot be used: {base}"
+            yield _problem(entry, Severity.ERROR, ProblemKind.BASE, ("url",), sentence)
+            return
+        try:
+            plan = plan_model(entry, base)
+        except InvalidInput as error:
+            yield _problem(entry, Severity.ERROR, ProblemKind.ENTRY, (error.field,), error.message)
+            return
+        place = _Place(entry, base)
+        yield from self._config(place, plan)
+        yield from self._files(place, plan)
+        yield from self._backend(place, plan)
+
+    def _entry_keys(self, entry: ModelEntry) -> Iterator[CheckProblem]:
+        for key, line in entry.unknown.items():
+            near = difflib.get_close_matches(key.lower(), ENTRY_KEYS, n=1, cutoff=_NEAR)
+            hint = "; settings of the model belong below overrides" if key == "parameters" else ""
+            hint = hint or (f"; did you mean {near[0]}?" if near else "")
+            yield CheckProblem(
+                severity=Severity.WARNING,
+                kind=ProblemKind.KEY,
+                entry=entry.name,
+                line=line,
+                field=key,
+                sentence=f"unknown key {key[:80]!r} of an entry, which has no effect{hint}",
+            )
+
+    def _variants(self, entry: ModelEntry) -> Iterator[CheckProblem]:
+        for name in entry.variants:
+            variant = self._names.get(name.lower())
+            problem = ""
+            if variant is None:
+                near = difflib.get_close_matches(name.lower(), self._names, n=1, cutoff=_NEAR)
+                hint = f"; did you mean {self._names[near[0]].name}?" if near else ""
+                problem = f"the variant {name!r} is no entry{hint}"
+            elif variant is entry:
+                problem = "it is a variant of itself"
+            elif variant.variants:
+                problem = f"the variant {name!r} has variants itself"
+            if problem:
+                yield _problem(entry, Severity.WARNING, ProblemKind.VARIANT, ("variants",), problem)
+
+    def _config(self, place: "_Place", plan: ModelPlan) -> Iterator[CheckProblem]:
+        for wrong in wrong_values(plan.config):
+            yield place.problem(Severity.ERROR, ProblemKind.VALUE, wrong.path, wrong.sentence)
+        for key in unknown_keys(plan.config):
+            yield place.problem(Severity.WARNING, ProblemKind.KEY, key.path, key.sentence)
+        for path, sentence in unknown_words(plan.config):
+            yield place.problem(Severity.WARNING, ProblemKind.WORD, path, sentence)
+        templates = plan.config.get(_TEMPLATE)
+        for name, text in templates.items() if isinstance(templates, Mapping) else ():
+            if isinstance(text, str) and name not in _NO_TEMPLATES and (problem := self._template_problem(text)):
+                sentence = f"template.{name}: {problem}"
+                yield place.problem(Severity.ERROR, ProblemKind.TEMPLATE, (_TEMPLATE, name), sentence)
+
+    def _template_problem(self, text: str) -> str | None:
+        if text not in self._templates:
+            self._templates[text] = self._rules.template_problem(text)
+        return self._templates[text]
+
+    def _files(self, place: "_Place", plan: ModelPlan) -> Iterator[CheckProblem]:
+        for file in plan.files:
+            if problem := self._rules.uri_problem(file.uri):
+                sentence = f"{file.filename} cannot be fetched: {problem}"
+                yield place.file_problem(Severity.ERROR, ProblemKind.SCHEME, file, sentence)
+            if not file.sha256:
+                sentence = f"{file.filename} has no sha256: nothing proves that what arrives is what was meant"
+                yield place.file_problem(Severity.WARNING, ProblemKind.NO_HASH, file, sentence)
+        model = value_at(plan.config, "parameters.model")
+        if not plan.files:
+            what = f"the backend has to fetch {model!r} itself" if model else "nothing says what the weights are"
+            yield place.problem(Severity.NOTE, ProblemKind.NO_FILES, ("files",), f"names no files: {what}")
+
+    def _backend(self, place: "_Place", plan: ModelPlan) -> Iterator[CheckProblem]:
+        name = plan.backend.lower()
+        if not name:
+            is_gguf = any(file.filename.lower().endswith(".gguf") for file in plan.files)
+            severity = Severity.NOTE if is_gguf else Severity.ERROR
+            hint = f"{GGUF_BACKEND} is taken for its GGUF file" if is_gguf else "nothing can serve it"
+            yield place.problem(severity, ProblemKind.NO_BACKEND, ("backend",), f"names no backend: {hint}")
+        elif self._rules.backends and name not in self._rules.backends:
+            sentence = f"the backend {plan.backend[:80]!r} is in no gallery of backends{self._near_backend(name)}"
+            yield place.problem(Severity.WARNING, ProblemKind.BACKEND, ("backend",), sentence)
+
+    def _near_backend(self, name: str) -> str:
+        if name not in self._near_backends:
+            near = difflib.get_close_matches(name[:80], self._rules.backends, n=1, cutoff=_NEAR)
+            self._near_backends[name] = f"; did you mean {near[0]}?" if near else ""
+        return self._near_backends[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the parts of a model come from: the entry, or its base."""
+
+    entry: ModelEntry
+    base: BaseDefinition
+
+    def problem(self, severity: Severity, kind: ProblemKind, path: ConfigPath, sentence: str) -> CheckProblem:
+        """A problem at a key of the configuration: where the overrides have it, or else in the base."""
+        names = list(itertools.takewhile(lambda part: isinstance(part, str), path))
+        dotted = ".".join(map(str, names))
+        is_of_entry = value_at(self.entry.overrides, dotted) is not None
+        is_of_base = not is_of_entry and bool(self.entry.url) and value_at(self.base.config, dotted) is not None
+        config = self.base.config if is_of_base else self.entry.overrides if is_of_entry else self.entry.config
+        line = key_line(config, [str(name) for name in names])
+        return CheckProblem(
+            severity=severity,
+            kind=kind,
+            entry=self.entry.name,
+            line=line or (0 if is_of_base else self.entry.line),
+            field=shown_path(path),
+            sentence=sentence,
+            base=self.entry.url if is_of_base else "",
+        )
+
+    def file_problem(self, severity: Severity, kind: ProblemKind, file: ModelFile, sentence: str) -> CheckProblem:
+        is_of_entry = file in self.entry.files
+        return CheckProblem(
+            severity=severity,
+            kind=kind,
+            entry=self.entry.name,
+            line=file.line or (self.entry.line if is_of_entry else 0),
+            field="files" if is_of_entry or file in self.base.files else "download_files",
+            sentence=sentence,
+            base=self.entry.url if file in self.base.files else "",
+        )
+
+
+def _problem(entry: ModelEntry, severity: Severity, kind: ProblemKind, path: ConfigPath, sentence: str) -> CheckProblem:
+    return CheckProblem(
+        severity=severity,
+        kind=kind,
+        entry=entry.name,
+        line=entry.line,
+        field=shown_path(path),
+        sentence=sentence,
+    )
