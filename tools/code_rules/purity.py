@@ -9,7 +9,11 @@ IMPURE_MODULES = frozenset({"asyncio", "logging", "os", "random", "secrets", "so
 CLOCK_READS = frozenset(
     {"datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"}
 )
-PURE = ("base", "wire", *(f"galleries.{noun}" for noun in ("build_uris", "catalogue", "fit", "gallery")))
+PURE_GALLERIES = """
+    build_uris catalogue fit gallery
+    model_catalogue model_check model_entries model_key_checks model_keys model_variants
+"""
+PURE = ("base", "wire", *(f"galleries.{noun}" for noun in PURE_GALLERIES.split()))
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"})
 
 

@@ -7,7 +7,7 @@ because importing aiohttp takes longer than a command; so do launchers (`process
 import os
 import platform
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import StrEnum
@@ -73,9 +73,11 @@ def open_session(
     timeout: timedelta | None = None,
     read_timeout: timedelta | None = None,
     trust_env: bool = False,
+    check_redirect: Callable[[str], Awaitable[None]] | None = None,
 ) -> aiohttp.ClientSession:
     """A session without cookies, which unpacks nothing; its opener closes it. With `trust_env`, proxies and their
-    exceptions are those of the environment. `timeout` bounds the whole answer, `read_timeout` each silence in it."""
+    exceptions are those of the environment. `timeout` bounds the whole answer, `read_timeout` each silence in it.
+    `check_redirect` gets every URL that a redirect leads to before it is asked; what it raises ends the request."""
     return aiohttp.ClientSession(
         timeout=aiohttp.ClientTimeout(
             total=timeout.total_seconds() if timeout is not None else None,
@@ -87,7 +89,18 @@ def open_session(
         auto_decompress=False,
         read_bufsize=_BUFFER_BYTES,
         trust_env=trust_env,
+        trace_configs=[] if check_redirect is None else [_redirect_checks(check_redirect)],
     )
+
+
+def _redirect_checks(check: Callable[[str], Awaitable[None]]) -> aiohttp.TraceConfig:
+    async def on_redirect(_: object, __: object, params: aiohttp.TraceRequestRedirectParams) -> None:
+        location = params.response.headers.get("Location") or params.response.headers.get("URI") or ""
+        await check(str(params.url.join(URL(location))))
+
+    traces = aiohttp.TraceConfig()
+    traces.on_request_redirect.append(on_redirect)
+    return traces
 
 
 def user_agent() -> str:

@@ -99,20 +99,21 @@ def _number(text: str) -> object:
     return float(text.replace(".", "", 1)) if _INFINITE.fullmatch(text) else text
 
 
-def read_document(text: str, limits: YamlLimits, scalar: ScalarReader = as_value) -> object:
+def read_document(text: str, limits: YamlLimits, scalar: ScalarReader = as_value, *, lines_before: int = 0) -> object:
     """Return the value of a document; None if it is empty. Raise one of UNREADABLE, also for a key given twice.
 
-    An escaped apostrophe within double quotes is read as LocalAI reads it, though it is no YAML.
+    An escaped apostrophe within double quotes is read as LocalAI reads it, though it is no YAML. `lines_before` are
+    those of the file that the text is a part of.
     """
     for _ in range(_MOST_APOSTROPHES):
         try:
-            return _built_document(text, limits, scalar)
+            return _built_document(text, limits, scalar, lines_before)
         except ScannerError as error:
             repaired = _with_plain_apostrophe(text, error)
             if repaired is None:
                 raise
             text = repaired
-    return _built_document(text, limits, scalar)
+    return _built_document(text, limits, scalar, lines_before)
 
 
 def _with_plain_apostrophe(text: str, error: ScannerError) -> str | None:
@@ -129,8 +130,9 @@ def _with_plain_apostrophe(text: str, error: ScannerError) -> str | None:
     return "\n".join(lines)
 
 
-def _built_document(text: str, limits: YamlLimits, scalar: ScalarReader) -> object:
+def _built_document(text: str, limits: YamlLimits, scalar: ScalarReader, lines_before: int) -> object:
     weigher, builder = Weigher(limits), _Builder(scalar)
+    weigher.lines_before = builder.lines_before = lines_before
     value: object = None
     for event in one_document(yaml.parse(text, Loader=LOADER), limits):
         weigher.take(event)

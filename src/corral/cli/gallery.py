@@ -1,4 +1,7 @@
-"""`corral gallery`: which backends can be installed, and which nodes, or whether this machine, can run them."""
+"""`corral gallery`: which backends can be installed, and which nodes, or whether this machine, can run them.
+
+The check of galleries of models is in `gallery_check.py`.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -10,6 +13,7 @@ from corral.base.settings import settings_of
 from corral.base.words import listed
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import NoFrontendKnown, open_client
+from corral.cli.gallery_check import check
 from corral.cli.options import CorralCommand, command_sources, given_flags, settings_options, warn
 from corral.cli.output import (
     Column,
@@ -64,8 +68,12 @@ def gallery() -> None:
     """See which backends can be had, and which nodes can use them.
 
     The fleet is asked where there is one: the galleries of its frontend, and its nodes. Without a fleet, with --local,
-    or with an option about galleries or this machine, galleries are read here and judged for this machine.
+    or with an option about galleries or this machine, galleries are read here and judged for this machine. `check` is
+    for authors of galleries of models.
     """
+
+
+gallery.add_command(check)
 
 
 @gallery.command("list", cls=CorralCommand)

@@ -6,7 +6,7 @@ its age is reported. A version that another process fetched is noticed at the ne
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -214,9 +214,18 @@ class Galleries(GalleryReader[GalleryEntry]):
 
 
 @asynccontextmanager
-async def open_fetcher(config: GalleriesConfig, registry: ArtefactReader) -> AsyncIterator[IndexFetcher]:
+async def open_fetcher(
+    config: GalleriesConfig,
+    registry: ArtefactReader,
+    check_redirect: Callable[[str], Awaitable[None]] | None = None,
+) -> AsyncIterator[IndexFetcher]:
     """Open a fetcher with an HTTP session of its own."""
-    async with open_session(timeout=config.timeout, connect_timeout=config.connect_timeout, trust_env=True) as session:
+    async with open_session(
+        timeout=config.timeout,
+        connect_timeout=config.connect_timeout,
+        trust_env=True,
+        check_redirect=check_redirect,
+    ) as session:
         yield IndexFetcher(session, registry=registry, timeout=config.timeout, most_bytes=config.max_bytes)
 
 

@@ -3,7 +3,7 @@
 import difflib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -23,8 +23,6 @@ from corral.galleries.model_entries import (
 )
 from corral.galleries.model_key_checks import ConfigPath, shown_path, unknown_keys, unknown_words, wrong_values
 
-GGUF_BACKEND: Final = "llama-cpp"
-"""What serves a GGUF file whose entry names no backend."""
 _TEMPLATE: Final = "template"
 _NO_TEMPLATES: Final = frozenset({"use_tokenizer_template", "join_chat_messages_by_character", "reply_prefix"})
 """Keys below `template` that hold no template."""
@@ -121,24 +119,23 @@ def check_gallery(content: ModelContent, definitions: Definitions, rules: CheckR
         for skipped in content.skipped
     ]
     checker = _Checker(content, definitions, rules)
+    refused, warned = len(content.skipped), 0
     for entry in content.entries:
-        problems.extend(checker.check(entry))
-    return GalleryCheck(problems=tuple(problems), summary=_summary(content, problems))
-
-
-def _summary(content: ModelContent, problems: Sequence[CheckProblem]) -> CheckSummary:
+        found = list(checker.check(entry))
+        severities = {problem.severity for problem in found}
+        refused += Severity.ERROR in severities
+        warned += Severity.WARNING in severities and Severity.ERROR not in severities
+        problems += found
     total = len(content.entries) + len(content.skipped)
-    failed = {problem.entry for problem in problems if problem.severity is Severity.ERROR}
-    refused = len(content.skipped) + sum(entry.name in failed for entry in content.entries)
-    warned = {problem.entry for problem in problems if problem.severity is Severity.WARNING} - failed
     counts = Counter(problem.kind for problem in problems)
-    return CheckSummary(
+    summary = CheckSummary(
         entries=total,
         readable=total - refused,
         refused=refused,
-        warned=len(warned),
+        warned=warned,
         kinds={kind: counts[kind] for kind in ProblemKind if counts[kind]},
     )
+    return GalleryCheck(problems=tuple(problems), summary=summary)
 
 
 class _Checker:
@@ -168,18 +165,12 @@ class _Checker:
         yield from self._backend(place, plan)
 
     def _entry_keys(self, entry: ModelEntry) -> Iterator[CheckProblem]:
-        for key, line in entry.unknown.items():
+        for key in entry.unknown:
             near = difflib.get_close_matches(key.lower(), ENTRY_KEYS, n=1, cutoff=_NEAR)
             hint = "; settings of the model belong below overrides" if key == "parameters" else ""
             hint = hint or (f"; did you mean {near[0]}?" if near else "")
-            yield CheckProblem(
-                severity=Severity.WARNING,
-                kind=ProblemKind.KEY,
-                entry=entry.name,
-                line=line,
-                field=key,
-                sentence=f"unknown key {key[:80]!r} of an entry, which has no effect{hint}",
-            )
+            sentence = f"unknown key {key[:80]!r} of an entry, which has no effect{hint}"
+            yield _problem(entry, Severity.WARNING, ProblemKind.KEY, (key,), sentence)
 
     def _variants(self, entry: ModelEntry) -> Iterator[CheckProblem]:
         for name in entry.variants:
@@ -229,11 +220,12 @@ class _Checker:
 
     def _backend(self, place: "_Place", plan: ModelPlan) -> Iterator[CheckProblem]:
         name = plan.backend.lower()
-        if not name:
-            is_gguf = any(file.filename.lower().endswith(".gguf") for file in plan.files)
-            severity = Severity.NOTE if is_gguf else Severity.ERROR
-            hint = f"{GGUF_BACKEND} is taken for its GGUF file" if is_gguf else "nothing can serve it"
-            yield place.problem(severity, ProblemKind.NO_BACKEND, ("backend",), f"names no backend: {hint}")
+        if plan.is_backend_assumed:
+            sentence = f"names no backend: {plan.backend} is taken for its GGUF file"
+            yield place.problem(Severity.NOTE, ProblemKind.NO_BACKEND, ("backend",), sentence)
+        elif not name:
+            sentence = "names no backend: nothing can serve it"
+            yield place.problem(Severity.ERROR, ProblemKind.NO_BACKEND, ("backend",), sentence)
         elif self._rules.backends and name not in self._rules.backends:
             sentence = f"the backend {plan.backend[:80]!r} is in no gallery of backends{self._near_backend(name)}"
             yield place.problem(Severity.WARNING, ProblemKind.BACKEND, ("backend",), sentence)
@@ -288,7 +280,7 @@ def _problem(entry: ModelEntry, severity: Severity, kind: ProblemKind, path: Con
         severity=severity,
         kind=kind,
         entry=entry.name,
-        line=entry.line,
+        line=entry.lines.get(str(path[0]).partition(".")[0], entry.line),
         field=shown_path(path),
         sentence=sentence,
     )

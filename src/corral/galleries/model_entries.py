@@ -23,6 +23,8 @@ _KEYS: Final = """
 """
 ENTRY_KEYS: Final = frozenset(_KEYS.split())
 """Keys of an entry that mean something. `last_checked` is a note of LocalAI's own tools."""
+GGUF_BACKEND: Final = "llama-cpp"
+"""What serves a GGUF file whose entry names no backend."""
 DEFINITION_LIMITS: Final = YamlLimits(most_values=20_000, deepest=32, things="models")
 _LONGEST_NAME: Final = 200
 _LONGEST_PATH: Final = 1024
@@ -67,8 +69,10 @@ class ModelEntry:
     size: str = ""
     urls: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    unknown: Mapping[str, int] = field(default_factory=dict)
-    """Keys that mean nothing, with their lines."""
+    unknown: tuple[str, ...] = ()
+    """Keys that mean nothing."""
+    lines: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """The lines of its keys."""
 
     @property
     def id(self) -> str:
@@ -99,7 +103,8 @@ def read_model_entry(item: YamlItem, gallery: str) -> ModelEntry:
         size=text(value, "size"),
         urls=entry_texts(value, "urls"),
         tags=_tags(value),
-        unknown={str(key): key_line(value, (str(key),)) for key in value if key not in ENTRY_KEYS},
+        unknown=tuple(key for key in value if key not in ENTRY_KEYS),
+        lines=value.key_lines if isinstance(value, YamlMapping) else {},
     )
     if problem := model_name_problem(entry.name):
         raise InvalidInput("name", problem)
@@ -194,10 +199,11 @@ def _config(value: Config, key: str) -> Config:
     part = value.get(key)
     if not isinstance(part, str):
         return _mapping(value, key)
+    line = key_line(value, (key,))  # a text that is written with | begins in the line after its key
     try:
-        config = read_document(part, DEFINITION_LIMITS)
+        config = read_document(part, DEFINITION_LIMITS, lines_before=line)
     except UNREADABLE as error:
-        raise InvalidInput(key, why(error)) from None
+        raise InvalidInput(key, why(error, first_line=line + 1)) from None
     return _mapping({key: config}, key)
 
 
@@ -264,6 +270,8 @@ class ModelPlan:
     config: Config = field(repr=False)
     files: tuple[ModelFile, ...] = ()
     license: str = ""
+    is_backend_assumed: bool = False
+    """Whether nothing names the backend, and it was taken for its GGUF file."""
 
     @property
     def backend(self) -> str:
@@ -287,8 +295,18 @@ def plan_model(entry: ModelEntry, base: BaseDefinition = NO_BASE, *, name: str =
     if entry.backend and not config.get("backend"):
         config["backend"] = entry.backend
     _inline_templates(config, base.templates)
-    files = _by_name((*base.files, *entry.files, *read_files(config, "download_files")))
-    return ModelPlan(name=final, config=config, files=files, license=entry.license or base.license)
+    stated = entry.overrides if entry.overrides.get("download_files") is not None else start
+    files = _by_name((*base.files, *entry.files, *read_files(stated, "download_files")))
+    is_assumed = not config.get("backend") and any(file.filename.lower().endswith(".gguf") for file in files)
+    if is_assumed:
+        config["backend"] = GGUF_BACKEND
+    return ModelPlan(
+        name=final,
+        config=config,
+        files=files,
+        license=entry.license or base.license,
+        is_backend_assumed=is_assumed,
+    )
 
 
 def merged(base: Config, over: Config) -> dict[str, object]:

@@ -17,7 +17,7 @@ class Meant(NamedTuple):
     """The kind of model that the backend is told, where the name says that as well."""
 
 
-_OTHER_NAMES: Final[Mapping[str, Meant]] = {
+OTHER_NAMES: Final[Mapping[str, Meant]] = {
     "go-llama": Meant("llama-cpp"),
     "llama": Meant("llama-cpp"),
     "ik_llama": Meant("ik-llama-cpp"),
@@ -34,7 +34,7 @@ _OTHER_NAMES: Final[Mapping[str, Meant]] = {
 
 def meant_by(name: str) -> Meant:
     """Whatever its letter case; any other name stands for itself."""
-    return _OTHER_NAMES.get(name.lower(), Meant(name))
+    return OTHER_NAMES.get(name.lower(), Meant(name))
 
 
 _U = ModelUse
