@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 LARGEST_DEFINITION: Final = 1024 * 1024
 _AT_ONCE: Final = 8
 _MOST_KNOWN: Final = 1024
+_LONGEST_LOOKUP: Final = timedelta(seconds=5)
+"""For the addresses of a host."""
 _FETCHED_FOR: Final = ContextVar("the index whose definition is being fetched", default="")
 _OWN_NAMES: Final = (".local", ".localhost", ".internal")
 
@@ -235,7 +238,8 @@ async def _is_own_network(host: str) -> bool:
     if host == "localhost" or host.endswith(_OWN_NAMES):
         return True
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        async with asyncio.timeout(_LONGEST_LOOKUP.total_seconds()):
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # whoever fetches it will say so, or a proxy knows it
         return False
     return any(not ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_global for address in found)

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
+from corral.base.errors import NotFound
 from corral.base.http_client import (
     HttpFailed,
     HttpFault,
@@ -77,6 +78,30 @@ async def test_the_largest_answer_that_is_allowed_is_taken(session: aiohttp.Clie
         asked(session, "GET", str(server.make_url("/")), headers={}) as response,
     ):
         assert len(await read_body(response, 1000)) == 1000
+
+
+async def test_a_redirect_is_checked_before_it_is_followed() -> None:
+    seen: list[str] = []
+    asked_paths: list[str] = []
+
+    async def circle(request: web.BaseRequest) -> web.Response:
+        asked_paths.append(request.path)
+        return web.Response(status=302, headers={"Location": f"{request.path}x"})
+
+    async def check(url: str) -> None:
+        seen.append(url.rpartition("/")[2])
+        if url.endswith("axx"):
+            raise NotFound("not there")
+
+    async with (
+        open_session(connect_timeout=timedelta(seconds=5), check_redirect=check) as session,
+        RawTestServer(circle) as server,
+    ):
+        with pytest.raises(NotFound):
+            async with asked(session, "GET", str(server.make_url("/a")), headers={}, redirects=5):
+                pass
+    assert seen == ["ax", "axx"]
+    assert asked_paths == ["/a", "/ax"]
 
 
 async def test_redirects_are_answers_unless_some_are_allowed(session: aiohttp.ClientSession) -> None:

@@ -28,6 +28,16 @@ def test_a_list_comes_from_any_of_its_variables(name: str) -> None:
     assert (source.name, source.urls) == ("mine", ("https://example.org/i.yaml", "file:///srv/i.yaml"))
 
 
+def test_models_have_galleries_of_their_own() -> None:
+    assert [source.name for source in resolve(GalleriesConfig, gather({}, {})).model_sources] == ["corral", "localai"]
+    for name in ("CORRAL_MODEL_GALLERIES", "LOCALAI_GALLERIES", "GALLERIES"):
+        found = resolve(GalleriesConfig, gather({}, {name: LIST}))
+        assert [source.name for source in found.model_sources] == ["mine"]
+        assert [source.name for source in found.sources] == ["corral", "localai"]
+    with pytest.raises(SettingInvalid, match=r"model_galleries: .* cannot be used; allowed is a JSON list"):
+        resolve(GalleriesConfig, gather({"--model-galleries": "nonsense"}, {}))
+
+
 def test_an_empty_list_is_no_gallery_at_all() -> None:
     assert resolve(GalleriesConfig, gather({}, {"CORRAL_BACKEND_GALLERIES": "[]"})).sources == ()
 

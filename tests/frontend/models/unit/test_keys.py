@@ -5,6 +5,7 @@ import pytest
 from corral.base.config_fields import Config
 from corral.frontend.models.decide.keys import DEFAULTS, FIELDS, RULES, TEMPLATES
 from corral.galleries.model_key_checks import KNOWN, unknown_keys
+from corral.galleries.model_keys import MODEL_KEYS, Use
 
 SMALL: Config = {"name": "small", "backend": "echo", "parameters": {"model": "x"}}
 
@@ -61,3 +62,14 @@ def test_whatever_is_read_is_known() -> None:
 
 def test_a_file_of_nonsense_is_told_in_few_lines() -> None:
     assert len(unknown_keys({f"key-{number}": 1 for number in range(1000)})) == 20
+
+
+def test_the_table_tells_truly_what_becomes_of_each_key() -> None:
+    loaded = {field.key for field in FIELDS}
+    asked = {field.key for field in (*RULES, *TEMPLATES, *DEFAULTS)}
+    elsewhere = {"parameters.model", "threads", "function.grammar.triggers[].word"}
+    prompts = {"roles"} | {key.key for key in MODEL_KEYS if key.key.startswith(("template.", "function."))}
+    for key in MODEL_KEYS:
+        assert key.use is not Use.LOAD or key.key in loaded | elsewhere, key.key
+        assert key.use is not Use.REQUEST or key.key in asked | prompts, key.key
+        assert key.use is not Use.NOTHING or key.key not in loaded | asked, key.key
