@@ -35,6 +35,8 @@ _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?
 _INFINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _INT64: Final = 2**63
 _MOST_APOSTROPHES: Final = 20
+_MOST_BROKEN: Final = 1000
+"""Broken entries among good ones. A document with more is something else."""
 _ITEM: Final = re.compile(r"^( *)-(?=[ \t\r\n]|\Z)", re.MULTILINE)
 
 
@@ -183,6 +185,7 @@ class _ItemReader:
 
     def recovered(self, text: str) -> Iterator[YamlItem]:
         """Read the entries of a block list one by one. Raise YamlRefused if they are too large together."""
+        broken = 0
         for first_line, part in _parts(text):
             self._weigher.lines_before = self._builder.lines_before = first_line - 1
             try:
@@ -191,6 +194,9 @@ class _ItemReader:
             except YamlRefused:
                 raise
             except UNREADABLE as error:
+                broken += 1
+                if broken > _MOST_BROKEN:
+                    raise YamlRefused(f"has more than {_MOST_BROKEN} {self._limits.things} that are not YAML") from None
                 self._weigher.forget_open()
                 self._builder.forget_open()
                 yield YamlItem(line=first_line, problem=why(error, first_line=first_line))
@@ -204,13 +210,16 @@ def _item(line: int, value: object) -> YamlItem:
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
     """Yield the entries of a block list with their lines. Whatever they hold is indented further than their dashes."""
-    starts = list(_ITEM.finditer(text))
-    own = [match for match in starts if match[1] == starts[0][1]]
-    line, position = 1, 0
-    for match, following in zip(own, [*own[1:], None], strict=True):
-        line += text.count("\n", position, match.start())
-        position = match.start()
-        yield line, text[position : len(text) if following is None else following.start()]
+    first = _ITEM.search(text)
+    if first is None:
+        return
+    line, position = 1 + text.count("\n", 0, first.start()), first.start()
+    for following in _ITEM.finditer(text, first.end()):
+        if following[1] == first[1]:
+            yield line, text[position : following.start()]
+            line += text.count("\n", position, following.start())
+            position = following.start()
+    yield line, text[position:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """`corral gallery check`: what Corral would make of every entry of a gallery of models. Needs no fleet."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -45,6 +44,8 @@ def check(place: str, backends_place: str | None, show_all: bool, as_json: bool)
 
     Ends with 1 if an entry is refused.
     """
+    import asyncio
+
     sources = command_sources()
     with quiet():
         result = asyncio.run(_check(place, backends_place))

@@ -211,7 +211,7 @@ class _Checker:
                 sentence = f"{file.filename} cannot be fetched: {problem}"
                 yield place.file_problem(Severity.ERROR, ProblemKind.SCHEME, file, sentence)
             if not file.sha256:
-                sentence = f"{file.filename} has no sha256: nothing proves that what arrives is what was meant"
+                sentence = f"{file.filename} has no sha256: what its server gives is taken for it"
                 yield place.file_problem(Severity.WARNING, ProblemKind.NO_HASH, file, sentence)
         model = value_at(plan.config, "parameters.model")
         if not plan.files:

@@ -34,7 +34,7 @@ class ExitCode(IntEnum):
 MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.OK: "done, or stopped as asked",
     ExitCode.FAILED: "the command could not do it: no such node, a state that forbids it, an operation that failed on "
-    "some node, `doctor` found a problem",
+    "some node, `doctor` found a problem, `gallery check` refuses an entry",
     ExitCode.STILL_RUNNING: "an operation goes on, and the command stopped watching: its time (`--within`) was over, "
     "or Ctrl-C",
     ExitCode.USAGE: "an unknown command or flag, a setting that cannot be used, an unknown key in the file",

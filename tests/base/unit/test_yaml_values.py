@@ -130,6 +130,11 @@ def test_entries_that_are_too_large_together_are_refused_though_one_is_broken() 
         read_items(text, LIMITS)
 
 
+def test_a_document_of_broken_entries_is_refused_soon() -> None:
+    with pytest.raises(YamlRefused, match="has more than 1000 entries that are not YAML"):
+        read_items("- good\n" + "- ]\n" * 1_000_000, LIMITS)
+
+
 def test_broken_entries_cost_linear_time() -> None:
     text = "- {name: x, a: [b, c]}\n" * 20_000 + "- 'x\n" + "- {name: y}\n" * 20_000
     began = time.process_time()

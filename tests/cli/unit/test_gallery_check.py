@@ -68,7 +68,7 @@ warning  worse            9            unknown key 'contxt_size', which has no e
 
 File without a hash: 1
          ENTRY  LINE  PROBLEM
-warning  worse  12    worse.gguf has no sha256: nothing proves that what arrives is what was meant
+warning  worse  12    worse.gguf has no sha256: what its server gives is taken for it
 
 4 entries: 2 can be installed, 2 of them with warnings; 2 are refused.
 """

@@ -76,7 +76,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
             Severity.WARNING,
             4,
             "files",
-            "a has no sha256: nothing proves that what arrives is what was meant",
+            "a has no sha256: what its server gives is taken for it",
         ),
         (
             f"name: x\n  {FILE}\n  overrides:\n    backend: wisper",
