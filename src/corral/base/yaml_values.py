@@ -133,7 +133,7 @@ def _with_plain_apostrophe(text: str, error: ScannerError) -> str | None:
 
 
 def _built_document(text: str, limits: YamlLimits, scalar: ScalarReader, lines_before: int) -> object:
-    weigher, builder = Weigher(limits), _Builder(scalar)
+    weigher, builder = Weigher(limits), _ValueBuilder(scalar)
     weigher.lines_before = builder.lines_before = lines_before
     value: object = None
     for event in one_document(yaml.parse(text, Loader=LOADER), limits):
@@ -166,7 +166,7 @@ class _ItemReader:
     def __init__(self, limits: YamlLimits, scalar: ScalarReader) -> None:
         self._limits = limits
         self._weigher = Weigher(limits)
-        self._builder = _Builder(scalar)
+        self._builder = _ValueBuilder(scalar)
 
     def read(self, text: str) -> list[YamlItem] | None:
         is_list, items = False, list[YamlItem]()
@@ -289,7 +289,7 @@ def _is_merge(event: ScalarEvent) -> bool:
     return bool(event.tag == _MERGE or (event.value == "<<" and event.tag is None and not event.style))
 
 
-class _Builder:
+class _ValueBuilder:
     """Makes values of events that a weigher has checked."""
 
     def __init__(self, scalar: ScalarReader) -> None:

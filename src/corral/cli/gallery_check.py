@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.galleries.config import GalleriesConfig
     from corral.galleries.fetching import RegistryArtefacts
     from corral.galleries.model_check import CheckProblem, GalleryCheck
-    from corral.galleries.model_galleries import ModelGalleries, ModelReading
+    from corral.galleries.model_galleries import ModelGalleries, ModelGalleryReading
 
 _SETTINGS: Final = {
     "gallery": frozenset({"backend_galleries", "cache", "max_age", "timeout", "max_size"}),
@@ -85,7 +85,7 @@ async def _check(place: str, backends_place: str | None) -> _Result:
     return _Result(reading.url, check_gallery(reading.gallery, definitions, rules), problem)
 
 
-async def _read(galleries: "ModelGalleries", place: str) -> "ModelReading":
+async def _read(galleries: "ModelGalleries", place: str) -> "ModelGalleryReading":
     from corral.galleries.gallery import GallerySource
 
     readings = await galleries.refresh([GallerySource(name=_NAME, url=_url(place))])
@@ -159,10 +159,10 @@ def _as_json(result: _Result) -> dict[str, Any]:
 
 
 def _print(result: _Result, *, show_all: bool) -> None:
-    from corral.galleries.model_check import ProblemKind
+    from corral.galleries.model_check import CheckKind
 
     summary = result.check.summary
-    for kind in ProblemKind:
+    for kind in CheckKind:
         problems = [problem for problem in result.check.problems if problem.kind is kind]
         if problems:
             _print_kind(kind, problems, most=len(problems) if show_all else _MOST_SHOWN)
@@ -174,19 +174,19 @@ def _print(result: _Result, *, show_all: bool) -> None:
         say(f"Backends were not compared, because {result.unread_backends}.")
 
 
-class _Row(NamedTuple):
+class _ProblemRow(NamedTuple):
     """A problem, and the entries that have it: those of one base definition have its problems in common."""
 
     problem: "CheckProblem"
     entries: list[str]
 
 
-def _rows(problems: "Sequence[CheckProblem]") -> list[_Row]:
-    rows: dict[tuple[str, ...], _Row] = {}
+def _rows(problems: "Sequence[CheckProblem]") -> list[_ProblemRow]:
+    rows: dict[tuple[str, ...], _ProblemRow] = {}
     for problem in problems:
         own = () if problem.base else (problem.entry, str(problem.line))
         key = (problem.base, str(problem.line), problem.sentence, *own)
-        rows.setdefault(key, _Row(problem, [])).entries.append(problem.entry)
+        rows.setdefault(key, _ProblemRow(problem, [])).entries.append(problem.entry)
     return list(rows.values())
 
 
@@ -209,7 +209,7 @@ def _where(problem: "CheckProblem") -> str:
     return f"{file}:{problem.line}" if file else str(problem.line or "")
 
 
-_COLUMNS: Final[Sequence[Column[_Row]]] = (
+_COLUMNS: Final[Sequence[Column[_ProblemRow]]] = (
     Column(title="", cell=lambda row: _severity(row.problem)),
     Column(title="ENTRY", cell=lambda row: plain(listed(row.entries, most=1))),
     Column(title="LINE", cell=lambda row: plain(_where(row.problem))),

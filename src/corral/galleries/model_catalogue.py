@@ -9,7 +9,7 @@ from typing import Final
 from corral.base.config_fields import listed, value_at
 from corral.base.errors import InvalidInput, NotFound
 from corral.galleries.gallery import EntryProblem
-from corral.galleries.model_entries import ModelContent, ModelEntry
+from corral.galleries.model_entries import GalleryModel, ModelContent
 from corral.galleries.model_variants import parse_size, stated_facts
 
 _MOST_SUGGESTIONS: Final = 3
@@ -44,7 +44,7 @@ class ModelQuery:
     most_bytes: int | None = None
     """Entries of unknown size are not found by it."""
 
-    def matches(self, entry: ModelEntry) -> bool:
+    def matches(self, entry: GalleryModel) -> bool:
         tags = {tag.lower() for tag in entry.tags}
         if self.gallery and entry.gallery.lower() != self.gallery.lower():
             return False
@@ -60,18 +60,18 @@ class ModelQuery:
             return False
         return self._mentions(entry)
 
-    def _mentions(self, entry: ModelEntry) -> bool:
+    def _mentions(self, entry: GalleryModel) -> bool:
         words = self.term.lower().split()
         text = "\n".join((entry.id, *entry.tags, entry.description)).lower() if words else ""
         return all(word in text for word in words)
 
 
-def _is_within(entry: ModelEntry, most_bytes: int) -> bool:
+def _is_within(entry: GalleryModel, most_bytes: int) -> bool:
     size = parse_size(entry.size)
     return size is not None and size <= most_bytes
 
 
-def uses_of_entry(entry: ModelEntry) -> frozenset[str]:
+def uses_of_entry(entry: GalleryModel) -> frozenset[str]:
     """Return LocalAI's words for what a model is for: those that the entry names, or those that its tags suggest."""
     stated = listed(value_at(entry.overrides, "known_usecases")) or listed(value_at(entry.config, "known_usecases"))
     uses = {str(word).lower().removeprefix("flag_") for word in stated}
@@ -88,7 +88,7 @@ def uses_of_entry(entry: ModelEntry) -> frozenset[str]:
 class ModelPage:
     """One page of a list."""
 
-    items: tuple[ModelEntry, ...]
+    items: tuple[GalleryModel, ...]
     total: int
     page: int
     pages: int
@@ -108,16 +108,16 @@ class ModelCatalogue:
         return tuple(problem for gallery in self.galleries for problem in gallery.skipped)
 
     @cached_property
-    def _by_name(self) -> Mapping[str, ModelEntry]:
+    def _by_name(self) -> Mapping[str, GalleryModel]:
         """The first entry of each name."""
         return {entry.name.lower(): entry for entry in reversed(self.entries)}
 
-    def entry(self, name: str) -> ModelEntry | None:
+    def entry(self, name: str) -> GalleryModel | None:
         """Return the entry with this `name` or `gallery@name`, ignoring case: that of the first gallery that has it."""
         lower = name.strip().lower()
         return self._by_id.get(lower) or self._by_name.get(lower)
 
-    def required(self, name: str) -> ModelEntry:
+    def required(self, name: str) -> GalleryModel:
         """Return the entry with this `name` or `gallery@name`. NotFound suggests near names."""
         entry = self.entry(name)
         if entry is None:
@@ -126,7 +126,7 @@ class ModelCatalogue:
             raise NotFound(f"no gallery has a model {name[:_LONGEST_ASKED]!r}{hint}")
         return entry
 
-    def siblings(self, entry: ModelEntry) -> Mapping[str, ModelEntry]:
+    def siblings(self, entry: GalleryModel) -> Mapping[str, GalleryModel]:
         """Return the entries of the same gallery, by name in lower case: its variants are among them."""
         return {other.name.lower(): other for other in self.entries if other.gallery == entry.gallery}
 
@@ -138,7 +138,7 @@ class ModelCatalogue:
         ordered = dict.fromkeys([*sorted(within, key=len)[:_MOST_SUGGESTIONS], *matches])
         return tuple(self._by_name[match].name for match in list(ordered)[:_MOST_SUGGESTIONS])
 
-    def search(self, query: ModelQuery) -> list[ModelEntry]:
+    def search(self, query: ModelQuery) -> list[GalleryModel]:
         """Return what matches: entries whose name is or begins with the term first, then in the galleries' order."""
         found = [entry for entry in self.entries if query.matches(entry)]
         term = query.term.strip().lower()
@@ -152,7 +152,7 @@ class ModelCatalogue:
         return sorted({tag.lower() for entry in self.entries for tag in entry.tags})
 
 
-def page_of(entries: Sequence[ModelEntry], *, page: int, per_page: int) -> ModelPage:
+def page_of(entries: Sequence[GalleryModel], *, page: int, per_page: int) -> ModelPage:
     """Return a page of a list, counted from 1; empty behind the last one. InvalidInput for numbers that are none."""
     if page < 1:
         raise InvalidInput("page", f"must be at least 1, got {page}")

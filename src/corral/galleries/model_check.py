@@ -14,14 +14,15 @@ from corral.galleries.model_entries import (
     ENTRY_KEYS,
     NO_BASE,
     BaseDefinition,
+    GalleryModel,
     ModelContent,
-    ModelEntry,
     ModelFile,
     ModelPlan,
     key_line,
     plan_model,
 )
 from corral.galleries.model_key_checks import ConfigPath, shown_path, unknown_keys, unknown_words, wrong_values
+from corral.galleries.model_keys import OWN_WEIGHTS
 
 _TEMPLATE: Final = "template"
 _NO_TEMPLATES: Final = frozenset({"use_tokenizer_template", "join_chat_messages_by_character", "reply_prefix"})
@@ -37,7 +38,7 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-class ProblemKind(StrEnum):
+class CheckKind(StrEnum):
     """What is wrong, in a word for tables; the order is that of the summary."""
 
     ENTRY = "entry cannot be read"
@@ -51,6 +52,7 @@ class ProblemKind(StrEnum):
     WORD = "word that nobody knows"
     NO_HASH = "file without a hash"
     NO_BACKEND = "no backend named"
+    NO_MODEL = "no weights named"
     NO_FILES = "no files named"
 
 
@@ -59,7 +61,7 @@ class CheckProblem:
     """One thing that is wrong with an entry."""
 
     severity: Severity
-    kind: ProblemKind
+    kind: CheckKind
     entry: str
     line: int
     """In the index, or in the base definition if `base` names one; 0 if unknown."""
@@ -75,7 +77,7 @@ class CheckSummary:
     refused: int
     warned: int
     """Entries that are readable, with warnings."""
-    kinds: Mapping[ProblemKind, int]
+    kinds: Mapping[CheckKind, int]
     """Problems of each kind."""
 
 
@@ -110,7 +112,7 @@ def check_gallery(content: ModelContent, definitions: Definitions, rules: CheckR
     problems = [
         CheckProblem(
             severity=Severity.ERROR,
-            kind=ProblemKind.ENTRY,
+            kind=CheckKind.ENTRY,
             entry=skipped.name,
             line=skipped.line,
             field="",
@@ -133,7 +135,7 @@ def check_gallery(content: ModelContent, definitions: Definitions, rules: CheckR
         readable=total - refused,
         refused=refused,
         warned=warned,
-        kinds={kind: counts[kind] for kind in ProblemKind if counts[kind]},
+        kinds={kind: counts[kind] for kind in CheckKind if counts[kind]},
     )
     return GalleryCheck(problems=tuple(problems), summary=summary)
 
@@ -146,33 +148,33 @@ class _Checker:
         self._templates: dict[str, str | None] = {}
         self._near_backends: dict[str, str] = {}
 
-    def check(self, entry: ModelEntry) -> Iterator[CheckProblem]:
+    def check(self, entry: GalleryModel) -> Iterator[CheckProblem]:
         base = self._definitions.get(entry.url, "was not fetched") if entry.url else NO_BASE
         yield from self._entry_keys(entry)
         yield from self._variants(entry)
         if isinstance(base, str):
             sentence = f"its base {entry.url} cannot be used: {base}"
-            yield _problem(entry, Severity.ERROR, ProblemKind.BASE, ("url",), sentence)
+            yield _problem(entry, Severity.ERROR, CheckKind.BASE, ("url",), sentence)
             return
         try:
             plan = plan_model(entry, base)
         except InvalidInput as error:
-            yield _problem(entry, Severity.ERROR, ProblemKind.ENTRY, (error.field,), error.message)
+            yield _problem(entry, Severity.ERROR, CheckKind.ENTRY, (error.field,), error.message)
             return
         place = _Place(entry, base)
         yield from self._config(place, plan)
         yield from self._files(place, plan)
         yield from self._backend(place, plan)
 
-    def _entry_keys(self, entry: ModelEntry) -> Iterator[CheckProblem]:
+    def _entry_keys(self, entry: GalleryModel) -> Iterator[CheckProblem]:
         for key in entry.unknown:
             near = difflib.get_close_matches(key.lower(), ENTRY_KEYS, n=1, cutoff=_NEAR)
             hint = "; settings of the model belong below overrides" if key == "parameters" else ""
             hint = hint or (f"; did you mean {near[0]}?" if near else "")
             sentence = f"unknown key {key[:80]!r} of an entry, which has no effect{hint}"
-            yield _problem(entry, Severity.WARNING, ProblemKind.KEY, (key,), sentence)
+            yield _problem(entry, Severity.WARNING, CheckKind.KEY, (key,), sentence)
 
-    def _variants(self, entry: ModelEntry) -> Iterator[CheckProblem]:
+    def _variants(self, entry: GalleryModel) -> Iterator[CheckProblem]:
         for name in entry.variants:
             variant = self._names.get(name.lower())
             problem = ""
@@ -185,20 +187,20 @@ class _Checker:
             elif variant.variants:
                 problem = f"the variant {name!r} has variants itself"
             if problem:
-                yield _problem(entry, Severity.WARNING, ProblemKind.VARIANT, ("variants",), problem)
+                yield _problem(entry, Severity.WARNING, CheckKind.VARIANT, ("variants",), problem)
 
     def _config(self, place: "_Place", plan: ModelPlan) -> Iterator[CheckProblem]:
         for wrong in wrong_values(plan.config):
-            yield place.problem(Severity.ERROR, ProblemKind.VALUE, wrong.path, wrong.sentence)
+            yield place.problem(Severity.ERROR, CheckKind.VALUE, wrong.path, wrong.sentence)
         for key in unknown_keys(plan.config):
-            yield place.problem(Severity.WARNING, ProblemKind.KEY, key.path, key.sentence)
+            yield place.problem(Severity.WARNING, CheckKind.KEY, key.path, key.sentence)
         for path, sentence in unknown_words(plan.config):
-            yield place.problem(Severity.WARNING, ProblemKind.WORD, path, sentence)
+            yield place.problem(Severity.WARNING, CheckKind.WORD, path, sentence)
         templates = plan.config.get(_TEMPLATE)
         for name, text in templates.items() if isinstance(templates, Mapping) else ():
             if isinstance(text, str) and name not in _NO_TEMPLATES and (problem := self._template_problem(text)):
                 sentence = f"template.{name}: {problem}"
-                yield place.problem(Severity.ERROR, ProblemKind.TEMPLATE, (_TEMPLATE, name), sentence)
+                yield place.problem(Severity.ERROR, CheckKind.TEMPLATE, (_TEMPLATE, name), sentence)
 
     def _template_problem(self, text: str) -> str | None:
         if text not in self._templates:
@@ -209,26 +211,30 @@ class _Checker:
         for file in plan.files:
             if problem := self._rules.uri_problem(file.uri):
                 sentence = f"{file.filename} cannot be fetched: {problem}"
-                yield place.file_problem(Severity.ERROR, ProblemKind.SCHEME, file, sentence)
+                yield place.file_problem(Severity.ERROR, CheckKind.SCHEME, file, sentence)
             if not file.sha256:
                 sentence = f"{file.filename} has no sha256: what its server gives is taken for it"
-                yield place.file_problem(Severity.WARNING, ProblemKind.NO_HASH, file, sentence)
+                yield place.file_problem(Severity.WARNING, CheckKind.NO_HASH, file, sentence)
         model = value_at(plan.config, "parameters.model")
-        if not plan.files:
-            what = f"the backend has to fetch {model!r} itself" if model else "nothing says what the weights are"
-            yield place.problem(Severity.NOTE, ProblemKind.NO_FILES, ("files",), f"names no files: {what}")
+        if not model and plan.backend.lower() not in OWN_WEIGHTS:
+            sentence = "parameters.model is missing: nothing says which file the weights are"
+            yield place.problem(Severity.ERROR, CheckKind.NO_MODEL, ("parameters", "model"), sentence)
+        elif not plan.files:
+            what = repr(model) if model else "its weights"
+            sentence = f"names no files: the backend has to fetch {what} itself"
+            yield place.problem(Severity.NOTE, CheckKind.NO_FILES, ("files",), sentence)
 
     def _backend(self, place: "_Place", plan: ModelPlan) -> Iterator[CheckProblem]:
         name = plan.backend.lower()
         if plan.is_backend_assumed:
             sentence = f"names no backend: {plan.backend} is taken for its GGUF file"
-            yield place.problem(Severity.NOTE, ProblemKind.NO_BACKEND, ("backend",), sentence)
+            yield place.problem(Severity.NOTE, CheckKind.NO_BACKEND, ("backend",), sentence)
         elif not name:
             sentence = "names no backend: nothing can serve it"
-            yield place.problem(Severity.ERROR, ProblemKind.NO_BACKEND, ("backend",), sentence)
+            yield place.problem(Severity.ERROR, CheckKind.NO_BACKEND, ("backend",), sentence)
         elif self._rules.backends and name not in self._rules.backends:
             sentence = f"the backend {plan.backend[:80]!r} is in no gallery of backends{self._near_backend(name)}"
-            yield place.problem(Severity.WARNING, ProblemKind.BACKEND, ("backend",), sentence)
+            yield place.problem(Severity.WARNING, CheckKind.BACKEND, ("backend",), sentence)
 
     def _near_backend(self, name: str) -> str:
         if name not in self._near_backends:
@@ -241,10 +247,10 @@ class _Checker:
 class _Place:
     """Where the parts of a model come from: the entry, or its base."""
 
-    entry: ModelEntry
+    entry: GalleryModel
     base: BaseDefinition
 
-    def problem(self, severity: Severity, kind: ProblemKind, path: ConfigPath, sentence: str) -> CheckProblem:
+    def problem(self, severity: Severity, kind: CheckKind, path: ConfigPath, sentence: str) -> CheckProblem:
         """A problem at a key of the configuration: where the overrides have it, or else in the base."""
         names = list(itertools.takewhile(lambda part: isinstance(part, str), path))
         dotted = ".".join(map(str, names))
@@ -262,7 +268,7 @@ class _Place:
             base=self.entry.url if is_of_base else "",
         )
 
-    def file_problem(self, severity: Severity, kind: ProblemKind, file: ModelFile, sentence: str) -> CheckProblem:
+    def file_problem(self, severity: Severity, kind: CheckKind, file: ModelFile, sentence: str) -> CheckProblem:
         is_of_entry = file in self.entry.files
         return CheckProblem(
             severity=severity,
@@ -275,7 +281,7 @@ class _Place:
         )
 
 
-def _problem(entry: ModelEntry, severity: Severity, kind: ProblemKind, path: ConfigPath, sentence: str) -> CheckProblem:
+def _problem(entry: GalleryModel, severity: Severity, kind: CheckKind, path: ConfigPath, sentence: str) -> CheckProblem:
     return CheckProblem(
         severity=severity,
         kind=kind,

@@ -46,7 +46,7 @@ class ModelFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelEntry:
+class GalleryModel:
     """One model of a gallery."""
 
     name: str
@@ -80,14 +80,14 @@ class ModelEntry:
         return f"{self.gallery}@{self.name}" if self.gallery else self.name
 
 
-ModelContent = IndexContent[ModelEntry]
+ModelContent = IndexContent[GalleryModel]
 """A gallery of models."""
 
 
-def read_model_entry(item: YamlItem, gallery: str) -> ModelEntry:
+def read_model_entry(item: YamlItem, gallery: str) -> GalleryModel:
     """Parse an entry. InvalidInput names the key with an invalid value."""
     value = item_mapping(item)
-    entry = ModelEntry(
+    entry = GalleryModel(
         name=text(value, "name").strip(),
         gallery=gallery,
         line=item.line,
@@ -279,7 +279,7 @@ class ModelPlan:
         return backend if isinstance(backend, str) else ""
 
 
-def plan_model(entry: ModelEntry, base: BaseDefinition = NO_BASE, *, name: str = "") -> ModelPlan:
+def plan_model(entry: GalleryModel, base: BaseDefinition = NO_BASE, *, name: str = "") -> ModelPlan:
     """Return what an entry stands for. A `name` that somebody asked for beats those of the entry and its overrides.
 
     `base` is what the entry's url leads to; NO_BASE without a url. InvalidInput names what cannot be used.

@@ -32,7 +32,7 @@ from corral.galleries.gallery import GallerySource
 from corral.galleries.index_document import BUILT_IN_FILES, IndexKind
 from corral.galleries.model_catalogue import ModelCatalogue
 from corral.galleries.model_check import Definitions
-from corral.galleries.model_entries import NO_BASE, BaseDefinition, ModelEntry, read_definition, read_model_entry
+from corral.galleries.model_entries import NO_BASE, BaseDefinition, GalleryModel, read_definition, read_model_entry
 from corral.galleries.places import IndexLocation, read_place
 from corral.galleries.readings import IndexReading, failures_of
 
@@ -46,7 +46,7 @@ _LONGEST_LOOKUP: Final = timedelta(seconds=5)
 _FETCHED_FOR: Final = ContextVar("the index whose definition is being fetched", default="")
 _OWN_NAMES: Final = (".local", ".localhost", ".internal")
 
-ModelReading = IndexReading[ModelEntry]
+ModelGalleryReading = IndexReading[GalleryModel]
 """One gallery of models as last read."""
 
 MODELS: Final = IndexKind(
@@ -62,7 +62,7 @@ MODELS: Final = IndexKind(
 class ModelReadings:
     """Several galleries of models, in order of precedence."""
 
-    readings: tuple[ModelReading, ...] = field(default=())
+    readings: tuple[ModelGalleryReading, ...] = field(default=())
 
     @cached_property
     def catalogue(self) -> ModelCatalogue:
@@ -73,7 +73,7 @@ class ModelReadings:
         """One sentence per gallery that could not be read: a name may be missing for that reason."""
         return failures_of(self.readings)
 
-    def url_of(self, entry: ModelEntry) -> str:
+    def url_of(self, entry: GalleryModel) -> str:
         """Return where the gallery of an entry was read from; empty if it is none of these."""
         return next((reading.url for reading in self.readings if reading.source.name == entry.gallery), "")
 
@@ -84,7 +84,7 @@ class _KnownDefinition:
     checked_at: float
 
 
-class ModelGalleries(GalleryReader[ModelEntry]):
+class ModelGalleries(GalleryReader[GalleryModel]):
     """The galleries of models, and their base definitions."""
 
     def __init__(self, config: GalleriesConfig, *, fetcher: IndexFetcher, clock: Clock) -> None:
@@ -103,7 +103,7 @@ class ModelGalleries(GalleryReader[ModelEntry]):
         """Read these galleries, or the configured ones, and ask every place for a newer version."""
         return ModelReadings(readings=await self.read_all(self.sources if sources is None else sources, force=True))
 
-    async def definition(self, entry: ModelEntry, index_url: str) -> BaseDefinition:
+    async def definition(self, entry: GalleryModel, index_url: str) -> BaseDefinition:
         """Return the base of an entry; NO_BASE if it names none. `index_url` is where its index was read from.
 
         Raise CorralError with a sentence that continues after the url of the base.
@@ -121,12 +121,12 @@ class ModelGalleries(GalleryReader[ModelEntry]):
             return await asyncio.to_thread(_read_local, place.path)
         return await self._remote(place, index_url)
 
-    async def definitions(self, reading: ModelReading) -> Definitions:
+    async def definitions(self, reading: ModelGalleryReading) -> Definitions:
         """Return the bases of all entries of a gallery by their urls: a definition, or why there is none."""
         entries = {entry.url: entry for entry in reading.gallery.entries if entry.url}
         results: dict[str, BaseDefinition | str] = {}
 
-        async def look(entry: ModelEntry) -> None:
+        async def look(entry: GalleryModel) -> None:
             try:
                 results[entry.url] = await self.definition(entry, reading.url)
             except CorralError as error:

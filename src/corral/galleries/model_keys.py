@@ -342,3 +342,6 @@ OPTIONS: Final[Mapping[str, str]] = {
     "recognizer_onnx metric_model",
 }
 """Names in `options` that occur in LocalAI's gallery, by who reads them. Every option is passed on, known or not."""
+
+OWN_WEIGHTS: Final = frozenset({"chatterbox", "kokoro", "pattern", "pocket-tts", "rerankers"})
+"""Backends that bring weights along, or fetch what they need: models of theirs may go without `parameters.model`."""

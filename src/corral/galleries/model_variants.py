@@ -15,7 +15,7 @@ from corral.base.config_fields import value_at
 from corral.base.errors import InvalidInput
 from corral.base.words import format_size
 from corral.galleries.catalogue import unsuited
-from corral.galleries.model_entries import ModelEntry
+from corral.galleries.model_entries import GalleryModel
 
 _ENGINES: Final[Mapping[str, Sequence[str]]] = {
     "nvidia": ("vllm", "sglang", "llama-cpp"),
@@ -66,7 +66,7 @@ class BuildFacts:
     """None if unknown."""
 
 
-def stated_facts(entry: ModelEntry) -> BuildFacts:
+def stated_facts(entry: GalleryModel) -> BuildFacts:
     """Return what the entry itself says. Its base definition and the sizes of its files may tell more."""
     backend = value_at(entry.overrides, "backend") or value_at(entry.config, "backend") or entry.backend
     return BuildFacts(backend=backend if isinstance(backend, str) else "", size_bytes=parse_size(entry.size))
@@ -85,25 +85,25 @@ class VariantVerdict:
 class VariantChoice:
     """The build to install, and what was found about each."""
 
-    entry: ModelEntry
+    entry: GalleryModel
     reason: str
     verdicts: tuple[VariantVerdict, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    entry: ModelEntry
+class _JudgedBuild:
+    entry: GalleryModel
     rank: tuple[int, int, int, int]
     reason: str
     is_usable: bool = True
 
 
 def choose_variant(
-    entry: ModelEntry,
-    entries: Mapping[str, ModelEntry],
+    entry: GalleryModel,
+    entries: Mapping[str, GalleryModel],
     machines: Sequence[MachineFacts],
     *,
-    facts_of: Callable[[ModelEntry], BuildFacts] = stated_facts,
+    facts_of: Callable[[GalleryModel], BuildFacts] = stated_facts,
     pin: str = "",
 ) -> VariantChoice:
     """Choose among an entry and its variants. `entries` are those of its gallery by name in lower case.
@@ -124,7 +124,7 @@ def choose_variant(
     return VariantChoice(entry=best.entry, reason=best.reason, verdicts=verdicts)
 
 
-def _pinned(entry: ModelEntry, builds: Sequence[ModelEntry], pin: str) -> VariantChoice:
+def _pinned(entry: GalleryModel, builds: Sequence[GalleryModel], pin: str) -> VariantChoice:
     names = {build.name.lower(): build for build in builds}
     if pin.lower() not in names:
         near = difflib.get_close_matches(pin.lower(), names, n=1, cutoff=0.5)
@@ -133,7 +133,7 @@ def _pinned(entry: ModelEntry, builds: Sequence[ModelEntry], pin: str) -> Varian
     return VariantChoice(entry=names[pin.lower()], reason="it was asked for", verdicts=())
 
 
-def _judge(build: ModelEntry, facts: BuildFacts, machines: Sequence[MachineFacts], *, is_base: bool) -> _Candidate:
+def _judge(build: GalleryModel, facts: BuildFacts, machines: Sequence[MachineFacts], *, is_base: bool) -> _JudgedBuild:
     """Judge a build by the machine that suits it best."""
     judged = [_on_machine(build, facts, machine, is_base=is_base) for machine in machines]
     usable = [candidate for candidate in judged if candidate.is_usable]
@@ -141,26 +141,26 @@ def _judge(build: ModelEntry, facts: BuildFacts, machines: Sequence[MachineFacts
         return min(usable, key=lambda candidate: candidate.rank)
     reason = "; ".join(dict.fromkeys(candidate.reason for candidate in judged)) or "no machine is known"
     rank = (1, len(_OTHER_ENGINES), len(_FEATURES), -(facts.size_bytes or 0))
-    return _Candidate(entry=build, rank=rank, reason=reason, is_usable=is_base)
+    return _JudgedBuild(entry=build, rank=rank, reason=reason, is_usable=is_base)
 
 
-def _on_machine(build: ModelEntry, facts: BuildFacts, machine: MachineFacts, *, is_base: bool) -> _Candidate:
+def _on_machine(build: GalleryModel, facts: BuildFacts, machine: MachineFacts, *, is_base: bool) -> _JudgedBuild:
     size, memory = facts.size_bytes, machine.memory
     misfit = unsuited(machine.capability, name=facts.backend, uri="")
     if misfit is not None:
         reason = f"{facts.backend} is for {misfit.maker}, and {machine.name} is {machine.capability}"
-        return _Candidate(entry=build, rank=(3, 0, 0, 0), reason=reason, is_usable=False)
+        return _JudgedBuild(entry=build, rank=(3, 0, 0, 0), reason=reason, is_usable=False)
     is_too_large = size is not None and memory > 0 and size > memory
     if size is not None and is_too_large:
         reason = f"{format_size(size)} do not fit into the {format_size(memory)} of {machine.name}"
-        return _Candidate(entry=build, rank=(3, 0, 0, 0), reason=reason, is_usable=False)
+        return _JudgedBuild(entry=build, rank=(3, 0, 0, 0), reason=reason, is_usable=False)
     is_proven = size is not None and memory > 0
     engines = _engines(machine.capability)
     engine = next((place for place, word in enumerate(engines) if word in facts.backend.lower()), len(engines))
     tags = [tag.lower() for tag in build.tags]
     feature = next((place for place, word in enumerate(_FEATURES) if word in tags), len(_FEATURES))
     rank = (0 if is_proven else 1 if is_base else 2, engine, feature, -(size or 0))
-    return _Candidate(entry=build, rank=rank, reason=_fit_sentence(facts, machine, is_proven=is_proven))
+    return _JudgedBuild(entry=build, rank=rank, reason=_fit_sentence(facts, machine, is_proven=is_proven))
 
 
 def _fit_sentence(facts: BuildFacts, machine: MachineFacts, *, is_proven: bool) -> str:

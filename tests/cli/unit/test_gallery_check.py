@@ -19,11 +19,12 @@ INDEX = f"""\
   overrides:
     contxt_size: 1
     backend: wisper
+    parameters: {{model: worse.gguf}}
   files:
     - {{filename: worse.gguf, uri: "https://example.org/worse.gguf"}}
 - name: "broken
 - name: bad
-  overrides: {{backend: whisper, f16: perhaps}}
+  overrides: {{backend: whisper, f16: perhaps, parameters: {{model: bad.bin}}}}
   files:
     - {{filename: bad.bin, uri: "ftp://example.org/bad.bin", sha256: {SHA}}}
 """
@@ -47,15 +48,15 @@ def test_every_problem_is_shown_with_its_line(corral: Corral, index: Path, monke
         """\
 Entry cannot be read: 1
        ENTRY  LINE  PROBLEM
-error         13    is not YAML: found unexpected end of stream in line 14
+error         14    is not YAML: found unexpected end of stream in line 15
 
 Value of a wrong type: 1
        ENTRY  LINE  PROBLEM
-error  bad    15    f16: must be true or false, got text ("perhaps")
+error  bad    16    f16: must be true or false, got text ("perhaps")
 
 Uri that is not fetched: 1
        ENTRY  LINE  PROBLEM
-error  bad    17    bad.bin cannot be fetched: the scheme ftp:// is unknown; there are SCHEMES
+error  bad    18    bad.bin cannot be fetched: the scheme ftp:// is unknown; there are SCHEMES
 
 Backend that nobody offers: 1
          ENTRY  LINE  PROBLEM
@@ -68,7 +69,7 @@ warning  worse            9            unknown key 'contxt_size', which has no e
 
 File without a hash: 1
          ENTRY  LINE  PROBLEM
-warning  worse  12    worse.gguf has no sha256: what its server gives is taken for it
+warning  worse  13    worse.gguf has no sha256: what its server gives is taken for it
 
 4 entries: 2 can be installed, 2 of them with warnings; 2 are refused.
 """
@@ -114,9 +115,9 @@ def test_a_gallery_without_faults_ends_well(corral: Corral, home: Path, monkeypa
 
 
 def test_long_lists_are_cut(corral: Corral, home: Path) -> None:
-    entries = "".join(f"- {{name: m{n}, overrides: {{backend: b, wrong-{n}: 1}}}}\n" for n in range(20))
+    entries = "".join(f"- {{name: m{n}, overrides: {{backend: kokoro, wrong-{n}: 1}}}}\n" for n in range(20))
     (home / "index.yaml").write_text(entries)
-    (home / "backends.yaml").write_text("- {name: b, uri: a}\n")
+    (home / "backends.yaml").write_text("- {name: kokoro, uri: a}\n")
     arguments = ("gallery", "check", str(home / "index.yaml"), "--backends", str(home / "backends.yaml"))
     assert "… and 10 more; --all shows them." in corral(*arguments).out
     assert "more; --all" not in corral(*arguments, "--all").out

@@ -12,8 +12,8 @@ from corral.base.errors import CorralError, InvalidInput
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.gallery import GallerySource
 from corral.galleries.model_check import CheckRules, check_gallery
-from corral.galleries.model_entries import NO_BASE, BaseDefinition, ModelEntry, plan_model
-from corral.galleries.model_galleries import ModelGalleries, ModelReading, check_reachable, open_model_galleries
+from corral.galleries.model_entries import NO_BASE, BaseDefinition, GalleryModel, plan_model
+from corral.galleries.model_galleries import ModelGalleries, ModelGalleryReading, check_reachable, open_model_galleries
 from tests.kit.clock import ManualClock
 from tests.kit.galleries import NoRegistry
 
@@ -25,7 +25,8 @@ PUBLIC = "https://8.8.8.8/index.yaml"
 
 def index_of(*urls: str) -> bytes:
     return "".join(
-        f"- {{name: m{number}, url: '{url}', overrides: {{f16: true}}}}\n" for number, url in enumerate(urls)
+        f"- {{name: m{number}, url: '{url}', overrides: {{f16: true, parameters: {{model: w}}}}}}\n"
+        for number, url in enumerate(urls)
     ).encode()
 
 
@@ -35,7 +36,7 @@ async def galleries(config: GalleriesConfig, clock: ManualClock) -> AsyncIterato
         yield opened
 
 
-async def one(galleries: ModelGalleries, source: GallerySource) -> ModelReading:
+async def one(galleries: ModelGalleries, source: GallerySource) -> ModelGalleryReading:
     (reading,) = (await galleries.read([source])).readings
     return reading
 
@@ -59,14 +60,19 @@ async def test_an_entry_and_its_base_make_a_model(galleries: ModelGalleries, ori
     definitions = await galleries.definitions(reading)
     base = definitions[f"{origin.url}/base.yaml"]
     assert isinstance(base, BaseDefinition)
-    assert plan_model(reading.gallery.entries[0], base).config == {"name": "m0", "backend": "llama-cpp", "f16": True}
+    assert plan_model(reading.gallery.entries[0], base).config == {
+        "name": "m0",
+        "backend": "llama-cpp",
+        "f16": True,
+        "parameters": {"model": "w"},
+    }
     assert paths(origin) == ["/index.yaml", "/base.yaml"]
 
 
 async def test_a_base_is_asked_for_again_when_it_is_old(
     galleries: ModelGalleries, origin: Origin, clock: ManualClock
 ) -> None:
-    entry = ModelEntry(name="m", url=f"{origin.url}/base.yaml")
+    entry = GalleryModel(name="m", url=f"{origin.url}/base.yaml")
     serve(origin, "/base.yaml", BASE)
     for _ in range(2):
         await galleries.definition(entry, origin.url)
@@ -79,7 +85,7 @@ async def test_a_base_is_asked_for_again_when_it_is_old(
 async def test_a_base_that_is_away_is_replaced_by_its_last_copy(
     galleries: ModelGalleries, origin: Origin, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entry = ModelEntry(name="m", url=f"{origin.url}/base.yaml")
+    entry = GalleryModel(name="m", url=f"{origin.url}/base.yaml")
     serve(origin, "/base.yaml", BASE)
     await galleries.definition(entry, origin.url)
     await clock.advance(timedelta(hours=2))
@@ -92,7 +98,7 @@ async def test_a_mirror_of_the_directory_is_enough(galleries: ModelGalleries, or
     """The base of LocalAI's entries is on GitHub, by `github:`; here another path stands for it."""
     origin.fail("/far/base.yaml", 404)
     serve(origin, "/gallery/base.yaml", BASE)
-    entry = ModelEntry(name="m", url=f"{origin.url}/far/base.yaml")
+    entry = GalleryModel(name="m", url=f"{origin.url}/far/base.yaml")
     base = await galleries.definition(entry, f"{origin.url}/gallery/index.yaml")
     assert base.config == {"backend": "llama-cpp"}
     assert paths(origin) == ["/far/base.yaml", "/gallery/base.yaml"]
@@ -111,7 +117,7 @@ async def test_a_file_beside_a_local_index_stands_for_a_base_elsewhere(
 
 async def test_only_a_local_index_may_name_local_files(galleries: ModelGalleries, tmp_path: Path) -> None:
     (tmp_path / "secret.yaml").write_bytes(BASE)
-    entry = ModelEntry(name="m", url=(tmp_path / "secret.yaml").as_uri())
+    entry = GalleryModel(name="m", url=(tmp_path / "secret.yaml").as_uri())
     with pytest.raises(InvalidInput, match="a file of this machine, which a gallery from elsewhere must not name"):
         await galleries.definition(entry, PUBLIC)
     own = replace(entry, index_path=str(tmp_path / "other" / "index.yaml"))
@@ -123,7 +129,7 @@ async def test_only_a_local_index_may_name_local_files(galleries: ModelGalleries
 )
 async def test_a_gallery_of_the_internet_does_not_reach_the_own_network(galleries: ModelGalleries, url: str) -> None:
     with pytest.raises(InvalidInput, match="is in the own network"):
-        await galleries.definition(ModelEntry(name="m", url=url), PUBLIC)
+        await galleries.definition(GalleryModel(name="m", url=url), PUBLIC)
     await check_reachable(url, "http://10.0.0.1/index.yaml")
     await check_reachable(url, "file:///srv/index.yaml")
 
@@ -152,13 +158,13 @@ async def test_what_is_no_definition_is_told_and_hurts_no_other(
 
 
 async def test_an_entry_without_a_url_has_no_base(galleries: ModelGalleries) -> None:
-    assert await galleries.definition(ModelEntry(name="m"), "") is NO_BASE
+    assert await galleries.definition(GalleryModel(name="m"), "") is NO_BASE
 
 
 async def test_a_base_that_nobody_has_is_told(galleries: ModelGalleries, origin: Origin) -> None:
     origin.fail("/base.yaml", 404)
     with pytest.raises(CorralError, match="answers 404"):
-        await galleries.definition(ModelEntry(name="m", url=f"{origin.url}/base.yaml"), "")
+        await galleries.definition(GalleryModel(name="m", url=f"{origin.url}/base.yaml"), "")
 
 
 async def test_an_index_without_models_replaces_none(galleries: ModelGalleries, origin: Origin) -> None:

@@ -5,11 +5,11 @@ import pytest
 from corral.base.errors import InvalidInput, NotFound
 from corral.galleries.gallery import GallerySource, IndexContent
 from corral.galleries.model_catalogue import ModelCatalogue, ModelQuery, page_of, uses_of_entry
-from corral.galleries.model_entries import ModelEntry
+from corral.galleries.model_entries import GalleryModel
 
 
-def entry(name: str, gallery: str = "one", **more: object) -> ModelEntry:
-    return ModelEntry(name=name, gallery=gallery, **more)  # type: ignore[arg-type]
+def entry(name: str, gallery: str = "one", **more: object) -> GalleryModel:
+    return GalleryModel(name=name, gallery=gallery, **more)  # type: ignore[arg-type]
 
 
 CHAT = entry(
@@ -48,7 +48,7 @@ def catalogue() -> ModelCatalogue:
     ],
 )
 def test_a_name_is_looked_up_in_the_order_of_galleries(
-    catalogue: ModelCatalogue, name: str, found: ModelEntry | None
+    catalogue: ModelCatalogue, name: str, found: GalleryModel | None
 ) -> None:
     assert catalogue.entry(name) is found
 
@@ -82,7 +82,7 @@ def test_near_names_are_suggested(catalogue: ModelCatalogue) -> None:
     ],
 )
 def test_models_are_found_by_what_they_are(
-    catalogue: ModelCatalogue, query: ModelQuery, found: list[ModelEntry]
+    catalogue: ModelCatalogue, query: ModelQuery, found: list[GalleryModel]
 ) -> None:
     assert catalogue.search(query) == found
 

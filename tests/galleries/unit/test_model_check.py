@@ -7,16 +7,19 @@ import pytest
 from corral.base.yaml_values import as_value
 from corral.galleries.gallery import GallerySource, read_entries
 from corral.galleries.index_document import read_index
-from corral.galleries.model_check import CheckRules, Definitions, GalleryCheck, ProblemKind, Severity, check_gallery
+from corral.galleries.model_check import CheckKind, CheckRules, Definitions, GalleryCheck, Severity, check_gallery
 from corral.galleries.model_entries import read_definition, read_model_entry
 
 SHA = "a" * 64
 FILE = f"files: [{{filename: w.gguf, uri: 'hf://o/r/w.gguf', sha256: {SHA}}}]"
-BASE = read_definition(b"config_file: |\n  backend: llama-cpp\n  contxt_size: 1\n  template: {chat: '{{ odd }}'}\n")
+BASE = read_definition(
+    b"config_file: |\n  backend: llama-cpp\n  contxt_size: 1\n  template: {chat: '{{ odd }}'}\n"
+    b"  parameters: {model: w}\n"
+)
 RULES = CheckRules(
     template_problem=lambda text: "odd is unknown" if "odd" in text else None,
     uri_problem=lambda uri: None if uri.startswith("hf://") else "the scheme is unknown",
-    backends=frozenset({"llama-cpp", "whisper"}),
+    backends=frozenset({"llama-cpp", "kokoro"}),
 )
 
 
@@ -29,10 +32,10 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
 @pytest.mark.parametrize(
     ("entry", "kind", "severity", "line", "field", "sentence"),
     [
-        ("name: [x]", ProblemKind.ENTRY, Severity.ERROR, 1, "", "name: must be text, got a list"),
+        ("name: [x]", CheckKind.ENTRY, Severity.ERROR, 1, "", "name: must be text, got a list"),
         (
             f"name: x\n  url: nowhere\n  {FILE}",
-            ProblemKind.BASE,
+            CheckKind.BASE,
             Severity.ERROR,
             2,
             "url",
@@ -40,111 +43,128 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         ),
         (
             f"name: x\n  overrides: {{name: ''}}\n  {FILE}",
-            ProblemKind.ENTRY,
+            CheckKind.ENTRY,
             Severity.ERROR,
             2,
             "overrides.name",
             "overrides.name: is missing",
         ),
         (
-            f"name: x\n  {FILE}\n  overrides:\n    backend: llama-cpp\n    context_size: big",
-            ProblemKind.VALUE,
+            f"name: x\n  {FILE}\n  overrides:\n    backend: kokoro\n    context_size: big",
+            CheckKind.VALUE,
             Severity.ERROR,
             5,
             "context_size",
             'context_size: must be a whole number, got text ("big")',
         ),
         (
-            f"name: x\n  {FILE}\n  overrides:\n    backend: llama-cpp\n    template:\n      chat: '{{{{odd}}}}'",
-            ProblemKind.TEMPLATE,
+            f"name: x\n  {FILE}\n  overrides:\n    backend: kokoro\n    template:\n      chat: '{{{{odd}}}}'",
+            CheckKind.TEMPLATE,
             Severity.ERROR,
             6,
             "template.chat",
             "template.chat: odd is unknown",
         ),
         (
-            f"name: x\n  overrides: {{backend: whisper}}\n  files:\n    - {{filename: a, uri: ftp://a, sha256: {SHA}}}",
-            ProblemKind.SCHEME,
+            f"name: x\n  overrides: {{backend: kokoro}}\n  files:\n    - {{filename: a, uri: ftp://a, sha256: {SHA}}}",
+            CheckKind.SCHEME,
             Severity.ERROR,
             4,
             "files",
             "a cannot be fetched: the scheme is unknown",
         ),
         (
-            "name: x\n  overrides: {backend: whisper}\n  files:\n    - {filename: a, uri: hf://a}",
-            ProblemKind.NO_HASH,
+            "name: x\n  overrides: {backend: kokoro}\n  files:\n    - {filename: a, uri: hf://a}",
+            CheckKind.NO_HASH,
             Severity.WARNING,
             4,
             "files",
             "a has no sha256: what its server gives is taken for it",
         ),
         (
-            f"name: x\n  {FILE}\n  overrides:\n    backend: wisper",
-            ProblemKind.BACKEND,
+            f"name: x\n  {FILE}\n  overrides:\n    backend: kokorro\n    parameters: {{model: w}}",
+            CheckKind.BACKEND,
             Severity.WARNING,
             4,
             "backend",
-            "the backend 'wisper' is in no gallery of backends; did you mean whisper?",
+            "the backend 'kokorro' is in no gallery of backends; did you mean kokoro?",
         ),
         (
-            f"name: x\n  files: [{{filename: w.bin, uri: 'hf://o/r/w.bin', sha256: {SHA}}}]",
-            ProblemKind.NO_BACKEND,
+            f"name: x\n  files: [{{filename: w, uri: 'hf://o/r/w', sha256: {SHA}}}]\n"
+            "  overrides: {parameters: {model: w}}",
+            CheckKind.NO_BACKEND,
             Severity.ERROR,
             1,
             "backend",
             "names no backend: nothing can serve it",
         ),
         (
-            f"name: x\n  {FILE}",
-            ProblemKind.NO_BACKEND,
+            f"name: x\n  {FILE}\n  overrides: {{parameters: {{model: w.gguf}}}}",
+            CheckKind.NO_BACKEND,
             Severity.NOTE,
             1,
             "backend",
             "names no backend: llama-cpp is taken for its GGUF file",
         ),
         (
-            "name: x\n  overrides: {backend: whisper, parameters: {model: a/b}}",
-            ProblemKind.NO_FILES,
+            f"name: x\n  {FILE}\n  overrides: {{backend: llama-cpp}}",
+            CheckKind.NO_MODEL,
+            Severity.ERROR,
+            1,
+            "parameters.model",
+            "parameters.model is missing: nothing says which file the weights are",
+        ),
+        (
+            "name: x\n  overrides: {backend: kokoro}",
+            CheckKind.NO_FILES,
+            Severity.NOTE,
+            1,
+            "files",
+            "names no files: the backend has to fetch its weights itself",
+        ),
+        (
+            "name: x\n  overrides: {backend: kokoro, parameters: {model: a/b}}",
+            CheckKind.NO_FILES,
             Severity.NOTE,
             1,
             "files",
             "names no files: the backend has to fetch 'a/b' itself",
         ),
         (
-            f"name: x\n  {FILE}\n  overrides: {{backend: whisper}}\n  parameters: {{model: a}}",
-            ProblemKind.KEY,
+            f"name: x\n  {FILE}\n  overrides: {{backend: kokoro}}\n  parameters: {{model: a}}",
+            CheckKind.KEY,
             Severity.WARNING,
             4,
             "parameters",
             "unknown key 'parameters' of an entry, which has no effect; settings of the model belong below overrides",
         ),
         (
-            f"name: x\n  {FILE}\n  overrides:\n    backend: whisper\n    known_usecases: [caht]",
-            ProblemKind.WORD,
+            f"name: x\n  {FILE}\n  overrides:\n    backend: kokoro\n    known_usecases: [caht]",
+            CheckKind.WORD,
             Severity.WARNING,
             5,
             "known_usecases[0]",
             "unknown use 'caht', which has no effect; did you mean chat?",
         ),
         (
-            f"name: x\n  {FILE}\n  overrides: {{backend: whisper}}\n  variants: [{{model: goood}}]",
-            ProblemKind.VARIANT,
+            f"name: x\n  {FILE}\n  overrides: {{backend: kokoro}}\n  variants: [{{model: goood}}]",
+            CheckKind.VARIANT,
             Severity.WARNING,
             4,
             "variants",
             "the variant 'goood' is no entry; did you mean good?",
         ),
         (
-            f"name: x\n  {FILE}\n  overrides: {{backend: whisper}}\n  variants: [{{model: X}}]",
-            ProblemKind.VARIANT,
+            f"name: x\n  {FILE}\n  overrides: {{backend: kokoro}}\n  variants: [{{model: X}}]",
+            CheckKind.VARIANT,
             Severity.WARNING,
             4,
             "variants",
             "it is a variant of itself",
         ),
         (
-            f"name: x\n  {FILE}\n  overrides: {{backend: whisper}}\n  variants: [{{model: parent}}]",
-            ProblemKind.VARIANT,
+            f"name: x\n  {FILE}\n  overrides: {{backend: kokoro}}\n  variants: [{{model: parent}}]",
+            CheckKind.VARIANT,
             Severity.WARNING,
             4,
             "variants",
@@ -153,10 +173,10 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
     ],
 )
 def test_a_problem_is_told_with_its_place(
-    entry: str, kind: ProblemKind, severity: Severity, line: int, field: str, sentence: str
+    entry: str, kind: CheckKind, severity: Severity, line: int, field: str, sentence: str
 ) -> None:
-    good = f"- {{name: good, overrides: {{backend: whisper}}, {FILE}}}"
-    parent = f"- {{name: parent, overrides: {{backend: whisper}}, variants: [{{model: good}}], {FILE}}}"
+    good = f"- {{name: good, overrides: {{backend: kokoro}}, {FILE}}}"
+    parent = f"- {{name: parent, overrides: {{backend: kokoro}}, variants: [{{model: good}}], {FILE}}}"
     result = checked(f"- {entry}\n{good}\n{parent}\n")
     (problem,) = result.problems
     assert (problem.severity, problem.kind, problem.line, problem.field, problem.sentence, problem.base) == (
@@ -177,8 +197,8 @@ def test_a_problem_is_told_with_its_place(
 def test_problems_of_a_base_name_it_and_its_lines() -> None:
     result = checked(f"- {{name: x, url: base, {FILE}}}\n", {"base": BASE})
     assert [(problem.kind, problem.base, problem.line) for problem in result.problems] == [
-        (ProblemKind.KEY, "base", 3),
-        (ProblemKind.TEMPLATE, "base", 4),
+        (CheckKind.KEY, "base", 3),
+        (CheckKind.TEMPLATE, "base", 4),
     ]
 
 
@@ -188,7 +208,7 @@ def test_a_base_that_cannot_be_read_is_told_by_its_reason() -> None:
 
 
 def test_duplicates_are_refused() -> None:
-    entry = f"- {{name: x, overrides: {{backend: whisper}}, {FILE}}}\n"
+    entry = f"- {{name: x, overrides: {{backend: kokoro}}, {FILE}}}\n"
     result = checked(entry + entry)
     (problem,) = result.problems
     assert (problem.line, problem.entry) == (2, "x")
@@ -197,12 +217,12 @@ def test_duplicates_are_refused() -> None:
 
 
 def test_without_a_list_of_backends_none_is_missed() -> None:
-    entry = f"- {{name: x, overrides: {{backend: anything}}, {FILE}}}\n"
+    entry = f"- {{name: x, overrides: {{backend: anything, parameters: {{model: w}}}}, {FILE}}}\n"
     assert checked(entry, rules=CheckRules()).problems == ()
 
 
 def test_thousands_of_entries_take_linear_time() -> None:
-    text = "- &base {name: base, url: base, overrides: {backend: whisper, parameters: {model: w}}, " + FILE + "}\n"
+    text = "- &base {name: base, url: base, overrides: {backend: kokoro, parameters: {model: w}}, " + FILE + "}\n"
     text += "".join(f"- {{<<: *base, name: m{number}, variants: [{{model: base}}]}}\n" for number in range(5000))
     began = time.process_time()
     result = checked(text, {"base": BASE})

@@ -13,8 +13,8 @@ from corral.galleries.gallery import GallerySource, read_entries
 from corral.galleries.index_document import read_index
 from corral.galleries.model_entries import (
     NO_BASE,
+    GalleryModel,
     ModelContent,
-    ModelEntry,
     ModelFile,
     key_line,
     merged,
@@ -48,7 +48,7 @@ def gallery(text: str) -> ModelContent:
     return read_entries(items, GallerySource(name="g", url="u"), read_model_entry, thing="model")
 
 
-def entry(text: str) -> ModelEntry:
+def entry(text: str) -> GalleryModel:
     content = gallery(text)
     assert content.skipped == ()
     return content.entries[-1]

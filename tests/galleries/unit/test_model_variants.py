@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput
-from corral.galleries.model_entries import ModelEntry
+from corral.galleries.model_entries import GalleryModel
 from corral.galleries.model_variants import BuildFacts, MachineFacts, choose_variant, parse_size, stated_facts
 
 GIB = 1024**3
@@ -15,8 +15,8 @@ SMALL_GPU = MachineFacts(name="gpu-2", capability="nvidia-cuda-12", vram_bytes=8
 MAC = MachineFacts(name="mac", capability="metal", ram_bytes=32 * GIB)
 
 
-def build(name: str, backend: str = "llama-cpp", size: str = "", tags: tuple[str, ...] = ()) -> ModelEntry:
-    return ModelEntry(name=name, overrides={"backend": backend}, size=size, tags=tags)
+def build(name: str, backend: str = "llama-cpp", size: str = "", tags: tuple[str, ...] = ()) -> GalleryModel:
+    return GalleryModel(name=name, overrides={"backend": backend}, size=size, tags=tags)
 
 
 Q4, Q8, F16 = build("m-q4", size="5GB"), build("m-q8", size="9GB"), build("m-f16", size="20GB")
@@ -26,12 +26,12 @@ MTP = build("m-mtp", size="9GB", tags=("gguf", "MTP"))
 UNKNOWN = build("m-unknown")
 
 
-def entries(*builds: ModelEntry) -> dict[str, ModelEntry]:
+def entries(*builds: GalleryModel) -> dict[str, GalleryModel]:
     return {each.name.lower(): each for each in builds}
 
 
-def chosen(base: ModelEntry, variants: list[ModelEntry], machines: list[MachineFacts]) -> str:
-    named = ModelEntry(
+def chosen(base: GalleryModel, variants: list[GalleryModel], machines: list[MachineFacts]) -> str:
+    named = GalleryModel(
         name=base.name,
         overrides=base.overrides,
         size=base.size,
@@ -63,13 +63,13 @@ def chosen(base: ModelEntry, variants: list[ModelEntry], machines: list[MachineF
     ],
 )
 def test_the_best_build_that_fits_is_chosen(
-    base: ModelEntry, variants: list[ModelEntry], machines: list[MachineFacts], name: str
+    base: GalleryModel, variants: list[GalleryModel], machines: list[MachineFacts], name: str
 ) -> None:
     assert chosen(base, variants, machines) == name
 
 
 def test_every_build_has_its_reason() -> None:
-    base = ModelEntry(name="m", overrides=Q4.overrides, size="5GB", variants=("m-f16", "m-mlx", "gone"))
+    base = GalleryModel(name="m", overrides=Q4.overrides, size="5GB", variants=("m-f16", "m-mlx", "gone"))
     choice = choose_variant(base, entries(F16, MLX), [CPU])
     assert choice.entry is base
     assert choice.reason == "4.7 GiB fit into the 16.0 GiB of memory of plain with llama-cpp"
@@ -82,14 +82,14 @@ def test_every_build_has_its_reason() -> None:
 
 
 def test_a_pin_is_taken_whatever_fits() -> None:
-    base = ModelEntry(name="m", size="5GB", variants=("m-f16",))
+    base = GalleryModel(name="m", size="5GB", variants=("m-f16",))
     assert choose_variant(base, entries(F16), [SMALL_GPU], pin="M-F16").entry is F16
     with pytest.raises(InvalidInput, match=r"m has no variant 'm-f18'; did you mean m-f16\?"):
         choose_variant(base, entries(F16), [SMALL_GPU], pin="m-f18")
 
 
 def test_sizes_may_come_from_those_who_asked_the_hub() -> None:
-    base = ModelEntry(name="m", variants=("m-unknown",))
+    base = GalleryModel(name="m", variants=("m-unknown",))
     sizes = {"m": 4 * GIB, "m-unknown": 7 * GIB}
     choice = choose_variant(
         base,
@@ -131,9 +131,11 @@ MACHINES = st.lists(st.sampled_from([CPU, GPU, SMALL_GPU, MAC]), max_size=3)
 
 @given(BUILDS, st.lists(BUILDS, max_size=4, unique_by=lambda each: each.name), MACHINES)
 def test_a_choice_is_usable_or_the_entry_itself(
-    base: ModelEntry, variants: list[ModelEntry], machines: list[MachineFacts]
+    base: GalleryModel, variants: list[GalleryModel], machines: list[MachineFacts]
 ) -> None:
-    named = ModelEntry(name="base", overrides=base.overrides, size=base.size, variants=tuple(v.name for v in variants))
+    named = GalleryModel(
+        name="base", overrides=base.overrides, size=base.size, variants=tuple(v.name for v in variants)
+    )
     choice = choose_variant(named, entries(*variants), machines)
     size = stated_facts(choice.entry).size_bytes
     fits = size is None or any(size <= machine.memory for machine in machines)

@@ -149,10 +149,12 @@ class Models:
     def file_of(self, spec: ModelSpec) -> str:
         """Where its weights are; empty when they are not below the directory."""
         path = self.directory.absolute() / spec.model
-        return str(path) if path.exists() else ""
+        return str(path) if spec.model and path.exists() else ""
 
     def size_of(self, spec: ModelSpec) -> int:
         """Bytes of its weights; 0 when they are not below the directory."""
+        if not spec.model:
+            return 0
         path = self.directory / spec.model
         try:
             if path.is_dir():

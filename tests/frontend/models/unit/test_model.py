@@ -193,6 +193,13 @@ def test_grammar_triggers_are_sent_as_words() -> None:
     assert [one.word for one in options.GrammarTriggers] == ["<tool_call>"]
 
 
+def test_a_backend_that_brings_its_weights_needs_none() -> None:
+    spec = read_model({"name": "voice", "backend": "kokoro"}, source="s")
+
+    assert spec.model == ""
+    assert "ModelFile" not in load_options(spec, models=PurePath("/m"), threads=4)
+
+
 def test_weights_that_are_an_address_have_no_file() -> None:
     spec = read_model({**SMALL, "parameters": {"model": "huggingface://org/name"}}, source="s")
 

@@ -19,6 +19,7 @@ from corral.base.errors import InvalidInput
 from corral.frontend.models.decide.keys import DEFAULT_CONTEXT, FIELDS, check_below, engine_defaults, request_rules
 from corral.frontend.models.decide.uses import meant_by
 from corral.galleries.model_key_checks import check_values
+from corral.galleries.model_keys import OWN_WEIGHTS
 
 DEFAULT_BATCH: Final = 512
 _LONGEST_NAME: Final = 200
@@ -34,7 +35,8 @@ class ModelSpec:
     name: str
     backend: str = ""
     model: str = ""
-    """The weights: a path below the models directory, or a name that the backend itself understands."""
+    """The weights: a path below the models directory, or a name that the backend itself understands. Empty where the
+    backend brings them along."""
     alias_of: str = ""
     """The model that answers for this one; then there is neither a backend nor a model."""
     max_concurrent: int = 0
@@ -100,7 +102,8 @@ def read_model(config: object, *, source: str) -> ModelSpec:
     backend = _required(config, "backend")
     if not _BACKEND.fullmatch(backend):
         raise InvalidInput("backend", f"must consist of letters, digits, - and _, got {backend[:40]!r}")
-    model = _required(config, "parameters.model")
+    needs_weights = meant_by(backend).backend.lower() not in OWN_WEIGHTS
+    model = _required(config, "parameters.model") if needs_weights else fields.text(config, "parameters.model")
     check_below(model, "parameters.model")
     most = fields.whole(config, "limits.max_concurrent", 0)
     if not isinstance(most, int) or most < 0:
@@ -179,7 +182,7 @@ def load_options(
     A replica that is asked directly gets requests as they are: it must know itself what they leave open.
     """
     options: dict[str, object] = {"Model": spec.model, "ModelPath": str(models)}
-    if "://" not in spec.model:
+    if spec.model and "://" not in spec.model:
         options["ModelFile"] = str(models / spec.model)
     for entry in FIELDS:
         value = entry.read(spec.config, entry.key, entry.default)
