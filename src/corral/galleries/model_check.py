@@ -28,6 +28,9 @@ _TEMPLATE: Final = "template"
 _NO_TEMPLATES: Final = frozenset({"use_tokenizer_template", "join_chat_messages_by_character", "reply_prefix"})
 """Keys below `template` that hold no template."""
 _NEAR: Final = 0.6
+_MOST_HINTS: Final = 100
+_MOST_KEYS: Final = 20
+_SHOWN: Final = 80
 
 
 class Severity(StrEnum):
@@ -146,7 +149,7 @@ class _Checker:
         self._definitions = definitions
         self._rules = rules
         self._templates: dict[str, str | None] = {}
-        self._near_backends: dict[str, str] = {}
+        self._hints: dict[tuple[CheckKind, str], str] = {}
 
     def check(self, entry: GalleryModel) -> Iterator[CheckProblem]:
         base = self._definitions.get(entry.url, "was not fetched") if entry.url else NO_BASE
@@ -163,15 +166,19 @@ class _Checker:
             return
         place = _Place(entry, base)
         yield from self._config(place, plan)
+        if plan.config.get("alias"):
+            if plan.backend or plan.config.get("parameters"):
+                sentence = "alias: is a mere redirect: it has neither a backend nor parameters"
+                yield place.problem(Severity.ERROR, CheckKind.VALUE, ("alias",), sentence)
+            return
         yield from self._files(place, plan)
         yield from self._backend(place, plan)
 
     def _entry_keys(self, entry: GalleryModel) -> Iterator[CheckProblem]:
-        for key in entry.unknown:
-            near = difflib.get_close_matches(key.lower(), ENTRY_KEYS, n=1, cutoff=_NEAR)
-            hint = "; settings of the model belong below overrides" if key == "parameters" else ""
-            hint = hint or (f"; did you mean {near[0]}?" if near else "")
-            sentence = f"unknown key {key[:80]!r} of an entry, which has no effect{hint}"
+        for key in entry.unknown[:_MOST_KEYS]:
+            is_setting = key == "parameters"
+            hint = "; settings of the model belong below overrides" if is_setting else _hint(key.lower(), ENTRY_KEYS)
+            sentence = f"unknown key {key[:_SHOWN]!r} of an entry, which has no effect{hint}"
             yield _problem(entry, Severity.WARNING, CheckKind.KEY, (key,), sentence)
 
     def _variants(self, entry: GalleryModel) -> Iterator[CheckProblem]:
@@ -179,13 +186,12 @@ class _Checker:
             variant = self._names.get(name.lower())
             problem = ""
             if variant is None:
-                near = difflib.get_close_matches(name.lower(), self._names, n=1, cutoff=_NEAR)
-                hint = f"; did you mean {self._names[near[0]].name}?" if near else ""
-                problem = f"the variant {name!r} is no entry{hint}"
+                hint = self._near(CheckKind.VARIANT, name.lower(), self._names)
+                problem = f"the variant {name[:_SHOWN]!r} is no entry{hint}"
             elif variant is entry:
                 problem = "it is a variant of itself"
             elif variant.variants:
-                problem = f"the variant {name!r} has variants itself"
+                problem = f"the variant {name[:_SHOWN]!r} has variants itself"
             if problem:
                 yield _problem(entry, Severity.WARNING, CheckKind.VARIANT, ("variants",), problem)
 
@@ -233,14 +239,20 @@ class _Checker:
             sentence = "names no backend: nothing can serve it"
             yield place.problem(Severity.ERROR, CheckKind.NO_BACKEND, ("backend",), sentence)
         elif self._rules.backends and name not in self._rules.backends:
-            sentence = f"the backend {plan.backend[:80]!r} is in no gallery of backends{self._near_backend(name)}"
+            hint = self._near(CheckKind.BACKEND, name, self._rules.backends)
+            sentence = f"the backend {plan.backend[:_SHOWN]!r} is in no gallery of backends{hint}"
             yield place.problem(Severity.WARNING, CheckKind.BACKEND, ("backend",), sentence)
 
-    def _near_backend(self, name: str) -> str:
-        if name not in self._near_backends:
-            near = difflib.get_close_matches(name[:80], self._rules.backends, n=1, cutoff=_NEAR)
-            self._near_backends[name] = f"; did you mean {near[0]}?" if near else ""
-        return self._near_backends[name]
+    def _near(self, kind: CheckKind, name: str, names: Collection[str]) -> str:
+        """Suggest a name, for the first few that are unknown: comparing with thousands takes a while."""
+        if (kind, name) not in self._hints:
+            self._hints[kind, name] = _hint(name, names) if len(self._hints) < _MOST_HINTS else ""
+        return self._hints[kind, name]
+
+
+def _hint(name: str, names: Collection[str]) -> str:
+    near = difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=_NEAR)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ ENTRY_KEYS: Final = frozenset(_KEYS.split())
 """Keys of an entry that mean something. `last_checked` is a note of LocalAI's own tools."""
 GGUF_BACKEND: Final = "llama-cpp"
 """What serves a GGUF file whose entry names no backend."""
-DEFINITION_LIMITS: Final = YamlLimits(most_values=20_000, deepest=32, things="models")
+DEFINITION_LIMITS: Final = YamlLimits(most_values=5_000, deepest=32, things="models")
 _LONGEST_NAME: Final = 200
 _LONGEST_PATH: Final = 1024
 _MOST_FILES: Final = 1000
@@ -122,11 +122,6 @@ def model_name_problem(name: str) -> str:
     if not name.isprintable() or "#" in name:
         return "must be one line without #"
     return "" if name.strip(".") else "cannot be the name of a file"
-
-
-def installed_name(name: str) -> str:
-    """Return the name as that of a file in the models directory, like LocalAI."""
-    return name.replace("/", "__").replace("\\", "__")
 
 
 def read_files(value: Config, key: str) -> tuple[ModelFile, ...]:
@@ -272,6 +267,11 @@ class ModelPlan:
     license: str = ""
     is_backend_assumed: bool = False
     """Whether nothing names the backend, and it was taken for its GGUF file."""
+
+    @property
+    def file_name(self) -> str:
+        """What its file in the models directory is called, as LocalAI calls it."""
+        return self.name.replace("/", "__").replace("\\", "__") + ".yaml"
 
     @property
     def backend(self) -> str:

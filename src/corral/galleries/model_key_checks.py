@@ -32,6 +32,9 @@ _NEAR: Final = 0.6
 _MISSPELLED: Final = 0.85
 """Similarity from which a name that may be right is told as a misspelling all the same."""
 _MOST: Final = 20
+_MOST_LOOKED_AT: Final = 100
+"""How many unknown keys or words of a configuration are compared with known ones, which takes a while."""
+_LONGEST: Final = 200
 _SHOWN: Final = 80
 
 ConfigPath = tuple[str | int, ...]
@@ -60,10 +63,17 @@ class UnknownKey:
 
 def unknown_keys(config: Config) -> list[UnknownKey]:
     """The first ones, in the order of the file."""
-    return list(itertools.islice(_unknown(config, (), ""), _MOST))
+    unknown: list[UnknownKey] = []
+    for path, dotted in itertools.islice(_unknown(config, (), ""), _MOST_LOOKED_AT):
+        is_open = dotted.partition(".")[0] in OPEN_PARTS
+        near = near_key(dotted[:_LONGEST], cutoff=_MISSPELLED if is_open else _NEAR)
+        if near or not is_open:
+            unknown.append(UnknownKey(path=path, near=near))
+    return unknown[:_MOST]
 
 
-def _unknown(part: Mapping[str, object], path: ConfigPath, prefix: str) -> Iterator[UnknownKey]:
+def _unknown(part: Mapping[str, object], path: ConfigPath, prefix: str) -> Iterator[tuple[ConfigPath, str]]:
+    """Yield the paths of keys that the table does not have, also dotted as in the table."""
     for key, value in part.items():
         here, dotted = (*path, str(key)), f"{prefix}{key}"
         if dotted in FREE_PARTS or str(key).startswith(_OWN):
@@ -75,10 +85,7 @@ def _unknown(part: Mapping[str, object], path: ConfigPath, prefix: str) -> Itera
                 if isinstance(item, Mapping):
                     yield from _unknown(item, (*here, index), f"{dotted}[].")
         elif dotted not in KNOWN and dotted not in _PARTS:
-            is_open = dotted.partition(".")[0] in OPEN_PARTS
-            near = near_key(dotted, cutoff=_MISSPELLED if is_open else _NEAR)
-            if near or not is_open:
-                yield UnknownKey(path=here, near=near)
+            yield here, dotted
 
 
 @lru_cache(maxsize=4096)
@@ -97,14 +104,14 @@ def near_key(dotted: str, *, cutoff: float = _NEAR) -> str:
 
 def unknown_words(config: Config) -> Iterator[tuple[ConfigPath, str]]:
     """Yield what looks like a misspelled word in `known_usecases` or a misspelled name in `options`, as sentences."""
-    for index, word in enumerate(fields.listed(fields.value_at(config, "known_usecases"))):
+    for index, word in enumerate(fields.listed(fields.value_at(config, "known_usecases"))[:_MOST_LOOKED_AT]):
         plain = str(word).lower().removeprefix("flag_")
         if plain not in USECASES:
             match = difflib.get_close_matches(plain[:_SHOWN], USECASES, n=1, cutoff=_NEAR)
             hint = f"; did you mean {match[0]}?" if match else ""
             yield ("known_usecases", index), f"unknown use {str(word)[:_SHOWN]!r}, which has no effect{hint}"
-    for index, option in enumerate(fields.listed(fields.value_at(config, "options"))):
-        if isinstance(option, str) and (near := _near_option(option_name(option))):
+    for index, option in enumerate(fields.listed(fields.value_at(config, "options"))[:_MOST_LOOKED_AT]):
+        if isinstance(option, str) and (near := _near_option(option_name(option)[:_LONGEST])):
             yield ("options", index), f"unknown option {option_name(option)[:_SHOWN]!r}; did you mean {near}?"
 
 

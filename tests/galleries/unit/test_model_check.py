@@ -194,6 +194,26 @@ def test_a_problem_is_told_with_its_place(
     assert summary.kinds == {kind: 1}
 
 
+def test_an_alias_needs_neither_a_backend_nor_files() -> None:
+    assert checked("- {name: x, overrides: {alias: good}}\n").problems == ()
+    (problem,) = checked("- {name: x, overrides: {alias: good, backend: kokoro}}\n").problems
+    assert problem.sentence == "alias: is a mere redirect: it has neither a backend nor parameters"
+
+
+def test_nonsense_takes_little_time() -> None:
+    names = "".join(
+        f"- {{name: m{n}, overrides: {{backend: b{n}, k{n}: 1}}, variants: [{{model: v{n}}}]}}\n" for n in range(5000)
+    )
+    keys = ", ".join(f"key{n}: 1" for n in range(20_000))
+    words = ", ".join(f"word{n}" for n in range(20_000))
+    overrides = f"{{function: {{{keys}}}, options: [{words}], known_usecases: [{words}]}}"
+    text = f"{names}- {{name: x, overrides: {overrides}, {keys}}}\n"
+    began = time.process_time()
+    result = checked(text, rules=CheckRules(backends=frozenset(f"backend-{n}" for n in range(1000))))
+    assert result.summary.entries == 5001
+    assert time.process_time() - began < 30
+
+
 def test_problems_of_a_base_name_it_and_its_lines() -> None:
     result = checked(f"- {{name: x, url: base, {FILE}}}\n", {"base": BASE})
     assert [(problem.kind, problem.base, problem.line) for problem in result.problems] == [

@@ -76,6 +76,7 @@ def test_an_override_name_beats_the_entry_s_and_what_somebody_asks_for_beats_bot
     named = entry("- {name: m, overrides: {name: other, backend: x}}")
     assert plan_model(named).name == "other"
     assert plan_model(named, name="mine").config["name"] == "mine"
+    assert plan_model(named, name="org/mine").file_name == "org__mine.yaml"
 
 
 def test_an_inline_configuration_counts_only_without_a_url() -> None:
