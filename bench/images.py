@@ -26,7 +26,7 @@ from bench.sample_image import SampleImage, push_sample
 from bench.say import say
 from corral.base.errors import ChildFailed
 from corral.oci.config import ImagesConfig
-from corral.processes.puller import step_back
+from corral.processes.reporting import step_back
 from tests.kit.docker_registry import DockerRegistry
 
 MEGABYTES: Final = 1000

@@ -1,6 +1,7 @@
 """The tree of errors: what went wrong as a class with fields, and what can be done about it."""
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, TypeVar
 
 
 class CorralError(Exception):
@@ -157,3 +158,17 @@ class ChildFailed(CorralError):
     """A process that we started did not become ready."""
 
     code = "child_failed"
+
+
+ErrorT = TypeVar("ErrorT", bound=CorralError)
+
+
+def error_with_code(root: type[ErrorT], code: str, message: str) -> ErrorT:
+    """The error that another process told us of, from the tree below `root`; of an unknown code, the root itself."""
+    return next((kind for kind in _tree(root) if kind.code == code), root)(message)
+
+
+def _tree(kind: type[ErrorT]) -> Iterator[type[ErrorT]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from _tree(narrower)

@@ -5,24 +5,22 @@ because importing aiohttp takes longer than a command; so do launchers (`process
 """
 
 import os
-import platform
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
-from urllib.parse import urlsplit
 
 import aiohttp
 from yarl import URL
 
-from corral import __version__
 from corral.base.errors import CorralError
+from corral.base.http_facts import host_of as host_of
+from corral.base.http_facts import is_passing as is_passing
+from corral.base.http_facts import user_agent as user_agent
 
 _BUFFER_BYTES: Final = 1024 * 1024
-_PASSING_REFUSALS: Final = frozenset({408, 425, 429})
-"""Refusals that say "not now": too slow, too early, too many."""
 
 
 class HttpFault(StrEnum):
@@ -103,10 +101,6 @@ def _redirect_checks(check: Callable[[str], Awaitable[None]]) -> aiohttp.TraceCo
     return traces
 
 
-def user_agent() -> str:
-    return f"Corral/{__version__} ({platform.system().lower()}; {platform.machine().lower()})"
-
-
 @asynccontextmanager
 async def asked(
     session: aiohttp.ClientSession,
@@ -161,16 +155,3 @@ def failures_of(url: str) -> Iterator[None]:
                 raise HttpFailed(url, fault, reason) from error
         reason = f"it does not speak HTTP as expected ({type(error).__name__})"
         raise HttpFailed(url, HttpFault.NOT_HTTP, reason) from error
-
-
-def host_of(url: str) -> str:
-    """Host and port without a login, path and query, which may be secrets."""
-    try:
-        return urlsplit(url).netloc.rpartition("@")[2]
-    except ValueError:
-        return "a URL that cannot be read"
-
-
-def is_passing(status: int) -> bool:
-    """Whether the same request may succeed later."""
-    return status >= 500 or status in _PASSING_REFUSALS

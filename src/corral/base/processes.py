@@ -94,7 +94,7 @@ class ChildCommand:
 def secret_descriptor(secret: bytes) -> int:
     """Return a descriptor for a child, which can read the secret from it once."""
     if len(secret) > _SECRET_BYTES:
-        raise ValueError(f"a secret of {len(secret)} bytes might not fit into a pipe")
+        return _large_secret_descriptor(secret)
     reader, writer = os.pipe()
     try:
         os.write(writer, secret)
@@ -106,12 +106,23 @@ def secret_descriptor(secret: bytes) -> int:
     return reader
 
 
+def _large_secret_descriptor(secret: bytes) -> int:
+    """Return a descriptor of memory that has no name: so much might not fit into a pipe."""
+    if sys.platform != "linux":
+        raise ValueError(f"a secret of {len(secret)} bytes might not fit into a pipe")
+    descriptor = os.memfd_create("secret")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(secret)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
 def secret_from(descriptor: int | None) -> str:
     """Read what a parent wrote with `secret_descriptor`; "" without a descriptor."""
     if descriptor is None:
         return ""
     with os.fdopen(descriptor, "rb") as file:
-        return file.read(_SECRET_BYTES).decode()
+        return file.read().decode()
 
 
 def start_process(command: ChildCommand) -> "ChildProcess":

@@ -21,9 +21,7 @@ ImageError
 └── PullerDied              retryable: the child process ended without a word
 """
 
-from collections.abc import Iterator
-
-from corral.base.errors import CorralError
+from corral.base.errors import CorralError, error_with_code
 
 
 class ImageError(CorralError):
@@ -152,13 +150,4 @@ class PullerDied(ImageError):
 
 def error_with(code: str, message: str) -> ImageError:
     """The error that another process told us of; of an unknown code, the general one."""
-    for kind in _tree(ImageError):
-        if kind.code == code:
-            return kind(message)
-    return ImageError(message)
-
-
-def _tree(kind: type[ImageError]) -> Iterator[type[ImageError]]:
-    yield kind
-    for narrower in kind.__subclasses__():
-        yield from _tree(narrower)
+    return error_with_code(ImageError, code, message)

@@ -4,10 +4,9 @@ Does not retry; see `registry.py` and `blobs.py`.
 """
 
 import asyncio
-import email.utils
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
@@ -15,6 +14,7 @@ import aiohttp
 import msgspec
 
 from corral.base.http_client import HttpFailed, HttpFault, failures_of, host_of, is_passing, open_session, read_body
+from corral.base.http_facts import REDIRECTS, origin_of, retry_after_seconds
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import (
     ContentMismatch,
@@ -26,7 +26,6 @@ from corral.oci.errors import (
 )
 from corral.oci.limits import Network, check_url, proxy_for
 
-_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS: Final = 8
 _MAX_WORDS: Final = 8192
 _ROOM_BYTES: Final = 1024 * 1024
@@ -66,14 +65,14 @@ class HttpFetcher:
         """Yield the response after all redirects, whatever its status. Raise RegistryUnavailable when there is none."""
         original = check_url(url, self._network)
         for _ in range(_MAX_REDIRECTS):
-            is_at_home = _origin(url) == _origin(original)
+            is_at_home = origin_of(url) == origin_of(original)
             own = {"Authorization": authorization} if authorization and is_at_home else {}
             with _as_image_errors(url):
                 async with asyncio.timeout(self._network.connect_seconds + self._network.answer_seconds):
                     response = await self._session.get(
                         url, headers={**headers, **own}, allow_redirects=False, proxy=proxy_for(url, self._network)
                     )
-            if response.status not in _REDIRECTS or "Location" not in response.headers:
+            if response.status not in REDIRECTS or "Location" not in response.headers:
                 break
             response.close()
             url = self._onward(url, response.headers["Location"])
@@ -163,7 +162,7 @@ class RegistryResponse:
     @property
     def is_from_home(self) -> bool:
         """Whether the response comes from the host that we asked, and not from a redirect's."""
-        return _origin(str(self._response.url)) == _origin(self._asked)
+        return origin_of(str(self._response.url)) == origin_of(self._asked)
 
     def header(self, name: str) -> str:
         return self._response.headers.get(name, "")
@@ -206,7 +205,7 @@ class RegistryResponse:
         words = "; ".join(" ".join((error.message or error.code)[:200].split()) for error in errors[:3])
         text = f"{host_of(self._asked)} answered {self.status} for {what}" + (f": {words}" if words else "")
         if is_passing(self.status):
-            return RegistryUnavailable(text, retry_after=_retry_after(self.header("Retry-After")))
+            return RegistryUnavailable(text, retry_after=retry_after_seconds(self.header("Retry-After")))
         if self.status in (401, 403):
             return RegistryRefused(f"{text}; it is not there, or a login is needed that may {may} it")
         if self.status in (404, 410):
@@ -237,20 +236,3 @@ def _as_image_errors(url: str) -> Iterator[None]:
                 raise RegistryUnavailable(f"{error.host}: the answer broke off") from error
             case _:
                 raise RegistryUnavailable(error.message) from error
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
-
-
-def _retry_after(header: str) -> float | None:
-    """Parse a Retry-After header, which holds seconds or a date."""
-    if header.strip().isdigit():
-        return float(header)
-    try:
-        moment = email.utils.parsedate_to_datetime(header)
-    except (TypeError, ValueError):
-        return None
-    at = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())

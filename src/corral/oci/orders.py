@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from corral.base.clock import Clock
+from corral.base.reporting_child import FailureLine
 from corral.oci.auth import Credential
 from corral.oci.limits import Network, UnpackLimits
 from corral.oci.manifests import ImagePlatform
@@ -89,15 +90,7 @@ class PullResult(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     """The caller has the image already; nothing was downloaded."""
 
 
-class PullFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """A failed pull. Only partial layers remain, in the cache."""
-
-    code: str
-    message: str
-    retryable: bool
-
-
-PullLine: TypeAlias = PullProgress | PullResult | PullFailure
+PullLine: TypeAlias = PullProgress | PullResult | FailureLine
 
 
 DEBOUNCE: Final = timedelta(milliseconds=250)

@@ -15,7 +15,15 @@ import pytest
 
 from corral.base import processes
 from corral.base.errors import ChildFailed
-from corral.base.processes import ChildCommand, Output, OutputTail, Streams, secret_descriptor, start_process
+from corral.base.processes import (
+    ChildCommand,
+    Output,
+    OutputTail,
+    Streams,
+    secret_descriptor,
+    secret_from,
+    start_process,
+)
 
 SHELL_ENV = {"PATH": os.defpath}
 LONG = timedelta(seconds=30)
@@ -300,9 +308,9 @@ def test_the_tail_keeps_the_last_lines_and_survives_split_characters() -> None:
     assert tail.lines[-2:] == ["ü", "rest"]
 
 
-def test_a_secret_that_might_block_the_pipe_is_refused() -> None:
-    with pytest.raises(ValueError, match="might not fit"):
-        secret_descriptor(bytes(1_000_000))
+@pytest.mark.parametrize("length", [0, 32768, 32769, 1_000_000])
+def test_a_secret_of_any_length_is_passed_on(length: int) -> None:
+    assert secret_from(secret_descriptor(b"x" * length)) == "x" * length
 
 
 async def test_streams_are_heard_apart() -> None:
