@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """Issues certificates for 127.0.0.1."""
+    """Issues certificates for 127.0.0.1, or for another host."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -21,9 +21,9 @@ class Authority:
         self._certificate = self._issue("test authority", self._key, ca=True)
         self.file = self._write("ca.pem", self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str) -> tuple[Path, Path]:
+    def issue(self, name: str, *, host: str = "127.0.0.1") -> tuple[Path, Path]:
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._issue(name, key, ca=False)
+        certificate = self._issue(name, key, ca=False, host=host)
         key_text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -32,10 +32,13 @@ class Authority:
             self._write(f"{name}.key", key_text),
         )
 
-    def _issue(self, name: str, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> x509.Certificate:
+    def _issue(
+        self, name: str, key: ec.EllipticCurvePrivateKey, *, ca: bool, host: str = "127.0.0.1"
+    ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        is_address = host[0].isdigit()
+        address = x509.IPAddress(ipaddress.ip_address(host)) if is_address else x509.DNSName(host)
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)

@@ -1,9 +1,11 @@
-"""A real nginx for tests with nothing but `proxy_pass`: on loopback, without root, gone with the test."""
+"""A real nginx for tests, with nothing but `proxy_pass` or nothing but files: on loopback, without root, gone with the
+test.
+"""
 
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +30,7 @@ http {{
     scgi_temp_path {home}/scgi;
     server {{
         listen {address};
-        location / {{ proxy_pass http://{target}; }}
+        location / {{ {answer} }}
     }}
 }}
 """
@@ -43,12 +45,21 @@ def find_nginx() -> str:
     return program
 
 
-@asynccontextmanager
-async def nginx_before(port: int, home: Path) -> AsyncIterator[int]:
+def nginx_before(port: int, home: Path) -> AbstractAsyncContextManager[int]:
     """The port of an nginx that passes everything to this one."""
+    return _running(home, f"proxy_pass http://{_LOOPBACK}:{port};")
+
+
+def nginx_serving(folder: Path, home: Path) -> AbstractAsyncContextManager[int]:
+    """The port of an nginx that serves the files of a folder."""
+    return _running(home, f"root {folder}; sendfile on;")
+
+
+@asynccontextmanager
+async def _running(home: Path, answer: str) -> AsyncIterator[int]:
     own = lasting_port()
     config = home / "nginx.conf"
-    config.write_text(_CONFIG.format(home=home, address=f"{_LOOPBACK}:{own}", target=f"{_LOOPBACK}:{port}"))
+    config.write_text(_CONFIG.format(home=home, address=f"{_LOOPBACK}:{own}", answer=answer))
     process = await asyncio.create_subprocess_exec(
         *(find_nginx(), "-e", str(home / "error.log"), "-p", str(home), "-c", str(config)),
         stdin=asyncio.subprocess.DEVNULL,

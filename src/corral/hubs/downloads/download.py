@@ -1,0 +1,263 @@
+"""Downloads all files of an order, several at once. Runs in a process of its own: see `downloader.py`.
+
+A file is found where it is already, or fetched by one of all who want it. It gets its name only when it is whole and
+has the digest that was promised.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.http_facts import host_of
+from corral.base.open_directories import Confined, look
+from corral.base.tasks import first_failure, in_thread, task_group
+from corral.hubs.downloads.attempts import DownloadAttempt, DownloadTools, FileMark, Patience, StreamBroke
+from corral.hubs.downloads.orders import (
+    DestinationUnusable,
+    DownloadDamaged,
+    DownloadError,
+    DownloadOrder,
+    DownloadProgress,
+    DownloadResult,
+    FetchedFile,
+    FileOrder,
+    FileProgress,
+    FileState,
+    RemoteFileChanged,
+    TooLittleDisk,
+    check_order,
+)
+from corral.hubs.downloads.partial_files import FOLDER, PartialFile, PartialFolder, disk_errors
+from corral.hubs.downloads.prefix_hash import PrefixHash
+from corral.hubs.downloads.transfers import RangeTransfers, RemoteFile
+from corral.wire.backends import size_text
+
+DEBOUNCE: Final = timedelta(milliseconds=250)
+_LOOK_SECONDS: Final = 0.2
+
+
+class Download:
+    """Executes one order."""
+
+    def __init__(self, order: DownloadOrder, *, clock: Clock) -> None:
+        check_order(order)
+        self._order = order
+        self._clock = clock
+        self._marks = [FileMark(file.size) for file in order.files]
+        self._sequence = 0
+
+    def reading(self) -> DownloadProgress:
+        self._sequence += 1
+        return DownloadProgress(sequence=self._sequence, files=tuple(mark.reading() for mark in self._marks))
+
+    async def run(self, transfers: RangeTransfers) -> DownloadResult:
+        """Have all files at their destinations; what is there already is left alone. The first failure ends all."""
+        directory = Path(self._order.directory)
+        with disk_errors(self._order.directory):
+            await in_thread(lambda: directory.mkdir(parents=True, exist_ok=True))
+        places = asyncio.Semaphore(self._order.limits.files_at_once)
+        with PartialFolder(directory) as folder:
+            tools = DownloadTools(
+                models=Confined(directory),
+                folder=folder,
+                transfers=transfers,
+                limits=self._order.limits,
+                network=self._order.network,
+                clock=self._clock,
+            )
+            pairs = zip(self._order.files, self._marks, strict=True)
+            downloads = [FileDownload(file, mark, tools) for file, mark in pairs]
+            self._check_room(downloads, folder)
+            with first_failure(DownloadError):
+                async with task_group() as group:
+                    tasks = [group.create_task(_in_turn(download, places), name="file") for download in downloads]
+            return DownloadResult(files=tuple(task.result() for task in tasks))
+
+    def _check_room(self, downloads: "list[FileDownload]", folder: PartialFolder) -> None:
+        """Check the free disk space for all files together, before the first byte. Sizes that nobody states count when
+        the server states them."""
+        needed = sum(download.missing_bytes() for download in downloads)
+        status, reserve = os.fstatvfs(folder.descriptor), self._order.limits.free_bytes
+        free = status.f_bavail * status.f_frsize
+        if needed and needed + reserve > free:
+            text = f"{size_text(needed)} are needed, {size_text(reserve)} shall stay free"
+            raise TooLittleDisk(f"{self._order.directory}: {text}, and there are {size_text(free)}")
+
+
+async def _in_turn(download: "FileDownload", places: asyncio.Semaphore) -> FetchedFile:
+    async with places:
+        return await download.run()
+
+
+class _WrongDigest(DownloadDamaged):
+    """The file has another digest than was promised."""
+
+
+class FileDownload:
+    """Has one file at its destination."""
+
+    def __init__(self, order: FileOrder, mark: FileMark, tools: DownloadTools) -> None:
+        self._order = order
+        self._mark = mark
+        self._tools = tools
+        with disk_errors(order.destination):
+            self._path = tools.models.path(order.destination)
+        self._parts = self._path.parts[len(tools.models.base.parts) :]
+        if not self._parts or self._parts[0] == FOLDER[0]:
+            raise DestinationUnusable(f"destination: {order.destination!r} names no file for a model")
+
+    def missing_bytes(self) -> int:
+        """Disk space that the file still needs, as far as that is known. One of its size counts as the file itself."""
+        size = self._order.size
+        with disk_errors(self._order.destination):
+            status = self._destination_status()
+        if size is None or (self._order.digest and status is not None and status.st_size == size):
+            return 0
+        return max(0, size - self._tools.folder.present_bytes(self._order.destination))
+
+    async def run(self) -> FetchedFile:
+        """Return when the file is there. What came stays for the next attempt, unless it is damaged."""
+        with disk_errors(self._order.destination):
+            self._check_destination()
+            while True:
+                before = self._destination_status()
+                if before is not None and (there := await self._checked_destination()) is not None:
+                    return there
+                self._mark.state = FileState.WAITING
+                with PartialFile(self._tools.folder, self._order.destination) as part:
+                    while not part.try_lock():  # another process fetches this file, and its lock has no event
+                        await self._tools.clock.sleep(_LOOK_SECONDS)
+                    after = self._destination_status()
+                    if after is not None and os.path.samestat(after, os.fstat(part.descriptor)):
+                        return await self._finished_by_other(part)
+                    if part.is_current() and _is_same(before, after):
+                        return await self._persistently(part)
+
+    def _check_destination(self) -> None:
+        """Make the directories, and find out before the download what would prevent its end."""
+        with self._tools.models.reach(self._parts, self._path, create=True) as place:
+            status = look(place.directory, place.name)
+            if status is not None and not stat.S_ISREG(status.st_mode):
+                raise DestinationUnusable(f"destination: {self._order.destination!r} is there and is not a file")
+            if os.fstat(place.directory).st_dev != os.fstat(self._tools.folder.descriptor).st_dev:
+                place_of_parts = "/".join(FOLDER)
+                reason = f"it is on another disk than {place_of_parts}, from where files are moved"
+                raise DestinationUnusable(f"destination: {self._order.destination!r}: {reason}")
+
+    def _destination_status(self) -> os.stat_result | None:
+        with suppress(FileNotFoundError), self._tools.models.reach(self._parts, self._path) as place:
+            return look(place.directory, place.name)
+        return None
+
+    async def _checked_destination(self) -> FetchedFile | None:
+        """The file at the destination, if it is the one that was promised."""
+        if not self._order.digest:
+            return None
+        with self._tools.models.reach(self._parts, self._path) as place:
+            descriptor = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.directory)
+        try:
+            size = os.fstat(descriptor).st_size
+            if self._order.size not in (None, size):
+                return None
+            hashes = await self._hash_whole(descriptor, size)
+        finally:
+            os.close(descriptor)
+        return self._fetched(hashes, 0) if hashes.is_as_promised else None
+
+    async def _finished_by_other(self, part: PartialFile) -> FetchedFile:
+        """The file that another process has just finished, seen through the partial file that it was."""
+        hashes = await self._hash_whole(part.descriptor, os.fstat(part.descriptor).st_size)
+        self._check_digest(hashes)
+        return self._fetched(hashes, 0)
+
+    async def _hash_whole(self, descriptor: int, size: int) -> PrefixHash:
+        self._mark.state = FileState.CHECKING
+        hashes = PrefixHash(descriptor, size, self._order.digest, prefix=lambda: size)
+        await in_thread(hashes.run, stop=hashes.stop)
+        return hashes
+
+    async def _persistently(self, part: PartialFile) -> FetchedFile:
+        restarts = self._tools.limits.restarts
+        patience = Patience(self._tools.network, self._tools.clock)
+        remote = RemoteFile(url=self._order.url, authorization=self._order.authorization, advice=self._order.advice)
+        fetched = 0
+        try:
+            while True:
+                attempt = DownloadAttempt(self._order, part, remote, self._mark, self._tools, patience)
+                round_before = patience.round
+                try:
+                    hashes = await attempt.run()
+                    self._check_digest(hashes)
+                    await in_thread(lambda: self._finish(part))
+                    return self._fetched(hashes, fetched + attempt.fetched_bytes)
+                except (_WrongDigest, RemoteFileChanged):
+                    part.empty()
+                    if restarts <= 0:
+                        raise
+                    restarts -= 1
+                except StreamBroke as broke:
+                    part.empty()
+                    await patience.after(broke.error, round_before)
+                fetched += attempt.fetched_bytes
+        finally:
+            if not os.fstat(part.descriptor).st_size and part.is_current():
+                part.remove()
+
+    def _check_digest(self, hashes: PrefixHash) -> None:
+        if not hashes.is_as_promised:
+            promised = f"{self._order.digest} was promised, and {hashes.comparable} came"
+            raise _WrongDigest(f"{self._order.destination} from {host_of(self._order.url)}: {promised}")
+
+    def _finish(self, part: PartialFile) -> None:
+        with self._tools.models.reach(self._parts, self._path, create=True) as place:
+            part.finish(place)
+
+    def _fetched(self, hashes: PrefixHash, fetched_bytes: int) -> FetchedFile:
+        self._mark.total_bytes = hashes.size
+        self._mark.reach(hashes.size)
+        self._mark.state = FileState.DONE
+        return FetchedFile(
+            destination=self._order.destination, size=hashes.size, sha256=hashes.sha256, fetched_bytes=fetched_bytes
+        )
+
+
+def _is_same(before: os.stat_result | None, after: os.stat_result | None) -> bool:
+    if before is None or after is None:
+        return before is after
+    return os.path.samestat(before, after) and (before.st_size, before.st_mtime_ns) == (
+        after.st_size,
+        after.st_mtime_ns,
+    )
+
+
+class DownloadReporter:
+    """Sends changed progress four times a second, and the last state at the end."""
+
+    def __init__(self, download: Download, tell: Callable[[DownloadProgress], None], clock: Clock) -> None:
+        self._download = download
+        self._tell = tell
+        self._clock = clock
+        self._last_sent: tuple[FileProgress, ...] = ()
+
+    async def run(self) -> None:
+        while True:
+            self.flush()
+            await self._clock.sleep(DEBOUNCE.total_seconds())
+
+    def flush(self) -> None:
+        reading = self._download.reading()
+        if reading.files != self._last_sent:
+            self._last_sent = reading.files
+            self._tell(reading)
+
+
+def sweep_partial_files(directory: Path, *, before: float) -> int:
+    """Remove partial files that nobody has written to since this time (seconds since the epoch). Return how many."""
+    with PartialFolder(directory) as folder, disk_errors(str(directory)):
+        return folder.sweep(before)
