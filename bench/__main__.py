@@ -1,7 +1,7 @@
 """Measures Corral on this machine and prints tables; ends with 1 when a goal of the design is missed.
 
 Without a name it runs what `make bench` is for: `heartbeats` and `start`. The others run only when they are named:
-`frameworks` installs things of its own under `.build`; `files` and `images` write gigabytes.
+`frameworks` installs things of its own under `.build`; `files`, `images` and `download` write gigabytes.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from bench import (
+    downloads,
     engines,
     fanout,
     files,
@@ -60,6 +61,10 @@ async def _files(_: float | None, *, megabytes: int | None = None) -> list[Table
     return [await files.files(None if megabytes is None else megabytes * readings.MEGABYTE)]
 
 
+async def _download(_: float | None, *, megabytes: int | None = None) -> list[Table]:
+    return [await downloads.downloads(None if megabytes is None else megabytes * readings.MEGABYTE)]
+
+
 async def _images(seconds: float | None, *, megabytes: int | None = None) -> list[Table]:
     scale = images_streams.Scale() if seconds is None else images_streams.Scale(quiet_seconds=seconds)
     return await images.images(images.MEGABYTES if megabytes is None else megabytes, scale=scale)
@@ -74,12 +79,13 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "gateway": gateway.gateway,
     "files": _files,
     "images": _images,
+    "download": _download,
     "engines": engines.engines,
     "warm": warm.warm,
     "worker": one_worker.worker,
     "questions": questions.questions,
 }
-SIZED: Final = {"files": _files, "images": _images}
+SIZED: Final = {"files": _files, "images": _images, "download": _download}
 UNNAMED: Final = ("heartbeats", "start")
 
 
@@ -107,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         "--megabytes",
         type=int,
         metavar="N",
-        help="size of what `files` sends and `images` pulls, instead of 4000 and 1000",
+        help="size of what `files` sends, `images` pulls and `download` fetches, instead of 4000, 1000 and 1000",
     )
     parser.add_argument("--json", action="store_true", help="print figures for machines")
     return parser

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from bench import fanout, files, frameworks, idle, images, images_streams, worker
+from bench import downloads, fanout, files, frameworks, idle, images, images_streams, worker
 from bench.fleet import Scale, heartbeats
 from bench.report import Row, Table
 from bench.start import start
@@ -91,6 +91,14 @@ async def test_receiving_a_small_file() -> None:
     assert table.title == "Receiving a file of 20 MB"
     assert all(value >= 0 for value in measured(table.rows))
     assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_downloading_a_small_file() -> None:
+    table = await downloads.downloads(5_000_000, rounds=1)
+
+    assert table.title == "Downloading a file of 5 MB from nginx over loopback"
+    assert figures(table)["Corral"]["measured"]
+    assert all(value >= 0 for value in measured(table.rows))
 
 
 async def test_a_worker_under_a_little_load() -> None:
