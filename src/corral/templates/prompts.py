@@ -1,0 +1,411 @@
+"""Renders requests as LocalAI does: roles, joined messages, tools, pictures; then the model's template.
+
+What differs on purpose: a template that fails is an error. LocalAI goes on with the bare messages then, and the model
+never hears of its tools. Nor are tools lost because of a `tool_choice` that is a word, or that names no tool.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from corral.base.errors import CorralError, InvalidInput
+from corral.templates import template_data
+from corral.templates.errors import TemplateRefused
+from corral.templates.evaluate import execute
+from corral.templates.parser import parse
+from corral.templates.printing import JsonStyle, json_text
+from corral.templates.template_data import CHAT_MESSAGE, FUNCTION, PROMPT, flag, items, mapping, text
+from corral.templates.values import NilSlice, StructValue, is_list
+
+Config = Mapping[str, object]
+Request = Mapping[str, object]
+TEMPLATES: Final = ("chat", "chat_message", "completion", "edit", "function", "multimodal")
+DEFAULT_MULTIMODAL: Final = (
+    "{{ range .Audio }}<__media__>{{end}}{{ range .Images }}<__media__>{{end}}{{ range .Video }}[vid-{{.ID}}]{{end}}"
+    "{{.Text}}"
+)
+_NO_ACTION: Final = "answer"
+_NO_ACTION_DESCRIPTION: Final = "use this action to answer without performing any action"
+_NO_ACTION_PARAMETERS: Final = {
+    "properties": {"message": {"type": "string", "description": "The message to reply the user with"}}
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSettings:
+    """What a model's configuration says about prompts."""
+
+    templates: Mapping[str, str] = field(default_factory=dict)
+    """Those of TEMPLATES that are not empty."""
+    use_tokenizer_template: bool = False
+    joined_by: str = "\n"
+    roles: Mapping[str, str] = field(default_factory=dict)
+    system_prompt: str = ""
+    grammar_disabled: bool = False
+    no_action_disabled: bool = False
+    no_action_name: str = _NO_ACTION
+    no_action_description: str = _NO_ACTION_DESCRIPTION
+
+    @classmethod
+    def of(cls, config: Config) -> "PromptSettings":
+        """Read LocalAI's configuration. InvalidInput names a key whose value is of a wrong type."""
+        template = mapping(config.get("template"), "template")
+        function = mapping(config.get("function"), "function")
+        grammar = mapping(function.get("grammar"), "function.grammar")
+        joined_by = template.get("join_chat_messages_by_character")
+        roles = mapping(config.get("roles"), "roles")
+        texts = {name: text(template.get(name), f"template.{name}") for name in TEMPLATES}
+        return cls(
+            templates={name: value for name, value in texts.items() if value},
+            use_tokenizer_template=flag(template.get("use_tokenizer_template"), "template.use_tokenizer_template"),
+            joined_by="\n" if joined_by is None else text(joined_by, "template.join_chat_messages_by_character"),
+            roles={role: text(value, f"roles.{role}") for role, value in roles.items()},
+            system_prompt=text(config.get("system_prompt"), "system_prompt"),
+            grammar_disabled=flag(grammar.get("disable"), "function.grammar.disable"),
+            no_action_disabled=flag(function.get("disable_no_action"), "function.disable_no_action"),
+            no_action_name=text(function.get("no_action_function_name"), "function.no_action_function_name")
+            or _NO_ACTION,
+            no_action_description=text(
+                function.get("no_action_description_name"), "function.no_action_description_name"
+            )
+            or _NO_ACTION_DESCRIPTION,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A message of a chat."""
+
+    role: str
+    content: str
+    """Of a message with pictures or sounds: with the marks that stand for them."""
+    name: str = ""
+    function_call: object = None
+    tool_calls: list[StructValue] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedTools:
+    """What the model hears of the request's tools."""
+
+    functions: list[object] = field(default_factory=NilSlice)
+    used: bool = False
+    """Whether the template for functions is taken."""
+    constrained: bool = False
+    """Whether a grammar limits the answer."""
+
+
+def refusals(config: Config) -> list[TemplateRefused]:
+    """Return what is wrong with the templates of a configuration, at most one problem each."""
+    problems: list[TemplateRefused] = []
+    for name, source in PromptSettings.of(config).templates.items():
+        try:
+            parse(source, name)
+        except TemplateRefused as problem:
+            problems.append(problem)
+    return problems
+
+
+# Chats.
+
+
+def render_chat(settings: PromptSettings, request: Request) -> str:
+    """Render the messages of a request. TemplateRefused, TemplateFailed or InvalidInput say why not."""
+    offered = offered_tools(settings, request)
+    extras = {
+        "ReasoningEffort": text(request.get("reasoning_effort"), "reasoning_effort"),
+        "Metadata": template_data.metadata(request.get("metadata"), "metadata"),
+    }
+    return render_turns(settings, turns(settings, items(request.get("messages"), "messages")), offered, extras)
+
+
+def render_turns(
+    settings: PromptSettings, messages: Sequence[Turn], offered: OfferedTools, extras: Mapping[str, object]
+) -> str:
+    """Render each message, join them, and render the whole; `extras` are further fields of its data."""
+    last = len(messages) - 1
+    rendered = [
+        _rendered_turn(settings, turn, index=index, is_last=index == last, constrained=offered.constrained)
+        for index, turn in enumerate(messages)
+    ]
+    data = PROMPT.record(
+        SystemPrompt=settings.system_prompt,
+        SuppressSystemPrompt="chat_message" not in settings.templates
+        and any(turn.role == "system" and turn.content for turn in messages),
+        Input=settings.joined_by.join(piece for piece in rendered if piece is not None),
+        Functions=offered.functions,
+        **extras,
+    )
+    return _rendered(settings, "function" if offered.used and "function" in settings.templates else "chat", data)
+
+
+def _rendered(settings: PromptSettings, name: str, data: StructValue) -> str:
+    """Render the template of that name; without one, the input is the prompt."""
+    source = settings.templates.get(name)
+    return execute(parse(source, name), data) if source else str(data.fields["Input"])
+
+
+def _rendered_turn(settings: PromptSettings, turn: Turn, *, index: int, is_last: bool, constrained: bool) -> str | None:
+    """Render a message. None: its template made nothing of it, and it is left out."""
+    calls = turn.function_call is not None or turn.tool_calls is not None
+    is_call = calls and turn.role == "assistant" and settings.roles.get("assistant_function_call")
+    role = "assistant_function_call" if is_call else turn.role
+    prefix = settings.roles.get(role, "")
+    source = settings.templates.get("chat_message")
+    if not source:
+        return _plain_turn(turn, prefix)
+    data = CHAT_MESSAGE.record(
+        SystemPrompt=settings.system_prompt,
+        Role=prefix,
+        RoleName=role,
+        FunctionName=turn.name,
+        Content=turn.content,
+        MessageIndex=index,
+        Function=constrained and is_last,
+        FunctionCall=turn.tool_calls or turn.function_call,
+        LastMessage=is_last,
+    )
+    return execute(parse(source, "chat_message"), data) or None
+
+
+def _plain_turn(turn: Turn, prefix: str) -> str:
+    """Return the role's prefix and the content, then calls as JSON; without content only the last of these."""
+    pieces = [prefix + turn.content] if turn.content else []
+    for call in (turn.function_call, turn.tool_calls):
+        if call is not None:
+            pieces = pieces if turn.content else []
+            pieces.append((f"{prefix} " if prefix else "") + json_text(call, JsonStyle()))
+    return "\n".join(pieces)
+
+
+# Messages.
+
+
+def turns(settings: PromptSettings, messages: Sequence[object]) -> list[Turn]:
+    """Read messages as OpenAI has them. Pictures and sounds become marks and are not fetched."""
+    totals = [0, 0, 0]
+    return [_turn(settings, message, f"messages[{index}]", totals) for index, message in enumerate(messages)]
+
+
+def _turn(settings: PromptSettings, message: object, where: str, totals: list[int]) -> Turn:
+    given = mapping(message, where)
+    content = given.get("content")
+    calls = given.get("tool_calls")
+    return Turn(
+        role=text(given.get("role"), f"{where}.role"),
+        name=text(given.get("name"), f"{where}.name"),
+        content=_with_media(settings, content, f"{where}.content", totals)
+        if is_list(content)
+        else text(content, f"{where}.content"),
+        function_call=template_data.anything(given.get("function_call"), f"{where}.function_call"),
+        tool_calls=None if calls is None else template_data.tool_calls(calls, f"{where}.tool_calls"),
+    )
+
+
+_MEDIA: Final = {"audio": 0, "audio_url": 0, "input_audio": 0, "image": 1, "image_url": 1, "video": 2, "video_url": 2}
+"""Which count a part of a message belongs to."""
+
+
+def _with_media(settings: PromptSettings, parts: Sequence[object], where: str, totals: list[int]) -> str:
+    counts = [0, 0, 0]
+    texts: list[str] = []
+    for index, part in enumerate(parts):
+        given = mapping(part, f"{where}[{index}]")
+        kind = text(given.get("type"), f"{where}[{index}].type")
+        if kind == "text":
+            texts.append(text(given.get("text"), f"{where}[{index}].text"))
+        elif kind in _MEDIA:
+            _check_medium(given, kind, f"{where}[{index}]")
+            counts[_MEDIA[kind]] += 1
+            totals[_MEDIA[kind]] += 1
+        else:
+            raise InvalidInput(f"{where}[{index}].type", f"{kind!r} is not supported")
+    data = template_data.media(counts, totals, "".join(texts))
+    source = settings.templates.get("multimodal", DEFAULT_MULTIMODAL)
+    return execute(parse(source, "multimodal"), data)
+
+
+def _check_medium(part: Mapping[str, object], kind: str, where: str) -> None:
+    """Refuse an address that nobody could fetch: LocalAI leaves such a picture out, and the model answers without."""
+    if kind == "input_audio":
+        return
+    key = kind if kind.endswith("_url") else f"{kind}_url"
+    url = text(mapping(part.get(key), f"{where}.{key}").get("url"), f"{where}.{key}.url")
+    if not url.startswith(("data:", "http://", "https://")):
+        raise InvalidInput(f"{where}.{key}.url", "must begin with data:, http:// or https://")
+
+
+# Tools.
+
+
+def offered_tools(settings: PromptSettings, request: Request) -> OfferedTools:
+    """Decide which functions the templates see, and whether the template for functions is taken."""
+    functions = _functions(request)
+    mode, name = _choice(request)
+    used = bool(functions) and (mode != "none" or bool(name))
+    strict = any(isinstance(function, StructValue) and function.fields["Strict"] for function in functions)
+    by_grammar = used and (not settings.grammar_disabled or strict)
+    if by_grammar and not (settings.no_action_disabled or strict or mode == "required"):
+        functions = [*functions, _no_action(settings)]
+    if name and functions:
+        functions = _selected(functions, name)
+    elif mode == "none":
+        functions = NilSlice()
+    return OfferedTools(functions=functions, used=used, constrained=by_grammar or _has_grammar(request))
+
+
+def _functions(request: Request) -> list[object]:
+    given = request.get("functions")
+    tools = items(request.get("tools"), "tools")
+    functions: list[object] = [*template_data.functions(given, "functions")]
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        functions.append(FUNCTION.from_json(mapping(tool, where).get("function"), f"{where}.function"))
+    return functions if functions or given is not None else NilSlice()
+
+
+def _no_action(settings: PromptSettings) -> StructValue:
+    return FUNCTION.record(
+        Name=settings.no_action_name,
+        Description=settings.no_action_description,
+        Parameters=template_data.anything(_NO_ACTION_PARAMETERS, ""),
+    )
+
+
+def _selected(functions: Sequence[object], name: str) -> list[object]:
+    chosen: list[object] = [each for each in functions if isinstance(each, StructValue) and each.fields["Name"] == name]
+    if not chosen:
+        raise InvalidInput("tool_choice", f"there is no tool {name!r}")
+    return chosen[:1]
+
+
+def _choice(request: Request) -> tuple[str, str]:
+    """Return the mode and the name of the function that the request demands; either is empty, or both."""
+    choice = request.get("tool_choice")
+    if isinstance(choice, str) and choice.strip().startswith("{"):
+        choice = _json_or_none(choice)
+    if isinstance(choice, dict) and (name := _chosen_name(choice)):
+        return "", name
+    if isinstance(choice, str) and choice not in ("", "auto"):
+        return choice, ""
+    call = request.get("function_call")
+    if isinstance(call, dict):
+        return "", text(call.get("name"), "function_call.name")
+    return text(call, "function_call"), ""
+
+
+def _chosen_name(choice: Mapping[str, object]) -> str:
+    """Return the name in OpenAI's form, or in the older one without `function`."""
+    if choice.get("type") != "function":
+        return ""
+    function = mapping(choice.get("function"), "tool_choice.function")
+    return text(function.get("name") or choice.get("name"), "tool_choice.function.name")
+
+
+def _json_or_none(source: str) -> object:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _has_grammar(request: Request) -> bool:
+    form = request.get("response_format")
+    by_form = isinstance(form, dict) and form.get("type") in ("json_object", "json_schema")
+    return by_form or bool(request.get("grammar")) or request.get("grammar_json_functions") is not None
+
+
+# Completions and edits.
+
+
+def render_completions(settings: PromptSettings, request: Request) -> list[str]:
+    """Render each prompt of a completion."""
+    extras = {
+        "ReasoningEffort": text(request.get("reasoning_effort"), "reasoning_effort"),
+        "Metadata": template_data.metadata(request.get("metadata"), "metadata"),
+    }
+    prompts = _texts(request.get("prompt"), "prompt")
+    return [_rendered(settings, "completion", _prompt_data(settings, prompt, **extras)) for prompt in prompts]
+
+
+def render_edits(settings: PromptSettings, request: Request) -> list[str]:
+    """Render each input of an edit."""
+    instruction = text(request.get("instruction"), "instruction")
+    inputs = _texts(request.get("input"), "input")
+    return [_rendered(settings, "edit", _prompt_data(settings, each, Instruction=instruction)) for each in inputs]
+
+
+def _prompt_data(settings: PromptSettings, given: str, **fields: object) -> StructValue:
+    return PROMPT.record(SystemPrompt=settings.system_prompt, Input=given, **fields)
+
+
+def _texts(value: object, where: str) -> list[str]:
+    values = value if is_list(value) else [value]
+    if not values or any(each is None for each in values):
+        raise InvalidInput(where, "must be a text or a list of texts")
+    return [text(each, where) for each in values]
+
+
+# One line of `corral models prompt`.
+
+
+def prompt_line(config: Config, line: str) -> dict[str, object]:
+    """Answer one line of JSON: a request, a request for an endpoint, or one template with its data. Never raises."""
+    try:
+        return _answer(config, json.loads(line))
+    except CorralError as error:
+        return {"error": str(error)}
+    except (ValueError, RecursionError) as error:
+        return {"error": f"not valid JSON ({error})"}
+
+
+def _answer(config: Config, document: object) -> dict[str, object]:
+    if not isinstance(document, dict):
+        raise InvalidInput("", "expected a JSON object")
+    if "template" in document:
+        return {"prompt": _one_template(PromptSettings.of(config), document)}
+    request = mapping(document["request"], "request") if "request" in document else document
+    overlay = mapping(document.get("config"), "config") if "request" in document else {}
+    endpoint = text(document.get("endpoint"), "endpoint") if "request" in document else ""
+    return _answer_request(PromptSettings.of(_laid_over(config, overlay)), endpoint or _endpoint_of(request), request)
+
+
+def _one_template(settings: PromptSettings, document: Mapping[str, object]) -> str:
+    name = text(document["template"], "template")
+    if name not in TEMPLATES:
+        raise InvalidInput("template", f"must be one of {', '.join(TEMPLATES)}")
+    source = settings.templates.get(name, DEFAULT_MULTIMODAL if name == "multimodal" else "")
+    if not source:
+        raise InvalidInput("template", f"the configuration has no template {name}")
+    return execute(parse(source, name), template_data.data_for(name, mapping(document.get("data"), "data")))
+
+
+def _answer_request(settings: PromptSettings, endpoint: str, request: Request) -> dict[str, object]:
+    if endpoint == "chat":
+        if settings.use_tokenizer_template:
+            return {"use_tokenizer_template": True}
+        return {"prompt": render_chat(settings, request)}
+    if endpoint == "completion":
+        prompts = render_completions(settings, request)
+    elif endpoint == "edit":
+        prompts = render_edits(settings, request)
+    else:
+        raise InvalidInput("endpoint", "must be chat, completion or edit")
+    return {"prompt": prompts[0] if len(prompts) == 1 else prompts}
+
+
+def _endpoint_of(request: Request) -> str:
+    for key, endpoint in (("messages", "chat"), ("prompt", "completion"), ("instruction", "edit")):
+        if key in request:
+            return endpoint
+    raise InvalidInput("", "a request has messages, prompt or instruction")
+
+
+def _laid_over(config: Config, overlay: Config) -> Config:
+    """Return the configuration with another one over it, mappings inside of it included."""
+    merged = dict(config)
+    for key, value in overlay.items():
+        below = merged.get(key)
+        merged[key] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
