@@ -3,6 +3,7 @@
 A template comes from a stranger: work, depth and output have limits, so that none can stop a process.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -30,14 +31,25 @@ from corral.templates.parser import (
     VariableTerm,
 )
 from corral.templates.printing import plain
-from corral.templates.values import MISSING, NilMap, NoValue, StringMap, StructValue, as_bytes, described, is_map, truth
+from corral.templates.values import (
+    MISSING,
+    NilMap,
+    NoValue,
+    StringMap,
+    StructValue,
+    as_bytes,
+    as_text,
+    described,
+    is_map,
+    truth,
+)
 
-MOST_WORK: Final = 2_000_000
-"""For one template: a command is worth 4, a value inside of lists and maps 1, as are 16 characters. Some seconds."""
+MOST_WORK: Final = 1_000_000
+"""For one template: a command is worth 4, a value inside of lists and maps 1, as are 64 characters. About a second."""
 MOST_DEPTH: Final = 80
 """Of blocks, parentheses and templates inside each other."""
 _COMMAND: Final = 4
-_CHARACTERS: Final = 16
+_CHARACTERS: Final = 64
 
 
 def execute(template: ParsedTemplate, data: StructValue) -> str:
@@ -49,7 +61,8 @@ def execute(template: ParsedTemplate, data: StructValue) -> str:
         raise evaluation.failed(str(problem)) from problem
     except RecursionError as error:
         raise evaluation.failed("values are nested too deeply") from error
-    return as_bytes("".join(evaluation.output)).decode("utf-8", "replace")
+    text = as_text(as_bytes("".join(evaluation.output)))
+    return re.sub("[\udc80-\udcff]", "\ufffd", text)
 
 
 class _Evaluation:
@@ -94,15 +107,20 @@ class _Evaluation:
         self.output.append(text)
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Limit the depth, and end the variables that are declared inside."""
+    def _deeper(self) -> Iterator[None]:
         self._depth += 1
         if self._depth > MOST_DEPTH:
             raise ValueProblem(f"more than {MOST_DEPTH} blocks and templates inside each other")
-        count = len(self._variables)
         yield
-        del self._variables[count:]
         self._depth -= 1
+
+    @contextmanager
+    def _block(self) -> Iterator[None]:
+        """End the variables that are declared inside."""
+        count = len(self._variables)
+        with self._deeper():
+            yield
+        del self._variables[count:]
 
     # Statements.
 
@@ -137,7 +155,7 @@ class _Evaluation:
             self._write(plain(value))
 
     def _branch(self, node: BranchNode, dot: object) -> str:
-        with self._inside():
+        with self._block():
             for pipeline, body in node.cases:
                 value = self._pipeline(pipeline, dot)
                 if truth(value):
@@ -145,10 +163,11 @@ class _Evaluation:
             return self.walk(node.otherwise, dot)
 
     def _range(self, node: RangeNode, dot: object) -> str:
-        with self._inside():
+        with self._block():
             items = self._items(self._pipeline(node.pipeline, dot), node.pipeline)
             count = len(self._variables)
             for key, item in items:
+                self._spend(_COMMAND)
                 self._set_range_variables(node.pipeline, key, item, count)
                 if self.walk(node.body, item) == "break":
                     break
@@ -159,7 +178,6 @@ class _Evaluation:
         if isinstance(value, NoValue):
             return ()
         if isinstance(value, list):
-            self._spend(len(value))
             return list(enumerate(value))
         if is_map(value):
             return [(key, value[key]) for key in sorted(value, key=as_bytes)]
@@ -182,7 +200,7 @@ class _Evaluation:
     def _include(self, node: IncludeNode, dot: object) -> None:
         inner = self._pipeline(node.pipeline, dot) if node.pipeline else MISSING
         outer, self._variables = self._variables, [("$", inner)]
-        with self._inside():
+        with self._block():
             self.walk(self._template.defined.get(node.name, self._template.nodes), inner)
         self._variables = outer
 
@@ -248,14 +266,6 @@ class _Evaluation:
                 with self._deeper():
                     return self._pipeline(term, dot)
         raise AssertionError(term)
-
-    @contextmanager
-    def _deeper(self) -> Iterator[None]:
-        self._depth += 1
-        if self._depth > MOST_DEPTH:
-            raise ValueProblem(f"more than {MOST_DEPTH} blocks and templates inside each other")
-        yield
-        self._depth -= 1
 
     def _fields(self, value: object, names: Sequence[str]) -> object:
         for name in names:

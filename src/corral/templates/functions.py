@@ -255,6 +255,8 @@ def _wrapped(value: int) -> int:
 
 
 def _whole(value: object) -> int:
+    if isinstance(value, str) and not re.match(r"[+-]?[0-9]", value):
+        return 0
     if isinstance(value, str):
         if not re.fullmatch(r"[+-]?(0|[1-9][0-9]{0,17})", value):
             raise ValueProblem(f"{quoted(value)} is no plain whole number")
@@ -374,8 +376,8 @@ def _keys(*maps: dict[str, object]) -> list[str]:
     return sorted((key for each in maps for key in each), key=as_bytes)
 
 
-def _values(*maps: dict[str, object]) -> list[object]:
-    return [each[key] for each in maps for key in _keys(each)]
+def _values(value: dict[str, object]) -> list[object]:
+    return [value[key] for key in _keys(value)]
 
 
 # Defaults.
@@ -440,7 +442,6 @@ FUNCTIONS: Final = {
     "mul": _takes(_mul, "any any*"),
     "ne": _takes(lambda first, second: not equal(first, second), "any any"),
     "nindent": _takes(lambda spaces, text: "\n" + _indent(spaces, text), "int string"),
-    "nospace": _takes(lambda text: "".join(each for each in text if each not in _SPACE), "string"),
     "not": _takes(lambda value: not truth(value), "any"),
     "or": _takes(lambda *values: None, "any any*"),
     "prepend": _takes(_prepend, "any any"),
@@ -474,5 +475,5 @@ FUNCTIONS: Final = {
     "until": _takes(lambda count: _until_step(0, count, -1 if count < 0 else 1), "int"),
     "untilStep": _takes(_until_step, "int int int"),
     "upper": _takes(_upper, "string"),
-    "values": _takes(_values, "map*"),
+    "values": _takes(_values, "map"),
 }

@@ -158,8 +158,7 @@ class _Lexer:
             return "an action is not closed by }}"
         if rest[0] in _UNFINISHED:
             return _UNFINISHED[rest[0]]
-        word = re.match(r"[\w.$]*", rest)
-        return f"cannot read {rest[: (word.end() if word else 0) + 1]!r}"
+        return f"cannot read {rest[0]}{re.split(r'[^.$_0-9A-Za-z]', rest[1:], maxsplit=1)[0]}"
 
     def _close(self) -> bool:
         """Go behind the end of an action, if it is here, and behind the white space that it trims."""
@@ -198,7 +197,7 @@ class NumberTerm:
     """Its value for those who take anything."""
 
 
-_WHOLE: Final = re.compile(r"([+-]?)(0[xX]_?[0-9a-fA-F]|0[bB]_?[01]|0[oO]?_?[0-7]|[0-9])(?:_?[0-9a-fA-F])*")
+_WHOLE: Final = re.compile(r"[+-]?(?:0[xXbBoO]\w+|[0-9][0-9_]*)")
 _REAL: Final = re.compile(r"[+-]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _MOST: Final = 2**63
 _SIMPLE_ESCAPES: Final = {
@@ -212,27 +211,29 @@ _PIECE: Final = re.compile(
 
 def number(text: str) -> NumberTerm:
     """Read a number. ValueProblem names one that is malformed, too large, or of a form that is not offered."""
-    if _WHOLE.fullmatch(text):
-        whole = _whole(text)
-        if not -_MOST <= whole < _MOST:
-            raise ValueProblem(f"the number {text} is too large")
-        return NumberTerm(whole, whole)
-    if not _REAL.fullmatch(text):
-        raise ValueProblem(f"cannot read the number {text}")
-    real = float(text)
-    if not -1.8e308 < real < 1.8e308:
-        raise ValueProblem(f"the number {text} is too large")
-    return NumberTerm(int(real) if real.is_integer() and -_MOST <= real < _MOST else None, real)
-
-
-def _whole(text: str) -> int:
-    digits = text.lstrip("+-")
-    old_octal = len(digits) > 1 and digits[0] == "0" and digits[1].isdecimal()
     try:
-        value = int(digits, 8 if old_octal else 0)
-    except ValueError as error:
+        if _WHOLE.fullmatch(text):
+            whole = int(text, 8 if re.match(r"[+-]?0[0-9_]", text) else 0)
+            return NumberTerm(_limited(whole), whole)
+        if _REAL.fullmatch(text):
+            real = float(text)
+            return NumberTerm(int(real) if real.is_integer() and abs(real) < _MOST else None, _finite(real))
+    except (ValueError, OverflowError) as error:
         raise ValueProblem(f"cannot read the number {text}") from error
-    return -value if text.startswith("-") else value
+    raise ValueProblem(f"cannot read the number {text}")
+
+
+def _limited(value: int) -> int:
+    """Refuse what does not fit into Go's int."""
+    if not -_MOST <= value < _MOST:
+        raise OverflowError(value)
+    return value
+
+
+def _finite(value: float) -> float:
+    if abs(value) == float("inf"):
+        raise OverflowError(value)
+    return value
 
 
 def character(text: str) -> NumberTerm:

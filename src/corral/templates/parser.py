@@ -1,16 +1,17 @@
 """Parses templates: statements, pipelines and their scopes as Go has them, all names of functions known beforehand."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from corral.templates.errors import TemplateRefused, ValueProblem
 from corral.templates.functions import FUNCTIONS
 from corral.templates.lexer import NumberTerm, Token, TokenKind, character, number, split, unquoted
 from corral.templates.printing import check_format
 
+Read = TypeVar("Read")
 MOST_NESTED: Final = 40
 """Blocks and parentheses inside each other: far more than anyone writes, and far from the interpreter's own limit."""
 
@@ -177,7 +178,9 @@ class _Parser:
         while not self._at(TokenKind.END):
             if self._opens("define"):
                 self._index += 2
-                self._define(self._template_name("define"), "define")
+                name = self._template_name("define")
+                self._expect(TokenKind.CLOSE, "define")
+                self._define(name, "define")
             elif self._opens("end", "else"):
                 raise self._refused(f"unexpected {{{{{self._tokens[self._index + 1].text}}}}}")
             else:
@@ -271,7 +274,7 @@ class _Parser:
         else:
             self._next()
         if token.text == "block":
-            self._define_body(name, "block")
+            self._define(name, "block")
         self._included.append((name, token.line))
         return IncludeNode(name, pipeline, token.line)
 
@@ -281,10 +284,6 @@ class _Parser:
         return self._text_of(self._next())
 
     def _define(self, name: str, where: str) -> None:
-        self._expect(TokenKind.CLOSE, where)
-        self._define_body(name, where)
-
-    def _define_body(self, name: str, where: str) -> None:
         """Parse a body that sees no variables of where it stands."""
         if name in self.defined or name == self._name:
             raise self._refused(f'template "{name}" is defined twice')
@@ -298,15 +297,20 @@ class _Parser:
         self.defined[name] = body
 
     @contextmanager
-    def _scope(self) -> Iterator[None]:
-        """End the variables that are declared inside, and limit the nesting."""
+    def _nested(self) -> Iterator[None]:
         self._depth += 1
         if self._depth > MOST_NESTED:
             raise self._refused(f"more than {MOST_NESTED} blocks and parentheses inside each other")
-        count = len(self._variables)
         yield
-        del self._variables[count:]
         self._depth -= 1
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        """End the variables that are declared inside."""
+        count = len(self._variables)
+        with self._nested():
+            yield
+        del self._variables[count:]
 
     # Pipelines.
 
@@ -358,10 +362,14 @@ class _Parser:
 
     def _check_printf(self, terms: list[Term], line: int) -> None:
         if terms[0] == FunctionTerm("printf") and len(terms) > 1 and isinstance(terms[1], LiteralTerm):
-            try:
-                check_format(str(terms[1].value))
-            except ValueProblem as problem:
-                raise self._refused(str(problem), line) from problem
+            self._read(check_format, str(terms[1].value), line)
+
+    def _read(self, reader: Callable[[str], Read], text: str, line: int) -> Read:
+        """Read a part of the text, and add the place to what is wrong with it."""
+        try:
+            return reader(text)
+        except ValueProblem as problem:
+            raise self._refused(str(problem), line) from problem
 
     def _operand(self) -> Term | None:
         term = self._term()
@@ -393,18 +401,9 @@ class _Parser:
                 return FieldTerm(())
             case TokenKind.LEFT:
                 self._next()
-                with self._scope_of_parenthesis():
+                with self._nested():  # variables of parentheses live on, as in Go
                     return self._pipeline("parentheses", TokenKind.RIGHT)
         return self._literal()
-
-    @contextmanager
-    def _scope_of_parenthesis(self) -> Iterator[None]:
-        """Limit the nesting. Variables that parentheses declare live on, as in Go."""
-        self._depth += 1
-        if self._depth > MOST_NESTED:
-            raise self._refused(f"more than {MOST_NESTED} blocks and parentheses inside each other")
-        yield
-        self._depth -= 1
 
     def _literal(self) -> Term | None:
         token = self._peek()
@@ -412,9 +411,9 @@ class _Parser:
             case TokenKind.STRING | TokenKind.RAW:
                 return LiteralTerm(self._text_of(self._next()))
             case TokenKind.NUMBER:
-                return self._number(self._next())
+                return self._read(number, self._next().text, token.line)
             case TokenKind.CHARACTER:
-                return self._character(self._next())
+                return self._read(character, self._next().text, token.line)
             case TokenKind.KEYWORD if token.text in _CONSTANTS:
                 return LiteralTerm(_CONSTANTS[self._next().text])
         return None
@@ -432,22 +431,7 @@ class _Parser:
     def _text_of(self, token: Token) -> str:
         if token.kind is TokenKind.RAW:
             return token.text[1:-1].replace("\r", "")
-        try:
-            return unquoted(token.text)
-        except ValueProblem as problem:
-            raise self._refused(str(problem), token.line) from problem
-
-    def _number(self, token: Token) -> NumberTerm:
-        try:
-            return number(token.text)
-        except ValueProblem as problem:
-            raise self._refused(str(problem), token.line) from problem
-
-    def _character(self, token: Token) -> NumberTerm:
-        try:
-            return character(token.text)
-        except ValueProblem as problem:
-            raise self._refused(str(problem), token.line) from problem
+        return self._read(unquoted, token.text, token.line)
 
 
 _CONSTANTS: Final[Mapping[str, bool | None]] = {"true": True, "false": False, "nil": None}

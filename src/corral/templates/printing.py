@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Final
 
 from corral.templates.errors import ValueProblem
 from corral.templates.values import MISSING, StructValue, as_bytes, is_list, is_map, is_nil, kind
 
-_DIGITS: Final = re.compile(r"(-?)(\d)(?:\.(\d+))?(?:e([+-]\d+))?")
 _WIDEST: Final = 1_000_000
 """Go's own limit for widths and precisions."""
 
@@ -31,21 +31,12 @@ def joined(values: Sequence[object]) -> str:
 # Numbers.
 
 
-def _scientific(value: float) -> tuple[str, str, int]:
-    """Return sign, shortest digits and exponent."""
-    match = _DIGITS.fullmatch(f"{value!r}" if "e" in repr(value) else f"{value:.17e}")
-    if match is None or "e" not in repr(value):
-        sign = "-" if repr(value).startswith("-") else ""
-        whole, _, fraction = repr(abs(value)).partition(".")
-        digits = (whole + fraction).lstrip("0")
-        exponent = len(whole) - 1 if whole != "0" else -1 - (len(fraction) - len(fraction.lstrip("0")))
-        return sign, digits.rstrip("0") or "0", exponent if digits.rstrip("0") else 0
-    return match[1], (match[2] + (match[3] or "")).rstrip("0") or "0", int(match[4])
-
-
 def _shortest(value: float, *, least: int, most: int) -> str:
     """Return the shortest digits that mean the value; with an exponent below 10^least and from 10^most on."""
-    sign, digits, exponent = _scientific(value)
+    number = Decimal(repr(value)).normalize()
+    sign = "-" if number.is_signed() else ""
+    digits = "".join(map(str, number.as_tuple().digits))
+    exponent = number.adjusted() if number else 0
     if exponent < least or exponent >= most:
         fraction = f".{digits[1:]}" if len(digits) > 1 else ""
         return f"{sign}{digits[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
@@ -198,9 +189,14 @@ def formatted(text: str, values: Sequence[object]) -> str:
             used += 1
     pieces.append(text[position:])
     if used < len(values):
-        extra = ", ".join("<nil>" if value is None else f"{kind(value)}={plain(value)}" for value in values[used:])
-        pieces.append(f"%!(EXTRA {extra})")
+        pieces.append(f"%!(EXTRA {', '.join(map(_extra, values[used:]))})")
     return "".join(pieces)
+
+
+def _extra(value: object) -> str:
+    if isinstance(value, list | dict | StructValue):
+        raise ValueProblem("printf got more values than its text has verbs")
+    return "<nil>" if value is None else f"{kind(value)}={plain(value)}"
 
 
 def _operand(value: object, verb: _Verb) -> str:

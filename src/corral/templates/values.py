@@ -1,7 +1,7 @@
 """Go's values in Python: what a template can meet, its kinds, truth, and comparisons.
 
 Texts are `str` (bytes that are no UTF-8 are surrogates), `int` is Go's int, `float` its float64, a list is a slice, a
-`dict` is a map of anything by text. None is a nil interface, MISSING is no value at all: what a map has for an absent key.
+`dict` is a map of anything by text. None is a nil interface; MISSING is no value at all, as for an absent key of a map.
 """
 
 from collections.abc import Mapping
