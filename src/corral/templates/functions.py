@@ -342,7 +342,7 @@ def _prepend(value: object, item: object) -> list[object]:
 
 
 def _concat(*values: object) -> list[object]:
-    return _bounded([item for value in values for item in _list_of(value)])
+    return _bounded([item for value in values for item in _list_of(value)]) or NilSlice()
 
 
 def _bounded(items: list[object]) -> list[object]:

@@ -156,7 +156,7 @@ class _Verb:
 
 
 _VERB: Final = re.compile(r"%([-+# 0]*)(\d*)(?:\.(\d*))?(.?)", re.DOTALL)
-_OFFERED: Final = "vsdqtfFeEgGxXcUob%"
+_OFFERED: Final = "vsdqtfFeEgGxXcob%"
 
 
 def check_format(text: str) -> None:
@@ -250,14 +250,15 @@ def _integer(value: int, verb: _Verb) -> str | None:
         return _padded(chr(code), verb)
     if verb.letter == "q":
         return _padded(quoted(chr(code), "'"), verb)
-    if verb.letter == "U":
-        return _padded(f"U+{value:04X}", verb)
     if verb.letter not in "vdboxX":
         return None
+    if not value and verb.precision == 0:
+        return " " * verb.width
+    digits = format(abs(value), "d" if verb.letter == "v" else verb.letter)
     if verb.precision is not None:
-        raise ValueProblem("printf with a precision for a whole number is not offered")
-    letter = "d" if verb.letter == "v" else verb.letter
-    return _signed("-" if value < 0 else "", format(abs(value), letter), verb)
+        digits = digits.zfill(verb.precision)
+        verb = replace(verb, flags=verb.flags.replace("0", ""))
+    return _signed("-" if value < 0 else "", digits, verb)
 
 
 def _float(value: float, verb: _Verb) -> str | None:
@@ -282,4 +283,6 @@ def _signed(sign: str, digits: str, verb: _Verb) -> str:
 
 
 def _padded(text: str, verb: _Verb) -> str:
-    return text.ljust(verb.width) if "-" in verb.flags else text.rjust(verb.width)
+    if "-" in verb.flags:
+        return text.ljust(verb.width)
+    return text.rjust(verb.width, "0" if "0" in verb.flags else " ")
