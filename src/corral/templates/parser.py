@@ -12,6 +12,8 @@ from corral.templates.lexer import NumberTerm, Token, TokenKind, character, numb
 from corral.templates.printing import check_format
 
 Read = TypeVar("Read")
+OWN_NAME: Final = "prompt"
+"""What a template calls itself: LocalAI gives all of them this name."""
 MOST_NESTED: Final = 40
 """Blocks and parentheses inside each other: far more than anyone writes, and far from the interpreter's own limit."""
 
@@ -121,7 +123,7 @@ class ParsedTemplate:
 
 
 @lru_cache(maxsize=512)
-def parse(text: str, name: str = "prompt") -> ParsedTemplate:
+def parse(text: str, name: str = OWN_NAME) -> ParsedTemplate:
     """Parse a template. TemplateRefused has the line and names what is not understood or not offered."""
     parser = _Parser(text, name)
     nodes = parser.whole()
@@ -186,7 +188,7 @@ class _Parser:
             else:
                 nodes.append(self._statement())
         for name, line in self._included:
-            if name not in self.defined and name != self._name:
+            if name not in self.defined and name != OWN_NAME:
                 raise self._refused(f'no template "{name}" is defined', line)
         return tuple(nodes)
 
@@ -285,7 +287,7 @@ class _Parser:
 
     def _define(self, name: str, where: str) -> None:
         """Parse a body that sees no variables of where it stands."""
-        if name in self.defined or name == self._name:
+        if name in self.defined or name == OWN_NAME:
             raise self._refused(f'template "{name}" is defined twice')
         outer, self._variables = self._variables, ["$"]
         loops, self._loops = self._loops, 0

@@ -356,7 +356,9 @@ def prompt_line(config: Config, line: str) -> dict[str, object]:
         return _answer(config, json.loads(line))
     except CorralError as error:
         return {"error": str(error)}
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        return {"error": "the values are nested too deeply"}
+    except ValueError as error:
         return {"error": f"not valid JSON ({error})"}
 
 
@@ -366,9 +368,8 @@ def _answer(config: Config, document: object) -> dict[str, object]:
     if "template" in document:
         return {"prompt": _one_template(PromptSettings.of(config), document)}
     request = mapping(document["request"], "request") if "request" in document else document
-    overlay = mapping(document.get("config"), "config") if "request" in document else {}
-    endpoint = text(document.get("endpoint"), "endpoint") if "request" in document else ""
-    return _answer_request(PromptSettings.of(_laid_over(config, overlay)), endpoint or _endpoint_of(request), request)
+    settings = PromptSettings.of(_laid_over(config, mapping(document.get("config"), "config")))
+    return _answer_request(settings, text(document.get("endpoint"), "endpoint") or _endpoint_of(request), request)
 
 
 def _one_template(settings: PromptSettings, document: Mapping[str, object]) -> str:

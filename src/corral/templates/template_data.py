@@ -30,9 +30,11 @@ def flag(value: Json, where: str) -> bool:
 def whole(value: Json, where: str) -> int:
     if value is None:
         return 0
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
         raise InvalidInput(where, "must be a whole number")
-    return int(value)
+    return value
 
 
 def items(value: Json, where: str) -> list[Json]:
@@ -192,6 +194,7 @@ _SHAPES: Final[Mapping[str, Shape]] = {
     "chat_message": CHAT_MESSAGE,
     "multimodal": MULTIMODAL,
 }
+_MOST_MEDIA: Final = 10_000
 _COUNTED: Final = {"Images": ("TotalImages", "ImagesInMessage"), "Audio": ("TotalAudios", "AudiosInMessage"),
                    "Video": ("TotalVideos", "VideosInMessage")}  # fmt: skip
 
@@ -204,6 +207,8 @@ def data_for(template: str, document: Mapping[str, Json]) -> StructValue:
         for name, (total, here) in _COUNTED.items():
             count = whole(given.pop(here, None), here)
             after = whole(given.pop(total, count), total)
+            if not 0 <= count <= _MOST_MEDIA:
+                raise InvalidInput(here, f"must be between 0 and {_MOST_MEDIA}")
             if count:
                 given[name] = [{"ID": number} for number in range(after - count, after)]
     unknown = [name for name in given if name not in shape.fields]

@@ -77,6 +77,10 @@ def test_a_template_is_rendered_as_go_does(template: str, text: str) -> None:
     assert rendered(template) == text
 
 
+def test_a_template_may_define_one_that_is_called_as_itself_is_here() -> None:
+    assert execute(parse('{{define "chat"}}x{{end}}{{template "chat"}}', "chat"), data_for("chat", {})) == "x"
+
+
 def test_calls_are_structs_and_a_legacy_call_is_a_map() -> None:
     template = "{{range .FunctionCall}}{{.ID}} {{.FunctionCall.Name}} {{.Index}}{{end}}"
     assert of_message(template) == "c1 f 1"

@@ -227,6 +227,7 @@ EVERYTHING: dict[str, Any] = {
         ({"prompt": ["a", "b"]}, {"prompt": ["S>a", "S>b"]}),
         ({"instruction": "Fix", "input": "x"}, {"prompt": "Fix:x"}),
         ({"endpoint": "completion", "request": {"prompt": "a"}}, {"prompt": "S>a"}),
+        ({"endpoint": "edit", "input": "a", "instruction": "b", "prompt": "c"}, {"prompt": "b:a"}),
         (
             {"endpoint": "completion", "request": {"prompt": "a"}, "config": {"system_prompt": "T"}},
             {"prompt": "T>a"},
@@ -269,7 +270,12 @@ def test_a_line_is_answered(document: Any, answer: dict[str, object]) -> None:
         ('{"template": "chat", "data": {"Inputs": ""}}', "data.Inputs: the template chat gets no such field"),
         ('{"template": "chat", "data": {"MessageIndex": 1.5}}', "data.MessageIndex: must be a whole number"),
         ('{"template": "chat", "data": {"Functions": [{"parameters": {"a": 1e999}}]}}', "must be a number that JSON"),
-        ("[" * 100_000, "not valid JSON"),
+        ("[" * 100_000, "the values are nested too deeply"),
+        ('{"template": "chat", "data": {"MessageIndex": 1e999}}', "data.MessageIndex: must be a whole number"),
+        (
+            '{"template": "multimodal", "data": {"ImagesInMessage": 1e9}}',
+            "ImagesInMessage: must be between 0 and 10000",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_answered_says_why(text: str, error: str) -> None:
