@@ -172,7 +172,8 @@ class _Evaluation:
                 if self.walk(node.body, item) == "break":
                     break
                 del self._variables[count:]
-            return "" if items else self.walk(node.otherwise, dot)
+            jump = "" if items else self.walk(node.otherwise, dot)
+            return "" if jump == "break" else jump  # as in Go, where a range also takes the break in its else
 
     def _items(self, value: object, pipeline: Pipeline) -> Sequence[tuple[object, object]]:
         if isinstance(value, NoValue):

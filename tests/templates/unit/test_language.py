@@ -55,6 +55,8 @@ def of_message(template: str, **fields: object) -> str:
         ("{{range .SystemPrompt | fromJson}}x{{else}}none{{end}}", "none"),
         ("{{range 3}}{{.}}{{end}}{{range $i := 2}}{{$i}}{{end}}", "01201"),
         ("{{range until 9}}{{if eq . 1}}{{continue}}{{end}}{{if eq . 3}}{{break}}{{end}}{{.}}{{end}}", "02"),
+        ("{{range 2}}{{range 0}}{{else}}{{break}}x{{end}}a{{end}}", "aa"),
+        ("{{range 2}}{{range 0}}{{else}}{{continue}}x{{end}}a{{else}}b{{end}}", ""),
         ('{{$x := "a"}}{{if true}}{{$x = "b"}}{{$x := "c"}}{{$x}}{{end}}{{$x}}', "cb"),
         ('{{$t := ""}}{{range .Functions}}{{$t = print $t .Name " "}}{{end}}{{$t}}', "one two "),
         (
