@@ -311,19 +311,19 @@ class _Evaluation:
                 return value
         return value if piped is _NOTHING_PIPED else piped
 
-    def _argument(self, term: Term, dot: object, wanted: str) -> object:
+    def _argument(self, term: Term, dot: object, expected: str) -> object:
         match term:
             case NumberTerm():
-                return _number(term, wanted)
+                return _number(term, expected)
             case LiteralTerm(None):
-                if wanted in ("any", "map"):
-                    return None if wanted == "any" else NilMap()
-                raise ValueProblem(f"nil where {wanted} is wanted")
+                if expected in ("any", "map"):
+                    return None if expected == "any" else NilMap()
+                raise ValueProblem(f"nil where {expected} is expected")
             case LiteralTerm(value):
-                if wanted not in ("any", "bool" if isinstance(value, bool) else "string"):
-                    raise ValueProblem(f"{plain(value)} where {wanted} is wanted")
+                if expected not in ("any", "bool" if isinstance(value, bool) else "string"):
+                    raise ValueProblem(f"{plain(value)} where {expected} is expected")
                 return value
-        return _fitting(self._reference(term, dot), wanted)
+        return _fitting(self._reference(term, dot), expected)
 
 
 _NOTHING_PIPED: Final = object()
@@ -333,19 +333,19 @@ def _wants(function: TemplateFunction, index: int) -> str:
     return function.parameters[index] if index < len(function.parameters) else function.variadic
 
 
-def _number(term: NumberTerm, wanted: str) -> object:
-    if wanted == "any":
+def _number(term: NumberTerm, expected: str) -> object:
+    if expected == "any":
         return term.ideal
-    if wanted == "int" and term.whole is not None:
+    if expected == "int" and term.whole is not None:
         return term.whole
-    raise ValueProblem(f"the number {plain(term.ideal)} where {wanted} is wanted")
+    raise ValueProblem(f"the number {plain(term.ideal)} where {expected} is expected")
 
 
-def _fitting(value: object, wanted: str) -> object:
+def _fitting(value: object, expected: str) -> object:
     """Return the value as an argument of that type. ValueProblem: it is of another one."""
-    if wanted == "any":
+    if expected == "any":
         return None if isinstance(value, NoValue) else value
-    if wanted == "map" and isinstance(value, NoValue):
+    if expected == "map" and isinstance(value, NoValue):
         return NilMap()
     fits = {
         "string": isinstance(value, str),
@@ -353,6 +353,6 @@ def _fitting(value: object, wanted: str) -> object:
         "bool": isinstance(value, bool),
         "map": is_map(value) and not isinstance(value, StringMap),
     }
-    if not fits[wanted]:
-        raise ValueProblem(f"{described(value)} where {wanted} is wanted")
+    if not fits[expected]:
+        raise ValueProblem(f"{described(value)} where {expected} is expected")
     return value

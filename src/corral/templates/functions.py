@@ -219,7 +219,7 @@ def _squote(*values: object) -> str:
 
 
 def _from_json(text: str) -> object:
-    """Read JSON: nil if it is none."""
+    """Read JSON: nil if it is invalid."""
     try:
         return _without_surrogates(json.loads(text, parse_int=_float, parse_float=_float, parse_constant=_no_constant))
     except (ValueError, RecursionError):

@@ -189,16 +189,16 @@ def turns(settings: PromptSettings, messages: Sequence[object]) -> list[Turn]:
 
 
 def _turn(settings: PromptSettings, message: object, where: str, totals: list[int]) -> Turn:
-    given = mapping(message, where)
-    content = given.get("content")
-    calls = given.get("tool_calls")
+    fields = mapping(message, where)
+    content = fields.get("content")
+    calls = fields.get("tool_calls")
     return Turn(
-        role=text(given.get("role"), f"{where}.role"),
-        name=text(given.get("name"), f"{where}.name"),
+        role=text(fields.get("role"), f"{where}.role"),
+        name=text(fields.get("name"), f"{where}.name"),
         content=_with_media(settings, content, f"{where}.content", totals)
         if is_list(content)
         else text(content, f"{where}.content"),
-        function_call=template_data.anything(given.get("function_call"), f"{where}.function_call"),
+        function_call=template_data.anything(fields.get("function_call"), f"{where}.function_call"),
         tool_calls=None if calls is None else template_data.tool_calls(calls, f"{where}.tool_calls"),
     )
 
@@ -211,12 +211,12 @@ def _with_media(settings: PromptSettings, parts: Sequence[object], where: str, t
     counts = [0, 0, 0]
     texts: list[str] = []
     for index, part in enumerate(parts):
-        given = mapping(part, f"{where}[{index}]")
-        kind = text(given.get("type"), f"{where}[{index}].type")
+        fields = mapping(part, f"{where}[{index}]")
+        kind = text(fields.get("type"), f"{where}[{index}].type")
         if kind == "text":
-            texts.append(text(given.get("text"), f"{where}[{index}].text"))
+            texts.append(text(fields.get("text"), f"{where}[{index}].text"))
         elif kind in _MEDIA:
-            _check_medium(given, kind, f"{where}[{index}]")
+            _check_medium(fields, kind, f"{where}[{index}]")
             counts[_MEDIA[kind]] += 1
             totals[_MEDIA[kind]] += 1
         else:
@@ -256,13 +256,13 @@ def offered_tools(settings: PromptSettings, request: Request) -> OfferedTools:
 
 
 def _functions(request: Request) -> list[object]:
-    given = request.get("functions")
+    legacy = request.get("functions")
     tools = items(request.get("tools"), "tools")
-    functions: list[object] = [*template_data.functions(given, "functions")]
+    functions: list[object] = [*template_data.functions(legacy, "functions")]
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         functions.append(FUNCTION.from_json(mapping(tool, where).get("function"), f"{where}.function"))
-    return functions if functions or given is not None else NilSlice()
+    return functions if functions or legacy is not None else NilSlice()
 
 
 def _no_action(settings: PromptSettings) -> StructValue:
@@ -336,8 +336,8 @@ def render_edits(settings: PromptSettings, request: Request) -> list[str]:
     return [_rendered(settings, "edit", _prompt_data(settings, each, Instruction=instruction)) for each in inputs]
 
 
-def _prompt_data(settings: PromptSettings, given: str, **fields: object) -> StructValue:
-    return PROMPT.record(SystemPrompt=settings.system_prompt, Input=given, **fields)
+def _prompt_data(settings: PromptSettings, prompt: str, **fields: object) -> StructValue:
+    return PROMPT.record(SystemPrompt=settings.system_prompt, Input=prompt, **fields)
 
 
 def _texts(value: object, where: str) -> list[str]:

@@ -92,13 +92,13 @@ class Shape:
 
     def from_json(self, document: Json, where: str) -> StructValue:
         """Make a struct of an object with its names in JSON; others are ignored, as LocalAI does."""
-        given = mapping(document, where)
+        members = mapping(document, where)
         names = {name: self.json_names.get(name, name) for name in self.fields}
         return self.record(
             **{
-                name: convert(given[names[name]], f"{where}.{names[name]}")
+                name: convert(members[names[name]], f"{where}.{names[name]}")
                 for name, convert in self.fields.items()
-                if names[name] in given
+                if names[name] in members
             }
         )
 
@@ -202,19 +202,19 @@ _COUNTED: Final = {"Images": ("TotalImages", "ImagesInMessage"), "Audio": ("Tota
 def data_for(template: str, document: Mapping[str, Json]) -> StructValue:
     """Make the data of one template of an object with Go's field names. InvalidInput names an unknown or wrong one."""
     shape = _SHAPES[template]
-    given = dict(document)
+    fields = dict(document)
     if template == "multimodal":
         for name, (total, here) in _COUNTED.items():
-            count = whole(given.pop(here, None), here)
-            after = whole(given.pop(total, count), total)
+            count = whole(fields.pop(here, None), here)
+            after = whole(fields.pop(total, count), total)
             if not 0 <= count <= _MOST_MEDIA:
                 raise InvalidInput(here, f"must be between 0 and {_MOST_MEDIA}")
             if count:
-                given[name] = [{"ID": number} for number in range(after - count, after)]
-    unknown = [name for name in given if name not in shape.fields]
+                fields[name] = [{"ID": number} for number in range(after - count, after)]
+    unknown = [name for name in fields if name not in shape.fields]
     if unknown:
         raise InvalidInput(f"data.{unknown[0]}", f"the template {template} gets no such field")
-    return shape.from_json(given, "data")
+    return shape.from_json(fields, "data")
 
 
 def media(counts: Sequence[int], totals: Sequence[int], content: str) -> StructValue:
