@@ -43,7 +43,7 @@ class RequestDefaults(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
 
 
 class PromptTemplates(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """How messages become a prompt, where the backend does not know: see `adapter/dialects/templates.py`."""
+    """How messages become a prompt, where the backend does not know: see `templates/`."""
 
     chat: str = ""
     chat_message: str = ""

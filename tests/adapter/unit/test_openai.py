@@ -57,6 +57,13 @@ def test_what_the_request_says_wins_over_the_models_defaults() -> None:
     assert (loud.Temperature, loud.Tokens, list(loud.StopPrompts), loud.Seed) == (0.0, 5, ["</s>", "END"], 3)
 
 
+def test_the_models_system_prompt_is_shown_once() -> None:
+    as_message = AdapterModel(name="m", system_prompt="Be brief.", templates=PromptTemplates(chat="{{.Input}}"))
+    assert chat({}, as_message).Prompt == "Be brief.\nhi"
+    templates = PromptTemplates(chat="[{{.SystemPrompt}}]{{.Input}}")
+    assert chat({}, AdapterModel(name="m", system_prompt="Be brief.", templates=templates)).Prompt == "[Be brief.]hi"
+
+
 def test_messages_keep_their_parts_where_the_contract_wants_them() -> None:
     options = chat(
         {

@@ -1,9 +1,10 @@
-"""The part of Go's templates that chat templates use."""
+"""Messages of the gRPC contract become prompts."""
 
 import pytest
 
-from corral.adapter.dialects.templates import TemplateNotUsable, render, render_chat, render_completion
+from corral.adapter.dialects.templates import render_chat, render_completion, shows_system_prompt
 from corral.rpc.messages import Message
+from corral.templates import TemplateFailed, TemplateRefused
 from corral.wire.adapter import PromptTemplates
 
 CHATML = PromptTemplates(
@@ -15,49 +16,6 @@ CHATML = PromptTemplates(
     ),
     chat="{{.Input -}}\n<|im_start|>assistant\n",
 )
-FIELDS = {"Name": "Ann", "Empty": "", "Yes": True, "Number": 3}
-
-
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        ("plain", "plain"),
-        ("Hi {{.Name}}!", "Hi Ann!"),
-        ("a  {{- .Name -}}  b", "aAnnb"),
-        ("a {{.Name}} b", "a Ann b"),
-        ("{{if .Yes}}y{{else}}n{{end}}", "y"),
-        ("{{if .Empty}}y{{else if .Yes}}z{{end}}", "z"),
-        ("{{if not .Yes}}y{{end}}", ""),
-        ('{{if and .Yes (eq .Name "Ann" "Bob")}}y{{end}}', "y"),
-        ('{{if or .Empty (ne .Name "Ann")}}y{{else}}n{{end}}', "n"),
-        ("{{if .Yes}}{{if .Empty}}a{{else}}b{{end}}c{{end}}d", "bcd"),
-        ("{{ .Name | upper | toJson }}", '"ANN"'),
-        ("{{.Number}}{{.Yes}}{{`raw`}}{{/* note */}}", "3trueraw"),
-    ],
-)
-def test_a_template_is_rendered(template: str, text: str) -> None:
-    assert render(template, FIELDS) == text
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{.Missing}}",
-        "{{if .Yes}}",
-        "{{end}}",
-        "{{else}}",
-        "{{range .Name}}{{end}}",
-        "{{ .Name .Name }}",
-        "{{ (eq .Name }}",
-        "{{ ? }}",
-        "{{ eq }}",
-        "{{ not .Yes .Yes }}",
-        "{{if .Yes}}a{{else}}b{{else}}c{{end}}",
-    ],
-)
-def test_what_we_cannot_render_is_refused(template: str) -> None:
-    with pytest.raises(TemplateNotUsable):
-        render(template, FIELDS)
 
 
 def test_a_gallery_template_gives_the_models_format() -> None:
@@ -71,7 +29,8 @@ def test_a_gallery_template_gives_the_models_format() -> None:
         "<|im_start|>system\nBe brief.\n<|im_end|>\n\n"
         "<|im_start|>user\nHi {{.Name}}\n<|im_end|>\n\n"
         "<|im_start|>tool\nFunction response:\n42\n<|im_end|>\n\n"
-        '<|im_start|>assistant\nFunction call:\n[{"id": "c"}]\n<|im_end|>\n<|im_start|>assistant\n'
+        '<|im_start|>assistant\nFunction call:\n[{"index":0,"id":"c","type":"","function":{"arguments":""}}]\n'
+        "<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
@@ -79,3 +38,19 @@ def test_without_templates_the_contents_are_the_prompt() -> None:
     messages = [Message(role="user", content="a"), Message(role="user", content="b")]
     assert render_chat(messages, PromptTemplates()) == "a\nb\n"
     assert render_completion("x", PromptTemplates()) == "x"
+
+
+def test_a_template_that_cannot_be_used_and_one_that_fails_are_told_apart() -> None:
+    messages = [Message(role="user", content="a")]
+    with pytest.raises(TemplateRefused, match="template chat, line 1: the function now is not offered"):
+        render_chat(messages, PromptTemplates(chat="{{now}}"))
+    with pytest.raises(TemplateFailed, match=r"template chat_message, line 1, .*: there is no field Missing"):
+        render_chat(messages, PromptTemplates(chat_message="{{.Missing}}"))
+
+
+def test_the_models_system_prompt_reaches_a_template_that_asks_for_it() -> None:
+    templates = PromptTemplates(chat="{{.SystemPrompt}}: {{.Input}}", completion="{{.SystemPrompt}}> {{.Input}}")
+    assert shows_system_prompt(templates)
+    assert not shows_system_prompt(CHATML)
+    assert render_chat([Message(role="user", content="a")], templates, "Be kind") == "Be kind: a"
+    assert render_completion("a", templates, "Be kind") == "Be kind> a"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from corral.adapter.dialects.requests import ChatMessage, ChatRequest, CompletionRequest, MessagePart, Sampling
-from corral.adapter.dialects.templates import render_chat, render_completion
+from corral.adapter.dialects.templates import render_chat, render_completion, shows_system_prompt
 from corral.base.errors import InvalidInput
 from corral.rpc.messages import Message, PredictOptions
 from corral.wire.adapter import AdapterModel
@@ -26,7 +26,8 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     options.Tokens = _limit(limit, model)
     messages = request.messages
-    if model.system_prompt and not any(message.role == "system" for message in messages):
+    in_template = not model.use_tokenizer_template and shows_system_prompt(model.templates)
+    if model.system_prompt and not in_template and not any(message.role == "system" for message in messages):
         messages = [ChatMessage(role="system", content=model.system_prompt), *messages]
     mark = "" if model.use_tokenizer_template else MEDIA_MARK
     plain = [_message(message, options, mark) for message in messages]
@@ -36,7 +37,7 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     elif request.tools and request.tool_choice != "none":
         raise InvalidInput("tools", "the prompt template of this model has no place for them")
     else:
-        options.Prompt = render_chat(plain, model.templates)
+        options.Prompt = render_chat(plain, model.templates, model.system_prompt)
     if request.tools:
         options.Tools = json.dumps(request.tools)
         if request.tool_choice is not None:
@@ -52,7 +53,7 @@ def completion_options(request: CompletionRequest, prompt: str, model: AdapterMo
     """Build the message for one prompt of a completion request, which may hold several."""
     options = _sampling_options(request, model)
     options.Tokens = _limit(request.max_tokens, model)
-    options.Prompt = render_completion(prompt, model.templates)
+    options.Prompt = render_completion(prompt, model.templates, model.system_prompt)
     options.Logprobs = request.logprobs or 0
     return options
 
