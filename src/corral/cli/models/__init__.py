@@ -1,0 +1,1 @@
+"""`corral models`: the models of the fleet, and what their templates make of requests."""
