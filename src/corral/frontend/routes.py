@@ -8,7 +8,8 @@ from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import native as backend_lists
 from corral.frontend.diagnosis.routes import metrics, vitals
-from corral.frontend.models import routes as models
+from corral.frontend.models.routes import localai as localai_models
+from corral.frontend.models.routes import native as models
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import native as nodes_native
@@ -29,6 +30,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *operations.ROUTES,
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,
+    *localai_models.ROUTES,
     *models.ROUTES,
     *serving.ROUTES,
     *keys.ROUTES,

@@ -1,0 +1,1 @@
+"""The routes about models: thin, as data."""
