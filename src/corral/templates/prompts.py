@@ -352,6 +352,8 @@ def _texts(value: object, where: str) -> list[str]:
 
 def prompt_line(config: Config, line: str) -> dict[str, object]:
     """Answer one line of JSON: a request, a request for an endpoint, or one template with its data. Never raises."""
+    if not line.strip():
+        return {"error": "the line is empty"}
     try:
         return _answer(config, json.loads(line))
     except CorralError as error:

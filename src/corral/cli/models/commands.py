@@ -7,6 +7,7 @@ import click
 
 from corral.cli.client import api_path
 from corral.cli.connection import connected, open_client
+from corral.cli.models.prompt import prompt
 from corral.cli.names import complete_model
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
 from corral.cli.options import CorralCommand, confirm
@@ -37,7 +38,10 @@ _COLUMNS: Final[Sequence[Column[ModelView]]] = (
 
 @click.group()
 def models() -> None:
-    """See the models of the fleet, and remove them."""
+    """See the models of the fleet, and remove them; try their templates."""
+
+
+models.add_command(prompt)
 
 
 @models.command("list", cls=CorralCommand)
