@@ -46,7 +46,8 @@ class TestWhileItRuns:
         state = up.state()
         assert set(state) == {"url", "nats_url", "keys", "pids"}
         assert set(state["keys"]) == {"admin", "registration"}
-        assert set(state["pids"]) == {"frontend", "control", "gateways", "nats", "workers"}
+        assert set(state["pids"]) == {"up", "frontend", "control", "gateways", "nats", "workers"}
+        assert state["pids"]["up"] == up.process.pid
         assert len(state["pids"]["gateways"]) == 1
         assert len(state["pids"]["workers"]) == 2
         assert state["nats_url"].startswith("nats://worker:")

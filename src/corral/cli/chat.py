@@ -32,23 +32,37 @@ _PATIENCE = timedelta(minutes=15)
 
 @click.command(cls=CorralCommand)
 @click.argument("model", shell_complete=complete_model)
-@click.option("--once", metavar="TEXT", default=None, help="Ask this, print the answer, and end.")
+@click.argument("prompt", required=False)
+@click.option("--once", metavar="TEXT", default=None, help="Ask this, print the answer, and end; the same as PROMPT.")
 @click.option("--system", metavar="TEXT", default="", help="What the model is told before everything else.")
 @connected
-def chat(model: str, once: str | None, system: str) -> None:
-    """Talk to a model.
+def chat(model: str, prompt: str | None, once: str | None, system: str) -> None:
+    """Talk to a model, or ask it one PROMPT.
 
     Ctrl-C stops an answer, Ctrl-D or /bye ends the talk, and /help tells more. While the model is being loaded, a
     terminal shows how far that is. Lines that come through a pipe are asked one after the other, without a prompt.
     """
-    if once is not None and not once.strip():
-        raise click.UsageError("--once needs a text to ask")
+    if once is not None and prompt is not None:
+        raise click.UsageError("--once and PROMPT are the same; give one of them")
+    question, name = (prompt, "PROMPT") if once is None else (once, "--once")
+    if question is not None and not question.strip():
+        raise click.UsageError(f"{name} needs a text to ask")
     client = open_client()
-    talk: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
-    if once is not None:
-        _print_answer(client, model, [*talk, {"role": "user", "content": once}], parts=[])
-        click.echo()
-        return
+    if question is not None:
+        ask_once(client, model, question, system=system)
+    else:
+        converse(client, model, system=system)
+
+
+def ask_once(client: ApiClient, model: str, question: str, *, system: str) -> None:
+    """Print the answer to one question as it arrives."""
+    _print_answer(client, model, [*_beginning(system), {"role": "user", "content": question}], parts=[])
+    click.echo()
+
+
+def converse(client: ApiClient, model: str, *, system: str) -> None:
+    """Answer what is typed, or each line of a pipe, until the input ends."""
+    talk = _beginning(system)
     # A pipe has one question in each line, whatever it begins with.
     questions = iter(_typed, None) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for question in questions:
@@ -57,6 +71,10 @@ def chat(model: str, once: str | None, system: str) -> None:
             text = _interruptible(client, model, [*talk, message])
             if text:  # a question without an answer is left out, so that the next try does not repeat it
                 talk += [message, {"role": "assistant", "content": text}]
+
+
+def _beginning(system: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": system}] if system else []
 
 
 def _typed() -> str | None:
@@ -133,7 +151,7 @@ _PERIOD_SECONDS: Final = 0.5
 _CLEAR: Final = "\r\x1b[2K"
 
 
-class _StatusLine:
+class StatusLine:
     """A line on standard error that can be overwritten until it is ended, from any thread."""
 
     def __init__(self) -> None:
@@ -166,7 +184,7 @@ def load_shown(client: ApiClient, model: str) -> Iterator[Callable[[], None]]:
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    line = _StatusLine()
+    line = StatusLine()
     threading.Thread(target=_watch_load, args=(client, model, line), daemon=True).start()
     try:
         yield line.end
@@ -174,7 +192,7 @@ def load_shown(client: ApiClient, model: str) -> Iterator[Callable[[], None]]:
         line.end()
 
 
-def _watch_load(client: ApiClient, model: str, line: _StatusLine) -> None:
+def _watch_load(client: ApiClient, model: str, line: StatusLine) -> None:
     pause = _FIRST_LOOK_SECONDS
     try:
         while not line.ended.wait(pause):

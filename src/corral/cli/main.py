@@ -19,7 +19,9 @@ from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 log = logging.getLogger(__name__)
 
 COMMANDS: Final = {
+    "run": "corral.cli.run:run",
     "up": "corral.cli.processes:up",
+    "down": "corral.cli.processes:down",
     "frontend": "corral.cli.processes:frontend",
     "worker": "corral.cli.processes:worker",
     "gateway": "corral.cli.processes:gateway",
@@ -47,7 +49,7 @@ COMMANDS: Final = {
 def cli() -> None:
     """Turn a set of machines into one OpenAI-compatible endpoint.
 
-    Begin with `corral up`, which runs everything on this machine.
+    Begin with `corral run`, which talks to a model, or with `corral up`, which runs everything on this machine.
     """
 
 

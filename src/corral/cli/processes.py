@@ -15,7 +15,7 @@ from corral.cli.backends.local import backends
 from corral.cli.options import CorralCommand, CorralGroup, command_sources, process_sources, settings_options, warn
 from corral.processes.configs import control_config, gateway_config, images_config, worker_config
 from corral.processes.exit_codes import ExitCode
-from corral.processes.settings import UpSettings
+from corral.processes.settings import ClientSettings, UpSettings
 from corral.processes.settings_sources import resolve
 
 if TYPE_CHECKING:
@@ -45,6 +45,22 @@ def up() -> int:
     logs = resolve(LogOutput, sources)
     warn(sources.warnings)
     return run_up(settings, logs, sources, TerminalWords(lambda *words: client_command(settings, sources, *words)))
+
+
+@click.command(cls=CorralCommand)
+@settings_options(client=frozenset({"data"}))
+def down() -> None:
+    """Stop the fleet of `corral up` on this machine.
+
+    That of another data directory is named with --data. Models, keys and everything else that is stored stay.
+    """
+    from corral.processes.background import stop_fleet
+
+    sources = command_sources()
+    settings = resolve(ClientSettings, sources)
+    warn(sources.warnings)
+    stop_fleet(settings.data)
+    click.echo("The fleet is stopped.")
 
 
 def client_command(settings: UpSettings, sources: "SettingSources", *words: str) -> str:

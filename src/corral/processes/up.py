@@ -7,6 +7,7 @@ child with its parent.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -31,7 +32,7 @@ from corral.processes.probe import http_url, take_port
 from corral.processes.settings import SECTIONS, WORKER_NEEDS, UpSettings, child_environment, without_settings
 from corral.processes.settings_sources import SettingSources
 from corral.processes.up_children import NATS_SETTINGS, UpFrontend, UpWorker, WorkerPorts, worker_environment
-from corral.processes.up_file import UpFile, UpKeys, UpPids, remove_up_file, write_up_file
+from corral.processes.up_file import LOCK, UpFile, UpKeys, UpPids, remove_up_file, write_up_file
 from corral.worker.files.keys import refuse_private
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,6 @@ PATIENCE_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 3
 _DECIDED_FOR_FRONTEND: Final = frozenset({*NATS_SETTINGS, "nats_account_seed", "nats_worker_jwt_ttl"})
 """NATS settings of the environment, which are meant for another server than the embedded one."""
-_LOCK: Final = "up.lock"
 LOGS: Final = "logs"
 """Directory of all log files of the fleet, in the data directory."""
 LOOPBACK: Final = "127.0.0.1"
@@ -89,7 +89,7 @@ def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words
         raise PathNotUsable(f"{error.message}; choose another directory with --data") from error
     log_directory = logs.directory or settings.data / LOGS
     already = f"another `corral up` runs in {settings.data}; stop it first, or choose another directory with --data"
-    with held(settings.data / _LOCK, already):
+    with held(settings.data / LOCK, already):
         set_up_logs("up", replace(logs, directory=log_directory))
         remove_up_file(settings.data)
         try:
@@ -271,6 +271,7 @@ class Up:
             nats_url=self._nats.worker_url,
             keys=keys,
             pids=UpPids(
+                up=os.getpid(),
                 frontend=self._pids[self._frontend.child.name],
                 control=self._frontend.control_pid or 0,
                 gateways=self._frontend.gateway_pids,

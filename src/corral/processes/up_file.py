@@ -10,6 +10,8 @@ from corral.base.private_files import read_private, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
 
 NAME: Final = "up.json"
+LOCK: Final = "up.lock"
+"""Locked for as long as a `corral up` runs in the data directory."""
 
 
 class UpKeys(msgspec.Struct, kw_only=True):
@@ -20,6 +22,8 @@ class UpKeys(msgspec.Struct, kw_only=True):
 class UpPids(msgspec.Struct, kw_only=True):
     """Process ids; 0 while a process is being restarted."""
 
+    up: int = 0
+    """`corral up` itself; 0 from versions that did not tell."""
     frontend: int
     control: int
     gateways: list[int] = []
