@@ -36,6 +36,7 @@ from corral.frontend.models.store import ModelRemovals
 from corral.frontend.nodes.room import NodeSettings, NodesRoom
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import IntentKind
+from corral.frontend.operations.dispatcher import NoStores
 from corral.frontend.operations.room import OperationsRoom, OperationStores
 from corral.frontend.operations.service import Retention
 from corral.frontend.operations.store.intents import Intents, cancel_intents_of
@@ -186,6 +187,7 @@ def _build_operations(
             intents=Intents(foundation.database, write_reports),
         ),
         guard=guard,
+        stores_there=NoStores(),
         policy=config.intents,
         retention=Retention(events=config.event_retention, operations=config.operation_retention),
     )

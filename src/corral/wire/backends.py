@@ -198,7 +198,18 @@ class Phase(StrEnum):
     STARTING = "starting"
 
 
-class InstallBytes(msgspec.Struct, kw_only=True):
+class FileBytes(msgspec.Struct, array_like=True, frozen=True):
+    """How far one file is."""
+
+    name: str
+    state: str
+    """`waiting`, `fetching`, `checking` or `done`."""
+    current: int
+    total: int
+    """0 while it is not known."""
+
+
+class InstallBytes(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What Corral's workers add to an event: its words in numbers, and its place in the order of events."""
 
     sequence: int
@@ -208,6 +219,8 @@ class InstallBytes(msgspec.Struct, kw_only=True):
     """0 while it is not known."""
     attempt: int = 0
     """Larger each time that the node begins on the same operation; the numbers of events begin at 1 again with it."""
+    files: list[FileBytes] = []
+    """One by one, for the pull of a model."""
 
 
 class InstallProgress(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -35,8 +35,20 @@ class NodesAsk(msgspec.Struct, kw_only=True):
     nodes: list[str] = []
 
 
+class FileShareView(msgspec.Struct, kw_only=True):
+    """How far one file of a model is that is being pulled."""
+
+    name: str
+    state: str
+    """`waiting`, `fetching`, `checking` or `done`."""
+    current_bytes: int = 0
+    total_bytes: int = 0
+    """0 while unknown."""
+
+
 class TargetView(msgspec.Struct, kw_only=True):
     node_id: str
+    """`store:` and its id for the pull of a model: its files go into a store, which frontends share."""
     node_name: str
     backend: str
     status: str
@@ -57,6 +69,8 @@ class TargetView(msgspec.Struct, kw_only=True):
     bytes_per_second: int = 0
     """0 where nothing moves, or the node does not say."""
     seconds_left: float | None = None
+    files: list[FileShareView] = []
+    """The files of a model that is being pulled."""
 
 
 class OperationView(msgspec.Struct, kw_only=True):

@@ -84,9 +84,7 @@ class BackendOperations:
             idempotency_key=ask.idempotency_key,
         )
         targets = [
-            PlannedTarget(
-                node=plan.node, subject=plan.wish.key, payload=payload_of(plan.wish.artefact), hindrance=plan.hindrance
-            )
+            PlannedTarget.on(plan.node, plan.wish.key, payload=payload_of(plan.wish.artefact), hindrance=plan.hindrance)
             for plan in planned
         ]
         return prepare(operation, targets, delay=ask.delay)

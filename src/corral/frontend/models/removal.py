@@ -161,7 +161,7 @@ class ModelRemoval:
         danger = endangered(spec.name, self._models.catalogue.models.values())
         hindrance = because(ReasonCode.SHARED_DIRECTORY, danger=danger) if danger else None
         return [
-            PlannedTarget(node=seen, subject=spec.name, hindrance=hindrance)
+            PlannedTarget.on(seen, spec.name, hindrance=hindrance)
             for seen in await self._fleet.all(NodeFilter(types=frozenset({NodeType.BACKEND})))
             if seen.status is not NodeStatus.PENDING
         ]

@@ -23,7 +23,7 @@ from corral.frontend.operations.progress import ALL, ProgressBoard
 from corral.frontend.operations.shapes import cache_key, operation_status
 from corral.frontend.operations.store.operations import OperationStore
 from corral.wire import subjects
-from corral.wire.backends import InstallBytes
+from corral.wire.backends import FileBytes, InstallBytes
 from corral.wire.broadcasts import (
     Invalidation,
     OperationCancel,
@@ -43,6 +43,8 @@ _SPACING: Final = 0.4
 _SPACING_PER_TARGET: Final = 0.001
 """Seconds added to the spacing for each target: messages about large operations are long."""
 _MOST_KEPT: Final = 500
+_LOCALAI_VERBS: Final = {Verb.REMOVE: Verb.DELETE, Verb.PULL: Verb.INSTALL}
+"""What LocalAI calls that of which it has no word."""
 
 
 class Broadcasts:
@@ -108,7 +110,7 @@ class Broadcasts:
         if status.processed and (before is None or not before.processed):
             is_backend = operation.kind is IntentKind.BACKEND
             about = subjects.INVALIDATE_BACKENDS if is_backend else subjects.INVALIDATE_MODELS
-            verb = Verb.DELETE if operation.verb.deletes else operation.verb  # LocalAI has no `remove`
+            verb = _LOCALAI_VERBS.get(operation.verb, operation.verb)
             await self._publish(about, Invalidation(element=operation.subject, op=verb.value, corral=self._sender))
         if status.processed and not status.error:
             await self.dismissed(operation.id)
@@ -133,6 +135,9 @@ class Broadcasts:
                 sequence=progress.sequence,
                 current=progress.current_bytes,
                 total=progress.total_bytes,
+                files=[
+                    FileBytes(file.name, file.state, file.current_bytes, file.total_bytes) for file in progress.files
+                ],
             )
             for node_id, progress in known.items()
             if progress.sequence

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -93,6 +93,30 @@ _LONG: Final = timedelta(seconds=2)
 _EVENTS: Final = 1000
 
 
+class HopelessRefusal(NodeRefused):
+    """What was asked for cannot be done, however often it is tried."""
+
+
+class StorePlaces(Protocol):
+    """Where intents belong that are not about nodes."""
+
+    @property
+    def elsewhere(self) -> Collection[NodeId]:
+        """The stores that running frontends have and this one has not: they work on them."""
+
+    def is_here(self, store: NodeId) -> bool:
+        """Whether this frontend has the store."""
+
+
+class NoStores:
+    """Of a frontend without a models directory of its own, while no other one is known."""
+
+    elsewhere: Collection[NodeId] = ()
+
+    def is_here(self, store: NodeId) -> bool:
+        return False
+
+
 class KindActions(Protocol):
     """What the dispatcher needs of the room that owns a kind. `look` and `send` fail as calls to nodes do."""
 
@@ -100,7 +124,7 @@ class KindActions(Protocol):
         """Find out what the node has of the subject, and what that says about the intent."""
 
     async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> Reason | None:
-        """Why the request may not be sent yet; None when it may."""
+        """Why the request may not be sent yet; None when it may. Not asked about stores."""
 
     async def send(self, intent: Intent, *, replaces: bool) -> Sequence[str]:
         """Send the request. Returns when the node has answered that it is done, with the processes that it ended for
@@ -118,7 +142,7 @@ class DispatchStores:
 
 
 class Dispatcher:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         stores: DispatchStores,
         progress: ProgressBoard,
@@ -126,10 +150,12 @@ class Dispatcher:
         clock: Clock,
         policy: IntentPolicy,
         *,
+        stores_there: StorePlaces,
         poke: Poke,
     ) -> None:
         """`poke` is rung when an intent becomes due before its time."""
         self._stores = stores
+        self._places = stores_there
         self._progress = progress
         self._kinds: dict[IntentKind, KindActions] = {}
         self._fleet = fleet
@@ -160,7 +186,9 @@ class Dispatcher:
             async def step() -> timedelta | None:
                 if not self._working:
                     now = self._clock.now()
-                    waiting = await self._stores.intents.waiting(now=now, until=now + self._policy.lease)
+                    waiting = await self._stores.intents.waiting(
+                        now=now, until=now + self._policy.lease, elsewhere=self._places.elsewhere
+                    )
                     if not waiting.is_due:
                         return None if waiting.next is None else max(waiting.next - now, _NOT_BEFORE)
                 await self._work_on_all(group)
@@ -179,12 +207,14 @@ class Dispatcher:
                 group.create_task(self.work(held, node), name=f"{held.verb} {held.subject}")
 
     async def claim(self) -> list[tuple[Intent, Node | None]]:
-        """Take what is due and nobody works on. None is a node that was removed a moment ago."""
+        """Take what is due and nobody works on. None is a store, or a node that was removed a moment ago."""
         room = min(_BATCH, _MOST_WORKED_ON - len(self._working))
         if room <= 0:
             return []
         now = self._clock.now()
-        claimed = await self._stores.intents.claim(self._token, now=now, until=now + self._policy.lease, limit=room)
+        claimed = await self._stores.intents.claim(
+            self._token, now=now, until=now + self._policy.lease, limit=room, elsewhere=self._places.elsewhere
+        )
         mine = [intent for intent in claimed if intent.key not in self._working]
         nodes = await self._stores.nodes.load_many({intent.node_id for intent in mine}) if mine else {}
         self._working.update(intent.key for intent in mine)
@@ -204,6 +234,9 @@ class Dispatcher:
                 self._working.discard(intent.key)
 
     async def _bring_about(self, intent: Intent, node: Node | None) -> None:
+        if intent.kind.is_at_stores:
+            await self._bring_about_here(intent)
+            return
         if node is None or self._fleet.see(node).status not in REACHED:
             await self._rest(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=False)
             return
@@ -225,6 +258,25 @@ class Dispatcher:
                     settled, report = await self._send(sent, replaces=replaces, is_corral=is_corral)
                     await self._rest(settled, is_corral=is_corral, report=report)
 
+    async def _bring_about_here(self, intent: Intent) -> None:
+        """The same for a store of this frontend. What an earlier process of a frontend began has ended with it, and
+        nothing of its store is in the way."""
+        if not self._places.is_here(intent.node_id):
+            await self._rest(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=True)
+            return
+        evidence = await self._look(intent)
+        if isinstance(evidence, Intent):
+            await self._rest(evidence, is_corral=True)
+            return
+        step = intent_steps.look(
+            intent, evidence, self._clock.now(), self._policy, is_corral=True, life=str(self._token)
+        )
+        if isinstance(step, Rest):
+            await self._rest(step.intent, is_corral=True)
+        elif await self._changes.store(IntentChange(intent=step.intent, keeps_lease=True, is_corral=True)):
+            settled, report = await self._send(step.intent, replaces=step.replaces, is_corral=True)
+            await self._rest(settled, is_corral=True, report=report)
+
     def _kind(self, intent: Intent) -> KindActions:
         return self._kinds[intent.kind]
 
@@ -240,7 +292,7 @@ class Dispatcher:
 
     async def _send(self, intent: Intent, *, replaces: bool, is_corral: bool) -> tuple[Intent, Report | None]:
         """Ask the node, and see what came of it."""
-        error: str | None = None
+        error, is_hopeless = None, False
         self._progress.begin_anew(intent.operation_id, intent.node_id)
         try:
             async with self._progress.followed(intent.operation_id), self._sends[intent.verb].slot():
@@ -252,7 +304,7 @@ class Dispatcher:
         except NodeBusy:
             return intent_steps.timed_out(intent, self._clock.now(), self._policy), None
         except NodeRefused as refusal:
-            error = refusal.message
+            error, is_hopeless = refusal.message, isinstance(refusal, HopelessRefusal)
             await self._kind(intent).after(intent, refusal.stopped, is_corral=is_corral)
         except CorralError as trouble:
             return intent_steps.unheard(intent, trouble.message, self._clock.now(), self._policy), None
@@ -263,7 +315,8 @@ class Dispatcher:
             return intent_steps.answered_unseen(intent, error, now, self._policy), None
         if evidence.payload is not intent.payload:
             intent = replace(intent, payload=evidence.payload)
-        return intent_steps.answered(intent, error, evidence, now, self._policy), evidence.report
+        settled = intent_steps.answered(intent, error, evidence, now, self._policy, is_hopeless=is_hopeless)
+        return settled, evidence.report
 
     async def _rest(self, intent: Intent, *, is_corral: bool, report: Report | None = None) -> None:
         if await self._changes.store(

@@ -11,14 +11,23 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Final
 
+import msgspec
+
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
 from corral.bus.port import Bus, Message, Subscription
-from corral.frontend.operations.decide.operation import NO_PROGRESS, Operation, OperationState, Progress, merge
+from corral.frontend.operations.decide.operation import (
+    NO_PROGRESS,
+    FileShare,
+    Operation,
+    OperationState,
+    Progress,
+    merge,
+)
 from corral.wire import go_json, subjects
-from corral.wire.backends import InstallBytes, InstallProgress, size_of
+from corral.wire.backends import FileBytes, InstallBytes, InstallProgress, size_of
 from corral.wire.broadcasts import NodeProgress, NodeProgressStatus
 
 log = logging.getLogger(__name__)
@@ -122,6 +131,15 @@ class ProgressBoard:
         for poke in (*self._listeners.get(operation, ()), *self._listeners.get(ALL, ())):
             poke.ring()
 
+    async def report(self, operation: OperationId, node_id: NodeId, report: InstallProgress) -> None:
+        """Take over what this frontend does itself, and tell those who listen to nodes. A lost word costs a moment."""
+        if self._merge(operation, node_id, _progress(report, report.corral)):
+            self.changed(operation)
+        try:
+            await self._bus.publish(subjects.install_progress(node_id, operation), msgspec.json.encode(report))
+        except CorralError as error:
+            log.debug("progress is not told: %s", error, extra={"event": "progress.untold", "operation": operation})
+
     # Listening.
 
     async def tend(self) -> None:
@@ -181,6 +199,10 @@ class ProgressBoard:
         return nodes
 
 
+def _share(file: FileBytes) -> FileShare:
+    return FileShare(name=file.name, state=file.state, current_bytes=file.current, total_bytes=file.total)
+
+
 def _progress(report: InstallProgress | NodeProgress, numbers: InstallBytes | None) -> Progress:
     """The progress that a node or another frontend reports. LocalAI's workers send no numbers: their words are read."""
     return Progress(
@@ -193,4 +215,5 @@ def _progress(report: InstallProgress | NodeProgress, numbers: InstallBytes | No
         total=report.total,
         current_bytes=size_of(report.current) if numbers is None else numbers.current,
         total_bytes=size_of(report.total) if numbers is None else numbers.total,
+        files=() if numbers is None else tuple(_share(file) for file in numbers.files),
     )

@@ -9,7 +9,7 @@ from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations import progress
 from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide.intent import IntentPolicy
-from corral.frontend.operations.dispatcher import RETURNS_PERIOD, Dispatcher, DispatchStores
+from corral.frontend.operations.dispatcher import RETURNS_PERIOD, Dispatcher, DispatchStores, StorePlaces
 from corral.frontend.operations.peers import PeerOperations
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.service import HOUSEKEEPING_PERIOD, CancelGuard, Housekeeping, Operations, Retention
@@ -48,6 +48,7 @@ class OperationsRoom:
         stores: OperationStores,
         *,
         guard: CancelGuard,
+        stores_there: StorePlaces,
         policy: IntentPolicy,
         retention: Retention,
     ) -> Self:
@@ -68,7 +69,9 @@ class OperationsRoom:
         return cls(
             stores=stores,
             service=service,
-            dispatcher=Dispatcher(dispatch_stores, board, nodes.fleet, clock, policy, poke=due),
+            dispatcher=Dispatcher(
+                dispatch_stores, board, nodes.fleet, clock, policy, stores_there=stores_there, poke=due
+            ),
             progress=board,
             broadcasts=broadcasts,
             watch=OperationWatch(stores.operations, board, clock, frontend=frontend_id),

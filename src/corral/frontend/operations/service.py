@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from corral.base.clock import Clock
 from corral.base.errors import NotFound
@@ -34,14 +34,29 @@ _AWAY: Final = (NodeStatus.OFFLINE, NodeStatus.UNHEALTHY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTarget:
-    """What an operation wants of one node."""
+    """What an operation wants of one node, or of a store."""
 
-    node: SeenNode
+    node_id: NodeId
+    node_name: str
+    is_away: bool = False
     subject: str
     """The canonical name on that node."""
     payload: Payload = field(default_factory=dict)
     hindrance: Reason | None = None
     """Why nothing will be sent; None when something may be."""
+
+    @classmethod
+    def on(
+        cls, seen: SeenNode, subject: str, *, payload: Payload | None = None, hindrance: Reason | None = None
+    ) -> Self:
+        return cls(
+            node_id=seen.node.id,
+            node_name=seen.node.name,
+            is_away=seen.status in _AWAY,
+            subject=subject,
+            payload=payload or {},
+            hindrance=hindrance,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +211,7 @@ def prepare(operation: Operation, planned: Sequence[PlannedTarget], *, delay: ti
     opened, targets = [], []
     for plan in planned:
         intent = Intent(
-            node_id=plan.node.node.id,
+            node_id=plan.node_id,
             verb=operation.verb,
             subject=plan.subject,
             payload=plan.payload,
@@ -206,12 +221,12 @@ def prepare(operation: Operation, planned: Sequence[PlannedTarget], *, delay: ti
             accepted_at=operation.accepted_at,
             changed_at=operation.accepted_at,
             next_try=operation.accepted_at + delay,
-            waits_for_node=not plan.hindrance and plan.node.status in _AWAY,
+            waits_for_node=not plan.hindrance and plan.is_away,
         )
         target = Target(
             operation_id=operation.id,
             node_id=intent.node_id,
-            node_name=plan.node.node.name,
+            node_name=plan.node_name,
             subject=intent.subject,
             status=status_of(intent),
             waits_for_node=intent.waits_for_node,

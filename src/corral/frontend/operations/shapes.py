@@ -29,7 +29,7 @@ from corral.frontend.operations.decide.operation import (
 from corral.frontend.operations.decide.reasons import sentence
 from corral.wire.broadcasts import NodeProgress, NodeProgressStatus, OperationStatus, StagingStatus
 from corral.wire.go_json import format_time
-from corral.wire.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
+from corral.wire.operation_views import FileShareView, HistoryItem, JobStatus, OperationItem, OperationView, TargetView
 
 ProgressByNode = Mapping[NodeId, Progress]
 _QUEUED: Final = "queued"
@@ -96,6 +96,12 @@ def _target_view(operation: Operation, target: Target, progress: Progress, now: 
         total_bytes=progress.total_bytes,
         bytes_per_second=int(speed_of(progress, now)),
         seconds_left=None if left is None else round(left, 1),
+        files=[
+            FileShareView(
+                name=file.name, state=file.state, current_bytes=file.current_bytes, total_bytes=file.total_bytes
+            )
+            for file in progress.files
+        ],
     )
 
 

@@ -207,7 +207,7 @@ def contradicting(
                 return True
             case Verb.INSTALL:
                 return bool(rule.artefact.uri) and not is_same_source(wish.artefact.uri, rule.artefact.uri)
-            case Verb.REMOVE | Verb.UPGRADE:
+            case Verb.REMOVE | Verb.UPGRADE | Verb.PULL:
                 return False
 
     against = (rule for rule in rules if is_against(rule) and rule.applies_to(labels))

@@ -8,7 +8,7 @@ import pytest
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because, sentence
 
 NAMES = ("rung", "proof", "seconds", "text", "by", "why", "backend", "backends", "installed_at")
-NAMES += ("uri", "wanted", "digest", "version", "danger", "model")
+NAMES += ("uri", "wanted", "digest", "version", "danger", "model", "count", "total", "path")
 
 
 @pytest.mark.parametrize("code", list(ReasonCode))

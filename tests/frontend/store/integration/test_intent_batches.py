@@ -229,3 +229,32 @@ async def test_batches_and_renewals_meet_in_any_order(operations: OperationStore
             intents.extend(MINE, places, until=after(50)),
         )
     assert await intents.store(MINE, [satisfied(one) for one in work.values()]) == [True] * 40
+
+
+async def test_what_belongs_to_a_store_of_another_frontend_is_left_to_it(
+    operations: OperationStore, intents: Intents
+) -> None:
+    await started(operations, "op1", "n1")
+    await started(operations, "op2", "store:there", "store:away", verb=Verb.PULL)
+    there = {NodeId("store:there")}
+
+    found = await intents.claim(MINE, now=after(1), until=after(7), limit=1000, elsewhere=there)
+
+    assert {one.node_id for one in found} == {"n1", "store:away"}
+    assert not (await intents.waiting(now=after(1), until=after(7), elsewhere=there)).is_due
+    assert (await intents.waiting(now=after(1), until=after(7))).is_due
+
+
+async def test_a_pull_of_an_absent_store_waits_and_nothing_of_it_is_under_way(
+    operations: OperationStore, intents: Intents
+) -> None:
+    await started(operations, "op1", "store:s", verb=Verb.PULL)
+    work = (await claimed(intents))["store:s"]
+    begun = asked(work).intent
+    assert begun.outstanding is not None
+
+    waiting = intent_steps.absent(begun, after(2), POLICY)
+
+    assert (waiting.outstanding, waiting.waits_for_node) == (None, True)
+    assert waiting.reason == because(ReasonCode.STORE_AWAY)
+    assert intents_.cancel(begun, PRESENT, after(2)).reason == PRESENT

@@ -200,7 +200,7 @@ def with_alias_kept(new: Intent, old: Intent) -> Payload:
     than ours replaces what somebody else has installed since, with an alias of its own.
     """
     is_there = new.verb is Verb.UPGRADE or old.state is IntentState.SATISFIED
-    if new.verb.deletes or not is_there:
+    if new.kind is not IntentKind.BACKEND or new.verb.deletes or not is_there:
         return new.payload
     artefact, replaced = artefact_of(new.payload), artefact_of(old.payload)
     # An empty uri can be any source.

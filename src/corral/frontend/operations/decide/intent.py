@@ -1,6 +1,7 @@
 """An intent: what a node should have, or not have, of one subject. There is one for each node, kind and subject.
 
-The *kind* says what an intent is about: a backend, or a model. The room that owns the kind plans intents, sends the
+The *kind* says what an intent is about: a backend, a model, or the files of a model. Those belong to a store, a
+directory that frontends share, which stands where a node does. The room that owns the kind plans intents, sends the
 requests and reads the proof from what nodes report; its conclusions arrive here as `Sighting`. The payload of an intent
 is stored as it is, and only its kind understands it.
 
@@ -40,6 +41,18 @@ class IntentKind(StrEnum):
 
     BACKEND = "backend"
     MODEL = "model"
+    PULL = "pull"
+    """The files of a model in a store, and the model itself."""
+
+    @property
+    def noun(self) -> str:
+        """What its subjects are, in one word that LocalAI knows too."""
+        return "backend" if self is IntentKind.BACKEND else "model"
+
+    @property
+    def is_at_stores(self) -> bool:
+        """Whether its places are stores, and not nodes."""
+        return self is IntentKind.PULL
 
 
 class Verb(StrEnum):
@@ -50,10 +63,12 @@ class Verb(StrEnum):
     DELETE = "delete"
     REMOVE = "remove"
     """Remove a model: nodes delete its files."""
+    PULL = "pull"
+    """Download the files of a model into a store, and add the model."""
 
     @property
     def kind(self) -> IntentKind:
-        return IntentKind.MODEL if self is Verb.REMOVE else IntentKind.BACKEND
+        return {Verb.REMOVE: IntentKind.MODEL, Verb.PULL: IntentKind.PULL}.get(self, IntentKind.BACKEND)
 
     @property
     def deletes(self) -> bool:
@@ -112,6 +127,8 @@ class IntentPolicy:
     )
     remove: timedelta = timedelta(seconds=30)
     """A model's files."""
+    pull: timedelta = timedelta(days=7)
+    """The frontend that downloads knows how far it is, and ends the download with itself."""
     lease: timedelta = timedelta(seconds=6)
     """After so long without a sign of the frontend that works on it, another one goes on."""
     backoff: Backoff = Backoff(first=timedelta(seconds=30), cap=timedelta(minutes=15), spread=0.0)
@@ -136,6 +153,7 @@ class IntentPolicy:
             Verb.UPGRADE: self.upgrade,
             Verb.DELETE: self.delete,
             Verb.REMOVE: self.remove,
+            Verb.PULL: self.pull,
         }[verb]
 
 
@@ -268,6 +286,11 @@ class Intent:
         return self.node_id, self.kind, self.subject
 
     @property
+    def may_still_finish(self) -> bool:
+        """Whether what was sent may have its effect after a cancel. A pull is ended."""
+        return self.outstanding is not None and not self.kind.is_at_stores
+
+    @property
     def may_block(self) -> bool:
         """Whether a hopeless proof ends it: after the node was asked, or for a delete, which needs no question."""
         return self.before is not None or self.verb.deletes
@@ -329,7 +352,7 @@ def may_cancel(intent: Intent) -> bool:
 
 def cancel(intent: Intent, why: Reason, now: datetime) -> Intent:
     """Send nothing more. A request that was sent already cannot be taken back: the node may finish it."""
-    reason = because(ReasonCode.CANCELLED_TOO_LATE, why=why) if intent.outstanding else why
+    reason = because(ReasonCode.CANCELLED_TOO_LATE, why=why) if intent.may_still_finish else why
     return replace(intent, state=IntentState.CANCELLED, reason=reason, waits_for_node=False, changed_at=now)
 
 

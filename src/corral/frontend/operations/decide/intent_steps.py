@@ -136,11 +136,24 @@ def heard(intent: Intent, *, is_corral: bool) -> Intent:
     return replace(intent, outstanding=None, doubt=None if is_corral else intent.doubt)
 
 
-def answered(intent: Intent, error: str | None, evidence: Sighting, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node answered and was looked at again: what it has decides, whatever the answer was."""
+def answered(
+    intent: Intent,
+    error: str | None,
+    evidence: Sighting,
+    now: datetime,
+    policy: IntentPolicy,
+    *,
+    is_hopeless: bool = False,
+) -> Intent:
+    """The node answered and was looked at again: what it has decides, whatever the answer was.
+
+    `is_hopeless` says of an error that no further attempt can change it.
+    """
     proof = evidence.proof
     if isinstance(proof, Proven):
         return satisfied(intent, proof, now)
+    if error is not None and is_hopeless:
+        return blocked(intent, because(ReasonCode.NODE_SAID, text=error), now)
     if error is not None:
         return failed(intent, because(ReasonCode.NODE_SAID, text=error), now, policy)
     if proof.answer_proves:
@@ -186,11 +199,13 @@ def held(intent: Intent, why: Reason, now: datetime, policy: IntentPolicy) -> In
 
 
 def absent(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node is away. It is waited for, however long that takes.
+    """The node is away. It is waited for, however long that takes. What was asked of an absent store has ended.
 
     At first it is looked for again soon: it may have come back while this was decided, and then nobody tells.
     """
     pause = min(policy.absent, max(policy.hold, now - intent.accepted_at))
+    if intent.kind.is_at_stores:
+        intent = replace(intent, outstanding=None, reason=because(ReasonCode.STORE_AWAY))
     away = _look_again(intent, now, now + pause, intent.reason)
     return replace(away, waits_for_node=True)
 

@@ -155,6 +155,17 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileShare:
+    """How far one file of a target is."""
+
+    name: str
+    state: str
+    current_bytes: int = 0
+    total_bytes: int = 0
+    """0 while unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far one node is, as far as it says. Kept in memory only: the status is what is true."""
 
@@ -168,6 +179,8 @@ class Progress:
     total: str = ""
     current_bytes: int = 0
     total_bytes: int = 0
+    files: tuple[FileShare, ...] = ()
+    """One by one, where the target tells that."""
     pace: Pace = Pace()
 
 
@@ -266,7 +279,7 @@ def compat_status(operation: Operation) -> CompatStatus:
         target.status in (TargetStatus.QUEUED, TargetStatus.DOWNLOADING) and not waits(target) for target in targets
     ):
         is_queued = all(target.status is TargetStatus.QUEUED for target in targets)
-        message = "queued" if is_queued else f"processing {operation.kind}: {operation.subject}"
+        message = "queued" if is_queued else f"processing {operation.kind.noun}: {operation.subject}"
         return CompatStatus(processed=False, message=message, is_queued=is_queued)
     if error := error_text(targets):
         return CompatStatus(processed=True, message=f"error: {error}", error=error)

@@ -45,6 +45,10 @@ class ReasonCode(StrEnum):
     NOT_ASKED = "not_asked"
     MODEL_ADDED_AGAIN = "model_added_again"
     SHARED_DIRECTORY = "shared_directory"
+    # Files of models in a store.
+    STORE_AWAY = "store_away"
+    FILES_MISSING = "files_missing"
+    MODEL_NOT_ADDED = "model_not_added"
     # Replicas that hold a request back.
     RELOADED_ELSEWHERE_FIRST = "reloaded_elsewhere_first"
     DRAINED_FIRST = "drained_first"
@@ -96,6 +100,9 @@ _SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.MODEL_ADDED_AGAIN: "the model was added again",
     ReasonCode.SHARED_DIRECTORY: "a node that shares the models directory would also delete {danger}; "
     "a retry sends it all the same",
+    ReasonCode.STORE_AWAY: "waits for a frontend that has this models directory; none is running",
+    ReasonCode.FILES_MISSING: "{count} of {total} files are not there yet: {path}",
+    ReasonCode.MODEL_NOT_ADDED: "all files are there, and the model {model} is not added yet",
     ReasonCode.RELOADED_ELSEWHERE_FIRST: "waits until {model} is loaded again on another node",
     ReasonCode.DRAINED_FIRST: "replicas are taken out of service first",
     ReasonCode.REQUESTS_END_FIRST: "requests for {model} end first",

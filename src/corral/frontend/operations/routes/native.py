@@ -118,7 +118,7 @@ async def cancel(context: AdminContext, request: Request, caller: Caller) -> Res
     changed = await context.operations.service.cancel(
         _id(request), by=caller.name, nodes=await _nodes(context, request)
     )
-    return await _changed(context, request, changed, [intent for intent in changed if intent.outstanding is not None])
+    return await _changed(context, request, changed, [intent for intent in changed if intent.may_still_finish])
 
 
 async def _changed(

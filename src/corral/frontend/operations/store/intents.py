@@ -4,12 +4,12 @@ What was worked on and has been superseded or cancelled meanwhile is not stored;
 that may still be under way at the node is.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select, true, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId
@@ -111,21 +111,28 @@ class Intents:
             )
             return [intent_of(row) for row in rows]
 
-    async def waiting(self, *, now: datetime, until: datetime) -> WaitingIntents:
+    async def waiting(self, *, now: datetime, until: datetime, elsewhere: Collection[NodeId] = ()) -> WaitingIntents:
         """What `claim` would find, in one statement that locks nothing."""
         lease_until, next_try = intents_table.c.lease_until, intents_table.c.next_try
         free_at = case((lease_until > next_try, lease_until), else_=next_try)
         due = _due(now, until)
         statement = select(
             func.count().filter(due).label("due"), func.min(free_at).filter(free_at > now).label("next")
-        ).where(intents_table.c.state == IntentState.OPEN.value)
+        ).where(intents_table.c.state == IntentState.OPEN.value, _not_at(elsewhere))
         async with self._db.look() as connection:
             row = (await connection.execute(statement)).one()
         return WaitingIntents(is_due=row.due > 0, next=row.next)
 
-    async def claim(self, token: LeaseToken, *, now: datetime, until: datetime, limit: int) -> list[Intent]:
-        """Take what is due and nobody works on, the longest waiting first."""
-        due = select(intents_table).where(_due(now, until)).order_by(intents_table.c.next_try).limit(limit)
+    async def claim(
+        self, token: LeaseToken, *, now: datetime, until: datetime, limit: int, elsewhere: Collection[NodeId] = ()
+    ) -> list[Intent]:
+        """Take what is due and nobody works on, the longest waiting first; nothing of stores that are `elsewhere`."""
+        due = (
+            select(intents_table)
+            .where(_due(now, until), _not_at(elsewhere))
+            .order_by(intents_table.c.next_try)
+            .limit(limit)
+        )
         async with self._db.begin() as connection:
             intents = [intent_of(row) for row in await connection.execute(due.with_for_update(skip_locked=True))]
             if not intents:
@@ -220,6 +227,11 @@ def _due(now: datetime, until: datetime) -> ColumnElement[bool]:
         or_(intents_table.c.next_try <= now, intents_table.c.changed_at > now + CLOCK_SKEW),
         or_(lease_until.is_(None), lease_until <= now, lease_until > until + CLOCK_SKEW),
     )
+
+
+def _not_at(stores: Collection[NodeId]) -> ColumnElement[bool]:
+    """Of no store among these. There are as many as frontends at most."""
+    return intents_table.c.node_id.not_in(sorted(stores)) if stores else true()
 
 
 def _with_lease(change: IntentChange, ours: Row[Any]) -> Intent:
