@@ -13,6 +13,7 @@ from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import ArtefactFile
 from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
+from corral.galleries.model_galleries import open_model_galleries
 from corral.galleries.readings import GalleryReading, Readings
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import Descriptor, ImagePlatform
@@ -91,6 +92,15 @@ async def open_published_gallery(folder: Path) -> AsyncIterator[PublishedGallery
     ):
         lookups = Lookups(galleries=GalleryCatalogue(galleries), images=RegistryImages(ImagesConfig(), HurriedClock()))
         yield PublishedGallery(registry=registry, index=index, lookups=lookups)
+
+
+@asynccontextmanager
+async def open_gallery_of_models(folder: Path, *others: GallerySource) -> AsyncIterator[Lookups]:
+    """What a frontend asks a gallery of models with: the file `models.yaml` of a folder, and maybe others."""
+    source = GallerySource(name="m", url=(folder / "models.yaml").as_uri())
+    config = GalleriesConfig(sources=(), model_sources=(source, *others), cache=folder / "cache")
+    async with open_model_galleries(config, registry=NoRegistry(), clock=HurriedClock()) as models:
+        yield Lookups(models=models)
 
 
 class StaticCatalogue:

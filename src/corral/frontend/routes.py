@@ -8,6 +8,7 @@ from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import native as backend_lists
 from corral.frontend.diagnosis.routes import metrics, vitals
+from corral.frontend.models.routes import galleries as model_galleries
 from corral.frontend.models.routes import localai as localai_models
 from corral.frontend.models.routes import native as models
 from corral.frontend.nodes.routes import localai as nodes
@@ -32,6 +33,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *fleet_rules.ROUTES,
     *localai_models.ROUTES,
     *models.ROUTES,
+    *model_galleries.ROUTES,
     *serving.ROUTES,
     *keys.ROUTES,
     *events.ROUTES,

@@ -10,7 +10,8 @@ from corral.base.config_fields import listed, value_at
 from corral.base.errors import InvalidInput, NotFound
 from corral.galleries.gallery import EntryProblem
 from corral.galleries.model_entries import GalleryModel, ModelContent
-from corral.galleries.model_variants import parse_size, stated_facts
+from corral.galleries.model_sizes import size_of_entry
+from corral.galleries.model_variants import stated_facts
 
 _MOST_SUGGESTIONS: Final = 3
 _NEAR: Final = 0.6
@@ -67,8 +68,8 @@ class ModelQuery:
 
 
 def _is_within(entry: GalleryModel, most_bytes: int) -> bool:
-    size = parse_size(entry.size)
-    return size is not None and size <= most_bytes
+    size = size_of_entry(entry)
+    return size is not None and size.bytes <= most_bytes
 
 
 def uses_of_entry(entry: GalleryModel) -> frozenset[str]:

@@ -64,6 +64,11 @@ class BuildFacts:
     backend: str = ""
     size_bytes: int | None = None
     """None if unknown."""
+    is_size_guessed: bool = False
+
+    @property
+    def shown_size(self) -> str:
+        return f"{'about ' if self.is_size_guessed else ''}{format_size(self.size_bytes or 0)}"
 
 
 def stated_facts(entry: GalleryModel) -> BuildFacts:
@@ -152,7 +157,7 @@ def _on_machine(build: GalleryModel, facts: BuildFacts, machine: MachineFacts, *
         return _JudgedBuild(entry=build, rank=(3, 0, 0, 0), reason=reason, is_usable=False)
     is_too_large = size is not None and memory > 0 and size > memory
     if size is not None and is_too_large:
-        reason = f"{format_size(size)} do not fit into the {format_size(memory)} of {machine.name}"
+        reason = f"{facts.shown_size} do not fit into the {format_size(memory)} of {machine.name}"
         return _JudgedBuild(entry=build, rank=(3, 0, 0, 0), reason=reason, is_usable=False)
     is_proven = size is not None and memory > 0
     engines = _engines(machine.capability)
@@ -168,7 +173,7 @@ def _fit_sentence(facts: BuildFacts, machine: MachineFacts, *, is_proven: bool) 
     if not is_proven or facts.size_bytes is None:
         return f"whether it fits {machine.name} is not known{engine}"
     memory = f"{format_size(machine.memory)} of {'video memory' if machine.vram_bytes else 'memory'}"
-    return f"{format_size(facts.size_bytes)} fit into the {memory} of {machine.name}{engine}"
+    return f"{facts.shown_size} fit into the {memory} of {machine.name}{engine}"
 
 
 def _engines(capability: str) -> Sequence[str]:

@@ -56,6 +56,7 @@ from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.secrets import Secrets, SecretsKey, was_sealed
 from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
+from corral.galleries.model_galleries import open_model_galleries
 from corral.processes.probe import http_url
 
 log = logging.getLogger(__name__)
@@ -129,7 +130,14 @@ async def build_control(
     backends = BackendsRoom.build(foundation, nodes, operations, lookups, guard=guard, policy=config.upgrades)
     removals = ModelRemovals(database, operations.stores.operations, on_removal=(stop_serving,))
     models = await ModelsRoom.build(
-        foundation, record, nodes, operations, config.models_path, removals=removals, is_served=replicas.serve
+        foundation,
+        record,
+        nodes,
+        operations,
+        config.models_path,
+        removals=removals,
+        is_served=replicas.serve,
+        galleries=lookups.models,
     )
     earlier = EarlierRooms(record=record, nodes=nodes, operations=operations, backends=backends, models=models)
     serving = ServingRoom.build(
@@ -258,8 +266,11 @@ async def _open_lookups(config: ControlConfig, clock: Clock) -> AsyncIterator[Lo
         yield Lookups()
         return
     registry, images = RegistryArtefacts(config.images, clock=clock), RegistryImages(config.images, clock)
-    async with open_galleries(config.galleries, registry=registry, clock=clock) as galleries:
-        yield Lookups(galleries=GalleryCatalogue(galleries), images=images)
+    async with (
+        open_galleries(config.galleries, registry=registry, clock=clock) as galleries,
+        open_model_galleries(config.galleries, registry=registry, clock=clock) as models,
+    ):
+        yield Lookups(galleries=GalleryCatalogue(galleries), images=images, models=models)
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from corral.galleries.build_uris import candidates, is_pulled
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.galleries import Galleries
 from corral.galleries.gallery import GalleryEntry
+from corral.galleries.model_galleries import ModelGalleries
 from corral.galleries.readings import Readings
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
@@ -119,6 +120,7 @@ class Lookups:
 
     galleries: CatalogueSource = field(default_factory=NoCatalogue)
     images: ImageSource = field(default_factory=NoImages)
+    models: ModelGalleries | None = None
 
 
 class RegistryImages:

@@ -1,23 +1,26 @@
-"""Builds the models' room: configurations of models, and their removal."""
+"""Builds the models' room: configurations of models, what galleries offer, and the removal of models."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from corral.frontend.models import catalogue, removal
+from corral.frontend.models import catalogue, offers, removal
 from corral.frontend.models.catalogue import Models
+from corral.frontend.models.offers import ModelOffers
 from corral.frontend.models.removal import ModelRemoval
 from corral.frontend.models.store import ModelRemovals
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
+from corral.galleries.model_galleries import ModelGalleries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsRoom:
     catalogue: Models
     removal: ModelRemoval
+    galleries: ModelOffers
 
     @classmethod
     async def build(  # noqa: PLR0913 - each is a collaborator
@@ -30,6 +33,7 @@ class ModelsRoom:
         *,
         removals: ModelRemovals,
         is_served: Callable[[str], Awaitable[bool]],
+        galleries: ModelGalleries | None = None,
     ) -> Self:
         """Reads all models and hides the removed ones: the first view would otherwise take all models away from the
         gateways, or show what was removed."""
@@ -47,7 +51,8 @@ class ModelsRoom:
         )
         await remover.sweep()
         operations.peers.on_changed_models.append(models.poke.ring)
-        return cls(catalogue=models, removal=remover)
+        offered = ModelOffers(galleries, nodes.fleet, foundation.clock)
+        return cls(catalogue=models, removal=remover, galleries=offered)
 
     def loops(self, record: RecordRoom) -> dict[str, Loop]:
         async def look() -> None:
@@ -58,5 +63,6 @@ class ModelsRoom:
 
         return {
             "models": record.every(catalogue.PERIOD, self.catalogue.poke, look, "models"),
+            "model galleries": record.every(offers.PERIOD, self.galleries.poke, self.galleries.look, "galleries"),
             "removals": record.follow(removal.PERIOD, record.when_new(self.removal.sweep), "removed models"),
         }

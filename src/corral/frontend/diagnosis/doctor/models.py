@@ -1,4 +1,4 @@
-"""Can every model be loaded that somebody wrote a file for?"""
+"""Can every model be loaded that somebody wrote a file for, and can galleries of models be read?"""
 
 from corral.base.words import listed
 from corral.frontend.api.route import AdminContext
@@ -46,3 +46,22 @@ async def check_models(context: AdminContext) -> Finding:
             remedy="`corral models list` tells which, and what was probably meant.",
         )
     return Finding(check="models", level=OK, summary=f"{len(catalogue.models)} known, none failed to load")
+
+
+async def check_model_galleries(context: AdminContext) -> Finding:
+    """What the last readings found: nobody is asked for this."""
+    known = context.models.galleries.known
+    bad = [reading for reading in known if reading.is_stale or not reading.is_known]
+    if bad:
+        first = bad[0]
+        age = "an older copy is used" if first.is_known else "its models cannot be found"
+        return Finding(
+            check="model galleries",
+            level=WARNING,
+            summary=f"{listed([reading.source.name for reading in bad])} cannot be read; {age}: {first.problem}",
+            remedy="Allow the connection, name a mirror, or leave it out of the setting gallery.model_galleries.",
+        )
+    if not known:
+        return Finding(check="model galleries", level=OK, summary="nobody has looked for a model yet")
+    entries = sum(len(reading.gallery.entries) for reading in known)
+    return Finding(check="model galleries", level=OK, summary=f"{len(known)} read, {entries} models")

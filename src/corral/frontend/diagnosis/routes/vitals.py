@@ -17,7 +17,7 @@ from corral.base.errors import CorralError
 from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
 from corral.frontend.diagnosis.doctor import PROBLEM
 from corral.frontend.diagnosis.doctor.control import check_bus, check_clock, check_database, check_disk, check_keys
-from corral.frontend.diagnosis.doctor.models import check_models
+from corral.frontend.diagnosis.doctor.models import check_model_galleries, check_models
 from corral.frontend.diagnosis.doctor.nodes import check_nodes, check_strangers
 from corral.frontend.diagnosis.doctor.operations import check_fleet_rules, check_operations
 from corral.wire.nodes import DoctorReport, Finding, LocalAIFeatures, VersionView
@@ -33,6 +33,7 @@ DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (
     ("nodes", check_nodes),
     ("strangers", check_strangers),
     ("models", check_models),
+    ("model galleries", check_model_galleries),
     ("operations", check_operations),
     ("fleet rules", check_fleet_rules),
 )

@@ -1,0 +1,250 @@
+"""What galleries of models offer, and which build of it suits the fleet.
+
+Nobody waits long for a gallery: whoever asks gets what is known after a few seconds, and the reading goes on for the
+next one. Galleries are asked only once somebody looked for a model; from then on they are kept fresh.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict, CorralError, NotFound
+from corral.base.tasks import Poke, start_task, task_group
+from corral.frontend.models.decide.offers import machines_of
+from corral.frontend.nodes.decide.node import NodeStatus, NodeType
+from corral.frontend.nodes.fleet import Fleet, NodeFilter
+from corral.galleries.gallery import GallerySource, IndexContent
+from corral.galleries.model_catalogue import ModelCatalogue
+from corral.galleries.model_entries import NO_BASE, BaseDefinition, GalleryModel, ModelPlan, plan_model
+from corral.galleries.model_galleries import ModelGalleries, ModelGalleryReading, ModelReadings
+from corral.galleries.model_sizes import size_of_entry
+from corral.galleries.model_variants import BuildFacts, MachineFacts, VariantChoice, choose_variant, stated_facts
+
+PERIOD: Final = timedelta(minutes=10)
+"""How often galleries are looked at; only copies that are too old are asked for again."""
+_PATIENCE: Final = timedelta(seconds=3)
+_PATIENCE_ASKED: Final = timedelta(seconds=20)
+"""Less than clients wait for an answer."""
+_REST: Final = timedelta(minutes=1)
+"""How long a gallery that could not be read is left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenEntry:
+    """An entry of a gallery as it would be pulled."""
+
+    asked: GalleryModel
+    choice: VariantChoice
+    """Which build, and why."""
+    plan: ModelPlan
+    """Configuration and files of the chosen build."""
+    facts: Mapping[str, BuildFacts]
+    """What is known of each build, by its name."""
+
+    @property
+    def entry(self) -> GalleryModel:
+        """The chosen build."""
+        return self.choice.entry
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One reading of a gallery, under way or over."""
+
+    task: asyncio.Task[ModelReadings]
+    started: float
+
+    @property
+    def reading(self) -> ModelGalleryReading | None:
+        """None while it is under way."""
+        return self.task.result().readings[0] if self.task.done() else None
+
+    def is_over(self, now: float) -> bool:
+        """Whether to read again: at once after a good reading, which costs nothing while it is fresh."""
+        reading = self.reading
+        return reading is not None and (reading.is_known or now - self.started >= _REST.total_seconds())
+
+
+class ModelOffers:
+    """Without galleries it knows no entries, and says nothing wrong."""
+
+    def __init__(
+        self,
+        galleries: ModelGalleries | None,
+        fleet: Fleet,
+        clock: Clock,
+        *,
+        patience: timedelta = _PATIENCE,
+        patience_asked: timedelta = _PATIENCE_ASKED,
+    ) -> None:
+        """`patience` is how long somebody waits for a gallery, `patience_asked` who wants the newest version."""
+        self._galleries = galleries
+        self._patience = patience
+        self._patience_asked = patience_asked
+        self._fleet = fleet
+        self._clock = clock
+        self._flights: dict[str, _Flight] = {}
+        self._last: dict[str, ModelGalleryReading] = {}
+        self.poke = Poke()
+
+    @property
+    def sources(self) -> Sequence[GallerySource]:
+        return () if self._galleries is None else self._galleries.sources
+
+    @property
+    def known(self) -> tuple[ModelGalleryReading, ...]:
+        """The last readings, in the order of the galleries; nothing of those that nobody asked for yet."""
+        return tuple(self._last[source.name] for source in self.sources if source.name in self._last)
+
+    async def look(self) -> None:
+        """Keep fresh what somebody asked for."""
+        if self._last:
+            await self.readings()
+
+    async def readings(self, *, newest: bool = False) -> ModelReadings:
+        """Each gallery as it is known within some seconds. Never fails: a gallery that is away has a `problem`."""
+        async with task_group() as group:
+            tasks = [
+                group.create_task(self._read(source, newest=newest), name=f"offers of {source.name}")
+                for source in self.sources
+            ]
+        return ModelReadings(readings=tuple(task.result() for task in tasks))
+
+    async def _read(self, source: GallerySource, *, newest: bool) -> ModelGalleryReading:
+        assert self._galleries is not None  # noqa: S101 - it has no sources otherwise
+        now = self._clock.monotonic()
+        flight = self._flights.get(source.name)
+        patience = self._patience_asked if newest else self._patience
+        if newest or flight is None or flight.is_over(now):
+            read = self._galleries.refresh if newest else self._galleries.read
+            flight = _Flight(start_task(read([source]), name=f"read models of {source.name}"), now)
+            self._flights[source.name] = flight
+        elif now - flight.started >= patience.total_seconds():
+            patience = timedelta(0)  # others waited for it already
+        if not flight.task.done():
+            await asyncio.wait([flight.task], timeout=patience.total_seconds())
+        reading = flight.reading or self._unfinished(source, now - flight.started)
+        self._last[source.name] = reading
+        return reading
+
+    def _unfinished(self, source: GallerySource, seconds: float) -> ModelGalleryReading:
+        problem = f"has not answered for {max(seconds, self._patience.total_seconds()):.0f} s; it is still being read"
+        last = self._last.get(source.name)
+        if last is None or not last.is_known:
+            return ModelGalleryReading(gallery=IndexContent(source=source), problem=problem)
+        return replace(last, is_stale=True, problem=problem)
+
+    async def find(self, name: str) -> GalleryModel:
+        """Return the entry of this `name` or `gallery@name`. NotFound suggests near names, and says what could not be
+        read."""
+        return _required(await self.readings(), name)
+
+    async def take(self, name: str, *, build: str = "", as_name: str = "") -> TakenEntry:
+        """Return what pulling an entry means: the build that suits the fleet, or the one that is named, with its
+        configuration and files.
+
+        NotFound for an unknown entry, InvalidInput for an unknown build or a configuration that cannot be used,
+        BaseUnread and Conflict as `base_of` says.
+        """
+        readings = await self.readings()
+        asked = _required(readings, name)
+        bases = await self._bases(asked, readings)
+        facts = {entry.name: facts_of(entry, base) for entry, base in bases.values()}
+        choice = _choose(asked, readings.catalogue, await self.machines(), facts, build)
+        base = bases[choice.entry.name][1]
+        if base is None:
+            base = await self.base_of(choice.entry, readings)  # says why it is not there
+        wanted = as_name or ("" if choice.entry is asked else asked.name)
+        return TakenEntry(asked=asked, choice=choice, plan=plan_model(choice.entry, base, name=wanted), facts=facts)
+
+    async def base_of(self, entry: GalleryModel, readings: ModelReadings) -> BaseDefinition:
+        """Return the base definition of an entry. BaseUnread if it is away, Conflict if it cannot be used."""
+        if self._galleries is None or not entry.url:
+            return NO_BASE
+        try:
+            async with asyncio.timeout(self._patience_asked.total_seconds()):
+                return await self._galleries.definition(entry, readings.url_of(entry))
+        except TimeoutError:
+            raise BaseUnread(entry.url, f"has not answered for {self._patience_asked.total_seconds():.0f} s") from None
+        except CorralError as error:
+            if error.retryable:
+                raise BaseUnread(entry.url, error.message) from error
+            raise Conflict(f"the base definition {entry.url} {error.message}") from error
+
+    async def _bases(
+        self, asked: GalleryModel, readings: ModelReadings
+    ) -> Mapping[str, tuple[GalleryModel, BaseDefinition | None]]:
+        """Return an entry and its variants by their names, with their base definitions where they can be had."""
+        bases: dict[str, tuple[GalleryModel, BaseDefinition | None]] = {}
+
+        async def look(entry: GalleryModel) -> None:
+            try:
+                bases[entry.name] = (entry, await self.base_of(entry, readings))
+            except CorralError:
+                bases[entry.name] = (entry, None)
+
+        async with task_group() as group:
+            for entry in _builds_of(asked, readings.catalogue):
+                group.create_task(look(entry), name=f"base of {entry.name}")
+        return bases
+
+    async def machines(self) -> tuple[MachineFacts, ...]:
+        """Return one machine of each kind that the fleet has."""
+        nodes = await self._fleet.all(_WORKING)
+        return machines_of(seen.node for seen in nodes)
+
+
+class BaseUnread(CorralError):
+    """The base definition of a gallery's entry cannot be had."""
+
+    code = "galleries_unread"
+    retryable = True
+
+    def __init__(self, url: str, problem: str) -> None:
+        super().__init__(f"the base definition {url} {problem}")
+
+
+_WORKING: Final = NodeFilter(
+    types=frozenset({NodeType.BACKEND}), statuses=frozenset({NodeStatus.HEALTHY, NodeStatus.UNHEALTHY})
+)
+
+
+def _builds_of(entry: GalleryModel, catalogue: ModelCatalogue) -> list[GalleryModel]:
+    """Return the entry and its variants, as far as they exist."""
+    siblings = catalogue.siblings(entry) if entry.variants else {}
+    return [entry, *(siblings[name.lower()] for name in entry.variants if name.lower() in siblings)]
+
+
+def facts_of(entry: GalleryModel, base: BaseDefinition | None) -> BuildFacts:
+    """Return what decides which machine a build suits; its base may name the backend."""
+    size = size_of_entry(entry)
+    facts = stated_facts(entry)
+    if size is not None:
+        facts = replace(facts, size_bytes=size.bytes, is_size_guessed=size.is_guess)
+    backend = None if base is None else base.config.get("backend")
+    return replace(facts, backend=backend) if not facts.backend and isinstance(backend, str) else facts
+
+
+def _choose(
+    asked: GalleryModel,
+    catalogue: ModelCatalogue,
+    machines: Sequence[MachineFacts],
+    facts: Mapping[str, BuildFacts],
+    build: str,
+) -> VariantChoice:
+    """Choose a build, or take the one that is named; what was found about the others is told in both cases."""
+    siblings = catalogue.siblings(asked)
+    choice = choose_variant(asked, siblings, machines, facts_of=lambda entry: facts[entry.name])
+    if not build:
+        return choice
+    return replace(choose_variant(asked, siblings, machines, pin=build), verdicts=choice.verdicts)
+
+
+def _required(readings: ModelReadings, name: str) -> GalleryModel:
+    try:
+        return readings.catalogue.required(name)
+    except NotFound as error:
+        raise NotFound(". ".join([error.message, *readings.failures])) from None

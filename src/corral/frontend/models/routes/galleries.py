@@ -1,0 +1,106 @@
+"""What galleries of models offer: Corral's own routes."""
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.base.errors import InvalidInput
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
+from corral.frontend.models.shapes import gallery_detail, gallery_model
+from corral.galleries.model_catalogue import ModelQuery, page_of
+from corral.galleries.model_variants import parse_size
+from corral.galleries.readings import index_views
+from corral.wire.gallery_models import GalleryModelDetail, GalleryModelList
+
+_PER_PAGE = 50
+
+
+async def search(context: AdminContext, request: Request, caller: Caller) -> Response:
+    asked = request.query_params
+    query = ModelQuery(
+        term=asked.get("term", ""),
+        gallery=asked.get("gallery", ""),
+        tag=asked.get("tag", ""),
+        license=asked.get("license", ""),
+        usecase=asked.get("use", ""),
+        backend=asked.get("backend", ""),
+        most_bytes=_size(asked, "max_bytes"),
+    )
+    page, per_page = whole_number(asked, "page", 1), whole_number(asked, "per_page", _PER_PAGE)
+    readings = await context.models.galleries.readings(newest=asked.get("refresh") == "1")
+    catalogue = readings.catalogue
+    found = page_of(catalogue.search(query), page=page, per_page=per_page)
+    installed = context.models.catalogue.catalogue.models
+    return answer(
+        GalleryModelList(
+            items=[gallery_model(entry, installed) for entry in found.items],
+            total=found.total,
+            page=found.page,
+            pages=found.pages,
+            galleries=index_views(readings.readings, catalogue.problems, context.clock.now()),
+            near=[] if found.total or not query.term else list(catalogue.near(query.term)),
+        )
+    )
+
+
+async def show(context: AdminContext, request: Request, caller: Caller) -> Response:
+    taken = await context.models.galleries.take(
+        request.path_params["name"], build=request.query_params.get("build", "")
+    )
+    return answer(gallery_detail(taken, context.models.catalogue.catalogue.models))
+
+
+def whole_number(query: QueryParams, name: str, usual: int) -> int:
+    text = query.get(name, "") or str(usual)
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise InvalidInput(name, f"must be a whole number, got {text[:20]!r}")
+    return int(text)
+
+
+def _size(query: QueryParams, name: str) -> int | None:
+    text = query.get(name, "")
+    size = parse_size(text) if text else None
+    if text and size is None:
+        raise InvalidInput(name, f"must be a size such as 8GB, got {text[:20]!r}")
+    return size
+
+
+ROUTES = [
+    RouteSpec(
+        method="GET",
+        path="/api/v1/gallery-models",
+        handler=search,
+        access=Access.ADMIN,
+        summary="Search the galleries of models: a page of entries, and how each gallery is known.",
+        gives=GalleryModelList,
+        query={
+            "term": "words that name, tags or description mention, all of them",
+            "gallery": "only entries of this gallery",
+            "tag": "only entries with this tag",
+            "use": "only models for this use, in LocalAI's words: `chat`, `embeddings`, `vision`",
+            "backend": "only models of this backend",
+            "license": "only models whose licence mentions this",
+            "max_bytes": "only models up to this size, such as `8GB`; without those of unknown size",
+            "page": "which page, from 1",
+            "per_page": f"how many on a page; {_PER_PAGE} by default",
+            "refresh": "1 asks every gallery for something new first",
+        },
+        codes={200: "a page; a gallery that cannot be read is named with its problem", 400: "a number or size is none"},
+    ),
+    RouteSpec(
+        method="GET",
+        path="/api/v1/gallery-models/{name:path}",
+        handler=show,
+        access=Access.ADMIN,
+        summary="One entry, by name or `GALLERY@NAME`: its builds and which suits the fleet, configuration and files.",
+        gives=GalleryModelDetail,
+        query={"build": "the name of a build to show instead of the one that suits best"},
+        codes={
+            200: "the entry",
+            400: "it has no such build",
+            404: "no gallery that could be read has it",
+            409: "its base definition cannot be used",
+            503: "its base definition is away; try again",
+        },
+    ),
+]

@@ -1,0 +1,83 @@
+"""Answers about what galleries of models offer."""
+
+from typing import Any
+
+import msgspec
+
+from corral.wire.galleries import GalleryView
+
+
+class GalleryModelView(msgspec.Struct, kw_only=True):
+    """One entry of a gallery."""
+
+    id: str
+    """`gallery@name`."""
+    name: str
+    gallery: str
+    description: str = ""
+    license: str = ""
+    icon: str = ""
+    tags: list[str] = []
+    urls: list[str] = []
+    uses: list[str] = []
+    """What it is for, in LocalAI's words: `chat`, `embeddings`."""
+    backend: str = ""
+    """Empty where only its base definition tells."""
+    bytes: int | None = None
+    """As the gallery says, or as the names of its files suggest; null if neither tells."""
+    is_size_guessed: bool = False
+    variants: list[str] = []
+    """Names of other builds of it."""
+    is_installed: bool = False
+    """Whether the fleet has a model of this name."""
+
+
+class GalleryModelList(msgspec.Struct, kw_only=True):
+    """A page of what was found."""
+
+    items: list[GalleryModelView]
+    total: int
+    page: int
+    pages: int
+    galleries: list[GalleryView]
+    near: list[str] = []
+    """Names that are like the one that was looked for, when nothing was found."""
+
+
+class GalleryModelFile(msgspec.Struct, kw_only=True):
+    path: str
+    """Below the models directory."""
+    uri: str
+    sha256: str = ""
+    """Empty: the gallery promises nothing of what the file holds."""
+    bytes: int | None = None
+
+
+class GalleryBuildView(msgspec.Struct, kw_only=True):
+    """One build of an entry: the entry itself, or a variant."""
+
+    name: str
+    is_usable: bool
+    is_chosen: bool
+    """What would be pulled if nobody names a build."""
+    reason: str
+    backend: str = ""
+    bytes: int | None = None
+    is_size_guessed: bool = False
+
+
+class GalleryModelDetail(msgspec.Struct, kw_only=True):
+    """One entry with what would be pulled."""
+
+    entry: GalleryModelView
+    builds: list[GalleryBuildView]
+    """The entry and its variants, and which suits the fleet."""
+    build: str
+    """The build that the following is about."""
+    name: str
+    """What the model would be called."""
+    license: str = ""
+    config: dict[str, Any] = {}
+    files: list[GalleryModelFile] = []
+    problems: list[str] = []
+    """What Corral would refuse or warn about."""
