@@ -29,6 +29,8 @@ from tests.kit.waiting import eventually
 
 INSTALL_TIMEOUT: Final = "15m"
 _GIVE_UP_SECONDS: Final = 300.0
+_LOOK_SECONDS: Final = 0.02
+"""Between looks at the database, which are a part of what is measured."""
 _STATEMENT: Final = re.compile(r"LOG:  (?:statement|execute [^:]*): (?=\S)")
 _OURS: Final = re.compile(r"\b(?:intents|operation_targets|operations|backend_inventory)\b")
 
@@ -106,7 +108,8 @@ class Site:
         async def proven() -> bool:
             return await self.eye.proven(operation) >= count
 
-        await eventually(proven, f"the proof of {count} targets", seconds=_GIVE_UP_SECONDS)
+        what = f"the proof of {count} targets"
+        await eventually(proven, what, seconds=_GIVE_UP_SECONDS, longest_pause=_LOOK_SECONDS)
 
     async def join(self, count: int, work_seconds: float) -> None:
         """So many nodes more, all announced on return; requests take them so long."""

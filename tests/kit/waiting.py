@@ -12,11 +12,11 @@ _LONGEST_PAUSE_SECONDS: Final = 0.1
 """Looking takes time of the very processes that are waited for."""
 
 
-def _pauses() -> Iterator[float]:
-    pause = _FIRST_PAUSE_SECONDS
+def _pauses(longest: float = _LONGEST_PAUSE_SECONDS) -> Iterator[float]:
+    pause = min(_FIRST_PAUSE_SECONDS, longest)
     while True:
         yield pause
-        pause = min(pause * 1.2, _LONGEST_PAUSE_SECONDS)
+        pause = min(pause * 1.2, longest)
 
 
 def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 60.0) -> T:
@@ -31,10 +31,16 @@ def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 60.0) 
     raise AssertionError(f"waited {seconds:g} s for {what}")
 
 
-async def eventually(condition: Callable[[], Awaitable[T]], what: str, *, seconds: float = 60.0) -> T:
+async def eventually(
+    condition: Callable[[], Awaitable[T]],
+    what: str,
+    *,
+    seconds: float = 60.0,
+    longest_pause: float = _LONGEST_PAUSE_SECONDS,
+) -> T:
     """Look until the awaited condition gives something true; the event loop goes on meanwhile."""
     deadline = time.monotonic() + seconds
-    for pause in _pauses():
+    for pause in _pauses(longest_pause):
         if is_so := await condition():
             return is_so
         if time.monotonic() > deadline:
