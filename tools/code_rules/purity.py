@@ -13,7 +13,7 @@ PURE_GALLERIES = """
     build_uris catalogue fit gallery
     model_catalogue model_check model_entries model_key_checks model_keys model_variants
 """
-PURE = ("base", "wire", "templates", *(f"galleries.{noun}" for noun in PURE_GALLERIES.split()))
+PURE = ("base", "wire", "templates", *(f"galleries.{noun}" for noun in PURE_GALLERIES.split()), "hubs.plans")
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"})
 
 

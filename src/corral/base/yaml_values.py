@@ -43,12 +43,14 @@ _ITEM: Final = re.compile(r"^( *)-(?=[ \t\r\n]|\Z)", re.MULTILINE)
 class YamlMapping(dict[str, object]):
     """A mapping of a document, with lines. Not to be changed: aliases share it."""
 
-    __slots__ = ("key_lines", "line")
+    __slots__ = ("anchored", "key_lines", "line")
 
     def __init__(self, line: int = 0) -> None:
         super().__init__()
         self.line = line
         self.key_lines: dict[str, int] = {}
+        self.anchored: frozenset[str] = frozenset()
+        """Keys whose values have an anchor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +242,7 @@ class _Open:
     own: dict[str, object] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     merged: list[object] = field(default_factory=list)
+    anchored: set[str] = field(default_factory=set)
     key: str | None = None
     """The key whose value is next; None when a key is next."""
     is_merge: bool = False
@@ -282,6 +285,7 @@ class _Open:
             mapping.key_lines.update(source.key_lines)
         mapping.update(self.own)
         mapping.key_lines.update(self.lines)
+        mapping.anchored = frozenset(self.anchored)
         return mapping
 
 
@@ -330,5 +334,35 @@ class _ValueBuilder:
         if parent.is_mapping and parent.key is None:
             parent.take_key(value, event, line_of(event) + self.lines_before)
         else:
+            if parent.key is not None and anchor is not None:
+                parent.anchored.add(parent.key)
             parent.take_value(value)
         return False
+
+
+class _Writer(yaml.SafeDumper):
+    """Writes lists indented, and long texts as they are."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _written_text(writer: _Writer, text: str) -> yaml.ScalarNode:
+    """A text that would be read as something else is quoted; one of several lines is written line by line."""
+    is_odd = any(not character.isprintable() and character != "\n" for character in text)
+    is_plain = isinstance(as_value(ScalarEvent(None, None, (True, False), text)), str)
+    style = '"' if is_odd or not is_plain else "|" if "\n" in text else None
+    return writer.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+_Writer.add_representer(str, _written_text)
+_Writer.add_multi_representer(str, _written_text)
+_Writer.add_multi_representer(dict, yaml.SafeDumper.represent_dict)
+
+
+def write_document(value: object) -> str:
+    """Write a value of mappings, lists, texts, numbers and switches as YAML that `read_document` reads as the same."""
+    return yaml.dump(value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120)

@@ -32,7 +32,7 @@ from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.models.removal import ModelKind
 from corral.frontend.models.room import ModelsRoom
-from corral.frontend.models.store import ModelRemovals
+from corral.frontend.models.store.removals import ModelRemovals
 from corral.frontend.nodes.room import NodeSettings, NodesRoom
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import IntentKind
@@ -138,6 +138,7 @@ async def build_control(
         removals=removals,
         is_served=replicas.serve,
         galleries=lookups.models,
+        replicas=replicas.revisions_of,
     )
     earlier = EarlierRooms(record=record, nodes=nodes, operations=operations, backends=backends, models=models)
     serving = ServingRoom.build(

@@ -6,11 +6,11 @@ import time
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.base.careful_yaml import UNREADABLE, YamlLimits, YamlRefused, YamlUnusable
-from corral.base.yaml_values import YamlMapping, as_text, read_document, read_items
+from corral.base.yaml_values import YamlMapping, as_text, read_document, read_items, write_document
 
 LIMITS = YamlLimits(most_values=10_000)
 
@@ -161,3 +161,20 @@ def test_no_text_is_too_odd(text: str) -> None:
     with contextlib.suppress(*UNREADABLE):
         items = read_items(text, LIMITS, as_text)
         assert items is None or all(item.line >= 1 for item in items)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | TEXTS
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3))
+
+
+@given(VALUES)
+@example("1e5")
+@example("0o17")
+@example("on")
+@example("a\n b\n\n")
+@example("\x85")
+@example({"<<": {"a": 1}})
+def test_what_is_written_is_read_as_the_same(value: object) -> None:
+    written = write_document({"value": value})
+    assert read_document(written, YamlLimits(deepest=64, most_values=100_000)) == {"value": value}

@@ -16,7 +16,7 @@ from corral.base.ids import new_operation_id
 from corral.frontend.models.catalogue import ModelFileMark, Models
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.removal import RemovedModel, endangered, evidence_of_removal, own_weights
-from corral.frontend.models.store import ModelRemovals
+from corral.frontend.models.store.removals import ModelRemovals
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.nodes.fleet import Fleet, NodeFilter

@@ -7,9 +7,12 @@ from typing import Self
 
 from corral.frontend.models import catalogue, offers, removal
 from corral.frontend.models.catalogue import Models
+from corral.frontend.models.changes import ModelChanges, ReplicaRevisions
 from corral.frontend.models.offers import ModelOffers
 from corral.frontend.models.removal import ModelRemoval
-from corral.frontend.models.store import ModelRemovals
+from corral.frontend.models.store.models import StoredModels
+from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.stores import ModelStores
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
@@ -19,6 +22,8 @@ from corral.galleries.model_galleries import ModelGalleries
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsRoom:
     catalogue: Models
+    changes: ModelChanges
+    stores: ModelStores
     removal: ModelRemoval
     galleries: ModelOffers
 
@@ -33,6 +38,7 @@ class ModelsRoom:
         *,
         removals: ModelRemovals,
         is_served: Callable[[str], Awaitable[bool]],
+        replicas: ReplicaRevisions,
         galleries: ModelGalleries | None = None,
     ) -> Self:
         """Reads all models and hides the removed ones: the first view would otherwise take all models away from the
@@ -52,7 +58,9 @@ class ModelsRoom:
         await remover.sweep()
         operations.peers.on_changed_models.append(models.poke.ring)
         offered = ModelOffers(galleries, nodes.fleet, foundation.clock)
-        return cls(catalogue=models, removal=remover, galleries=offered)
+        changes = ModelChanges(StoredModels(foundation.database), record.feed, foundation.clock, replicas=replicas)
+        stores = ModelStores(foundation.database)
+        return cls(catalogue=models, removal=remover, changes=changes, stores=stores, galleries=offered)
 
     def loops(self, record: RecordRoom) -> dict[str, Loop]:
         async def look() -> None:

@@ -239,13 +239,73 @@ restorations: Final = Table(
     Column("noted_at", UtcTime, nullable=False),
 )
 
-# Owner: ModelRemovals. Files of this model that are older are none, on every frontend.
+# Owner: ModelRemovals. Files of this model are deleted on every frontend that has some.
 removed_models: Final = Table(
     "removed_models",
     metadata,
     Column("name", Words, primary_key=True),
     Column("removed_at", UtcTime, nullable=False),
     Column("operation_id", Words, nullable=False),
+    # Owner: ModelRemovals.clear. The stores whose files of the model are gone, each with the files that were kept and
+    # why; nothing is known of removals that are older than this column.
+    Column("cleared", JSON(none_as_null=True)),
+)
+
+# Owner: write_model and remove_model, guarded by the number; one row for each model that there is. The files alone are
+# also written by StoredModels.measure.
+models: Final = Table(
+    "models",
+    metadata,
+    Column("name", Words, primary_key=True),
+    # Counts the changes of the model, for ever: a model that is removed and added again goes on counting.
+    Column("number", Whole, nullable=False),
+    Column("revision", Words, nullable=False),
+    Column("text", Words, nullable=False),
+    Column("source", Words, nullable=False),
+    Column("origin", JSON(none_as_null=True)),
+    _document("files"),
+    Column("is_disabled", Whole, nullable=False),
+    Column("is_pinned", Whole, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    Column("changed_by", Words, nullable=False),
+)
+
+# Owner: StoredModels and remove_model. The way back: what each model was after each change, its removal included.
+model_revisions: Final = Table(
+    "model_revisions",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("number", Whole, primary_key=True, autoincrement=False),
+    Column("revision", Words, nullable=False),
+    Column("text", Words, nullable=False),
+    Column("origin", JSON(none_as_null=True)),
+    _document("files"),
+    Column("change", Words, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    Column("changed_by", Words, nullable=False),
+)
+
+# Owner: ModelStores. The directories with files of models, as the frontends that have them last saw them.
+model_stores: Final = Table(
+    "model_stores",
+    metadata,
+    Column("id", Words, primary_key=True),
+    Column("name", Words, nullable=False),
+    Column("frontend_id", Words, nullable=False),
+    Column("total_bytes", Whole, nullable=False),
+    Column("free_bytes", Whole, nullable=False),
+    Column("seen_at", UtcTime, nullable=False),
+)
+
+# Owner: ModelImports. What each YAML file of a store said when it was last taken over: a digest of its content, and of
+# what it says about each model.
+model_imports: Final = Table(
+    "model_imports",
+    metadata,
+    Column("store_id", Words, primary_key=True),
+    Column("path", Words, primary_key=True),
+    Column("digest", Words, nullable=False),
+    _document("names"),
 )
 
 # Owner: Operations. Everything but the dismissal is written once.

@@ -29,7 +29,7 @@ from corral.frontend.store.dialect import UtcTime
 from corral.frontend.store.engines import Timeouts
 from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.migrations.versions import r0003_operations
-from corral.frontend.store.schema import metadata
+from corral.frontend.store.schema import metadata, models, removed_models
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.databases import DatabaseSource
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
@@ -125,8 +125,16 @@ OLD_ROWS = (
 )
 
 
+def make_models_of_0011(connection: Connection) -> None:
+    """The tables as they were before models were rows."""
+    for table in ("models", "model_revisions", "model_stores", "model_imports"):
+        connection.execute(text(f"DROP TABLE {table}"))
+    connection.execute(text("ALTER TABLE removed_models DROP COLUMN cleared"))
+
+
 def make_operations_of_0010(connection: Connection) -> None:
     """The tables of operations as they were before intents had a kind."""
+    make_models_of_0011(connection)
     for table in ("intents", "operations", "operation_targets"):
         connection.execute(text(f"DROP TABLE {table}"))
     with AlembicOperations.context(MigrationContext.configure(connection)):
@@ -225,3 +233,18 @@ async def test_a_database_of_a_newer_version_is_refused_and_not_touched(database
     async with database.read() as connection:
         version = await connection.execute(select(text("version_num")).select_from(text("alembic_version")))
         assert version.scalar_one() == "9999"
+
+
+async def test_removals_of_an_earlier_version_stay_and_models_begin_without_any(database: Database) -> None:
+    async with database.begin() as connection:
+        await connection.run_sync(make_models_of_0011)
+        row = "INSERT INTO removed_models (name, removed_at, operation_id) VALUES ('small', :at, 'op1')"
+        await connection.execute(text(row).bindparams(bindparam("at", after(1), UtcTime)))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0011'"))
+
+    await upgrade(database)
+
+    async with database.read() as connection:
+        (row_of_before,) = (await connection.execute(select(removed_models))).all()
+        assert tuple(row_of_before) == ("small", after(1), "op1", None)
+        assert (await connection.execute(select(models))).all() == []

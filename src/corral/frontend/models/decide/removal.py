@@ -1,8 +1,8 @@
 """Removing a model: which of its files may go, and which names would take those of other models along. Pure."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePath
 from typing import Final
@@ -18,11 +18,13 @@ _WEIGHTS: Final = ("ModelFile", "MMProj", "DraftModel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedModel:
-    """A model that nobody has any more: files of it that are older count as deleted, wherever they are left."""
+    """A model that nobody has any more: its files are deleted, wherever they are left."""
 
     name: str
     removed_at: datetime
     operation_id: OperationId
+    cleared: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The stores where nothing is left to delete, by their ids, each with what was kept there and why."""
 
 
 def evidence_of_removal(intent: Intent) -> Sighting:

@@ -131,6 +131,13 @@ class ReplicaStore:
         async with self._db.look() as connection:
             return bool((await connection.execute(select(exists().where(living)))).scalar_one())
 
+    async def revisions_of(self, model: str) -> dict[str, str]:
+        """The revisions of the model that its living replicas have, by the replicas' ids."""
+        living = and_(replicas.c.model == model, replicas.c.state.in_(_LIVE))
+        async with self._db.look() as connection:
+            rows = await connection.execute(select(replicas.c.id, replicas.c.revision).where(living))
+            return {row.id: row.revision for row in rows}
+
     async def on_node(self, node_id: NodeId) -> list[Replica]:
         """The living replicas of a node."""
         return await self._fetch(and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE)))

@@ -31,7 +31,7 @@ class ModelRemovals:
         """Remove the model in one transaction: other rooms stop using it, and nodes are asked to delete its files."""
 
         async def beside(connection: AsyncConnection) -> None:
-            values = {"removed_at": removed.removed_at, "operation_id": removed.operation_id}
+            values = {"removed_at": removed.removed_at, "operation_id": removed.operation_id, "cleared": {}}
             statement = insert_into(connection, removed_models).values(name=removed.name, **values)
             await connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
             for forget in self._on_removal:
@@ -42,7 +42,7 @@ class ModelRemovals:
     async def all(self) -> list[RemovedModel]:
         async with self._db.look() as connection:
             rows = await connection.execute(select(removed_models).order_by(removed_models.c.name))
-            return [RemovedModel(**row._mapping) for row in rows]
+            return [RemovedModel(**{**row._mapping, "cleared": row.cleared or {}}) for row in rows]
 
     async def forget(self, removed: RemovedModel, *, events: Sequence[Event]) -> bool:
         """It was added again. False: somebody removed it once more, or was first."""

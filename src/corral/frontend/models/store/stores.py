@@ -1,0 +1,89 @@
+"""The directories with files of models, and what their YAML files said when they were last taken over."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from typing import NamedTuple
+
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.frontend.models.decide.stored import ImportedFile, KnownStore, ModelChangeKind, ModelRevision, StoredModel
+from corral.frontend.models.store.models import Overwritten, remove_model, write_model
+from corral.frontend.record.decide import Event
+from corral.frontend.record.store import append
+from corral.frontend.store.db import Database, ForgetStep
+from corral.frontend.store.dialect import among, insert_into
+from corral.frontend.store.schema import model_imports, model_stores
+
+
+class ModelStores:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def see(self, store: KnownStore) -> None:
+        """A frontend has seen it."""
+        values = asdict(store)
+        async with self._db.write() as connection:
+            statement = insert_into(connection, model_stores).values(**values)
+            await connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+
+    async def all(self) -> list[KnownStore]:
+        async with self._db.look() as connection:
+            rows = await connection.execute(select(model_stores).order_by(model_stores.c.name, model_stores.c.id))
+            return [KnownStore(**row._mapping) for row in rows]
+
+    async def get(self, id: str) -> KnownStore | None:
+        async with self._db.look() as connection:
+            rows = await connection.execute(select(model_stores).where(model_stores.c.id == id))
+            return next((KnownStore(**row._mapping) for row in rows), None)
+
+
+class TakenOver(NamedTuple):
+    """What files of a store say now, and what follows for models: all of it is written, or nothing."""
+
+    files: Sequence[ImportedFile] = ()
+    forgotten: Collection[str] = ()
+    """Paths of files that are gone."""
+    models: Sequence[StoredModel] = ()
+    removed: Sequence[ModelRevision] = ()
+    """The last entries of models that no file holds any more."""
+    events: Sequence[Event] = ()
+
+
+class ModelImports:
+    def __init__(self, database: Database, *, on_removal: Sequence[ForgetStep[str]] = ()) -> None:
+        """`on_removal` is what other rooms do when a model is gone with its file."""
+        self._db = database
+        self._on_removal = on_removal
+
+    async def of(self, store_id: str) -> dict[str, ImportedFile]:
+        """What each file of a store said, by its path."""
+        mine = select(model_imports).where(model_imports.c.store_id == store_id)
+        async with self._db.look() as connection:
+            rows = await connection.execute(mine)
+            return {row.path: ImportedFile(path=row.path, digest=row.digest, names=row.names) for row in rows}
+
+    async def take_over(self, store_id: str, taken: TakenOver) -> bool:
+        """Write it all. False: somebody changed one of the models at the same moment, and nothing was written."""
+        try:
+            async with self._db.begin() as connection:
+                for model in taken.models:
+                    await write_model(connection, model, ModelChangeKind.FILE)
+                for last in taken.removed:
+                    await remove_model(connection, last)
+                await self._note(connection, store_id, taken)
+                await append(connection, taken.events)
+        except Overwritten:
+            return False
+        return True
+
+    async def _note(self, connection: AsyncConnection, store_id: str, taken: TakenOver) -> None:
+        mine = model_imports.c.store_id == store_id
+        if taken.forgotten:
+            gone = mine & among(connection, model_imports.c.path, list(taken.forgotten))
+            await connection.execute(delete(model_imports).where(gone))
+        for file in taken.files:
+            values = {"digest": file.digest, "names": dict(file.names)}
+            statement = insert_into(connection, model_imports).values(store_id=store_id, path=file.path, **values)
+            update = statement.on_conflict_do_update(index_elements=["store_id", "path"], set_=values)
+            await connection.execute(update)
