@@ -26,6 +26,10 @@ def new_frontend_id() -> FrontendId:
     return FrontendId(str(uuid.uuid4()))
 
 
+def new_store_id() -> str:
+    return str(uuid.uuid4())
+
+
 def new_replica_id() -> ReplicaId:
     return ReplicaId(str(uuid.uuid4()))
 

@@ -30,6 +30,8 @@ from corral.hubs.downloads.orders import (
     TooLittleDisk,
 )
 from corral.hubs.downloads.partial_files import FOLDER, key_of
+from corral.hubs.downloads.prefix_hash import PrefixHash
+from corral.hubs.downloads.receipts import Receipts
 from corral.hubs.downloads.transfers import RangeTransfers, is_private_address
 from corral.oci.limits import Network
 from tests.kit.certificates import Authority
@@ -116,6 +118,35 @@ async def test_another_file_of_that_name_is_replaced(server: FileServer, tmp_pat
     await fetch(an_order(tmp_path, a_file(url)))
 
     assert (tmp_path / "model.gguf").read_bytes() == CONTENT
+
+
+async def test_a_file_that_nobody_touched_is_not_hashed_again(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.add(PATH, CONTENT)
+    await fetch(an_order(tmp_path, a_file(url)))
+    receipt = Receipts(tmp_path).find("model.gguf")
+    assert receipt is not None
+    assert receipt.proves(SHA256, len(CONTENT), "")
+    monkeypatch.setattr(PrefixHash, "run", lambda _: pytest.fail("it was hashed"))
+
+    (file,) = (await fetch(an_order(tmp_path, a_file(url)))).files
+
+    assert (file.sha256, file.size, file.fetched_bytes) == (SHA256.removeprefix("sha256:"), len(CONTENT), 0)
+    (tmp_path / "model.gguf").write_bytes(CONTENT)
+    assert Receipts(tmp_path).find("model.gguf") is None
+
+
+async def test_a_file_without_a_digest_comes_once_for_each_purpose(server: FileServer, tmp_path: Path) -> None:
+    url = server.add(PATH, CONTENT)
+
+    async def fetched(purpose: str) -> int:
+        (file,) = (await fetch(an_order(tmp_path, a_file(url, digest="", purpose=purpose)))).files
+        assert (tmp_path / "model.gguf").read_bytes() == CONTENT
+        return file.fetched_bytes
+
+    whole = len(CONTENT)
+    assert [await fetched(purpose) for purpose in ("one", "one", "two", "", "")] == [whole, 0, whole, whole, whole]
 
 
 async def test_several_files_come_together(server: FileServer, tmp_path: Path) -> None:

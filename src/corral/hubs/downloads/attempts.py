@@ -29,6 +29,7 @@ from corral.hubs.downloads.orders import (
 )
 from corral.hubs.downloads.partial_files import Ledger, LedgerFacts, PartialFile, PartialFolder, key_of
 from corral.hubs.downloads.prefix_hash import PrefixHash
+from corral.hubs.downloads.receipts import Receipts
 from corral.hubs.downloads.transfers import ByteSpan, RangeTransfers, RemoteFile, ResponseHead
 from corral.oci.limits import Network
 from corral.wire.backends import size_text
@@ -46,6 +47,7 @@ class DownloadTools:
     """What all files of an order share."""
 
     models: Confined
+    receipts: Receipts
     folder: PartialFolder
     transfers: RangeTransfers
     limits: DownloadLimits

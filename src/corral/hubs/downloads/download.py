@@ -5,6 +5,7 @@ has the digest that was promised.
 """
 
 import asyncio
+import functools
 import os
 import stat
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from corral.hubs.downloads.orders import (
 )
 from corral.hubs.downloads.partial_files import FOLDER, PartialFile, PartialFolder, disk_errors
 from corral.hubs.downloads.prefix_hash import PrefixHash
+from corral.hubs.downloads.receipts import FileReceipt, Receipts
 from corral.hubs.downloads.transfers import RangeTransfers, RemoteFile
 from corral.wire.backends import size_text
 
@@ -65,6 +67,7 @@ class Download:
         with PartialFolder(directory) as folder:
             tools = DownloadTools(
                 models=Confined(directory),
+                receipts=Receipts(directory),
                 folder=folder,
                 transfers=transfers,
                 limits=self._order.limits,
@@ -157,18 +160,25 @@ class FileDownload:
 
     async def _checked_destination(self) -> FetchedFile | None:
         """The file at the destination, if it is the one that was promised."""
-        if not self._order.digest:
+        order = self._order
+        known = await in_thread(lambda: self._tools.receipts.find(order.destination))
+        if known is not None and known.proves(order.digest, order.size, order.purpose):
+            return self._there(known.size, known.sha256, 0)
+        if not order.digest:
             return None
         with self._tools.models.reach(self._parts, self._path) as place:
             descriptor = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.directory)
         try:
-            size = os.fstat(descriptor).st_size
-            if self._order.size not in (None, size):
+            status = os.fstat(descriptor)
+            if order.size not in (None, status.st_size):
                 return None
-            hashes = await self._hash_whole(descriptor, size)
+            hashes = await self._hash_whole(descriptor, status.st_size)
         finally:
             os.close(descriptor)
-        return self._fetched(hashes, 0) if hashes.is_as_promised else None
+        if not hashes.is_as_promised:
+            return None
+        self._tools.receipts.write(self._receipt(status, hashes))
+        return self._fetched(hashes, 0)
 
     async def _finished_by_other(self, part: PartialFile) -> FetchedFile:
         """The file that another process has just finished, seen through the partial file that it was."""
@@ -194,7 +204,7 @@ class FileDownload:
                 try:
                     hashes = await attempt.run()
                     self._check_digest(hashes)
-                    await in_thread(lambda: self._finish(part))
+                    await in_thread(functools.partial(self._finish, part, hashes))
                     return self._fetched(hashes, fetched + attempt.fetched_bytes)
                 except (_WrongDigest, RemoteFileChanged):
                     part.empty()
@@ -214,17 +224,30 @@ class FileDownload:
             promised = f"{self._order.digest} was promised, and {hashes.comparable} came"
             raise _WrongDigest(f"{self._order.destination} from {host_of(self._order.url)}: {promised}")
 
-    def _finish(self, part: PartialFile) -> None:
+    def _finish(self, part: PartialFile, hashes: PrefixHash) -> None:
         with self._tools.models.reach(self._parts, self._path, create=True) as place:
+            self._tools.receipts.write(self._receipt(os.fstat(part.descriptor), hashes))
             part.finish(place)
 
-    def _fetched(self, hashes: PrefixHash, fetched_bytes: int) -> FetchedFile:
-        self._mark.total_bytes = hashes.size
-        self._mark.reach(hashes.size)
-        self._mark.state = FileState.DONE
-        return FetchedFile(
-            destination=self._order.destination, size=hashes.size, sha256=hashes.sha256, fetched_bytes=fetched_bytes
+    def _receipt(self, status: os.stat_result, hashes: PrefixHash) -> FileReceipt:
+        return FileReceipt(
+            destination=self._order.destination,
+            size=status.st_size,
+            modified=status.st_mtime_ns,
+            inode=status.st_ino,
+            sha256=hashes.sha256,
+            digest=hashes.comparable,
+            purpose=self._order.purpose,
         )
+
+    def _fetched(self, hashes: PrefixHash, fetched_bytes: int) -> FetchedFile:
+        return self._there(hashes.size, hashes.sha256, fetched_bytes)
+
+    def _there(self, size: int, sha256: str, fetched_bytes: int) -> FetchedFile:
+        self._mark.total_bytes = size
+        self._mark.reach(size)
+        self._mark.state = FileState.DONE
+        return FetchedFile(destination=self._order.destination, size=size, sha256=sha256, fetched_bytes=fetched_bytes)
 
 
 def _is_same(before: os.stat_result | None, after: os.stat_result | None) -> bool:

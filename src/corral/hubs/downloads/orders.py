@@ -124,6 +124,9 @@ class FileOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None: unknown."""
     digest: str = ""
     """`sha256:…`, or `git-sha1:…` as hubs state it for small files; empty: unknown."""
+    purpose: str = ""
+    """Whom the file is for, in one word. One without a digest that came for the same purpose before is not downloaded
+    again."""
     advice: str = ""
     """What to do when the server answers 401 or 403, as a clause: "accept the licence at …"."""
 
