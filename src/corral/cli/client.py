@@ -71,8 +71,17 @@ class ApiClient:
     def get(self, path: str, answer: type[T], query: Query = ()) -> T:
         return self._decoded(self._call("GET", path, query=query), answer)
 
-    def post(self, path: str, answer: type[T], body: object = None, *, headers: Mapping[str, str] | None = None) -> T:
-        return self._decoded(self._call("POST", path, body=body, headers=headers), answer)
+    def post(
+        self,
+        path: str,
+        answer: type[T],
+        body: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        patience: timedelta | None = None,
+    ) -> T:
+        """`patience` is the timeout, if longer than that of other calls."""
+        return self._decoded(self._call("POST", path, body=body, headers=headers, patience=patience), answer)
 
     def patch(self, path: str, answer: type[T], body: object) -> T:
         return self._decoded(self._call("PATCH", path, body=body), answer)
@@ -122,9 +131,11 @@ class ApiClient:
         query: Query = (),
         body: object = None,
         headers: Mapping[str, str] | None = None,
+        patience: timedelta | None = None,
     ) -> bytes:
         encoded = urlencode(list(query))
-        connection, response = self._send(method, f"{path}?{encoded}" if encoded else path, body=body, headers=headers)
+        whole = f"{path}?{encoded}" if encoded else path
+        connection, response = self._send(method, whole, body=body, headers=headers, patience=patience)
         try:
             content = response.read(MAX_ANSWER)
         except _FAILURES as error:

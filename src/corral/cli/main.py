@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "worker": "corral.cli.processes:worker",
     "gateway": "corral.cli.processes:gateway",
     "control": "corral.cli.processes:control",
-    "models": "corral.cli.models.commands:models",
+    "models": "corral.cli.models:models",
     "chat": "corral.cli.chat:chat",
     "gallery": "corral.cli.gallery:gallery",
     "backend": "corral.cli.authoring:backend",

@@ -6,36 +6,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 import msgspec
 
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
-from corral.base.words import format_duration, format_size
 from corral.cli.client import ApiClient, api_path
+from corral.cli.operation_bars import FileSpeeds, bars, file_amount, percentage
 from corral.cli.operation_words import (
     accepted,
-    amount,
-    counts,
     exit_code,
     is_over,
     problems,
     shown_status,
     situation,
-    step,
     summary,
     what_next,
 )
 from corral.cli.options import warn
-from corral.cli.output import console, json_option, plain, print_json, print_json_list, printable, say, styled
+from corral.cli.output import console, json_option, print_json, print_json_list, printable, say
 from corral.cli.units import DurationParameter
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 PAUSES: Final = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=2), factor=1.5)
 """Pauses before a broken stream is opened again."""
@@ -172,80 +166,40 @@ def _displayed(views: Iterator[OperationView], *, as_json: bool) -> Iterator[Ope
     elif console().is_terminal:
         from rich.live import Live
 
+        speeds = FileSpeeds()
         with Live(console=console(), auto_refresh=False) as live:
             for operation in views:
-                live.update(bars(operation, height=live.console.height), refresh=True)
+                speeds.look(operation, time.monotonic())
+                live.update(bars(operation, speeds, height=live.console.height), refresh=True)
                 yield operation
     else:
         printed: dict[str, tuple[object, ...]] = {}
         for operation in views:
-            for target in operation.targets:
-                if printed.get(target.node_id) != _standing(target):
-                    printed[target.node_id] = _standing(target)
-                    detail = situation(target, operation.verb)
-                    status = shown_status(target, operation.verb)
-                    say(f"{target.node_name}: {status}{f', {detail}' if detail else ''}")
+            for name, standing, line in _lines(operation):
+                if printed.get(name) != standing:
+                    printed[name] = standing
+                    say(line)
             yield operation
+
+
+def _lines(operation: OperationView) -> Iterator[tuple[str, tuple[object, ...], str]]:
+    """For each target and file its name, the values whose change is worth a line, and that line."""
+    for target in operation.targets:
+        detail = situation(target, operation.verb)
+        status = shown_status(target, operation.verb)
+        yield target.node_id, _standing(target), f"{target.node_name}: {status}{f', {detail}' if detail else ''}"
+        for file in target.files:
+            tenth = percentage(file) // 10
+            yield (
+                f"{target.node_id} {file.name}",
+                (file.state, tenth),
+                f"{file.name}: {file.state}, {file_amount(file, 0)}",
+            )
 
 
 def _standing(target: TargetView) -> tuple[object, ...]:
     """The fields whose change is worth a line; progress in bytes is not."""
     return (target.status, target.waits_for_node, target.attempts, target.message, target.phase)
-
-
-_BAR_WIDTH: Final = 24
-_OTHER_LINES: Final = 3
-_LEAST_ROWS: Final = 3
-_SHOWN_FIRST: Final = ("error", "blocked", "downloading", "running_on_worker", "queued")
-
-
-def bars(operation: OperationView, *, height: int) -> "RenderableType":
-    """As many targets as fit, unfinished ones first, each with a bar; and the counts of all."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = targets_to_show(operation, max(height - _OTHER_LINES, _LEAST_ROWS))
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(4):
-        grid.add_column(no_wrap=True)
-    grid.add_column()  # the only one that gives way where there is little room
-    for target in rows:
-        bar = ProgressBar(total=100, completed=target.percentage, width=_BAR_WIDTH)
-        words = situation(target, operation.verb)
-        if target.status == "downloading" and target.total_bytes:  # progress first: a narrow terminal cuts off the end
-            words = "  ".join(filter(None, (amount(target), speed(target), step(target))))
-        detail = Text(printable(words), no_wrap=True, overflow="ellipsis")
-        grid.add_row(
-            plain(target.node_name),
-            bar,
-            f"{target.percentage:.0f} %",
-            styled(shown_status(target, operation.verb)),
-            detail,
-        )
-    hidden = len(operation.targets) - len(rows)
-    more = f"{hidden} more nodes; " if hidden else ""
-    moving = speed(operation)
-    totals = f"{more}all together {operation.progress:.0f} %{f', {moving}' if moving else ''}: {counts(operation)}"
-    return Group(grid, Text(totals, style="dim"))
-
-
-def speed(moving: TargetView | OperationView) -> str:
-    """Speed and time left as `3.1 MiB/s, 12s left`; empty when nothing is transferred."""
-    if not moving.bytes_per_second:
-        return ""
-    left = moving.seconds_left
-    duration = "" if left is None else f", {format_duration(timedelta(seconds=left))} left"
-    return f"{format_size(moving.bytes_per_second)}/s{duration}"
-
-
-def targets_to_show(operation: OperationView, room: int) -> list[TargetView]:
-    """All targets in their order, or the unfinished ones when there is no room for all."""
-    if len(operation.targets) <= room:
-        return operation.targets
-    order = {status: place for place, status in enumerate(_SHOWN_FIRST)}
-    return sorted(operation.targets, key=lambda target: order.get(target.status, len(order)))[:room]
 
 
 _PAUSE_SECONDS: Final = 0.5

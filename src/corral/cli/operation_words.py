@@ -15,13 +15,20 @@ from corral.wire.operation_views import OperationView, TargetView
 
 _NAMED: Final = 5
 _BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
-_DONE: Final = {"install": "installed", "upgrade": "upgraded", "delete": "deleted", "remove": "removed"}
+_DONE: Final = {
+    "install": "installed",
+    "upgrade": "upgraded",
+    "delete": "deleted",
+    "remove": "removed",
+    "pull": "downloaded",
+}
 _UNCHANGED: Final = {"install": "was there already on", "upgrade": "is the newest already on", "delete": "was not on"}
 """Phrases about nodes that already were as requested."""
 _NOTHING_CHANGED: Final = {
     "install": "was there already on {nodes}; nothing was fetched",
     "upgrade": "is the newest already on {nodes}; nothing was changed",
     "delete": "no node that was meant has it; nothing was deleted",
+    "pull": "was there already, whole; nothing was downloaded",
 }
 _MOVING: Final = {"delete": "deleting", "remove": "removing"}
 """What to call the status `downloading` for these verbs; other verbs keep it, as LocalAI's frontends do."""
@@ -40,6 +47,13 @@ _PROOFS: Final[dict[str, str]] = {
     Rung.RENEWED: "its report shows it, dated anew",
     TOLD: "the node says so",
 }
+_PULL_ADVICE: Final = {
+    TargetStatus.DOWNLOADING: "Nothing to do. How far it is shows: corral ops watch {id}; to stop it: corral ops "
+    "cancel {id}",
+    TargetStatus.ERROR: "It is tried again by itself, after 30 s to 15 min, and what is there already is not fetched "
+    "again; this does not wait: corral ops retry {id}",
+}
+"""Where it differs from the advice about nodes."""
 _ADVICE: Final = {
     TargetStatus.QUEUED: "Nothing to do: it is sent within a moment.",
     TargetStatus.DOWNLOADING: "Nothing to do. How far it is shows: corral ops watch {id}",
@@ -91,7 +105,7 @@ def situation(target: TargetView, verb: str) -> str:
         case TargetStatus.QUEUED:
             return target.message or "about to be sent"
         case TargetStatus.DOWNLOADING:
-            return _moving(target) or f"the node was asked to {verb} it"
+            return _moving(target) or ("being looked at" if verb == Verb.PULL else f"the node was asked to {verb} it")
         case TargetStatus.RUNNING_ON_WORKER:
             return target.message or "no answer in time; the node may still be working"
         case TargetStatus.SUCCESS if (proof := _PROOFS.get(target.reason_fields.get("rung", ""))) is not None:
@@ -156,6 +170,8 @@ def _advice(target: TargetView, operation: OperationView) -> str:
         sentence = _CONTRADICTED_ADVICE
     elif status is TargetStatus.BLOCKED and target.reason_code == ReasonCode.UNPROVABLE:
         sentence = _UNPROVABLE_ADVICE
+    elif status is not None and operation.verb == Verb.PULL and status in _PULL_ADVICE:
+        sentence = _PULL_ADVICE[status]
     else:
         sentence = _ADVICE.get(status, "") if status else ""
     return sentence.format(
@@ -166,6 +182,12 @@ def _advice(target: TargetView, operation: OperationView) -> str:
 def _command_again(operation: OperationView) -> str:
     """The command that starts the operation again."""
     name = quote(operation.backend)
+    if operation.verb == Verb.PULL:
+        return (
+            f"corral models pull {quote(operation.uri)} --name {name}"
+            if operation.uri
+            else f"corral models pull {name}"
+        )
     if operation.verb == Verb.INSTALL and operation.uri:
         return f"corral backends install --uri {quote(operation.uri)} --name {name}"
     return f"corral backends {operation.verb} {name}"
@@ -187,7 +209,7 @@ def summary(operation: OperationView) -> str:
     if len(unchanged) == len(targets) and verb in _NOTHING_CHANGED:
         return f"{operation.backend}: {_NOTHING_CHANGED[verb].format(nodes=_count(unchanged))}."
     parts = [
-        f"{_DONE.get(verb, verb)} on {_count(done)}" if done else "",
+        f"{_DONE.get(verb, verb)} {_to(verb)} {_count(done)}" if done else "",
         f"{_UNCHANGED.get(verb, 'done already on')} {_count(unchanged)}" if unchanged else "",
         f"failed on {listed(failed)}" if failed else "",
         f"blocked on {listed(blocked)}" if blocked else "",
@@ -209,14 +231,20 @@ def what_next(operation: OperationView) -> str:
     """A hint for somebody who stops watching; empty when all is well."""
     id = operation.id[:SHORT_ID]
     if not is_over(operation):
-        return f"It goes on without this command. Watch it again with: corral ops watch {id}"
+        stop = f"; stop it with: corral ops cancel {id}" if operation.verb == Verb.PULL else ""
+        return f"It goes on without this command. Watch it again with: corral ops watch {id}{stop}"
     return f"See what to do about it: corral ops show {id}" if operation.state == OperationState.FAILED else ""
 
 
 def accepted(operation: OperationView) -> str:
     """The sentence that an operation was accepted."""
-    names = [target.node_name for target in operation.targets]
-    return f"Operation {operation.id[:SHORT_ID]}: {operation.verb} {operation.backend} on {listed(names) or 'no node'}."
+    places = listed([target.node_name for target in operation.targets]) or "no node"
+    verb = operation.verb
+    return f"Operation {operation.id[:SHORT_ID]}: {verb} {operation.backend} {_to(verb)} {places}."
+
+
+def _to(verb: str) -> str:
+    return "into" if verb == Verb.PULL else "on"
 
 
 def _names(targets: Iterable[TargetView], fits: Callable[[TargetView], bool]) -> list[str]:

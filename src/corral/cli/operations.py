@@ -45,7 +45,7 @@ _named_operation = click.argument("operation", shell_complete=complete_operation
 def ops() -> None:
     """See and steer what was asked of the fleet.
 
-    Installs, upgrades and deletes of backends, and removals of models.
+    Installs, upgrades and deletes of backends, and pulls and removals of models.
 
     OPERATION is its id, or a unique beginning of it. Without one, show and watch mean the newest.
     """

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from corral.cli.operation_watch import bars, overall_code, targets_to_show
+from corral.cli.operation_bars import FileSpeeds, bars, targets_to_show
+from corral.cli.operation_watch import overall_code
 from corral.cli.operation_words import (
     accepted,
     advice,
@@ -24,6 +25,7 @@ from corral.cli.operations import operation_facts, operation_table, target_table
 from corral.frontend.operations.decide.operation import OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.processes.exit_codes import ExitCode
+from corral.wire.operation_views import FileShareView, OperationView
 
 NOW = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
 MIB = 1024**2
@@ -168,9 +170,9 @@ def test_a_delete_is_not_called_a_download(make_operation: Any, make_target: Any
     moving = make_operation(make_target("w1", "downloading"), verb=verb)
     assert shown_status(moving.targets[0], verb) == word
     assert counts(moving) == f"1 {word}"
-    targets_to_show = "\n".join([*rendered(bars(moving, height=20)), *rendered(target_table(moving, NOW, width=110))])
-    assert word in targets_to_show
-    assert ("downloading" in targets_to_show) == (word == "downloading")
+    lines = [*rendered(bars(moving, FileSpeeds(), height=20)), *rendered(target_table(moving, NOW, width=110))]
+    assert word in "\n".join(lines)
+    assert ("downloading" in "\n".join(lines)) == (word == "downloading")
 
 
 @pytest.mark.parametrize("status", list(TargetStatus))
@@ -270,7 +272,7 @@ class TestTables:
 
     def test_names_of_strangers_cannot_colour_the_terminal(self, make_operation: Any, make_target: Any) -> None:
         found = make_operation(make_target("[red]\x1b[31mx", "success"), backend="[b]\x1b")
-        for content in (operation_facts(found, NOW, width=90), bars(found, height=20)):
+        for content in (operation_facts(found, NOW, width=90), bars(found, FileSpeeds(), height=20)):
             told = "\n".join(rendered(content))
             assert "\x1b" not in told
             assert "[red]\ufffd[31mx" in told
@@ -290,7 +292,7 @@ class TestBars:
         )
         done = make_target("w2", "success")
         found = make_operation(moving, done, bytes_per_second=2 * MIB, seconds_left=75.0)
-        lines = rendered(bars(found, height=24), 120)
+        lines = rendered(bars(found, FileSpeeds(), height=24), 120)
         assert [line.split()[0] for line in lines] == ["w1", "w2", "all"]
         assert "40 %" in lines[0]
         assert lines[0].endswith("downloading  8.0 MiB of 20.0 MiB  2.0 MiB/s, 6s left  downloading")
@@ -300,7 +302,7 @@ class TestBars:
         name = "a/very/long/path/" * 10
         moving = make_target("worker-1", "downloading", file_name=name, current_bytes=3 * MIB, total_bytes=9 * MIB)
         failed = make_target("worker-2", "error", message=name)
-        first, second, _ = rendered(bars(make_operation(moving, failed), height=24), 80)
+        first, second, _ = rendered(bars(make_operation(moving, failed), FileSpeeds(), height=24), 80)
         bar = " " * 24  # at 0 %, without colours
         assert first.startswith(f"worker-1  {bar}  0 %  downloading  3.0 MiB of 9.0 MiB  a/ver")
         assert second.startswith(f"worker-2  {bar}  0 %  error        a/very")
@@ -311,6 +313,52 @@ class TestBars:
         done = [make_target(f"a{number}", "success") for number in range(998)]
         found = make_operation(*done, make_target("y", "queued"), make_target("z", "error"))
         assert [one.node_name for one in targets_to_show(found, 3)] == ["z", "y", "a0"]
-        lines = rendered(bars(found, height=10))
+        lines = rendered(bars(found, FileSpeeds(), height=10))
         assert len(lines) == 8
         assert lines[-1].startswith("993 more nodes; all together")
+
+    def test_each_file_of_a_pull_has_a_bar_with_its_speed(self, make_operation: Any, make_target: Any) -> None:
+        def pull(*files: FileShareView) -> OperationView:
+            return make_operation(make_target("here:/models", "downloading", files=list(files)), verb="pull")
+
+        def big(current: int) -> FileShareView:
+            return FileShareView(name="big.gguf", state="fetching", current_bytes=current, total_bytes=20 * MIB)
+
+        small = FileShareView(name="small.json", state="done", current_bytes=100, total_bytes=100)
+        speeds = FileSpeeds()
+        speeds.look(pull(big(0), small), 10.0)
+        assert "/s" not in rendered(bars(pull(big(0), small), speeds, height=24), 120)[0]
+        speeds.look(pull(big(4 * MIB), small), 12.0)
+        lines = rendered(bars(pull(big(4 * MIB), small), speeds, height=24), 120)
+        assert [line.split()[0] for line in lines] == ["big.gguf", "small.json", "all"]
+        assert "20 %" in lines[0]
+        assert lines[0].endswith("fetching  4.0 MiB of 20.0 MiB  2.0 MiB/s, 8s left")
+        assert lines[1].endswith("100 %  done      100 B of 100 B")
+
+    def test_of_many_files_those_are_shown_that_are_not_done(self, make_operation: Any, make_target: Any) -> None:
+        files = [FileShareView(name=f"f{number}", state="done") for number in range(50)]
+        files.append(FileShareView(name="last" * 50, state="fetching", current_bytes=1))
+        found = make_operation(make_target("here", "downloading", files=files), verb="pull")
+        lines = rendered(bars(found, FileSpeeds(), height=10), 80)
+        assert lines[0].startswith("lastlast")
+        assert len(lines) == 8
+        assert all(len(line) <= 80 for line in lines)
+        assert lines[-1].startswith("44 more files; all together")
+
+
+class TestPulls:
+    def test_are_told_in_words_of_their_own(self, make_operation: Any, make_target: Any) -> None:
+        target = make_target("here:/models", "downloading")
+        running = make_operation(target, verb="pull", backend="small", uri="hf://o/r")
+        assert accepted(running) == "Operation 0123abcd: pull small into here:/models."
+        assert what_next(running).endswith("corral ops watch 0123abcd; stop it with: corral ops cancel 0123abcd")
+        done = make_operation(make_target("here:/models", "success"), verb="pull", backend="small")
+        assert summary(done) == "small: downloaded into here:/models."
+
+    def test_advice_names_the_command_again(self, make_operation: Any, make_target: Any) -> None:
+        cancelled = make_operation(make_target("here", "cancelled"), verb="pull", backend="my small", uri="hf://o/r")
+        assert advice(cancelled) == [
+            ("here", "If it is still wanted, start it anew: corral models pull hf://o/r --name 'my small'")
+        ]
+        failed = make_operation(make_target("here", "error", attempts=1), verb="pull", backend="small")
+        assert "not fetched again" in advice(failed)[0][1]

@@ -7,7 +7,6 @@ import click
 
 from corral.cli.client import api_path
 from corral.cli.connection import connected, open_client
-from corral.cli.models.prompt import prompt
 from corral.cli.names import complete_model
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
 from corral.cli.options import CorralCommand, confirm
@@ -36,15 +35,7 @@ _COLUMNS: Final[Sequence[Column[ModelView]]] = (
 )
 
 
-@click.group()
-def models() -> None:
-    """See the models of the fleet, and remove them; try their templates."""
-
-
-models.add_command(prompt)
-
-
-@models.command("list", cls=CorralCommand)
+@click.command("list", cls=CorralCommand)
 @json_option
 @connected
 def list_models(as_json: bool) -> None:
@@ -65,7 +56,7 @@ def list_models(as_json: bool) -> None:
             say(f"Warning: {model.source} ({model.name}): {warning}")
 
 
-@models.command("show", cls=CorralCommand)
+@click.command("show", cls=CorralCommand)
 @click.argument("model", shell_complete=complete_model)
 @json_option
 @connected
@@ -75,7 +66,7 @@ def show_model(model: str, as_json: bool) -> None:
     show_view(view, lambda: facts(_facts(view)), as_json=as_json)
 
 
-@models.command("remove", cls=CorralCommand)
+@click.command("remove", cls=CorralCommand)
 @click.argument("model", shell_complete=complete_model)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @wait_options

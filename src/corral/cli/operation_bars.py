@@ -1,0 +1,163 @@
+"""How far an operation is, as bars: one for each node, or for each file of a model that is being pulled."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from corral.base.words import format_duration, format_size
+from corral.cli.operation_words import amount, counts, shown_status, situation, step
+from corral.cli.output import plain, printable, styled
+from corral.wire.operation_views import FileShareView, OperationView, TargetView
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_BAR_WIDTH: Final = 24
+_NAME_WIDTH: Final = 40
+_OTHER_LINES: Final = 3
+_LEAST_ROWS: Final = 3
+_SHOWN_FIRST: Final = ("error", "blocked", "downloading", "running_on_worker", "queued")
+_FILES_FIRST: Final = ("fetching", "checking", "waiting", "done")
+_LEAST_SECONDS: Final = 0.5
+"""Between two readings of a speed; shorter times say little."""
+_NEW_SHARE: Final = 0.3
+"""How much the newest reading counts: a speed that jumps cannot be read."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    at: float
+    bytes: int
+    per_second: float = 0.0
+
+
+@dataclass(slots=True)
+class FileSpeeds:
+    """How fast each file of an operation comes, from one look at it to the next."""
+
+    _readings: dict[str, _Reading] = field(default_factory=dict)
+
+    def look(self, operation: OperationView, now: float) -> None:
+        for file in files_of(operation):
+            last = self._readings.setdefault(file.name, _Reading(now, file.current_bytes))
+            passed = now - last.at
+            if passed >= _LEAST_SECONDS:
+                newest = max(file.current_bytes - last.bytes, 0) / passed
+                smooth = newest if not last.per_second else last.per_second + _NEW_SHARE * (newest - last.per_second)
+                self._readings[file.name] = _Reading(now, file.current_bytes, smooth)
+
+    def of(self, file: FileShareView) -> float:
+        """Bytes per second; 0 while nobody knows."""
+        reading = self._readings.get(file.name)
+        return reading.per_second if reading is not None and file.state == "fetching" else 0.0
+
+
+def files_of(operation: OperationView) -> Iterator[FileShareView]:
+    for target in operation.targets:
+        yield from target.files
+
+
+def bars(operation: OperationView, speeds: FileSpeeds, *, height: int) -> "RenderableType":
+    """As many files or targets as fit, unfinished ones first, each with a bar; and the whole in one line."""
+    from rich.console import Group
+    from rich.text import Text
+
+    room = max(height - _OTHER_LINES, _LEAST_ROWS)
+    files = list(files_of(operation))
+    if files:
+        rows = files if len(files) <= room else sorted(files, key=lambda file: _place(file.state, _FILES_FIRST))[:room]
+        grid, hidden, noun = _file_grid(rows, speeds), len(files) - len(rows), "files"
+    else:
+        targets = targets_to_show(operation, room)
+        grid, hidden, noun = _target_grid(targets, operation.verb), len(operation.targets) - len(targets), "nodes"
+    more = f"{hidden} more {noun}; " if hidden else ""
+    moving = speed(operation)
+    totals = f"{more}all together {operation.progress:.0f} %{f', {moving}' if moving else ''}: {counts(operation)}"
+    return Group(grid, Text(totals, style="dim"))
+
+
+def _file_grid(files: Sequence[FileShareView], speeds: FileSpeeds) -> "Table":
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    grid = _grid()
+    grid.columns[0].max_width = _NAME_WIDTH
+    for file in files:
+        grid.add_row(
+            Text(printable(file.name), no_wrap=True, overflow="ellipsis"),
+            ProgressBar(total=100, completed=percentage(file), width=_BAR_WIDTH),
+            f"{percentage(file):.0f} %",
+            styled(file.state),
+            Text(file_amount(file, speeds.of(file)), no_wrap=True, overflow="ellipsis"),
+        )
+    return grid
+
+
+def percentage(file: FileShareView) -> float:
+    if file.state == "done":
+        return 100.0
+    return 100 * min(file.current_bytes / file.total_bytes, 1) if file.total_bytes else 0.0
+
+
+def file_amount(file: FileShareView, per_second: float) -> str:
+    """Bytes, speed and time left as `1.2 GiB of 2.9 GiB  98 MiB/s, 17s left`."""
+    total = f" of {format_size(file.total_bytes)}" if file.total_bytes else ""
+    amounts = f"{format_size(file.current_bytes)}{total}"
+    return f"{amounts}  {_pace(per_second, file.total_bytes - file.current_bytes)}" if per_second >= 1 else amounts
+
+
+def _pace(per_second: float, left: int) -> str:
+    duration = f", {format_duration(timedelta(seconds=left / per_second))} left" if left > 0 else ""
+    return f"{format_size(int(per_second))}/s{duration}"
+
+
+def _target_grid(targets: Sequence[TargetView], verb: str) -> "Table":
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    grid = _grid()
+    for target in targets:
+        words = situation(target, verb)
+        if target.status == "downloading" and target.total_bytes:  # progress first: a narrow terminal cuts off the end
+            words = "  ".join(filter(None, (amount(target), speed(target), step(target))))
+        grid.add_row(
+            plain(target.node_name),
+            ProgressBar(total=100, completed=target.percentage, width=_BAR_WIDTH),
+            f"{target.percentage:.0f} %",
+            styled(shown_status(target, verb)),
+            Text(printable(words), no_wrap=True, overflow="ellipsis"),
+        )
+    return grid
+
+
+def _grid() -> "Table":
+    """Five columns, of which only the last gives way where there is little room."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(4):
+        grid.add_column(no_wrap=True)
+    grid.add_column()
+    return grid
+
+
+def speed(moving: TargetView | OperationView) -> str:
+    """Speed and time left as `3.1 MiB/s, 12s left`; empty when nothing is transferred."""
+    if not moving.bytes_per_second:
+        return ""
+    left = moving.seconds_left
+    duration = "" if left is None else f", {format_duration(timedelta(seconds=left))} left"
+    return f"{format_size(moving.bytes_per_second)}/s{duration}"
+
+
+def targets_to_show(operation: OperationView, room: int) -> list[TargetView]:
+    """All targets in their order, or the unfinished ones when there is no room for all."""
+    if len(operation.targets) <= room:
+        return operation.targets
+    return sorted(operation.targets, key=lambda target: _place(target.status, _SHOWN_FIRST))[:room]
+
+
+def _place(word: str, order: Sequence[str]) -> int:
+    return order.index(word) if word in order else len(order)
