@@ -47,12 +47,15 @@ def guessed_bytes(file_name: str, name: str = "") -> int | None:
     lower = file_name.lower()
     if not lower.endswith(".gguf") or "mmproj" in lower:
         return None
-    quantisation = _QUANTISATION.search(lower)
+    bits = _BITS.get(quantisation_of(lower).partition("_")[0])
     parameters = _PARAMETERS.search(lower) or _PARAMETERS.search(name)
-    if quantisation is None or parameters is None:
-        return None
-    bits = _BITS.get(quantisation[1].upper().partition("_")[0])
-    if bits is None:
+    if bits is None or parameters is None:
         return None
     count = int(parameters[1] or 1) * float(parameters[2]) * _UNITS[parameters[3].lower()]
     return int(count * bits / 8)
+
+
+def quantisation_of(file_name: str) -> str:
+    """Return the quantisation that a file's name tells, such as `Q4_K_M`; empty if it tells none."""
+    match = _QUANTISATION.search(file_name)
+    return "" if match is None else match[1].upper()

@@ -26,7 +26,7 @@ _ENGINES: Final[Mapping[str, Sequence[str]]] = {
 }
 """By prefix of a capability: parts of backends' names to prefer, best first."""
 _OTHER_ENGINES: Final = ("llama-cpp", "vllm", "sglang")
-_FEATURES: Final = ("dflash", "mtp")
+FEATURES: Final = ("dflash", "mtp")
 """Tags of builds with speculative decoding, best first."""
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -145,7 +145,7 @@ def _judge(build: GalleryModel, facts: BuildFacts, machines: Sequence[MachineFac
     if usable:
         return min(usable, key=lambda candidate: candidate.rank)
     reason = "; ".join(dict.fromkeys(candidate.reason for candidate in judged)) or "no machine is known"
-    rank = (1, len(_OTHER_ENGINES), len(_FEATURES), -(facts.size_bytes or 0))
+    rank = (1, len(_OTHER_ENGINES), len(FEATURES), -(facts.size_bytes or 0))
     return _JudgedBuild(entry=build, rank=rank, reason=reason, is_usable=is_base)
 
 
@@ -163,7 +163,7 @@ def _on_machine(build: GalleryModel, facts: BuildFacts, machine: MachineFacts, *
     engines = _engines(machine.capability)
     engine = next((place for place, word in enumerate(engines) if word in facts.backend.lower()), len(engines))
     tags = [tag.lower() for tag in build.tags]
-    feature = next((place for place, word in enumerate(_FEATURES) if word in tags), len(_FEATURES))
+    feature = next((place for place, word in enumerate(FEATURES) if word in tags), len(FEATURES))
     rank = (0 if is_proven else 1 if is_base else 2, engine, feature, -(size or 0))
     return _JudgedBuild(entry=build, rank=rank, reason=_fit_sentence(facts, machine, is_proven=is_proven))
 

@@ -19,6 +19,7 @@ _SECURITY: dict[Access, list[dict[str, list[str]]]] = {
     Access.PUBLIC: [],
     Access.METRICS: [{"key": []}],
     Access.ADMIN: [{"key": []}],
+    Access.USER: [{"key": []}],
     Access.GATEWAY: [{"key": []}],
     Access.WORKER: [{"node": []}],
 }
@@ -88,8 +89,9 @@ def all_codes(route: RouteSpec) -> dict[int, str]:
     codes = dict(route.codes)
     if route.access in (Access.ADMIN, Access.METRICS):
         codes |= {401: "no key, or one that is unknown, expired or revoked", 403: "the key lacks the scope admin"}
-    if route.access is Access.GATEWAY:
-        codes |= {401: "no key, or one that is unknown, expired or revoked", 403: "the key lacks the scope gateway"}
+    if route.access in (Access.GATEWAY, Access.USER):
+        scope = f"the key lacks the scope {route.access.value}"
+        codes |= {401: "no key, or one that is unknown, expired or revoked", 403: scope}
     if route.access is not Access.PUBLIC:
         codes |= {503: "the database is away; try again"}
     if route.takes is not None or (route.method in ("PUT", "PATCH") and route.path.endswith("/labels")):

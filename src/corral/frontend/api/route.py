@@ -93,6 +93,10 @@ class Caller:
     claim: NodeClaim | None = None
 
     @property
+    def is_admin(self) -> bool:
+        return self.principal is not None and self.principal.may(Scope.ADMIN)
+
+    @property
     def name(self) -> str:
         return self.principal.name if self.principal is not None else "anonymous"
 
@@ -107,6 +111,8 @@ class Access(StrEnum):
     METRICS = "metrics"
     """Public by setting, otherwise administrators."""
     ADMIN = "admin"
+    USER = "inference"
+    """Whoever may ask models."""
     GATEWAY = "gateway"
     """Gateways, with a key of that scope."""
     WORKER = "node"
@@ -216,6 +222,9 @@ def starlette_route(spec: RouteSpec, context: AdminContext) -> Route:
     return Route(spec.path, endpoint, methods=[spec.method], name=f"{spec.method} {spec.path}")
 
 
+_SCOPES: Final = {Access.GATEWAY: Scope.GATEWAY, Access.USER: Scope.INFERENCE}
+
+
 async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Response:
     if any("\0" in value for value in request.path_params.values()):
         raise InvalidInput("", "the path has a NUL character, which no database keeps")
@@ -230,7 +239,7 @@ async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Re
     principal = await principal_of(request.headers, context.access.authenticator)
     if principal is None:
         return answer(KEY_REQUIRED, 401, {"WWW-Authenticate": "Bearer"})
-    needed = Scope.GATEWAY if spec.access is Access.GATEWAY else Scope.ADMIN
+    needed = _SCOPES.get(spec.access, Scope.ADMIN)
     if not principal.may(needed):
         message = f"this key may not do that; it needs the scope {needed}"
         return answer({"error": {"code": 403, "message": message, "type": "authorization_error"}}, 403)

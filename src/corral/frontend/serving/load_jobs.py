@@ -96,6 +96,11 @@ class Loads:
         """All jobs, open or failed, by model."""
         return {job.model: job for job in await self._stores.jobs.all()}
 
+    async def status_of(self, name: str) -> LoadStatus | None:
+        """How far the load of a model is; None when none is under way, and none failed."""
+        job = (await self.jobs()).get(name)
+        return None if job is None else await self._status(job)
+
     async def _loaded(self, spec: ModelSpec, loaded: list[Replica]) -> LoadStatus:
         reachable = [replica for replica in loaded if replica.url]
         if not reachable:

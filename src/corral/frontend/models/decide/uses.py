@@ -54,7 +54,7 @@ _USECASES: Final[Mapping[str, frozenset[ModelUse]]] = {
 """LocalAI's words in `known_usecases`, as far as there are routes for them."""
 _SPEECH: Final = ("espeak-tts", "piper", "kokoro", "kokoros", "coqui", "bark", "bark-cpp", "chatterbox", "kitten-tts")
 _TRANSCRIPTION: Final = ("whisper", "faster-whisper", "pocketsphinx-stt")
-_BACKEND_USES: Final[Mapping[str, frozenset[ModelUse]]] = {
+BACKEND_USES: Final[Mapping[str, frozenset[ModelUse]]] = {
     **dict.fromkeys(("llama-cpp", "ik-llama-cpp"), _TEXT),
     "echo": _TEXT | {_U.EMBEDDINGS},
     **dict.fromkeys(_SPEECH, frozenset({_U.SPEECH})),
@@ -77,6 +77,6 @@ def uses_of(config: Config) -> frozenset[ModelUse]:
     if uses:
         has_template = any(fields.value_at(config, key) for key in _CHAT_TEMPLATES)
         return uses | _TEXT if has_template else uses
-    uses = _BACKEND_USES.get(meant_by(fields.text(config, "backend")).backend, frozenset())
+    uses = BACKEND_USES.get(meant_by(fields.text(config, "backend")).backend, frozenset())
     hears = uses == _TEXT and fields.value_at(config, "mmproj")  # a projector takes pictures, sounds, or both
     return uses | {_U.TRANSCRIPTION} if hears else uses

@@ -1,0 +1,248 @@
+"""LocalAI's routes that show models: what galleries offer, what the fleet has, how far a load is."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.base.errors import NotFound
+from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer
+from corral.frontend.backends.inventory import may_have_backends
+from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.models.localai_shapes import (
+    ModelPageQuery,
+    available_model,
+    backend_uses,
+    capabilities_of,
+    galleries_by_name,
+    model_page,
+    variant_list,
+)
+from corral.frontend.operations.decide.intent import IntentKind
+from corral.frontend.operations.decide.operation import Operation, compat_status
+from corral.frontend.serving.decide.replica import ReplicaState
+from corral.galleries.model_galleries import ModelReadings
+from corral.wire.backends import Gallery
+from corral.wire.localai_models import (
+    AvailableModel,
+    CapableModel,
+    LoadedModel,
+    LoadedOn,
+    ModelCapabilities,
+    ModelPageView,
+    SystemView,
+    VariantList,
+)
+from corral.wire.view import Loading
+
+_NOT_IN_GALLERY = {"error": "model not found"}
+
+
+async def list_available(context: AdminContext, request: Request, caller: Caller) -> Response:
+    readings = await context.models.galleries.readings()
+    galleries = galleries_by_name(reading.source for reading in readings.readings)
+    installed = context.models.catalogue.catalogue.models
+    return answer([available_model(entry, galleries, installed) for entry in readings.catalogue.entries])
+
+
+async def list_galleries(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return answer(list(galleries_by_name(context.models.galleries.sources).values()))
+
+
+async def list_page(context: AdminContext, request: Request, caller: Caller) -> Response:
+    query = ModelPageQuery(**{name: request.query_params.get(name, "") for name in _PAGE_QUERY})
+    readings = await context.models.galleries.readings()
+    nodes = [seen.node for seen in await context.nodes.fleet.all() if may_have_backends(seen)]
+    installed = context.models.catalogue.catalogue.models
+    return answer(model_page(readings, query, installed, await _moving(context), nodes))
+
+
+async def _moving(context: AdminContext) -> Mapping[str, Operation]:
+    """Operations about models that are under way, by what they are about."""
+    current = await context.operations.stores.operations.current()
+    return {
+        operation.subject: operation
+        for operation in current
+        if operation.verb.kind is not IntentKind.BACKEND and not compat_status(operation).processed
+    }
+
+
+async def list_capabilities(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """Where models run is for administrators."""
+    where = await _loaded_on(context) if caller.is_admin else {}
+    models = context.models.catalogue.catalogue.models
+    items = [_capable(spec, where.get(spec.alias_of or name, [])) for name, spec in sorted(models.items())]
+    items += [
+        CapableModel(id=name, capabilities=[], loaded_on=places, source="registry-only")
+        for name, places in sorted(where.items())
+        if name not in models
+    ]
+    return answer(ModelCapabilities(data=items))
+
+
+def _capable(spec: ModelSpec, places: list[LoadedOn]) -> CapableModel:
+    return CapableModel(
+        id=spec.name,
+        capabilities=capabilities_of(spec),
+        backend=spec.backend,
+        disabled=spec.config.get("disabled") is True,
+        pinned=spec.config.get("pinned") is True,
+        loaded_on=places,
+    )
+
+
+async def _loaded_on(context: AdminContext) -> dict[str, list[LoadedOn]]:
+    loaded = [one for one in await context.serving.replicas.living() if one.state is ReplicaState.LOADED]
+    nodes = await context.nodes.fleet.some({replica.node_id for replica in loaded})
+    places: dict[str, list[LoadedOn]] = defaultdict(list)
+    for replica in loaded:
+        seen = nodes.get(replica.node_id)
+        places[replica.model].append(
+            LoadedOn(
+                node_id=replica.node_id,
+                node_name="" if seen is None else seen.node.name,
+                state=replica.state.value,
+                node_status="" if seen is None else seen.status.value,
+            )
+        )
+    return places
+
+
+async def list_backend_uses(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """What is known of galleries already: nobody waits for this list."""
+    return answer(backend_uses([ModelReadings(readings=context.models.galleries.known)]))
+
+
+async def list_variants(context: AdminContext, request: Request, caller: Caller) -> Response:
+    try:
+        taken = await context.models.galleries.take(request.path_params["id"])
+    except NotFound:
+        return answer(_NOT_IN_GALLERY, 404)
+    siblings = (await context.models.galleries.readings()).catalogue.siblings(taken.asked)
+    return answer(variant_list(taken, siblings))
+
+
+async def show_system(context: AdminContext, request: Request, caller: Caller) -> Response:
+    nodes = [seen.node.id for seen in await context.nodes.fleet.all() if may_have_backends(seen)]
+    known = await context.backends.inventory.known(nodes)
+    names = {entry.name for inventory in known.values() for entry in inventory.entries}
+    loaded = {one.model for one in await context.serving.replicas.living() if one.state is ReplicaState.LOADED}
+    return answer(SystemView(backends=sorted(names), loaded_models=[LoadedModel(id=name) for name in sorted(loaded)]))
+
+
+async def show_load(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """Names of nodes and what engines say are for administrators."""
+    name = request.path_params["id"]
+    status = await context.serving.loads.status_of(name)
+    if status is None:
+        message = f"no load is running for model {name}"
+        return answer({"error": {"code": 404, "message": message, "type": "not_found_error"}}, 404)
+    progress = status.progress
+    loading = Loading(
+        model=status.model,
+        state=progress.phase or status.state,
+        node=status.node if caller.is_admin else "",
+        bytes_sent=progress.current_bytes,
+        total_bytes=progress.total_bytes,
+        eta_seconds=progress.eta_seconds,
+        reason=status.reason or "",
+        message=status.message if caller.is_admin else "",
+    )
+    return answer(loading.for_client())
+
+
+_PAGE_QUERY = {
+    "term": "words that name, tags or description mention",
+    "tag": "only models with these tags or for these uses, separated by commas",
+    "backend": "only models of this backend",
+    "page": "which page, from 1",
+    "items": "how many on a page; 9 by default",
+    "sort": "`name`, `repository`, `license` or `status`",
+    "order": "`asc` or `desc`",
+    "collapse_variants": "`true` leaves out what is a variant of another model, unless a term is given",
+}
+_PAGE = RouteSpec(
+    method="GET",
+    path="/api/models",
+    handler=list_page,
+    access=Access.ADMIN,
+    dialect=Dialect.LOCALAI_UI,
+    summary="A page of the galleries of models, with what the fleet has and what is under way.",
+    gives=ModelPageView,
+    query=_PAGE_QUERY,
+    codes={200: "a page; galleries that cannot be read are named"},
+)
+_PROGRAM = replace(_PAGE, dialect=Dialect.LOCALAI_CLI, query={})
+
+ROUTES = [
+    _PAGE,
+    replace(
+        _PAGE,
+        path="/api/models/capabilities",
+        handler=list_capabilities,
+        access=Access.USER,
+        summary="What each model is for; for administrators also where it runs.",
+        gives=ModelCapabilities,
+        query={},
+        codes={200: "a list, by name"},
+    ),
+    replace(
+        _PAGE,
+        path="/api/models/variants/{id:path}",
+        handler=list_variants,
+        summary="The builds of a gallery's model, and which the fleet would get.",
+        gives=VariantList,
+        query={},
+        codes={
+            200: "a list; empty for a model with one build",
+            404: "no gallery that could be read has it",
+            409: "its base definition cannot be used",
+            503: "its base definition is away; try again",
+        },
+    ),
+    replace(
+        _PAGE,
+        path="/api/backends/usecases",
+        handler=list_backend_uses,
+        summary="What backends are for, as Corral and the galleries that were read know it.",
+        gives=dict[str, list[str]],
+        query={},
+        codes={200: "a map from names to uses"},
+    ),
+    replace(
+        _PROGRAM,
+        path="/models/available",
+        handler=list_available,
+        summary="All models of all galleries.",
+        gives=list[AvailableModel],
+        codes={200: "a list, in the order of the galleries; without those of galleries that cannot be read"},
+    ),
+    replace(
+        _PROGRAM,
+        path="/models/galleries",
+        handler=list_galleries,
+        summary="Where this frontend looks for models.",
+        gives=list[Gallery],
+        codes={200: "a list, in the order in which they count"},
+    ),
+    replace(
+        _PROGRAM,
+        path="/system",
+        handler=show_system,
+        summary="Backends that some node has, and models that are loaded.",
+        gives=SystemView,
+        codes={200: "both lists, by name"},
+    ),
+    replace(
+        _PAGE,
+        path="/api/models/{id:path}/load-status",
+        handler=show_load,
+        access=Access.USER,
+        summary="How far the load of a model is, as the 503 of a request for it tells.",
+        gives=Loading,
+        query={},
+        codes={200: "a load is under way, or failed", 404: "no load is running for it"},
+    ),
+]
