@@ -33,6 +33,8 @@ class ServedFile:
     """Without a length, the body comes in chunks."""
     authorization: str = ""
     """What must be presented; empty: nothing."""
+    refusal: Mapping[str, str] = field(default_factory=dict)
+    """Headers of the answer to those who present something else."""
     location: str = ""
     """Where it redirects to, instead of answering."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -177,7 +179,7 @@ class FileHandler(BaseHTTPRequestHandler):
         elif file.location:
             self.answer(302, {"Location": file.location})
         elif file.authorization and self.headers["Authorization"] != file.authorization:
-            self.answer(401)
+            self.answer(401, file.refusal)
         else:
             self.give(file)
 

@@ -13,7 +13,7 @@ import click
 from corral.base.settings import default_data
 from corral.cli.backends.local import backends
 from corral.cli.options import CorralCommand, CorralGroup, command_sources, process_sources, settings_options, warn
-from corral.processes.configs import control_config, gateway_config, images_config, worker_config
+from corral.processes.configs import control_config, gateway_config, hubs_config, images_config, worker_config
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import ClientSettings, UpSettings
 from corral.processes.settings_sources import resolve
@@ -169,7 +169,7 @@ def control(gateway_key_descriptor: int | None) -> None:
     galleries = resolve(GalleriesConfig, sources)
     images = images_config(sources)
     base = control_config(resolve(ControlConfig, sources), gateway_key=key)
-    config = replace(base, galleries=galleries, images=images)
+    config = replace(base, galleries=galleries, images=images, hubs=hubs_config(sources, images))
     set_up_logs(logs.name or "control", logs)
 
     async def life() -> None:

@@ -28,6 +28,7 @@ from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.galleries.config import GalleriesConfig
+from corral.hubs.config import HubsConfig
 from corral.oci.config import ImagesConfig
 
 if TYPE_CHECKING:
@@ -249,3 +250,5 @@ class ControlConfig(PublicPort):
     """Where names of backends are looked up; None leaves that to the nodes."""
     images: ImagesConfig | None = None
     """How registries are asked what they have; None asks none."""
+    hubs: HubsConfig | None = None
+    """How hubs of models are asked; None asks none."""

@@ -5,14 +5,11 @@ mirror of a whole directory is enough.
 """
 
 import asyncio
-import ipaddress
 import logging
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,6 +17,7 @@ from urllib.parse import urlsplit
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
+from corral.base.own_network import is_own_network
 from corral.base.private_files import read_bounded
 from corral.base.tasks import task_group
 from corral.base.words import format_size
@@ -41,10 +39,7 @@ log = logging.getLogger(__name__)
 LARGEST_DEFINITION: Final = 1024 * 1024
 _AT_ONCE: Final = 8
 _MOST_KNOWN: Final = 1024
-_LONGEST_LOOKUP: Final = timedelta(seconds=5)
-"""For the addresses of a host."""
 _FETCHED_FOR: Final = ContextVar("the index whose definition is being fetched", default="")
-_OWN_NAMES: Final = (".local", ".localhost", ".internal")
 
 ModelGalleryReading = IndexReading[GalleryModel]
 """One gallery of models as last read."""
@@ -223,26 +218,15 @@ async def check_reachable(url: str, index_url: str) -> None:
     An index of the own network, or a file, may name whatever it likes. Names are resolved here, unless a proxy does.
     """
     host, index_host = urlsplit(url).hostname or "", urlsplit(index_url).hostname or ""
-    if not index_host or host == index_host or await _is_own_network(index_host):
+    if not index_host or host == index_host or await is_own_network(index_host):
         return
-    if await _is_own_network(host):
+    if await is_own_network(host):
         raise InvalidInput("", f"is in the own network ({host}), which a gallery from elsewhere must not name")
 
 
 async def _check_redirect(url: str) -> None:
     if index_url := _FETCHED_FOR.get():
         await check_reachable(url, index_url)
-
-
-async def _is_own_network(host: str) -> bool:
-    if host == "localhost" or host.endswith(_OWN_NAMES):
-        return True
-    try:
-        async with asyncio.timeout(_LONGEST_LOOKUP.total_seconds()):
-            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # whoever fetches it will say so, or a proxy knows it
-        return False
-    return any(not ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_global for address in found)
 
 
 @asynccontextmanager

@@ -27,6 +27,8 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     password: str = ""
     identity_token: str = ""
     """A refresh token that replaces user and password; the registry's token service exchanges it for access tokens."""
+    access_token: str = ""
+    """A token that is sent as it is, before the registry asks for anything."""
 
     def __repr__(self) -> str:
         return f"Credential(place={self.place!r})"

@@ -4,7 +4,7 @@ Does not retry; see `registry.py` and `blobs.py`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Final
@@ -32,6 +32,12 @@ _ROOM_BYTES: Final = 1024 * 1024
 
 Content = Callable[[], AsyncIterator[bytes]]
 """Returns the request body from its beginning, each time it is called."""
+RedirectCheck = Callable[[str, str], Awaitable[None]]
+"""Gets the URL that was asked for first, and the one that a redirect leads to. Raises an ImageError to refuse it."""
+
+
+async def allow_redirect(original: str, onward: str) -> None:
+    """Allow every redirect that TLS allows."""
 
 
 class _Problem(msgspec.Struct):
@@ -54,9 +60,12 @@ def open_fetcher_session(network: Network) -> aiohttp.ClientSession:
 class HttpFetcher:
     """Sends requests, follows redirects, and maps failures to image errors."""
 
-    def __init__(self, session: aiohttp.ClientSession, network: Network) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, network: Network, *, check_redirect: RedirectCheck = allow_redirect
+    ) -> None:
         self._session = session
         self._network = network
+        self._check_redirect = check_redirect
 
     @asynccontextmanager
     async def ask(
@@ -76,6 +85,7 @@ class HttpFetcher:
                 break
             response.close()
             url = self._onward(url, response.headers["Location"])
+            await self._check_redirect(original, url)
         else:
             raise RegistryUnavailable(f"{host_of(original)} redirects more than {_MAX_REDIRECTS} times")
         try:

@@ -69,7 +69,7 @@ class Registry:
         self._network = network
         self._clock = clock
         self._base = f"{scheme_of(reference.host, network)}://{reference.host}/v2/{reference.repository}"
-        self._authorization = ""
+        self._authorization = f"Bearer {credential.access_token}" if credential and credential.access_token else ""
         self._logging_in = asyncio.Lock()
 
     async def manifest(self, selector: str) -> Document:
@@ -118,6 +118,22 @@ class Registry:
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         async with self._ask(f"{self._base}/blobs/{digest}", headers) as answer:
             yield await body_of(answer, offset, f"{self._reference.name}@{digest}", self._network)
+
+    @property
+    def url(self) -> str:
+        """URL of the repository; blobs are below it."""
+        return self._base
+
+    async def authorization(self, digest: str) -> str:
+        """Return the header that a blob is fetched with now; empty if none is needed. Tokens live for minutes."""
+
+        async def ask() -> str:
+            async with self._ask(f"{self._base}/blobs/{check_digest(digest)}", {"Range": "bytes=0-0"}) as answer:
+                if answer.status not in (200, 206):
+                    raise await answer.problem(f"{self._reference.name}@{digest}")
+            return self._authorization
+
+        return await persistently(ask, self._network, self._clock)
 
     @asynccontextmanager
     async def _ask(self, url: str, headers: dict[str, str]) -> AsyncIterator[RegistryResponse]:

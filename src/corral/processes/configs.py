@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from corral.frontend.config import ControlConfig
     from corral.galleries.config import GalleriesConfig
     from corral.gateway.config import GatewayConfig
+    from corral.hubs.config import HubsConfig
     from corral.oci.config import ImagesConfig
     from corral.worker.config import WorkerConfig
 
@@ -96,6 +97,13 @@ def images_config(sources: SettingSources) -> "ImagesConfig":
     settings = resolve(ImagesConfig, sources)
     network = with_proxies(settings.network, sources.environment)
     return replace(settings, network=network, environment=sources.environment)
+
+
+def hubs_config(sources: SettingSources, images: "ImagesConfig") -> "HubsConfig":
+    """Resolve the settings of hubs of models, which use the network and the logins as images do."""
+    from corral.hubs.config import HubsConfig
+
+    return replace(resolve(HubsConfig, sources), images=images)
 
 
 def shipped_backends(galleries: "GalleriesConfig | None") -> tuple[Path, ...]:

@@ -156,13 +156,14 @@ _SECTIONS: Final[Mapping[str, str]] = {
     "client": "corral.processes.settings:ClientSettings",
     "gallery": "corral.galleries.config:GalleriesConfig",
     "images": "corral.oci.config:ImagesConfig",
+    "hubs": "corral.hubs.config:HubsConfig",
     "signing": "corral.processes.settings:SigningSettings",
     "log": "corral.base.logs:LogOutput",
 }
 """Where each section is declared. Imported on demand, so that a command does not pay for other sections."""
 
 SECTIONS: Final = tuple(_SECTIONS)
-CONTROL_NEEDS: Final = ("frontend", "gallery", "images", "log")
+CONTROL_NEEDS: Final = ("frontend", "gallery", "images", "hubs", "log")
 GATEWAY_NEEDS: Final = ("gateway", "log")
 WORKER_NEEDS: Final = ("worker", "gallery", "images", "log")
 """The sections that each kind of process reads: a child gets only their variables."""

@@ -145,6 +145,10 @@ class Up:
         gallery = {"CORRAL_BUILTIN_GALLERY": str(index)} if index.exists() else {}
         return {**gallery, **child_environment(self._sources, changes, needs=needs)}
 
+    @property
+    def _first_model(self) -> Path | None:
+        return self._settings.first_model or first_model_of(self._settings.provisions)
+
     def _frontend_environment(self) -> Mapping[str, str]:
         """Return the frontend's environment. Called after NATS runs, because its port may change until then."""
         tls = {
@@ -152,7 +156,9 @@ class Up:
             "CORRAL_TLS_KEY": str(self._settings.tls_key),
             "CORRAL_PLAIN_PORT": str(self._frontend.port),
         }
+        weights = self._first_model
         return {
+            **({"CORRAL_FIRST_MODEL_FILE": str(weights.absolute())} if weights is not None else {}),
             **without_settings(self._child_environment(), "frontend", _DECIDED_FOR_FRONTEND),
             "CORRAL_HOST": self._settings.host,
             "CORRAL_PORT": str(self._public_port),
@@ -200,8 +206,7 @@ class Up:
         return ExitCode.OK
 
     async def _keep(self, children: Children) -> None:
-        weights = self._settings.first_model or first_model_of(self._settings.provisions)
-        has_first_model = await asyncio.to_thread(give_first_model, self._models, weights)
+        has_first_model = await asyncio.to_thread(give_first_model, self._models, self._first_model)
         for attempt in range(1, _ATTEMPTS + 1):
             self._nats.prepare()
             try:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral.base.clock import SystemClock
+from corral.base.own_network import is_private_address
 from corral.hubs.downloads import attempts
 from corral.hubs.downloads.download import Download, sweep_partial_files
 from corral.hubs.downloads.orders import (
@@ -32,7 +33,7 @@ from corral.hubs.downloads.orders import (
 from corral.hubs.downloads.partial_files import FOLDER, key_of
 from corral.hubs.downloads.prefix_hash import PrefixHash
 from corral.hubs.downloads.receipts import Receipts
-from corral.hubs.downloads.transfers import RangeTransfers, is_private_address
+from corral.hubs.downloads.transfers import RangeTransfers
 from corral.oci.limits import Network
 from tests.kit.certificates import Authority
 from tests.kit.file_server import FileHandler, FileServer, ServedFile, Stall, answering, cutting, endless, lying

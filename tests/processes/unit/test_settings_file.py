@@ -31,7 +31,7 @@ def write(path: Path, text: str) -> str:
         (
             "port = 1\n",
             "has an unknown section or key port; "
-            "known are frontend, gateway, worker, up, client, gallery, images, signing, log",
+            "known are frontend, gateway, worker, up, client, gallery, images, hubs, signing, log",
         ),
         ("frontend = 1\n", "must have a section [frontend] here, not a value"),
         ("[frontend\n", "is not valid TOML"),

@@ -51,6 +51,9 @@ STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "no_responders": 503,
     "bus_timeout": 504,
     "galleries_unread": 503,
+    "hub_refused": 502,
+    "hub_unavailable": 503,
+    "unusable_gguf": 422,
 }
 """HTTP status by the `code` of an error; what is not listed is a 500."""
 MAX_LIMIT: Final = 1000

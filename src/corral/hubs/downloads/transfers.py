@@ -5,7 +5,6 @@ public host leads to a private address. Failures are sorted by what helps; nothi
 """
 
 import asyncio
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Final, Protocol, Self
 from urllib.parse import urljoin, urlsplit
 
 from corral.base.http_facts import REDIRECTS, host_of, is_passing, origin_of, retry_after_seconds
+from corral.base.own_network import is_private_address
 from corral.hubs.downloads.curl import CurlClient, CurlRequest
 from corral.hubs.downloads.orders import (
     DownloadError,
@@ -91,13 +91,6 @@ class SpanReceiver(Protocol):
     def begin(self, head: ResponseHead) -> None: ...
 
     def write(self, data: bytes) -> None: ...
-
-
-def is_private_address(address: str) -> bool:
-    """Whether an address belongs to no public host."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return not (mapped or parsed).is_global
 
 
 class RangeTransfers:

@@ -1,0 +1,99 @@
+"""What a hub says about a model: its files, pinned to one revision; and how asking may fail.
+
+HubModelMissing     404: no such repository, model, revision or file
+HubRefused          401, 403 and other refusals; answers that cannot be used
+HubUnavailable      retryable: 429, 5xx, no connection, too slow
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Final
+
+from corral.base.errors import CorralError, InvalidInput, NotFound
+from corral.hubs.plans import PlannedFile
+
+_LONGEST_PATH: Final = 1024
+_LONGEST_PART: Final = 255
+
+
+class HubName(StrEnum):
+    """Whose token goes with a request."""
+
+    HUGGING_FACE = "hf"
+    OLLAMA = "ollama"
+    OCI = "oci"
+    NONE = ""
+
+
+class HubModelMissing(NotFound):
+    """The hub has no such model."""
+
+
+class HubRefused(CorralError):
+    """The hub refuses, or answers with what cannot be used."""
+
+    code = "hub_refused"
+
+
+class HubUnavailable(CorralError):
+    """The hub does not answer as it should."""
+
+    code = "hub_unavailable"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        """Seconds that the hub asked us to wait."""
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubFile:
+    """One file of a model, as its hub lists it."""
+
+    path: str
+    """Within the repository."""
+    url: str
+    hub: HubName = HubName.NONE
+    size: int | None = None
+    digest: str = ""
+    """`sha256:…` or `git-sha1:…`; empty if the hub states none."""
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).name
+
+    @property
+    def folder(self) -> str:
+        parent = str(PurePosixPath(self.path).parent)
+        return "" if parent == "." else parent
+
+    def planned(self, path: str) -> PlannedFile:
+        """Return the file as part of a plan, to be at this path of the models directory."""
+        return PlannedFile(path=path, url=self.url, hub=self.hub.value, size=self.size, digest=self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubListing:
+    """A model at one revision."""
+
+    name: str
+    """What the hub calls it, without the owner."""
+    resolved: str
+    """The reference with everything pinned: a commit, a digest."""
+    files: tuple[HubFile, ...]
+    licence: str = ""
+    notes: tuple[str, ...] = ()
+    tags: frozenset[str] = field(default=frozenset())
+    """What the hub says that it is for: `text-generation`, `feature-extraction`, `sentence-transformers`."""
+
+
+def check_file_path(path: str) -> str:
+    """Return a path of a hub unchanged. InvalidInput if it could lead out of its directory, or no disk takes it."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or not path.isprintable() or "\\" in path:
+        raise InvalidInput("path", f"{path[:80]!r} must be a printable path without empty parts, . and ..")
+    if len(path.encode()) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_PART for part in parts):
+        raise InvalidInput("path", f"{path[:80]!r} is longer than disks allow")
+    return path

@@ -1,0 +1,149 @@
+"""Looks into files without downloading them: the head of a GGUF file by ranged reads, and small files whole."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from corral.base.http_facts import host_of
+from corral.hubs.access import HubAccess, hub_errors
+from corral.hubs.gguf import ByteRange, GgufFacts, GgufProblem, read_gguf, read_gguf_file
+from corral.hubs.listings import HubModelMissing, HubRefused
+from corral.hubs.plans import PlannedFile
+from corral.oci.http import RegistryResponse
+
+_AHEAD: Final = 4 << 20
+"""Bytes that are asked for at once: most headers fit into two such ranges, and each costs a redirect."""
+_MOST_WITHOUT_RANGES: Final = 32 << 20
+"""Bytes from the beginning that are read from a server without ranges."""
+_READ_SECONDS: Final = 60.0
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
+
+
+def local_path(url: str) -> Path | None:
+    """Return the path of a `file://` URL; None for any other."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+class RemoteFileReader:
+    """Ranges of one remote file. Reads ahead; a server without ranges is read from the beginning, once."""
+
+    def __init__(self, hub: HubAccess, planned: PlannedFile, authorization: str) -> None:
+        self._hub = hub
+        self._planned = planned
+        self._authorization = authorization
+        self._start = 0
+        self._content = b""
+        self.size = planned.size
+        """None until the server has said it, or if it does not."""
+
+    async def read(self, wanted: ByteRange) -> bytes:
+        """Return a range; shorter where the file ends. HubRefused for a server that cannot give it."""
+        begin = wanted.offset - self._start
+        if begin < 0 or begin + wanted.size > len(self._content):
+            await self._fetch(wanted)
+            begin = wanted.offset - self._start
+        return self._content[begin : begin + wanted.size]
+
+    async def _fetch(self, wanted: ByteRange) -> None:
+        size = max(wanted.size, _AHEAD)
+        headers = {"Range": f"bytes={wanted.offset}-{wanted.offset + size - 1}"}
+        async with self._hub.ask(self._planned.url, headers=headers, authorization=self._authorization) as answer:
+            if answer.status == 416:
+                self._start, self._content = wanted.offset, b""
+                return
+            if answer.status not in (200, 206):
+                raise await self._problem(answer)
+            part = _CONTENT_RANGE.fullmatch(answer.header("Content-Range")) if answer.status == 206 else None
+            if answer.status == 206 and (part is None or int(part[1]) != wanted.offset):
+                raise HubRefused(f"{host_of(self._planned.url)} gives other bytes of the file than were asked for")
+            if part is not None:
+                self.size = self.size if self.size is not None else int(part[2])
+                self._start, self._content = wanted.offset, await _read_up_to(answer, size)
+                return
+            self.size = self.size if self.size is not None else answer.length
+            if wanted.offset + wanted.size > _MOST_WITHOUT_RANGES:
+                raise HubRefused(
+                    f"{host_of(self._planned.url)} cannot give parts of a file, so this one cannot be read"
+                )
+            most = _AHEAD if wanted.offset + wanted.size <= _AHEAD else _MOST_WITHOUT_RANGES
+            self._start, self._content = 0, await _read_up_to(answer, most)
+
+    async def _problem(self, answer: RegistryResponse) -> Exception:
+        what = self._planned.path or "the file"
+        host = host_of(self._planned.url)
+        if answer.status in (404, 410):
+            return HubModelMissing(f"{host} has no {what} ({answer.status})")
+        if answer.status in (401, 403):
+            return HubRefused(f"{host} does not give {what} ({answer.status}); {self._hub.advice(self._planned)}")
+        with hub_errors():
+            raise await answer.problem(what)
+
+
+async def _read_up_to(answer: RegistryResponse, most: int) -> bytes:
+    """Return the first bytes of a body, however much more of it there is."""
+    content = bytearray()
+    with hub_errors():
+        async with asyncio.timeout(_READ_SECONDS):
+            async for piece in answer.pieces(stall_seconds=_READ_SECONDS, stall_bytes=1):
+                content += piece
+                if len(content) >= most:
+                    break
+    return bytes(content[:most])
+
+
+async def measure(hub: HubAccess, planned: PlannedFile) -> int | None:
+    """Return the size of a file; None if its server does not say it. Raises as the server refuses."""
+    path = local_path(planned.url)
+    if path is not None:
+        return await asyncio.to_thread(_local_size, path)
+    reader = RemoteFileReader(hub, planned, await hub.authorization(planned))
+    await reader.read(ByteRange(0, 1))
+    return reader.size
+
+
+async def look_into_gguf(hub: HubAccess, planned: PlannedFile) -> GgufFacts:
+    """Read the head of a file, remote or local. GgufProblem says why it cannot be used."""
+    path = local_path(planned.url)
+    if path is not None:
+        return await asyncio.to_thread(_read_local, path)
+    reader = RemoteFileReader(hub, planned, await hub.authorization(planned))
+    first = await reader.read(ByteRange(0, 8))
+    if reader.size is None:
+        raise HubRefused(f"{host_of(planned.url)} does not say how large {planned.path} is")
+    if not first.startswith(b"GGUF"):
+        raise GgufProblem(f"it does not begin like a GGUF file, but with {first[:4]!r}")
+    reading = read_gguf(reader.size)
+    wanted = next(reading)
+    while True:
+        content = await reader.read(wanted)
+        try:
+            wanted = reading.send(content)
+        except StopIteration as end:
+            facts: GgufFacts = end.value
+            return facts
+
+
+async def read_small(hub: HubAccess, planned: PlannedFile, most: int) -> bytes:
+    """Return a file of up to so many bytes. HubRefused if it is larger."""
+    reader = RemoteFileReader(hub, planned, await hub.authorization(planned))
+    content = await reader.read(ByteRange(0, most + 1))
+    if len(content) > most:
+        raise HubRefused(f"{planned.path} is larger than {most} bytes")
+    return content
+
+
+def _local_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise HubModelMissing(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _read_local(path: Path) -> GgufFacts:
+    try:
+        return read_gguf_file(path)
+    except OSError as error:
+        raise HubModelMissing(f"{path} cannot be read: {error.strerror}") from error

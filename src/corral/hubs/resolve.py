@@ -1,0 +1,285 @@
+"""From a reference to the plan of a pull: asks the hub what there is, looks into the files, and decides.
+
+Nothing is downloaded but heads of files. What a plan says is pinned: a commit, digests, sizes.
+"""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from corral.base.errors import CorralError, InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.words import listed
+from corral.hubs.access import HubAccess
+from corral.hubs.choose import (
+    GgufBuild,
+    PullWish,
+    choose_build,
+    choose_projector,
+    default_build,
+    describe_choices,
+    directory_files,
+    files_beside,
+    group_builds,
+    parts_of,
+    without_quantisation,
+)
+from corral.hubs.configure import (
+    GENERIC_NAMES,
+    check_name,
+    clean_name,
+    configure_directory,
+    configure_gguf,
+)
+from corral.hubs.estimate import estimate_memory
+from corral.hubs.gguf import GgufFacts, GgufKind
+from corral.hubs.huggingface import list_repository, near_names
+from corral.hubs.listings import HubFile, HubListing, HubModelMissing, HubRefused
+from corral.hubs.plans import ModelOrigin, PlannedFile, PullPlan
+from corral.hubs.references import (
+    FileReference,
+    GalleryReference,
+    HuggingFaceReference,
+    ModelReference,
+    OciReference,
+    OllamaReference,
+    UrlReference,
+    parse_reference,
+)
+from corral.hubs.remote_files import look_into_gguf, measure, read_small
+
+FIRST_MODEL: Final = "corral:first-model"
+"""The small model that comes with the set-up, as the built-in gallery names its file."""
+_MOST_CONFIG: Final = 1 << 20
+_MOST_LOCAL: Final = 10_000
+_SHOWN: Final = 6
+
+
+async def plan_reference(reference: ModelReference, wish: PullWish, hub: HubAccess) -> PullPlan:
+    """Return what to download, and the configuration of the model that it makes.
+
+    Raise InvalidInput for what cannot be a model, HubModelMissing, HubRefused or HubUnavailable for what a hub says.
+    Names of galleries are for whoever has galleries.
+    """
+    if wish.name:
+        check_name(wish.name)
+    match reference:
+        case HuggingFaceReference():
+            listing = await list_repository(reference, hub)
+            return await _plan_listing(listing, wish, hub, path=reference.path, build=reference.quantisation)
+        case UrlReference(url=url):
+            return await _plan_listing(await _list_url(url, hub), wish, hub)
+        case FileReference(path=path):
+            listing = await asyncio.to_thread(_list_local, Path(path))
+            return await _plan_listing(listing, wish, hub)
+        case OllamaReference() | OciReference():
+            raise InvalidInput("reference", f"{wish.text[:80]!r}: such references cannot be pulled yet")
+        case GalleryReference(name=name):
+            raise InvalidInput("reference", f"{name[:80]!r} is the name of an entry of a gallery")
+
+
+async def plan_file(uri: str, path: str, sha256: str, hub: HubAccess) -> PlannedFile:
+    """Return one file that an entry of a gallery names, to be at this path of the models directory.
+
+    A hub that states size and digest is asked for them; a digest of the entry has precedence.
+    """
+    digest = f"sha256:{sha256.lower()}" if sha256 else ""
+    if uri == FIRST_MODEL:
+        return await _first_model(path, digest, hub)
+    match parse_reference(uri):
+        case HuggingFaceReference(path=wanted) as reference if wanted:
+            listing = await list_repository(reference, hub)
+            file = next((file for file in listing.files if file.path == wanted), None)
+            if file is None:
+                raise HubModelMissing(f"{reference.repository} has {wanted!r} as a folder, where a file is needed")
+            planned = file.planned(path)
+        case UrlReference(url=url):
+            planned = PlannedFile(path=path, url=url)
+        case FileReference(path=local):
+            planned = PlannedFile(path=path, url=await asyncio.to_thread(_file_url, Path(local)))
+        case _:
+            raise InvalidInput("uri", f"{uri[:80]!r} does not name one file")
+    if digest and planned.digest.startswith("sha256:") and planned.digest != digest:
+        raise HubRefused(
+            f"{path}: the gallery promises {digest}, and {urlsplit(planned.url).netloc} has {planned.digest}"
+        )
+    size = planned.size if planned.size is not None else await measure(hub, planned)
+    return msgspec.structs.replace(planned, digest=digest or planned.digest, size=size)
+
+
+async def _first_model(path: str, digest: str, hub: HubAccess) -> PlannedFile:
+    weights = hub.config.first_model
+    if weights is None or not await asyncio.to_thread(weights.is_file):
+        advice = "`make setup` gets it, and `corral up` names it; or set hubs.first_model_file"
+        raise HubModelMissing(f"the model that comes with the set-up is not there: {advice}")
+    size = (await asyncio.to_thread(weights.stat)).st_size
+    return PlannedFile(path=path, url=_url_of(weights.absolute()), size=size, digest=digest)
+
+
+async def _list_url(url: str, hub: HubAccess) -> HubListing:
+    """Return the file of a URL; all parts of it if it is one part of several."""
+    parts = urlsplit(url)
+    folder = parts.path.rpartition("/")[0]
+    files: list[HubFile] = []
+    for part in parts_of(UrlReference(url=url).file_name):
+        address = url if len(files) == 0 and part == UrlReference(url=url).file_name else ""
+        address = address or parts._replace(path=f"{folder}/{quote(part)}").geturl()
+        planned = PlannedFile(path=part or "file", url=address)
+        files.append(HubFile(path=part or "file", url=address, size=await measure(hub, planned)))
+    return HubListing(name=_stem(files[0].name), resolved=url, files=tuple(files))
+
+
+def _stem(name: str) -> str:
+    return without_quantisation(name[: -len(".gguf")] if name.lower().endswith(".gguf") else name)
+
+
+def _list_local(path: Path) -> HubListing:
+    """Return a file with the other parts of it, or all files of a directory. Blocks."""
+    path = Path(os.path.abspath(path.expanduser()))
+    try:
+        if path.is_dir():
+            found = sorted(file for file in path.rglob("*") if file.is_file())[:_MOST_LOCAL]
+            root = path
+        else:
+            root = path.parent
+            found = [root / name for name in parts_of(path.name)]
+        files = tuple(
+            HubFile(path=file.relative_to(root).as_posix(), url=_url_of(file), size=file.stat().st_size)
+            for file in found
+        )
+    except OSError as error:
+        raise HubModelMissing(f"{error.filename or path} cannot be read: {error.strerror}") from error
+    return HubListing(name=path.name if root == path else _stem(path.name), resolved=_url_of(path), files=files)
+
+
+def _file_url(path: Path) -> str:
+    path = Path(os.path.abspath(path.expanduser()))
+    if not path.is_file():
+        raise HubModelMissing(f"there is no file {path}")
+    return _url_of(path)
+
+
+def _url_of(path: Path) -> str:
+    return path.as_uri()
+
+
+async def _plan_listing(
+    listing: HubListing, wish: PullWish, hub: HubAccess, *, path: str = "", build: str = ""
+) -> PullPlan:
+    """Decide what of a listing is the model. `path` and `build` are what the reference itself names."""
+    files = files_beside(path, listing.files) if path else listing.files
+    if not files:
+        near = near_names(path, [file.path for file in listing.files])
+        raise HubModelMissing(f"{listing.resolved} has no {path!r}" + (f"; there is {listed(near)}" if near else ""))
+    builds = group_builds(files)
+    if not builds and len(listing.files) == 1 and not listing.files[0].path.endswith(".safetensors"):
+        only = listing.files[0]  # a file without the usual ending: its content decides
+        builds = (GgufBuild(name=only.name, stem=only.name, quantisation="", files=(only,)),)
+    if builds:
+        if any(file.path == path for file in files):  # one file: the repository may have other models
+            listing = replace(listing, name=without_quantisation(builds[0].stem))
+        return await GgufPlanner(listing, files, wish, hub).plan(builds, build)
+    members = directory_files(files)
+    if members:
+        return await _plan_directory(listing, members, wish, hub)
+    there = listed([file.path for file in files], most=_SHOWN)
+    raise InvalidInput(
+        "reference", f"{listing.resolved} has neither GGUF files nor safetensors with a config.json; it has {there}"
+    )
+
+
+class GgufPlanner:
+    """Plans a model of GGUF files."""
+
+    def __init__(self, listing: HubListing, files: tuple[HubFile, ...], wish: PullWish, hub: HubAccess) -> None:
+        self._listing = listing
+        self._files = files
+        self._wish = wish
+        self._hub = hub
+        self._context = wish.context or hub.config.context
+
+    async def plan(self, builds: tuple[GgufBuild, ...], build: str) -> PullPlan:
+        """Choose a build, and look into it; all builds of a repository have the same cache."""
+        wish = self._wish if self._wish.build or not build else replace(self._wish, build=build)
+        probe = default_build(builds)
+        facts = await self._facts(probe)
+
+        def needed(candidate: GgufBuild) -> int:
+            return estimate_memory(candidate.bytes, facts, self._context_of(facts)).total
+
+        chosen, notes = choose_build(builds, wish, needed)
+        if chosen is not probe:
+            facts = await self._facts(chosen)
+        projector = choose_projector(self._files, chosen)
+        name = self._wish.name or self._name(facts)
+        folder = clean_name(name)
+        paths = [f"{folder}/{file.name}" for file in chosen.files]
+        configured = configure_gguf(
+            name, paths[0], facts, context=self._context, projector=f"{folder}/{projector.name}" if projector else ""
+        )
+        planned = [file.planned(path) for file, path in zip(chosen.files, paths, strict=True)]
+        if projector is not None and facts.kind in (GgufKind.CHAT, GgufKind.COMPLETION):
+            planned.append(projector.planned(f"{folder}/{projector.name}"))
+        return PullPlan(
+            name=name,
+            config=configured.text,
+            files=tuple(planned),
+            origin=_origin(self._listing, self._wish, facts.licence),
+            choices=describe_choices(builds, chosen, wish, needed) if len(builds) > 1 else (),
+            notes=(*self._listing.notes, *notes, *configured.notes),
+        )
+
+    def _context_of(self, facts: GgufFacts) -> int:
+        return min(facts.context_length or self._context, self._context)
+
+    async def _facts(self, build: GgufBuild) -> GgufFacts:
+        first = build.files[0]
+        try:
+            return await look_into_gguf(self._hub, first.planned(first.path))
+        except InvalidInput as error:
+            raise InvalidInput("reference", f"{first.path} cannot be used: {error.problem}") from error
+
+    def _name(self, facts: GgufFacts) -> str:
+        name = self._listing.name
+        return clean_name(facts.name if facts.name and name.lower() in GENERIC_NAMES else name)
+
+
+async def _plan_directory(
+    listing: HubListing, members: tuple[HubFile, ...], wish: PullWish, hub: HubAccess
+) -> PullPlan:
+    name = wish.name or clean_name(listing.name)
+    folder = clean_name(name)
+    configured = configure_directory(
+        name,
+        folder,
+        facts=await _read_config(members, hub),
+        tags=listing.tags,
+        context=wish.context or hub.config.context,
+        has_gpu=any(machine.vram_bytes for machine in wish.machines),
+    )
+    return PullPlan(
+        name=name,
+        config=configured.text,
+        files=tuple(file.planned(f"{folder}/{file.path}") for file in members),
+        origin=_origin(listing, wish),
+        notes=(*listing.notes, *configured.notes),
+    )
+
+
+async def _read_config(members: tuple[HubFile, ...], hub: HubAccess) -> dict[str, object]:
+    """Return the `config.json` of a repository; empty if it cannot be read."""
+    file = next(file for file in members if file.path == "config.json")
+    try:
+        content = await read_small(hub, file.planned(file.path), _MOST_CONFIG)
+        return msgspec.json.decode(content, type=dict[str, object])
+    except (CorralError, *UNREADABLE_JSON):
+        return {}
+
+
+def _origin(listing: HubListing, wish: PullWish, licence: str = "") -> ModelOrigin:
+    return ModelOrigin(reference=wish.text, resolved=listing.resolved, licence=listing.licence or licence)
