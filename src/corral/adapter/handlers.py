@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from corral.adapter.dialects import answers, localai, openai, requests, sound
+from corral.adapter.dialects import answers, calls, localai, openai, requests, sound
 from corral.adapter.forms import read_body, read_form
 from corral.adapter.replicas import Served
 from corral.adapter.responses import stream_events, stream_sound
@@ -34,10 +34,12 @@ async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenera
             mark = (await served.backend.metadata(timeout=_MARK_WITHIN)).media_marker or openai.MEDIA_MARK
             options.Prompt = options.Prompt.replace(openai.MEDIA_MARK, mark)
     stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
-    calls = openai.repeated(options, stamp.n)
+    predictions = openai.repeated(options, stamp.n)
+    offered = calls.offered_calls(request, served.model)
     if request.stream:
-        return _prediction(served, calls, answers.ChatEvents(stamp))
-    return answers.chat_answer([await served.backend.predict(call) for call in calls], stamp)
+        return _prediction(served, predictions, answers.ChatEvents(stamp), offered)
+    replies = [await served.backend.predict(prediction) for prediction in predictions]
+    return answers.chat_answer([calls.with_calls(reply, offered) if offered else reply for reply in replies], stamp)
 
 
 async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
@@ -47,15 +49,16 @@ async def completions(served: Served, body: bytes, clock: Clock) -> bytes | Asyn
     prompts = openai.prompts_of(request)
     first = openai.completion_options(request, prompts[0], served.model)
     stamp = _stamp("cmpl", request, served, clock, limit=first.Tokens)
-    calls = [
-        call
+    predictions = [
+        prediction
         for prompt in prompts
-        for call in openai.repeated(openai.completion_options(request, prompt, served.model), stamp.n)
+        for prediction in openai.repeated(openai.completion_options(request, prompt, served.model), stamp.n)
     ]
     before = [prompt for prompt in prompts for _ in range(stamp.n)] if request.echo else []
     if request.stream:
-        return _prediction(served, calls, answers.CompletionEvents(stamp, before=before))
-    return answers.completion_answer([await served.backend.predict(call) for call in calls], stamp, before=before)
+        return _prediction(served, predictions, answers.CompletionEvents(stamp, before=before))
+    replies = [await served.backend.predict(prediction) for prediction in predictions]
+    return answers.completion_answer(replies, stamp, before=before)
 
 
 def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, *, limit: int) -> answers.Stamp:
@@ -70,12 +73,15 @@ def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, 
 
 
 async def _prediction(
-    served: Served, calls: list[PredictOptions], events: answers.ChatEvents | answers.CompletionEvents
+    served: Served,
+    predictions: list[PredictOptions],
+    events: answers.ChatEvents | answers.CompletionEvents,
+    offered: calls.OfferedCalls | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    for call in calls:
+    for prediction in predictions:
         opening = events.opening()  # waits for the first reply: until then an error can still get a status
-        async with aclosing(served.backend.predict_stream(call)) as replies:
-            async for reply in replies:
+        async with aclosing(served.backend.predict_stream(prediction)) as replies:
+            async for reply in calls.whole_with_calls(replies, offered) if offered else replies:
                 if part := opening + events.part(reply):
                     yield part
                 opening = b""

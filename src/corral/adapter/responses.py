@@ -17,7 +17,7 @@ from corral.adapter.replicas import KeyUnknown
 from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
 from corral.rpc import errors
-from corral.templates import TemplateFailed
+from corral.templates import TemplateFailed, TemplateRefused
 from corral.wire.adapter import MODEL_GONE_STATUS
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
     (ScratchNotUsable, 507, _SERVER),
     (InvalidInput, 400, _INVALID),
     (TemplateFailed, 400, _INVALID),
+    (TemplateRefused, 400, _INVALID),
     (errors.RequestRefused, 400, _INVALID),
     (errors.ReplyTooLarge, 413, _INVALID),
     (errors.BackendBusy, 504, _SERVER),

@@ -84,6 +84,18 @@ def _list_of(config: Config, key: str, types: type | UnionType, what: str) -> li
     raise InvalidInput(key, f"must be a list of {what}, got {kind(value)}")
 
 
+def texts_by_name(config: Config, key: str, default: object = MISSING) -> object:
+    value = value_at(config, key)
+    if value is None:
+        return default
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidInput(key, f"must be a mapping of names to texts, got {kind(value)}")
+    for name, part in value.items():
+        if not isinstance(part, str | int | float | None) or isinstance(part, bool):
+            raise InvalidInput(f"{key}.{name}", f"must be text, got {kind(part)}")
+    return {name: _encodable(f"{key}.{name}", str(part)) for name, part in value.items() if part is not None}
+
+
 def mapping(config: Config, key: str, default: object = MISSING) -> object:
     value = value_at(config, key)
     if value is None:

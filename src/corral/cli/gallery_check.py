@@ -81,7 +81,7 @@ async def _check(place: str, backends_place: str | None) -> _Result:
         reading = await _read(galleries, place)
         definitions = await galleries.definitions(reading)
     is_local = any(entry.index_path for entry in reading.gallery.entries)
-    rules = CheckRules(uri_problem=_uri_check(is_local=is_local), backends=names)
+    rules = CheckRules(template_problem=_template_problem, uri_problem=_uri_check(is_local=is_local), backends=names)
     return _Result(reading.url, check_gallery(reading.gallery, definitions, rules), problem)
 
 
@@ -120,6 +120,13 @@ async def _backend_names(
     entries = readings.catalogue.entries
     names = {word.lower() for entry in entries for word in (entry.name, entry.alias) if word}
     return frozenset(names | {other for other, meant in OTHER_NAMES.items() if meant.backend in names}), ""
+
+
+def _template_problem(source: str) -> str | None:
+    from corral.templates import template_problem
+
+    problem = template_problem(source, "template")
+    return None if problem is None else f"line {problem.line}: {problem.problem}"
 
 
 def _uri_check(*, is_local: bool) -> Callable[[str], str | None]:

@@ -10,11 +10,13 @@ from corral.templates.evaluate import execute
 from corral.templates.parser import ParsedTemplate, parse
 from corral.templates.prompts import (
     PromptSettings,
+    has_place_for_tools,
     prompt_line,
     refusals,
     render_chat,
     render_completions,
     render_edits,
+    template_problem,
 )
 
 __all__ = [
@@ -23,10 +25,12 @@ __all__ = [
     "TemplateFailed",
     "TemplateRefused",
     "execute",
+    "has_place_for_tools",
     "parse",
     "prompt_line",
     "refusals",
     "render_chat",
     "render_completions",
     "render_edits",
+    "template_problem",
 ]

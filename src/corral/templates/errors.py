@@ -11,8 +11,14 @@ class TemplateRefused(CorralError):
     def __init__(self, template: str, line: int, problem: str) -> None:
         self.template = template
         self.line = line
+        """Within the template, from 1."""
         self.problem = problem
         super().__init__(f"template {template}, line {line}: {problem}", template=template, line=line)
+
+    @property
+    def key(self) -> str:
+        """Where a model's configuration has the template."""
+        return f"template.{self.template}"
 
 
 class TemplateFailed(CorralError):

@@ -67,6 +67,8 @@ _PATTERNS: Final = (
 )
 _TOKEN: Final = re.compile("|".join(f"(?P<{kind.name}>{pattern})" for kind, pattern in _PATTERNS))
 _SPACE: Final = re.compile(r"(?:[ \t\r\n](?!-\}\}))+")
+_WORD_END: Final = re.compile(r"[^.$_0-9A-Za-z]")
+_CLOSE_AT_WORD: Final = re.compile(r"[.$\w]*-\}\}")
 _UNFINISHED: Final = {
     '"': "a quoted text has no end",
     "`": "a raw text has no end",
@@ -156,9 +158,13 @@ class _Lexer:
         rest = self._text[self._position :].lstrip(_SPACES)
         if not rest:
             return "an action is not closed by }}"
+        if _CLOSE_AT_WORD.match(rest):
+            return "a space is missing before -}}"
+        if rest[0] == "-" and self._text.endswith("{{", 0, self._position):
+            return f"a space is missing after {{{{-: write {{{{- {_WORD_END.split(rest[1:], maxsplit=1)[0]}"
         if rest[0] in _UNFINISHED:
             return _UNFINISHED[rest[0]]
-        return f"cannot read {rest[0]}{re.split(r'[^.$_0-9A-Za-z]', rest[1:], maxsplit=1)[0]}"
+        return f"cannot read {rest[0]}{_WORD_END.split(rest[1:], maxsplit=1)[0]}"
 
     def _close(self) -> bool:
         """Go behind the end of an action, if it is here, and behind the white space that it trims."""

@@ -5,17 +5,19 @@ never hears of its tools. Nor are tools lost because of a `tool_choice` that is 
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from corral.base import config_fields as fields
 from corral.base.errors import CorralError, InvalidInput
 from corral.templates import template_data
 from corral.templates.errors import TemplateRefused
 from corral.templates.evaluate import execute
 from corral.templates.parser import parse
 from corral.templates.printing import JsonStyle, json_text
-from corral.templates.template_data import CHAT_MESSAGE, FUNCTION, PROMPT, flag, items, mapping, text
+from corral.templates.template_data import CHAT_MESSAGE, FUNCTION, PROMPT, items, mapping, text
 from corral.templates.values import NilSlice, StructValue, is_list
 
 Config = Mapping[str, object]
@@ -25,8 +27,10 @@ DEFAULT_MULTIMODAL: Final = (
     "{{ range .Audio }}<__media__>{{end}}{{ range .Images }}<__media__>{{end}}{{ range .Video }}[vid-{{.ID}}]{{end}}"
     "{{.Text}}"
 )
-_NO_ACTION: Final = "answer"
-_NO_ACTION_DESCRIPTION: Final = "use this action to answer without performing any action"
+NO_ACTION: Final = "answer"
+NO_ACTION_DESCRIPTION: Final = "use this action to answer without performing any action"
+_FILE_NAME: Final = re.compile(r"\s*[\w.-]{1,100}\s*")
+"""A lone word: LocalAI looks for a file of that name with `.tmpl` behind it. As a template it hides what was said."""
 _NO_ACTION_PARAMETERS: Final = {
     "properties": {"message": {"type": "string", "description": "The message to reply the user with"}}
 }
@@ -42,35 +46,41 @@ class PromptSettings:
     joined_by: str = "\n"
     roles: Mapping[str, str] = field(default_factory=dict)
     system_prompt: str = ""
+    reasoning_effort: str = ""
+    """That of a request which does not say."""
     grammar_disabled: bool = False
     no_action_disabled: bool = False
-    no_action_name: str = _NO_ACTION
-    no_action_description: str = _NO_ACTION_DESCRIPTION
+    no_action_name: str = NO_ACTION
+    no_action_description: str = NO_ACTION_DESCRIPTION
 
     @classmethod
     def of(cls, config: Config) -> "PromptSettings":
         """Read LocalAI's configuration. InvalidInput names a key whose value is of a wrong type."""
-        template = mapping(config.get("template"), "template")
-        function = mapping(config.get("function"), "function")
-        grammar = mapping(function.get("grammar"), "function.grammar")
-        joined_by = template.get("join_chat_messages_by_character")
-        roles = mapping(config.get("roles"), "roles")
-        texts = {name: text(template.get(name), f"template.{name}") for name in TEMPLATES}
+        for key in ("template", "function", "function.grammar"):
+            if not isinstance(value := fields.value_at(config, key), Mapping | None):
+                raise InvalidInput(key, f"must be a mapping of names to values, got {fields.kind(value)}")
+        sources = {name: fields.text(config, f"template.{name}") for name in TEMPLATES}
         return cls(
-            templates={name: value for name, value in texts.items() if value},
-            use_tokenizer_template=flag(template.get("use_tokenizer_template"), "template.use_tokenizer_template"),
-            joined_by="\n" if joined_by is None else text(joined_by, "template.join_chat_messages_by_character"),
-            roles={role: text(value, f"roles.{role}") for role, value in roles.items()},
-            system_prompt=text(config.get("system_prompt"), "system_prompt"),
-            grammar_disabled=flag(grammar.get("disable"), "function.grammar.disable"),
-            no_action_disabled=flag(function.get("disable_no_action"), "function.disable_no_action"),
-            no_action_name=text(function.get("no_action_function_name"), "function.no_action_function_name")
-            or _NO_ACTION,
-            no_action_description=text(
-                function.get("no_action_description_name"), "function.no_action_description_name"
-            )
-            or _NO_ACTION_DESCRIPTION,
+            templates={name: source for name, source in sources.items() if source},
+            use_tokenizer_template=_switch(config, "template.use_tokenizer_template"),
+            joined_by=fields.text(config, "template.join_chat_messages_by_character", "\n"),
+            roles=_roles(config),
+            system_prompt=fields.text(config, "system_prompt"),
+            reasoning_effort=fields.text(config, "reasoning_effort"),
+            grammar_disabled=_switch(config, "function.grammar.disable"),
+            no_action_disabled=_switch(config, "function.disable_no_action"),
+            no_action_name=fields.text(config, "function.no_action_function_name") or NO_ACTION,
+            no_action_description=fields.text(config, "function.no_action_description_name") or NO_ACTION_DESCRIPTION,
         )
+
+
+def _switch(config: Config, key: str) -> bool:
+    return fields.switch(config, key, False) is True
+
+
+def _roles(config: Config) -> Mapping[str, str]:
+    roles = fields.texts_by_name(config, "roles", {})
+    return roles if isinstance(roles, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +107,31 @@ class OfferedTools:
 
 
 def refusals(config: Config) -> list[TemplateRefused]:
-    """Return what is wrong with the templates of a configuration, at most one problem each."""
-    problems: list[TemplateRefused] = []
-    for name, source in PromptSettings.of(config).templates.items():
-        try:
-            parse(source, name)
-        except TemplateRefused as problem:
-            problems.append(problem)
-    return problems
+    """Return what is wrong with the templates of a configuration, at most one problem each.
+
+    What is no text is passed over: others check the types of all keys.
+    """
+    sources = {name: fields.value_at(config, f"template.{name}") for name in TEMPLATES}
+    problems = [template_problem(source, name) for name, source in sources.items() if isinstance(source, str)]
+    return [problem for problem in problems if problem is not None]
+
+
+def template_problem(source: str, name: str) -> TemplateRefused | None:
+    """Return why a template cannot be used; None if it can."""
+    if _FILE_NAME.fullmatch(source):
+        return TemplateRefused(
+            name, 1, f"{source.strip()!r} is the name of a file, not a template: write its text here"
+        )
+    try:
+        parse(source, name)
+    except TemplateRefused as problem:
+        return problem
+    return None
+
+
+def has_place_for_tools(settings: PromptSettings) -> bool:
+    """Whether a request's tools reach the model: a template is made for them, or the one for chats shows them."""
+    return "function" in settings.templates or ".Functions" in settings.templates.get("chat", "")
 
 
 # Chats.
@@ -114,7 +141,7 @@ def render_chat(settings: PromptSettings, request: Request) -> str:
     """Render the messages of a request. TemplateRefused, TemplateFailed or InvalidInput say why not."""
     offered = offered_tools(settings, request)
     extras = {
-        "ReasoningEffort": text(request.get("reasoning_effort"), "reasoning_effort"),
+        "ReasoningEffort": text(request.get("reasoning_effort"), "reasoning_effort") or settings.reasoning_effort,
         "Metadata": template_data.metadata(request.get("metadata"), "metadata"),
     }
     return render_turns(settings, turns(settings, items(request.get("messages"), "messages")), offered, extras)
@@ -189,16 +216,16 @@ def turns(settings: PromptSettings, messages: Sequence[object]) -> list[Turn]:
 
 
 def _turn(settings: PromptSettings, message: object, where: str, totals: list[int]) -> Turn:
-    fields = mapping(message, where)
-    content = fields.get("content")
-    calls = fields.get("tool_calls")
+    members = mapping(message, where)
+    content = members.get("content")
+    calls = members.get("tool_calls")
     return Turn(
-        role=text(fields.get("role"), f"{where}.role"),
-        name=text(fields.get("name"), f"{where}.name"),
+        role=text(members.get("role"), f"{where}.role"),
+        name=text(members.get("name"), f"{where}.name"),
         content=_with_media(settings, content, f"{where}.content", totals)
         if is_list(content)
         else text(content, f"{where}.content"),
-        function_call=template_data.anything(fields.get("function_call"), f"{where}.function_call"),
+        function_call=template_data.anything(members.get("function_call"), f"{where}.function_call"),
         tool_calls=None if calls is None else template_data.tool_calls(calls, f"{where}.tool_calls"),
     )
 
@@ -211,12 +238,12 @@ def _with_media(settings: PromptSettings, parts: Sequence[object], where: str, t
     counts = [0, 0, 0]
     texts: list[str] = []
     for index, part in enumerate(parts):
-        fields = mapping(part, f"{where}[{index}]")
-        kind = text(fields.get("type"), f"{where}[{index}].type")
+        members = mapping(part, f"{where}[{index}]")
+        kind = text(members.get("type"), f"{where}[{index}].type")
         if kind == "text":
-            texts.append(text(fields.get("text"), f"{where}[{index}].text"))
+            texts.append(text(members.get("text"), f"{where}[{index}].text"))
         elif kind in _MEDIA:
-            _check_medium(fields, kind, f"{where}[{index}]")
+            _check_medium(members, kind, f"{where}[{index}]")
             counts[_MEDIA[kind]] += 1
             totals[_MEDIA[kind]] += 1
         else:
@@ -231,7 +258,8 @@ def _check_medium(part: Mapping[str, object], kind: str, where: str) -> None:
     if kind == "input_audio":
         return
     key = kind if kind.endswith("_url") else f"{kind}_url"
-    url = text(mapping(part.get(key), f"{where}.{key}").get("url"), f"{where}.{key}.url")
+    link = part.get(key)
+    url = link if isinstance(link, str) else text(mapping(link, f"{where}.{key}").get("url"), f"{where}.{key}.url")
     if not url.startswith(("data:", "http://", "https://")):
         raise InvalidInput(f"{where}.{key}.url", "must begin with data:, http:// or https://")
 
@@ -322,7 +350,7 @@ def _has_grammar(request: Request) -> bool:
 def render_completions(settings: PromptSettings, request: Request) -> list[str]:
     """Render each prompt of a completion."""
     extras = {
-        "ReasoningEffort": text(request.get("reasoning_effort"), "reasoning_effort"),
+        "ReasoningEffort": text(request.get("reasoning_effort"), "reasoning_effort") or settings.reasoning_effort,
         "Metadata": template_data.metadata(request.get("metadata"), "metadata"),
     }
     prompts = _texts(request.get("prompt"), "prompt")

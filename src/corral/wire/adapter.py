@@ -47,8 +47,19 @@ class PromptTemplates(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
 
     chat: str = ""
     chat_message: str = ""
+    function: str = ""
+    """In place of `chat`, for a request with tools."""
     completion: str = ""
+    edit: str = ""
+    multimodal: str = ""
     joined_by: str = "\n"
+    roles: dict[str, str] = {}
+    """What stands before a message of each role, where no template says."""
+    grammar_disabled: bool = False
+    no_action_disabled: bool = False
+    no_action_name: str = ""
+    """Of the function by which a model says that it calls none; empty: LocalAI's name."""
+    no_action_description: str = ""
 
 
 class AdapterModel(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -135,6 +135,30 @@ async def test_without_the_tokenizers_template_we_render_the_prompt(served: Any)
     assert answer["choices"][0]["message"]["content"] == "<user> <__media__> <assistant>"
 
 
+async def test_tools_of_a_model_with_a_template_for_them_are_called(served: Any) -> None:
+    """`echo` calls the first of them, with its prompt."""
+    templates = PromptTemplates(function="{{range .Functions}}{{.Name}} {{end}}{{.Input}}", no_action_disabled=True)
+    await served.tell("k3", AdapterModel(name="rendered", identity="m.bin", templates=templates))
+    wanted = HELLO | {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    called = {"name": "f", "arguments": '{"text": "f hello brave new world"}'}
+    _, answer = await served.ask(CHAT, wanted, key="k3")
+    (choice,) = answer["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"] == called
+    async with served.post(CHAT, wanted | {"stream": True}, key="k3") as streamed:
+        choices = [event["choices"][0] for event in events_of(await streamed.text())]
+    assert [call["function"] for one in choices for call in one["delta"].get("tool_calls", ())] == [called]
+    assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+async def test_a_template_that_fails_is_named_to_the_client(served: Any) -> None:
+    await served.tell("k4", AdapterModel(name="m", templates=PromptTemplates(chat="\n{{index .Metadata 1}}")))
+    status, answer = await served.ask(CHAT, HELLO, key="k4")
+    error = answer["error"]
+    assert (status, error["code"], error["type"]) == (400, "template_failed", "invalid_request_error")
+    assert error["message"].startswith("template chat, line 2, {{index .Metadata 1}}: ")
+
+
 async def test_what_the_backend_cannot_do_is_said_so(served: Any) -> None:
     status, answer = await served.ask("/v1/rerank", {"query": "q", "documents": ["a"]})
     error = answer["error"]

@@ -17,7 +17,10 @@ from corral.adapter.dialects.requests import (
     parse,
 )
 from corral.base.errors import InvalidInput
+from corral.frontend.models.decide.model import read_model
+from corral.frontend.serving.loading import adapter_model
 from corral.rpc.messages import PredictOptions
+from corral.templates import prompt_line
 from corral.wire.adapter import AdapterModel, PromptTemplates, RequestDefaults
 
 MODEL = AdapterModel(name="m", identity="m.bin", use_tokenizer_template=True)
@@ -35,7 +38,7 @@ def chat(body: dict[str, Any], model: AdapterModel = MODEL) -> PredictOptions:
 def test_a_request_that_says_nothing_gets_localais_defaults() -> None:
     """Those that a LocalAI frontend was seen to send, apart from what it draws or adds for one machine."""
     options = chat({}, AdapterModel(name="m", identity="m.bin"))
-    assert options.Prompt == "hi\n"
+    assert options.Prompt == "hi"
     assert (options.TopK, options.TopP, options.Temperature) == (40, pytest.approx(0.95), pytest.approx(0.9))
     assert (options.TailFreeSamplingZ, options.TypicalP, options.MirostatTAU) == (1.0, 1.0, 5.0)
     assert (options.MMap, options.PromptCacheAll, options.ModelIdentity) == (True, True, "m.bin")
@@ -57,9 +60,9 @@ def test_what_the_request_says_wins_over_the_models_defaults() -> None:
     assert (loud.Temperature, loud.Tokens, list(loud.StopPrompts), loud.Seed) == (0.0, 5, ["</s>", "END"], 3)
 
 
-def test_the_models_system_prompt_is_shown_once() -> None:
-    as_message = AdapterModel(name="m", system_prompt="Be brief.", templates=PromptTemplates(chat="{{.Input}}"))
-    assert chat({}, as_message).Prompt == "Be brief.\nhi"
+def test_the_models_system_prompt_stands_where_its_template_says() -> None:
+    silent = AdapterModel(name="m", system_prompt="Be brief.", templates=PromptTemplates(chat="{{.Input}}"))
+    assert chat({}, silent).Prompt == "hi"
     templates = PromptTemplates(chat="[{{.SystemPrompt}}]{{.Input}}")
     assert chat({}, AdapterModel(name="m", system_prompt="Be brief.", templates=templates)).Prompt == "[Be brief.]hi"
 
@@ -111,8 +114,11 @@ def test_in_a_prompt_that_we_render_media_have_their_places() -> None:
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
     ]
     options = chat({"messages": [{"role": "user", "content": parts}]}, AdapterModel(name="m"))
-    assert options.Prompt == "<__media__> and <__media__>\n"
+    assert options.Prompt == "<__media__><__media__> and "
     assert (list(options.Images), list(options.Audios)) == (["QUJD"], ["QQ=="])
+    templates = PromptTemplates(multimodal="{{range .Images}}[img-{{.ID}}]{{end}}{{.Text}}")
+    options = chat({"messages": [{"role": "user", "content": parts}]}, AdapterModel(name="m", templates=templates))
+    assert options.Prompt == "[img-0] and "
 
 
 @pytest.mark.parametrize(
@@ -179,10 +185,65 @@ def test_a_grammar_and_a_named_tool_reach_the_backend() -> None:
     assert json.loads(chat({"tools": TOOLS, "tool_choice": NAMED}).ToolChoice) == NAMED
 
 
-def test_tools_are_refused_where_we_render_the_prompt_as_it_has_no_place_for_them() -> None:
-    with pytest.raises(InvalidInput, match="tools"):
-        chat({"tools": TOOLS}, AdapterModel(name="m"))
-    chat({"tools": TOOLS, "tool_choice": "none"}, AdapterModel(name="m"))
+def test_tools_are_refused_where_no_template_has_a_place_for_them() -> None:
+    with pytest.raises(InvalidInput, match="tools: the prompt templates of this model have no place for them"):
+        chat({"tools": TOOLS}, AdapterModel(name="m", templates=PromptTemplates(chat="{{.Input}}")))
+    assert chat({"tools": TOOLS, "tool_choice": "none"}, AdapterModel(name="m")).Prompt == "hi"
+
+
+@pytest.mark.parametrize(
+    ("templates", "prompt"),
+    [
+        (PromptTemplates(function="{{range .Functions}}({{.Name}}){{end}}{{.Input}}", chat="c"), "(f)(answer)hi"),
+        (PromptTemplates(chat="{{range .Functions}}<{{.Name}}>{{end}}", no_action_disabled=True), "<f>"),
+        (PromptTemplates(function="{{range .Functions}}{{.Name}}{{end}}", grammar_disabled=True), "f"),
+        (PromptTemplates(function="{{range .Functions}}{{.Name}} {{end}}", no_action_name="talk"), "f talk "),
+    ],
+)
+def test_tools_are_rendered_where_a_template_shows_them(templates: PromptTemplates, prompt: str) -> None:
+    assert chat({"tools": TOOLS}, AdapterModel(name="m", templates=templates)).Prompt == prompt
+
+
+def test_messages_without_a_template_of_theirs_get_the_names_of_roles() -> None:
+    templates = PromptTemplates(roles={"user": "HUMAN: ", "assistant": "AI: "}, chat="{{.Input}}")
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+    ]
+    options = chat({"messages": messages}, AdapterModel(name="m", templates=templates))
+    assert options.Prompt == 'HUMAN: a\nAI:  {"arguments":"{}","name":"f"}'
+
+
+def test_an_older_call_reaches_a_backend_that_renders_itself() -> None:
+    called = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    options = chat({"messages": [called]})
+    function = {"name": "f", "arguments": "{}"}
+    assert json.loads(options.Messages[0].tool_calls) == [{"type": "function", "function": function}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tools": TOOLS, "tool_choice": "required", "reasoning_effort": "high", "metadata": {"a": "b"}},
+        {"tools": TOOLS, "tool_choice": NAMED},
+        {"messages": [{"role": "system", "content": "S"}, {"role": "user", "name": "n", "content": "hi"}]},
+        {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f"}}]}]},
+    ],
+)
+def test_the_prompt_is_what_the_command_shows(body: dict[str, Any]) -> None:
+    config: dict[str, Any] = {
+        "system_prompt": "Be kind.",
+        "reasoning_effort": "low",
+        "roles": {"user": "U:"},
+        "template": {
+            "chat_message": "<{{.Role}}{{.RoleName}} {{.FunctionName}}>{{.Content}}{{toJson .FunctionCall}}",
+            "chat": "{{.SystemPrompt}}|{{.Input}}|{{.ReasoningEffort}}{{.Metadata.a}}",
+            "function": "{{.SystemPrompt}}|{{toJson .Functions}}|{{.Input}}|{{.ReasoningEffort}}",
+        },
+    }
+    spec = read_model({"name": "m", "backend": "b", "parameters": {"model": "w"}, **config}, source="x")
+    shown = prompt_line(config, json.dumps(HELLO | body))
+    assert chat(body, adapter_model(spec, file="", threads=1)).Prompt == shown["prompt"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Messages of the gRPC contract become prompts."""
+"""Requests become prompts by the templates of a model."""
 
 import pytest
 
-from corral.adapter.dialects.templates import render_chat, render_completion, shows_system_prompt
-from corral.rpc.messages import Message
+from corral.adapter.dialects.requests import ChatMessage, ChatRequest
+from corral.adapter.dialects.templates import chat_prompt, completion_prompt
 from corral.templates import TemplateFailed, TemplateRefused
-from corral.wire.adapter import PromptTemplates
+from corral.wire.adapter import AdapterModel, PromptTemplates
 
 CHATML = PromptTemplates(
     chat_message=(
@@ -18,14 +18,20 @@ CHATML = PromptTemplates(
 )
 
 
+def rendered(templates: PromptTemplates, *messages: ChatMessage, system_prompt: str = "") -> str:
+    model = AdapterModel(name="m", templates=templates, system_prompt=system_prompt)
+    return chat_prompt(ChatRequest(messages=list(messages)), model)
+
+
 def test_a_gallery_template_gives_the_models_format() -> None:
-    messages = [
-        Message(role="system", content="Be brief."),
-        Message(role="user", content="Hi {{.Name}}"),
-        Message(role="tool", content="42"),
-        Message(role="assistant", tool_calls='[{"id": "c"}]'),
-    ]
-    assert render_chat(messages, CHATML) == (
+    prompt = rendered(
+        CHATML,
+        ChatMessage(role="system", content="Be brief."),
+        ChatMessage(role="user", content="Hi {{.Name}}"),
+        ChatMessage(role="tool", content="42"),
+        ChatMessage(role="assistant", tool_calls=[{"id": "c"}]),
+    )
+    assert prompt == (
         "<|im_start|>system\nBe brief.\n<|im_end|>\n\n"
         "<|im_start|>user\nHi {{.Name}}\n<|im_end|>\n\n"
         "<|im_start|>tool\nFunction response:\n42\n<|im_end|>\n\n"
@@ -35,22 +41,22 @@ def test_a_gallery_template_gives_the_models_format() -> None:
 
 
 def test_without_templates_the_contents_are_the_prompt() -> None:
-    messages = [Message(role="user", content="a"), Message(role="user", content="b")]
-    assert render_chat(messages, PromptTemplates()) == "a\nb\n"
-    assert render_completion("x", PromptTemplates()) == "x"
+    messages = [ChatMessage(role="user", content="a"), ChatMessage(role="user", content="b")]
+    assert rendered(PromptTemplates(), *messages) == "a\nb"
+    assert completion_prompt("x", AdapterModel(name="m")) == "x"
 
 
 def test_a_template_that_cannot_be_used_and_one_that_fails_are_told_apart() -> None:
-    messages = [Message(role="user", content="a")]
+    message = ChatMessage(role="user", content="a")
     with pytest.raises(TemplateRefused, match="template chat, line 1: the function now is not offered"):
-        render_chat(messages, PromptTemplates(chat="{{now}}"))
+        rendered(PromptTemplates(chat="{{now}}"), message)
     with pytest.raises(TemplateFailed, match=r"template chat_message, line 1, .*: there is no field Missing"):
-        render_chat(messages, PromptTemplates(chat_message="{{.Missing}}"))
+        rendered(PromptTemplates(chat_message="{{.Missing}}"), message)
 
 
 def test_the_models_system_prompt_reaches_a_template_that_asks_for_it() -> None:
     templates = PromptTemplates(chat="{{.SystemPrompt}}: {{.Input}}", completion="{{.SystemPrompt}}> {{.Input}}")
-    assert shows_system_prompt(templates)
-    assert not shows_system_prompt(CHATML)
-    assert render_chat([Message(role="user", content="a")], templates, "Be kind") == "Be kind: a"
-    assert render_completion("a", templates, "Be kind") == "Be kind> a"
+    message = ChatMessage(role="user", content="a")
+    assert rendered(templates, message, system_prompt="Be kind") == "Be kind: a"
+    model = AdapterModel(name="m", templates=templates, system_prompt="Be kind")
+    assert completion_prompt("a", model) == "Be kind> a"

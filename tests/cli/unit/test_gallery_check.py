@@ -24,7 +24,8 @@ INDEX = f"""\
     - {{filename: worse.gguf, uri: "https://example.org/worse.gguf"}}
 - name: "broken
 - name: bad
-  overrides: {{backend: whisper, f16: perhaps, parameters: {{model: bad.bin}}}}
+  overrides:
+    {{backend: whisper, f16: perhaps, parameters: {{model: bad.bin}}, template: {{chat: "a\\n{{{{now}}}}"}}}}
   files:
     - {{filename: bad.bin, uri: "ftp://example.org/bad.bin", sha256: {SHA}}}
 """
@@ -52,11 +53,15 @@ error         14    is not YAML: found unexpected end of stream in line 15
 
 Value of a wrong type: 1
        ENTRY  LINE  PROBLEM
-error  bad    16    f16: must be true or false, got text ("perhaps")
+error  bad    17    f16: must be true or false, got text ("perhaps")
+
+Template not supported: 1
+       ENTRY  LINE  PROBLEM
+error  bad    17    template.chat: line 2: the function now is not offered
 
 Uri that is not fetched: 1
        ENTRY  LINE  PROBLEM
-error  bad    18    bad.bin cannot be fetched: the scheme ftp:// is unknown; there are SCHEMES
+error  bad    19    bad.bin cannot be fetched: the scheme ftp:// is unknown; there are SCHEMES
 
 Backend that nobody offers: 1
          ENTRY  LINE  PROBLEM
@@ -88,6 +93,7 @@ def test_json_has_all_of_it(corral: Corral, index: Path) -> None:
         "kinds": {
             "entry cannot be read": 1,
             "value of a wrong type": 1,
+            "template not supported": 1,
             "uri that is not fetched": 1,
             "backend that nobody offers": 1,
             "key that nobody knows": 3,

@@ -106,7 +106,7 @@ def test_a_refused_template_is_an_error_in_every_line_that_needs_it(answers: Ans
         {"error": "template chat, line 2: the function now is not offered"},
         {"prompt": "x!"},
     ]
-    assert answers(CHAT, config="template: {chat: [1]}") == [{"error": "template.chat: must be a text"}]
+    assert answers(CHAT, config="template: {chat: [1]}") == [{"error": "template.chat: must be text, got a list"}]
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_calls_are_structs_and_a_legacy_call_is_a_map() -> None:
         ('{{"\\q"}}', 1, 'cannot read the text "\\q"'),
         ("{{99999999999999999999}}", 1, "cannot read the number 99999999999999999999"),
         ("{{1i}}", 1, "cannot read the number 1i"),
-        ("{{-.Input}}", 1, "cannot read -.Input"),
+        ("{{-.Input}}", 1, "a space is missing after {{-: write {{- .Input"),
         ("{{.Input # }}", 1, "cannot read #"),
         ("{{/* x }}", 1, "a comment has no end"),
         ("{{/* x */ y}}", 1, "a comment is not followed by }}"),

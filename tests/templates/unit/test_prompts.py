@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from corral.base.errors import InvalidInput
-from corral.templates import PromptSettings, TemplateFailed, prompt_line, refusals, render_chat
+from corral.templates import (
+    PromptSettings,
+    TemplateFailed,
+    has_place_for_tools,
+    prompt_line,
+    refusals,
+    render_chat,
+    template_problem,
+)
 from corral.templates.prompts import offered_tools
 
 MESSAGE = "<{{.RoleName}}>{{.Content}}{{if .FunctionCall}}{{toJson .FunctionCall}}{{end}}</>"
@@ -192,16 +200,49 @@ def test_refusals_name_each_template_that_cannot_be_used() -> None:
     ("config", "field"),
     [
         ({"template": "x"}, "template"),
-        ({"template": {"chat": 3}}, "template.chat"),
+        ({"template": {"chat": [3]}}, "template.chat"),
         ({"template": {"use_tokenizer_template": "yes"}}, "template.use_tokenizer_template"),
-        ({"roles": {"user": 1}}, "roles.user"),
+        ({"roles": ["user"]}, "roles"),
+        ({"roles": {"user": []}}, "roles.user"),
+        ({"function": {"grammar": "none"}}, "function.grammar"),
         ({"function": {"grammar": {"disable": 1}}}, "function.grammar.disable"),
     ],
 )
 def test_a_configuration_of_wrong_types_is_refused_with_its_key(config: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        refusals(config)
+        PromptSettings.of(config)
     assert refused.value.field == field
+    assert refusals(config) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("{{.Input}}", None),
+        ("say: {{.Input}}\n", None),
+        ("", None),
+        ("a b", None),
+        ("chatml\n", "template chat, line 1: 'chatml' is the name of a file, not a template: write its text here"),
+        ("\n{{-.Input}}", "template chat, line 2: a space is missing after {{-: write {{- .Input"),
+        ("{{.Input-}}", "template chat, line 1: a space is missing before -}}"),
+    ],
+)
+def test_what_is_wrong_with_a_template_is_told_with_its_line(source: str, problem: str | None) -> None:
+    found = template_problem(source, "chat")
+    assert (found and str(found)) == problem
+    assert found is None or found.key == "template.chat"
+
+
+def test_tools_have_a_place_where_a_template_shows_them() -> None:
+    assert has_place_for_tools(PromptSettings(templates={"function": "x"}))
+    assert has_place_for_tools(PromptSettings(templates={"chat": "{{range .Functions}}{{end}}"}))
+    assert not has_place_for_tools(PromptSettings(templates={"chat": "{{.Input}}"}))
+
+
+def test_the_models_own_effort_is_for_requests_that_name_none() -> None:
+    settings = PromptSettings(templates={"chat": "{{.ReasoningEffort}}"}, reasoning_effort="low")
+    assert render_chat(settings, {"messages": []}) == "low"
+    assert render_chat(settings, {"messages": [], "reasoning_effort": "high"}) == "high"
 
 
 # Lines of `corral models prompt`.

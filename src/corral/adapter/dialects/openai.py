@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from corral.adapter.dialects.requests import ChatMessage, ChatRequest, CompletionRequest, MessagePart, Sampling
-from corral.adapter.dialects.templates import render_chat, render_completion, shows_system_prompt
+from corral.adapter.dialects.templates import chat_prompt, completion_prompt
 from corral.base.errors import InvalidInput
 from corral.rpc.messages import Message, PredictOptions
 from corral.wire.adapter import AdapterModel
@@ -25,19 +25,14 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     options = _sampling_options(request, model)
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     options.Tokens = _limit(limit, model)
-    messages = request.messages
-    in_template = not model.use_tokenizer_template and shows_system_prompt(model.templates)
-    if model.system_prompt and not in_template and not any(message.role == "system" for message in messages):
-        messages = [ChatMessage(role="system", content=model.system_prompt), *messages]
-    mark = "" if model.use_tokenizer_template else MEDIA_MARK
-    plain = [_message(message, options, mark) for message in messages]
+    messages = [_message(message, options) for message in request.messages]
     if model.use_tokenizer_template:
+        if model.system_prompt and not any(message.role == "system" for message in messages):
+            options.Messages.append(Message(role="system", content=model.system_prompt))
         options.UseTokenizerTemplate = True
-        options.Messages.extend(plain)
-    elif request.tools and request.tool_choice != "none":
-        raise InvalidInput("tools", "the prompt template of this model has no place for them")
+        options.Messages.extend(messages)
     else:
-        options.Prompt = render_chat(plain, model.templates, model.system_prompt)
+        options.Prompt = chat_prompt(request, model)
     if request.tools:
         options.Tools = json.dumps(request.tools)
         if request.tool_choice is not None:
@@ -53,7 +48,7 @@ def completion_options(request: CompletionRequest, prompt: str, model: AdapterMo
     """Build the message for one prompt of a completion request, which may hold several."""
     options = _sampling_options(request, model)
     options.Tokens = _limit(request.max_tokens, model)
-    options.Prompt = render_completion(prompt, model.templates, model.system_prompt)
+    options.Prompt = completion_prompt(prompt, model)
     options.Logprobs = request.logprobs or 0
     return options
 
@@ -123,22 +118,25 @@ def _limit(max_tokens: int | None, model: AdapterModel) -> int:
     return max(0, _or(max_tokens, model.defaults.max_tokens))
 
 
-def _message(message: ChatMessage, options: PredictOptions, mark: str) -> Message:
-    """Convert a message. Images and sounds are replaced by a marker: the contract has separate fields for them."""
+def _message(message: ChatMessage, options: PredictOptions) -> Message:
+    """Convert a message. The contract has separate fields for images and sounds."""
     content = message.content
     if isinstance(content, list):
-        content = "".join(_text_of(part, options, mark) for part in content)
+        content = "".join(_text_of(part, options) for part in content)
+    calls = message.tool_calls
+    if message.function_call and not calls:
+        calls = [{"type": "function", "function": message.function_call}]
     return Message(
         role=message.role,
         content=content or "",
         name=message.name or "",
         tool_call_id=message.tool_call_id or "",
         reasoning_content=message.reasoning_content or "",
-        tool_calls=json.dumps(message.tool_calls) if message.tool_calls else "",
+        tool_calls=json.dumps(calls) if calls else "",
     )
 
 
-def _text_of(part: MessagePart, options: PredictOptions, mark: str) -> str:
+def _text_of(part: MessagePart, options: PredictOptions) -> str:
     match part.type:
         case "text":
             return part.text or ""
@@ -150,12 +148,12 @@ def _text_of(part: MessagePart, options: PredictOptions, mark: str) -> str:
                 # Other URLs are refused: this process does not fetch files for clients.
                 raise InvalidInput("messages.content.image_url", "must be a data URL in base64")
             options.Images.append(data)
-            return mark
+            return ""
         case "input_audio":
             if part.input_audio is None or not part.input_audio.data:
                 raise InvalidInput("messages.content.input_audio", "must have data in base64")
             options.Audios.append(part.input_audio.data)
-            return mark
+            return ""
         case _:
             raise InvalidInput("messages.content.type", f"there are no parts of type {part.type}")
 

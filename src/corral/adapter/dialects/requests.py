@@ -43,6 +43,8 @@ class ChatMessage(msgspec.Struct):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None
+    """The older form of one call."""
 
 
 class StreamOptions(msgspec.Struct):

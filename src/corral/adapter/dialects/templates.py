@@ -1,48 +1,42 @@
-"""Renders prompts from messages of the gRPC contract, for backends that do not know their model's format. Pure.
+"""Renders prompts for backends that do not know their model's format, as `corral models prompt` shows them. Pure.
 
 The templates' language, and what LocalAI gives to them, is in `corral.templates`.
 """
 
-import json
-from collections.abc import Sequence
+import msgspec
 
-from corral.rpc.messages import Message
-from corral.templates.prompts import OfferedTools, PromptSettings, Turn, render_completions, render_turns
-from corral.templates.template_data import tool_calls
-from corral.wire.adapter import PromptTemplates
-
-
-def render_chat(messages: Sequence[Message], templates: PromptTemplates, system_prompt: str = "") -> str:
-    """Render each message with its template, join them, and render the whole with the chat template. Without
-    templates, join the contents."""
-    settings = _settings(templates, system_prompt)
-    prompt = render_turns(settings, [_turn(message) for message in messages], OfferedTools(), {})
-    return prompt if templates.chat else prompt + templates.joined_by
+from corral.adapter.dialects.requests import ChatRequest
+from corral.base.errors import InvalidInput
+from corral.templates import PromptSettings, has_place_for_tools, render_chat, render_completions
+from corral.templates.prompts import NO_ACTION, NO_ACTION_DESCRIPTION, TEMPLATES
+from corral.wire.adapter import AdapterModel
 
 
-def render_completion(prompt: str, templates: PromptTemplates, system_prompt: str = "") -> str:
-    return render_completions(_settings(templates, system_prompt), {"prompt": prompt})[0]
-
-
-def shows_system_prompt(templates: PromptTemplates) -> bool:
-    """Return whether a template puts the model's own system prompt where it belongs. If not, it is a message."""
-    return ".SystemPrompt" in templates.chat + templates.chat_message
-
-
-def _settings(templates: PromptTemplates, system_prompt: str) -> PromptSettings:
-    sources = {"chat": templates.chat, "chat_message": templates.chat_message, "completion": templates.completion}
+def prompt_settings(model: AdapterModel) -> PromptSettings:
+    """What the model's configuration says about prompts."""
+    given = model.templates
+    sources = {name: getattr(given, name) for name in TEMPLATES}
     return PromptSettings(
         templates={name: source for name, source in sources.items() if source},
-        joined_by=templates.joined_by,
-        system_prompt=system_prompt,
+        use_tokenizer_template=model.use_tokenizer_template,
+        joined_by=given.joined_by,
+        roles=given.roles,
+        system_prompt=model.system_prompt,
+        reasoning_effort=model.reasoning_effort,
+        grammar_disabled=given.grammar_disabled,
+        no_action_disabled=given.no_action_disabled,
+        no_action_name=given.no_action_name or NO_ACTION,
+        no_action_description=given.no_action_description or NO_ACTION_DESCRIPTION,
     )
 
 
-def _turn(message: Message) -> Turn:
-    calls = json.loads(message.tool_calls) if message.tool_calls else None
-    return Turn(
-        role=message.role,
-        name=message.name,
-        content=message.content,
-        tool_calls=None if calls is None else tool_calls(calls, "messages.tool_calls"),
-    )
+def chat_prompt(request: ChatRequest, model: AdapterModel) -> str:
+    """Render a chat. InvalidInput: it has tools, and no template has a place for them. TemplateFailed says why not."""
+    settings = prompt_settings(model)
+    if request.tools and request.tool_choice != "none" and not has_place_for_tools(settings):
+        raise InvalidInput("tools", "the prompt templates of this model have no place for them")
+    return render_chat(settings, msgspec.to_builtins(request))
+
+
+def completion_prompt(prompt: str, model: AdapterModel) -> str:
+    return render_completions(prompt_settings(model), {"prompt": prompt})[0]

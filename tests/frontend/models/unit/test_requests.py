@@ -33,6 +33,15 @@ template:
   chat_message: "<{{.RoleName}}> {{.Content}}"
   completion: "{{.Input}}"
   join_chat_messages_by_character: ""
+  function: "{{toJson .Functions}}"
+  edit: "{{.Instruction}}"
+  multimodal: "{{.Text}}"
+roles: {user: "HUMAN: ", "assistant": 1}
+function:
+  grammar: {disable: true}
+  disable_no_action: true
+  no_action_function_name: talk
+  no_action_description_name: say it
 parameters:
   model: full.gguf
   temperature: 1
@@ -77,6 +86,14 @@ def test_every_word_of_the_configuration_arrives() -> None:
             chat_message="<{{.RoleName}}> {{.Content}}",
             completion="{{.Input}}",
             joined_by="",
+            function="{{toJson .Functions}}",
+            edit="{{.Instruction}}",
+            multimodal="{{.Text}}",
+            roles={"user": "HUMAN: ", "assistant": "1"},
+            grammar_disabled=True,
+            no_action_disabled=True,
+            no_action_name="talk",
+            no_action_description="say it",
         ),
         defaults=RequestDefaults(
             temperature=1.0,
@@ -107,6 +124,9 @@ def test_every_word_of_the_configuration_arrives() -> None:
         ({"system_prompt": ["x"]}, "system_prompt"),
         ({"stopwords": "END"}, "stopwords"),
         ({"template": {"chat": {}}}, "template.chat"),
+        ({"template": {"function": []}}, "template.function"),
+        ({"roles": {"user": []}}, "roles.user"),
+        ({"function": {"disable_no_action": "perhaps"}}, "function.disable_no_action"),
         ({"template": {"chat": "\ud800"}}, "template.chat"),
         ({"stopwords": ["\udfff"]}, "stopwords"),
         ({"mirostat_eta": float("inf")}, "mirostat_eta"),

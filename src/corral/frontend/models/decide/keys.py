@@ -150,7 +150,15 @@ RULES: Final = (
 TEMPLATES: Final = (
     ConfigField("chat", "template.chat", fields.text),
     ConfigField("chat_message", "template.chat_message", fields.text),
+    ConfigField("function", "template.function", fields.text),
     ConfigField("completion", "template.completion", fields.text),
+    ConfigField("edit", "template.edit", fields.text),
+    ConfigField("multimodal", "template.multimodal", fields.text),
+    ConfigField("roles", "roles", fields.texts_by_name),
+    ConfigField("grammar_disabled", "function.grammar.disable", fields.switch),
+    ConfigField("no_action_disabled", "function.disable_no_action", fields.switch),
+    ConfigField("no_action_name", "function.no_action_function_name", fields.text),
+    ConfigField("no_action_description", "function.no_action_description_name", fields.text),
     ConfigField("joined_by", "template.join_chat_messages_by_character", fields.text),
 )
 DEFAULTS: Final = (

@@ -1,0 +1,116 @@
+"""Finds calls of tools in the text of an answer: backends whose prompts we render often give nothing but text. Pure.
+
+Models write a call as JSON with a name and arguments, alone, in a list, or between words of their own.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from corral.adapter.dialects.requests import ChatRequest
+from corral.base.ids import new_answer_id
+from corral.rpc.messages import ChatDelta, Reply, ToolCallDelta
+from corral.templates.prompts import NO_ACTION
+from corral.wire.adapter import AdapterModel
+
+_JSON: Final = json.JSONDecoder()
+_START: Final = re.compile(r"[{\[]")
+_MOST_STARTS: Final = 200
+"""Places of an answer where JSON may begin that are tried: each may take as long as the rest of the answer."""
+_NAMES: Final = ("name", "function")
+_ARGUMENTS: Final = ("arguments", "parameters")
+_MARK: Final = re.compile(r"(?:<[^<>\s]{1,40}>|\[[A-Z_]{1,40}\]|```(?:json)?)\s*\Z")
+"""What models write before a call, such as <tool_call>."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedCalls:
+    """What a call in an answer may name."""
+
+    names: frozenset[str]
+    no_action: str = NO_ACTION
+    """The function by which the model says that it calls none: its message is the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundCall:
+    name: str
+    arguments: Mapping[str, object]
+
+
+def offered_calls(request: ChatRequest, model: AdapterModel) -> OfferedCalls | None:
+    """What to look for in the answer; None if the request has no tools, or the backend itself finds calls."""
+    if model.use_tokenizer_template or not request.tools or request.tool_choice == "none":
+        return None
+    names = frozenset(str(tool["function"]["name"]) for tool in request.tools)
+    return OfferedCalls(names=names, no_action=model.templates.no_action_name or NO_ACTION)
+
+
+def with_calls(reply: Reply, offered: OfferedCalls) -> Reply:
+    """Return the reply with the calls in its text as calls; unchanged if there are none, or the backend found some."""
+    if any(delta.tool_calls for delta in reply.chat_deltas):
+        return reply
+    text = "".join(delta.content for delta in reply.chat_deltas) or reply.message.decode(errors="replace")
+    start, calls = _calls_in(text, offered)
+    if not calls:
+        return reply
+    made = [call for call in calls if call.name in offered.names]
+    spoken = "" if made else "\n".join(str(call.arguments.get("message", "")) for call in calls)
+    changed = Reply()
+    changed.CopyFrom(reply)
+    changed.ClearField("chat_deltas")
+    for delta in reply.chat_deltas:
+        if delta.reasoning_content:
+            changed.chat_deltas.append(ChatDelta(reasoning_content=delta.reasoning_content))
+    content = spoken or _MARK.sub("", text[:start]).strip()
+    changed.chat_deltas.append(ChatDelta(content=content, tool_calls=map(_delta, range(len(made)), made)))
+    return changed
+
+
+async def whole_with_calls(replies: AsyncIterator[Reply], offered: OfferedCalls) -> AsyncIterator[Reply]:
+    """Gather the parts of an answer, and yield it whole: only then it can be known what is a call."""
+    whole = Reply()
+    async for reply in replies:
+        text = whole.message + reply.message
+        whole.MergeFrom(reply)
+        whole.message = text
+    yield with_calls(whole, offered)
+
+
+def _delta(index: int, call: _FoundCall) -> ToolCallDelta:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return ToolCallDelta(index=index, id=new_answer_id("call"), name=call.name, arguments=arguments)
+
+
+def _calls_in(text: str, offered: OfferedCalls) -> tuple[int, list[_FoundCall]]:
+    """Return where the first call begins, and all calls."""
+    first, calls, position = 0, list[_FoundCall](), 0
+    for _ in range(_MOST_STARTS):
+        start = _START.search(text, position)
+        if start is None:
+            break
+        value, position = _value_at(text, start.start())
+        found = [call for item in (value if isinstance(value, list) else [value]) for call in _call(item, offered)]
+        first = first if calls or not found else start.start()
+        calls += found
+    return first, calls
+
+
+def _value_at(text: str, position: int) -> tuple[object, int]:
+    try:
+        return _JSON.raw_decode(text, position)
+    except (ValueError, RecursionError):
+        return None, position + 1
+
+
+def _call(value: object, offered: OfferedCalls) -> Iterator[_FoundCall]:
+    if not isinstance(value, dict):
+        return
+    name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), "")
+    arguments = next((value[key] for key in _ARGUMENTS if key in value), None)
+    if isinstance(arguments, str):
+        arguments = _value_at(arguments, 0)[0]
+    if isinstance(arguments, dict) and name in (*offered.names, offered.no_action):
+        yield _FoundCall(name, arguments)

@@ -1,0 +1,113 @@
+"""Calls of tools in the text of an answer."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.adapter.dialects.answers import Stamp, chat_answer
+from corral.adapter.dialects.calls import OfferedCalls, offered_calls, whole_with_calls, with_calls
+from corral.adapter.dialects.requests import ChatRequest
+from corral.rpc.messages import ChatDelta, Reply, ToolCallDelta
+from corral.wire.adapter import AdapterModel, PromptTemplates
+
+OFFERED = OfferedCalls(names=frozenset({"f", "g"}))
+STAMP = Stamp(id="x", created=0, model="m")
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "f"}}]
+
+
+def choice(text: str) -> dict[str, Any]:
+    answer = json.loads(chat_answer([with_calls(Reply(message=text.encode()), OFFERED)], STAMP))
+    (choice,) = answer["choices"]
+    assert isinstance(choice, dict)
+    return choice
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "content"),
+    [
+        ('{"name": "f", "arguments": {"a": "é"}}', [("f", {"a": "é"})], None),
+        ('[{"name": "f", "arguments": {}}, {"name": "g", "parameters": {"b": 1}}]', [("f", {}), ("g", {"b": 1})], None),
+        ('<tool_call>\n{"name": "f", "arguments": "{\\"a\\": 1}"}\n</tool_call>', [("f", {"a": 1})], None),
+        ('[TOOL_CALLS] [{"name": "f", "arguments": {}}]', [("f", {})], None),
+        ('Let me see.\n```json\n{"function": "f", "arguments": {}}\n```', [("f", {})], "Let me see."),
+        ('<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>{"name": "g", "arguments": {}}</tool_call>',
+         [("f", {}), ("g", {})], None),
+    ],
+)  # fmt: skip
+def test_calls_are_found_in_what_models_write(text: str, calls: list[tuple[str, Any]], content: str | None) -> None:
+    found = choice(text)
+    assert found["finish_reason"] == "tool_calls"
+    made = [
+        (call["function"]["name"], json.loads(call["function"]["arguments"])) for call in found["message"]["tool_calls"]
+    ]
+    assert made == calls
+    assert found["message"]["content"] == content
+    assert all(call["id"].startswith("call-") for call in found["message"]["tool_calls"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain",
+        '{"name": "h", "arguments": {}}',
+        '{"name": "f"}',
+        '{"name": "f", "arguments": 1}',
+        '{"a": [',
+        "{" * 9,
+    ],
+)
+def test_anything_else_stays_text(text: str) -> None:
+    found = choice(text)
+    assert (found["finish_reason"], found["message"]) == ("stop", {"role": "assistant", "content": text})
+
+
+async def test_a_streamed_answer_is_gathered_first() -> None:
+    async def parts() -> AsyncIterator[Reply]:
+        text = '{"name": "f", "arguments": {"a": "é"}}'.encode()
+        for place in range(len(text)):
+            yield Reply(message=text[place : place + 1], tokens=place)
+
+    (reply,) = [reply async for reply in whole_with_calls(parts(), OFFERED)]
+    (delta,) = reply.chat_deltas
+    assert (delta.tool_calls[0].name, json.loads(delta.tool_calls[0].arguments)) == ("f", {"a": "é"})
+    assert reply.tokens == 38
+
+
+def test_the_call_that_calls_nothing_is_the_answer() -> None:
+    found = choice('{"name": "answer", "arguments": {"message": "Hello!"}}')
+    assert (found["finish_reason"], found["message"]["content"]) == ("stop", "Hello!")
+
+
+def test_what_the_backend_found_itself_is_kept() -> None:
+    reply = Reply(chat_deltas=[ChatDelta(tool_calls=[ToolCallDelta(index=0, name="f", arguments="{}")])])
+    assert with_calls(reply, OFFERED) is reply
+
+
+def test_only_answers_to_prompts_of_ours_are_looked_through() -> None:
+    templates = PromptTemplates(function="x", no_action_name="talk")
+    ours = AdapterModel(name="m", templates=templates)
+    request = ChatRequest(messages=[], tools=TOOLS)
+    assert offered_calls(request, ours) == OfferedCalls(names=frozenset({"f"}), no_action="talk")
+    assert offered_calls(request, AdapterModel(name="m", use_tokenizer_template=True)) is None
+    assert offered_calls(ChatRequest(messages=[], tools=TOOLS, tool_choice="none"), ours) is None
+    assert offered_calls(ChatRequest(messages=[]), ours) is None
+
+
+PIECES = st.sampled_from(['{"name": "f", "arguments": ', "{", "}", "[", "]", '"', "null", '{"a": 1}', "\\", ",", "é"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PIECES, max_size=12).map("".join))
+def test_any_answer_is_read(text: str) -> None:
+    found = choice(text)
+    assert ("tool_calls" in found["message"]) == (found["finish_reason"] == "tool_calls")
+
+
+def test_an_answer_of_braces_takes_no_time() -> None:
+    text = '{"a":' * 100_000
+    assert choice(text)["message"]["content"] == text
