@@ -175,3 +175,11 @@ class ModelResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
     config_revision: str = ""
     pending_cleanup: int | None = None
     """Replicas of the old configuration that are still to be replaced."""
+
+
+class ModelText(msgspec.Struct, kw_only=True):
+    """Answer of `GET /api/models/edit/NAME`."""
+
+    config: str
+    """Its YAML."""
+    name: str
