@@ -28,7 +28,7 @@ _WAV: Final = {"Content-Type": "audio/wav"}
 async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
     request = requests.parse(body, requests.ChatRequest)
     requests.check_chat(request)
-    options = openai.chat_options(request, served.model)
+    options = await _rendered(served, request)
     if openai.MEDIA_MARK in options.Prompt and (options.Images or options.Audios):
         with suppress(BackendError):  # LocalAI's llama.cpp invents a media marker of its own at every start
             mark = (await served.backend.metadata(timeout=_MARK_WITHIN)).media_marker or openai.MEDIA_MARK
@@ -40,6 +40,13 @@ async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenera
         return _prediction(served, predictions, answers.ChatEvents(stamp), offered)
     replies = [await served.backend.predict(prediction) for prediction in predictions]
     return answers.chat_answer([calls.with_calls(reply, offered) if offered else reply for reply in replies], stamp)
+
+
+async def _rendered(served: Served, request: requests.ChatRequest) -> PredictOptions:
+    """The message for the backend. Templates may work for seconds, beside which the others must be answered."""
+    if served.model.use_tokenizer_template:
+        return openai.chat_options(request, served.model)
+    return await asyncio.to_thread(openai.chat_options, request, served.model)
 
 
 async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:

@@ -6,6 +6,7 @@ A template comes from a stranger: work, depth and output have limits, so that no
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from corral.templates.errors import TemplateFailed, ValueProblem
@@ -45,16 +46,25 @@ from corral.templates.values import (
 )
 
 MOST_WORK: Final = 1_000_000
-"""For one template: a command is worth 4, a value inside of lists and maps 1, as are 64 characters. About a second."""
+"""For one template: a command is worth 4, a value inside of lists and maps 1, as are 32 characters. About a second."""
+MOST_WORK_FOR_A_CHAT: Final = 3_000_000
+"""For the templates of all its messages and the one that holds them: tens of thousands of messages."""
 MOST_DEPTH: Final = 80
 """Of blocks, parentheses and templates inside each other."""
 _COMMAND: Final = 4
-_CHARACTERS: Final = 64
+_CHARACTERS: Final = 32
 
 
-def execute(template: ParsedTemplate, data: StructValue) -> str:
+@dataclass(slots=True)
+class Allowance:
+    """How much work is left, for one template or for several that make one prompt."""
+
+    work: int = MOST_WORK
+
+
+def execute(template: ParsedTemplate, data: StructValue, allowance: Allowance | None = None) -> str:
     """Render a template. TemplateFailed names the place and what is wrong with the values or too much."""
-    evaluation = _Evaluation(template, data)
+    evaluation = _Evaluation(template, data, allowance or Allowance())
     try:
         evaluation.walk(template.nodes, data)
     except ValueProblem as problem:
@@ -66,10 +76,10 @@ def execute(template: ParsedTemplate, data: StructValue) -> str:
 
 
 class _Evaluation:
-    def __init__(self, template: ParsedTemplate, data: StructValue) -> None:
+    def __init__(self, template: ParsedTemplate, data: StructValue, allowance: Allowance) -> None:
         self._template = template
         self._variables: list[tuple[str, object]] = [("$", data)]
-        self._work = MOST_WORK
+        self._allowance = allowance
         self._depth = 0
         self._room = MOST_CHARACTERS
         self._line = 1
@@ -82,8 +92,8 @@ class _Evaluation:
     # Limits.
 
     def _spend(self, work: int) -> None:
-        self._work -= work
-        if self._work < 0:
+        self._allowance.work -= work
+        if self._allowance.work < 0:
             raise ValueProblem("the template does too much work")
 
     def _weigh(self, value: object) -> None:

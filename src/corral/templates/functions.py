@@ -34,10 +34,12 @@ from corral.templates.values import (
     truth,
 )
 
-MOST_CHARACTERS: Final = 16 * 1024 * 1024
+MOST_CHARACTERS: Final = 8 * 1024 * 1024
 """Of a text that a function makes: more than any model reads."""
 MOST_ITEMS: Final = 100_000
 """Of a list that a function makes."""
+_MOST_AT_ONCE: Final = 1024 * 1024
+"""Characters of a text for functions that need many times its memory."""
 _SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 """What Go calls white space: not all that Python does."""
 
@@ -62,6 +64,12 @@ def _takes(call: Callable[..., object], signature: str) -> TemplateFunction:
 def _limited(length: int) -> None:
     if length > MOST_CHARACTERS:
         raise ValueProblem(f"the text would have more than {MOST_CHARACTERS} characters")
+
+
+def _manageable(text: str) -> str:
+    if len(text) > _MOST_AT_ONCE:
+        raise ValueProblem(f"the text has more than {_MOST_AT_ONCE} characters")
+    return text
 
 
 # Go's own.
@@ -152,7 +160,7 @@ def _indent(spaces: int, text: str) -> str:
 
 
 def _upper(text: str) -> str:
-    return "".join(map(_upper_character, text))
+    return text.translate({ord(each): _upper_character(each) for each in set(text)})
 
 
 def _upper_character(character: str) -> str:
@@ -164,13 +172,13 @@ def _upper_character(character: str) -> str:
 
 
 def _lower(text: str) -> str:
-    return "".join(character.lower()[0] for character in text)
+    return text.translate({ord(each): each.lower()[0] for each in set(text)})
 
 
 def _title(text: str) -> str:
     pieces: list[str] = []
     before = " "
-    for character in text:
+    for character in _manageable(text):
         pieces.append(_title_character(character) if _separates(before) else character)
         before = character
     return "".join(pieces)
@@ -207,6 +215,8 @@ def _substr(start: int, end: int, text: str) -> str:
 
 
 def _split_list(separator: str, text: str) -> list[str]:
+    if (text.count(separator) if separator else len(text)) > MOST_ITEMS:
+        raise ValueProblem(f"the list would have more than {MOST_ITEMS} items")
     return text.split(separator) if separator else list(text)
 
 
@@ -220,6 +230,7 @@ def _squote(*values: object) -> str:
 
 def _from_json(text: str) -> object:
     """Read JSON: nil if it is invalid."""
+    _manageable(text)
     try:
         return _without_surrogates(json.loads(text, parse_int=_float, parse_float=_float, parse_constant=_no_constant))
     except (ValueError, RecursionError):

@@ -14,6 +14,8 @@ from corral.templates.printing import check_format
 Read = TypeVar("Read")
 OWN_NAME: Final = "prompt"
 """What a template calls itself: LocalAI gives all of them this name."""
+LONGEST: Final = 128 * 1024
+"""Characters of a template: some of them are kept in memory."""
 MOST_NESTED: Final = 40
 """Blocks and parentheses inside each other: far more than anyone writes, and far from the interpreter's own limit."""
 
@@ -122,9 +124,15 @@ class ParsedTemplate:
     defined: Mapping[str, Nodes]
 
 
-@lru_cache(maxsize=512)
 def parse(text: str, name: str = OWN_NAME) -> ParsedTemplate:
     """Parse a template. TemplateRefused has the line and names what is not understood or not offered."""
+    if len(text) > LONGEST:
+        raise TemplateRefused(name, 1, f"has {len(text)} characters; {LONGEST} are the most")
+    return _parsed(text, name)
+
+
+@lru_cache(maxsize=512)
+def _parsed(text: str, name: str) -> ParsedTemplate:
     parser = _Parser(text, name)
     nodes = parser.whole()
     return ParsedTemplate(name, nodes, parser.defined)

@@ -54,7 +54,7 @@ _ESCAPES: Final = {7: "\\a", 8: "\\b", 12: "\\f", 10: "\\n", 13: "\\r", 9: "\\t"
 
 def quoted(text: str, mark: str = '"') -> str:
     """Return the text in quotes, with Go's escapes."""
-    return mark + "".join(_escaped(character, mark) for character in text) + mark
+    return mark + text.translate({ord(each): _escaped(each, mark) for each in set(text)}) + mark
 
 
 def _escaped(character: str, mark: str) -> str:
@@ -131,12 +131,14 @@ def _json_items(ends: str, items: Sequence[tuple[str, object]], style: JsonStyle
 
 def _json_string(text: str, style: JsonStyle) -> str:
     special = _SPECIAL_FOR_HTML if style.safe_for_html else _SPECIAL
-    return '"' + special.sub(_json_escape, text) + '"'
+    if special.search(text):
+        text = text.translate({ord(each): _json_escape(each) for each in set(text) if special.match(each)})
+    return f'"{text}"'
 
 
-def _json_escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return "\\ufffd" if 0xD800 <= code < 0xE000 else _JSON_ESCAPES.get(match[0]) or f"\\u{code:04x}"
+def _json_escape(character: str) -> str:
+    code = ord(character)
+    return "\\ufffd" if 0xD800 <= code < 0xE000 else _JSON_ESCAPES.get(character) or f"\\u{code:04x}"
 
 
 def _json_float(value: float) -> str:

@@ -8,25 +8,22 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from corral.base import config_fields as fields
-from corral.base.errors import CorralError, InvalidInput
+from corral.base.errors import InvalidInput
 from corral.templates import template_data
 from corral.templates.errors import TemplateRefused
-from corral.templates.evaluate import execute
+from corral.templates.evaluate import MOST_WORK_FOR_A_CHAT, Allowance, execute
 from corral.templates.parser import parse
 from corral.templates.printing import JsonStyle, json_text
 from corral.templates.template_data import CHAT_MESSAGE, FUNCTION, PROMPT, items, mapping, text
+from corral.templates.turns import Turn, read_turns
 from corral.templates.values import NilSlice, StructValue, is_list
 
 Config = Mapping[str, object]
 Request = Mapping[str, object]
 TEMPLATES: Final = ("chat", "chat_message", "completion", "edit", "function", "multimodal")
-DEFAULT_MULTIMODAL: Final = (
-    "{{ range .Audio }}<__media__>{{end}}{{ range .Images }}<__media__>{{end}}{{ range .Video }}[vid-{{.ID}}]{{end}}"
-    "{{.Text}}"
-)
 NO_ACTION: Final = "answer"
 NO_ACTION_DESCRIPTION: Final = "use this action to answer without performing any action"
 _FILE_NAME: Final = re.compile(r"\s*[\w.-]{1,100}\s*")
@@ -84,18 +81,6 @@ def _roles(config: Config) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """A message of a chat."""
-
-    role: str
-    content: str
-    """Of a message with pictures or sounds: with the marks that stand for them."""
-    name: str = ""
-    function_call: object = None
-    tool_calls: list[StructValue] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTools:
     """What the model hears of the request's tools."""
 
@@ -144,16 +129,12 @@ def render_chat(settings: PromptSettings, request: Request) -> str:
         "ReasoningEffort": text(request.get("reasoning_effort"), "reasoning_effort") or settings.reasoning_effort,
         "Metadata": template_data.metadata(request.get("metadata"), "metadata"),
     }
-    return render_turns(settings, turns(settings, items(request.get("messages"), "messages")), offered, extras)
-
-
-def render_turns(
-    settings: PromptSettings, messages: Sequence[Turn], offered: OfferedTools, extras: Mapping[str, object]
-) -> str:
-    """Render each message, join them, and render the whole; `extras` are further fields of its data."""
-    last = len(messages) - 1
+    allowance = Allowance(MOST_WORK_FOR_A_CHAT)
+    multimodal = settings.templates.get("multimodal", "")
+    messages = read_turns(items(request.get("messages"), "messages"), multimodal, allowance)
+    constrained = offered.constrained
     rendered = [
-        _rendered_turn(settings, turn, index=index, is_last=index == last, constrained=offered.constrained)
+        _rendered_turn(settings, turn, _Place(index, index == len(messages) - 1, constrained), allowance)
         for index, turn in enumerate(messages)
     ]
     data = PROMPT.record(
@@ -164,16 +145,26 @@ def render_turns(
         Functions=offered.functions,
         **extras,
     )
-    return _rendered(settings, "function" if offered.used and "function" in settings.templates else "chat", data)
+    name = "function" if offered.used and "function" in settings.templates else "chat"
+    return _rendered(settings, name, data, allowance)
 
 
-def _rendered(settings: PromptSettings, name: str, data: StructValue) -> str:
+def _rendered(settings: PromptSettings, name: str, data: StructValue, allowance: Allowance | None = None) -> str:
     """Render the template of that name; without one, the input is the prompt."""
     source = settings.templates.get(name)
-    return execute(parse(source, name), data) if source else str(data.fields["Input"])
+    return execute(parse(source, name), data, allowance) if source else str(data.fields["Input"])
 
 
-def _rendered_turn(settings: PromptSettings, turn: Turn, *, index: int, is_last: bool, constrained: bool) -> str | None:
+class _Place(NamedTuple):
+    """Where a message stands in its chat."""
+
+    number: int
+    is_last: bool
+    is_constrained: bool
+    """Whether a grammar limits the answer."""
+
+
+def _rendered_turn(settings: PromptSettings, turn: Turn, place: _Place, allowance: Allowance) -> str | None:
     """Render a message. None: its template made nothing of it, and it is left out."""
     calls = turn.function_call is not None or turn.tool_calls is not None
     is_call = calls and turn.role == "assistant" and settings.roles.get("assistant_function_call")
@@ -188,12 +179,12 @@ def _rendered_turn(settings: PromptSettings, turn: Turn, *, index: int, is_last:
         RoleName=role,
         FunctionName=turn.name,
         Content=turn.content,
-        MessageIndex=index,
-        Function=constrained and is_last,
+        MessageIndex=place.number,
+        Function=place.is_constrained and place.is_last,
         FunctionCall=turn.tool_calls or turn.function_call,
-        LastMessage=is_last,
+        LastMessage=place.is_last,
     )
-    return execute(parse(source, "chat_message"), data) or None
+    return execute(parse(source, "chat_message"), data, allowance) or None
 
 
 def _plain_turn(turn: Turn, prefix: str) -> str:
@@ -204,64 +195,6 @@ def _plain_turn(turn: Turn, prefix: str) -> str:
             pieces = pieces if turn.content else []
             pieces.append((f"{prefix} " if prefix else "") + json_text(call, JsonStyle()))
     return "\n".join(pieces)
-
-
-# Messages.
-
-
-def turns(settings: PromptSettings, messages: Sequence[object]) -> list[Turn]:
-    """Read messages as OpenAI has them. Pictures and sounds become marks and are not fetched."""
-    totals = [0, 0, 0]
-    return [_turn(settings, message, f"messages[{index}]", totals) for index, message in enumerate(messages)]
-
-
-def _turn(settings: PromptSettings, message: object, where: str, totals: list[int]) -> Turn:
-    members = mapping(message, where)
-    content = members.get("content")
-    calls = members.get("tool_calls")
-    return Turn(
-        role=text(members.get("role"), f"{where}.role"),
-        name=text(members.get("name"), f"{where}.name"),
-        content=_with_media(settings, content, f"{where}.content", totals)
-        if is_list(content)
-        else text(content, f"{where}.content"),
-        function_call=template_data.anything(members.get("function_call"), f"{where}.function_call"),
-        tool_calls=None if calls is None else template_data.tool_calls(calls, f"{where}.tool_calls"),
-    )
-
-
-_MEDIA: Final = {"audio": 0, "audio_url": 0, "input_audio": 0, "image": 1, "image_url": 1, "video": 2, "video_url": 2}
-"""Which count a part of a message belongs to."""
-
-
-def _with_media(settings: PromptSettings, parts: Sequence[object], where: str, totals: list[int]) -> str:
-    counts = [0, 0, 0]
-    texts: list[str] = []
-    for index, part in enumerate(parts):
-        members = mapping(part, f"{where}[{index}]")
-        kind = text(members.get("type"), f"{where}[{index}].type")
-        if kind == "text":
-            texts.append(text(members.get("text"), f"{where}[{index}].text"))
-        elif kind in _MEDIA:
-            _check_medium(members, kind, f"{where}[{index}]")
-            counts[_MEDIA[kind]] += 1
-            totals[_MEDIA[kind]] += 1
-        else:
-            raise InvalidInput(f"{where}[{index}].type", f"{kind!r} is not supported")
-    data = template_data.media(counts, totals, "".join(texts))
-    source = settings.templates.get("multimodal", DEFAULT_MULTIMODAL)
-    return execute(parse(source, "multimodal"), data)
-
-
-def _check_medium(part: Mapping[str, object], kind: str, where: str) -> None:
-    """Refuse an address that nobody could fetch: LocalAI leaves such a picture out, and the model answers without."""
-    if kind == "input_audio":
-        return
-    key = kind if kind.endswith("_url") else f"{kind}_url"
-    link = part.get(key)
-    url = link if isinstance(link, str) else text(mapping(link, f"{where}.{key}").get("url"), f"{where}.{key}.url")
-    if not url.startswith(("data:", "http://", "https://")):
-        raise InvalidInput(f"{where}.{key}.url", "must begin with data:, http:// or https://")
 
 
 # Tools.
@@ -373,70 +306,3 @@ def _texts(value: object, where: str) -> list[str]:
     if not values or any(each is None for each in values):
         raise InvalidInput(where, "must be a text or a list of texts")
     return [text(each, where) for each in values]
-
-
-# One line of `corral models prompt`.
-
-
-def prompt_line(config: Config, line: str) -> dict[str, object]:
-    """Answer one line of JSON: a request, a request for an endpoint, or one template with its data. Never raises."""
-    if not line.strip():
-        return {"error": "the line is empty"}
-    try:
-        return _answer(config, json.loads(line))
-    except CorralError as error:
-        return {"error": str(error)}
-    except RecursionError:
-        return {"error": "the values are nested too deeply"}
-    except ValueError as error:
-        return {"error": f"not valid JSON ({error})"}
-
-
-def _answer(config: Config, document: object) -> dict[str, object]:
-    if not isinstance(document, dict):
-        raise InvalidInput("", "expected a JSON object")
-    if "template" in document:
-        return {"prompt": _one_template(PromptSettings.of(config), document)}
-    request = mapping(document["request"], "request") if "request" in document else document
-    settings = PromptSettings.of(_laid_over(config, mapping(document.get("config"), "config")))
-    return _answer_request(settings, text(document.get("endpoint"), "endpoint") or _endpoint_of(request), request)
-
-
-def _one_template(settings: PromptSettings, document: Mapping[str, object]) -> str:
-    name = text(document["template"], "template")
-    if name not in TEMPLATES:
-        raise InvalidInput("template", f"must be one of {', '.join(TEMPLATES)}")
-    source = settings.templates.get(name, DEFAULT_MULTIMODAL if name == "multimodal" else "")
-    if not source:
-        raise InvalidInput("template", f"the configuration has no template {name}")
-    return execute(parse(source, name), template_data.data_for(name, mapping(document.get("data"), "data")))
-
-
-def _answer_request(settings: PromptSettings, endpoint: str, request: Request) -> dict[str, object]:
-    if endpoint == "chat":
-        if settings.use_tokenizer_template:
-            return {"use_tokenizer_template": True}
-        return {"prompt": render_chat(settings, request)}
-    if endpoint == "completion":
-        prompts = render_completions(settings, request)
-    elif endpoint == "edit":
-        prompts = render_edits(settings, request)
-    else:
-        raise InvalidInput("endpoint", "must be chat, completion or edit")
-    return {"prompt": prompts[0] if len(prompts) == 1 else prompts}
-
-
-def _endpoint_of(request: Request) -> str:
-    for key, endpoint in (("messages", "chat"), ("prompt", "completion"), ("instruction", "edit")):
-        if key in request:
-            return endpoint
-    raise InvalidInput("", "a request has messages, prompt or instruction")
-
-
-def _laid_over(config: Config, overlay: Config) -> Config:
-    """Return the configuration with another one over it, mappings inside of it included."""
-    merged = dict(config)
-    for key, value in overlay.items():
-        below = merged.get(key)
-        merged[key] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged

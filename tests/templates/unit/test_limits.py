@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.templates import TemplateFailed, TemplateRefused, execute, parse, prompt_line
+from corral.templates import PromptSettings, TemplateFailed, TemplateRefused, execute, parse, prompt_line, render_chat
 from corral.templates.functions import FUNCTIONS
 from corral.templates.template_data import data_for
 
@@ -42,6 +42,12 @@ DATA = data_for(
         "{{$x := replace `` (repeat 5000 `y`) (repeat 5000 `x`)}}",
         "{{join (repeat 1000000 `y`) (until 1000)}}",
         "{{range until 100000}}{{repeat 1000 `x`}}{{end}}",
+        "{{title (repeat 2000000 `é`)}}",
+        "{{fromJson (repeat 700000 `[],`)}}",
+        "{{splitList `` (repeat 200000 `x`)}}",
+        "{{$x := repeat 8000000 `\x01`}}{{toJson $x | len}}",
+        "{{define `a`}}{{range until 9}}{{template `a` .}}{{end}}{{end}}{{template `a` .}}",
+        "x" * 200_000,
     ],
 )
 def test_too_much_work_is_an_error(template: str) -> None:
@@ -52,6 +58,28 @@ def test_too_much_work_is_an_error(template: str) -> None:
 def test_a_large_prompt_is_not_too_much() -> None:
     data = data_for("chat", {"Input": "x" * 4_000_000})
     assert len(execute(parse("{{.Input | trim}}"), data)) == 4_000_000
+
+
+def test_the_templates_of_a_chat_work_within_one_limit() -> None:
+    """A template that is cheap for one message is not for a million of them."""
+    settings = PromptSettings(templates={"chat_message": "{{range until 1000}}{{$x := .}}{{end}}{{.Content}}"})
+    messages = [{"role": "user", "content": "a"}] * 1000
+    assert render_chat(settings, {"messages": messages[:100]}) == "\n".join("a" * 100)
+    with pytest.raises(TemplateFailed, match=r"template chat_message, line 1.*: the template does too much work"):
+        render_chat(settings, {"messages": messages})
+
+
+def test_a_long_chat_is_not_too_much() -> None:
+    config = {"template": {"chat_message": "<{{.RoleName}}>{{if .Content}}{{.Content}}{{end}}</>"}}
+    messages = [{"role": "user", "content": "a" * 100}] * 20_000
+    assert len(render_chat(PromptSettings.of(config), {"messages": messages})) == 20_000 * 109 + 19_999
+
+
+def test_a_great_many_pictures_are_counted_in_the_limit_too() -> None:
+    settings = PromptSettings(templates={"multimodal": "{{range until 100000}}{{end}}"})
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}]}] * 100
+    with pytest.raises(TemplateFailed, match="template multimodal"):
+        render_chat(settings, {"messages": messages})
 
 
 PIECES = st.sampled_from(
