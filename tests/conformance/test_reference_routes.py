@@ -33,7 +33,6 @@ NOT_BUILT: dict[str, str] = {
     "POST /api/nodes/scheduling": _SCHEDULING,
     "DELETE /api/nodes/scheduling/:model": _SCHEDULING,
     "GET /ws/nodes/:id/backend-logs/:modelId": "live logs are the worker's own route; frontends pass on the rest",
-    "GET /api/models/estimate/:id": _MODELS,
     "POST /api/models/install/:id": _MODELS,
     "POST /models/apply": _MODELS,
     "POST /models/import-uri": _MODELS,

@@ -15,6 +15,7 @@ from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.model_galleries import open_model_galleries
 from corral.galleries.readings import GalleryReading, Readings
+from corral.hubs.access import HubAccess
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import Descriptor, ImagePlatform
 from tests.kit.clock import HurriedClock
@@ -95,12 +96,14 @@ async def open_published_gallery(folder: Path) -> AsyncIterator[PublishedGallery
 
 
 @asynccontextmanager
-async def open_gallery_of_models(folder: Path, *others: GallerySource) -> AsyncIterator[Lookups]:
+async def open_gallery_of_models(
+    folder: Path, *others: GallerySource, hub: HubAccess | None = None
+) -> AsyncIterator[Lookups]:
     """What a frontend asks a gallery of models with: the file `models.yaml` of a folder, and maybe others."""
     source = GallerySource(name="m", url=(folder / "models.yaml").as_uri())
     config = GalleriesConfig(sources=(), model_sources=(source, *others), cache=folder / "cache")
     async with open_model_galleries(config, registry=NoRegistry(), clock=HurriedClock()) as models:
-        yield Lookups(models=models)
+        yield Lookups(models=models, hub=hub)
 
 
 class StaticCatalogue:

@@ -57,6 +57,7 @@ from corral.frontend.store.secrets import Secrets, SecretsKey, was_sealed
 from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.galleries.model_galleries import open_model_galleries
+from corral.hubs.access import HubAccess
 from corral.processes.probe import http_url
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ async def build_control(
         config.models_path,
         removals=removals,
         is_served=replicas.serve,
-        galleries=lookups.models,
+        lookups=lookups,
         replicas=replicas.revisions_of,
     )
     earlier = EarlierRooms(record=record, nodes=nodes, operations=operations, backends=backends, models=models)
@@ -263,15 +264,17 @@ async def open_control(
 
 @asynccontextmanager
 async def _open_lookups(config: ControlConfig, clock: Clock) -> AsyncIterator[Lookups]:
-    if config.galleries is None or config.images is None:
-        yield Lookups()
-        return
-    registry, images = RegistryArtefacts(config.images, clock=clock), RegistryImages(config.images, clock)
-    async with (
-        open_galleries(config.galleries, registry=registry, clock=clock) as galleries,
-        open_model_galleries(config.galleries, registry=registry, clock=clock) as models,
-    ):
-        yield Lookups(galleries=GalleryCatalogue(galleries), images=images, models=models)
+    async with AsyncExitStack() as stack:
+        hub = None
+        if config.hubs is not None:
+            hub = await stack.enter_async_context(HubAccess.open(config.hubs, clock=clock))
+        if config.galleries is None or config.images is None:
+            yield Lookups(hub=hub)
+            return
+        registry, images = RegistryArtefacts(config.images, clock=clock), RegistryImages(config.images, clock)
+        galleries = await stack.enter_async_context(open_galleries(config.galleries, registry=registry, clock=clock))
+        models = await stack.enter_async_context(open_model_galleries(config.galleries, registry=registry, clock=clock))
+        yield Lookups(galleries=GalleryCatalogue(galleries), images=images, models=models, hub=hub)
 
 
 @asynccontextmanager

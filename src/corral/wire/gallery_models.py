@@ -66,6 +66,26 @@ class GalleryBuildView(msgspec.Struct, kw_only=True):
     is_size_guessed: bool = False
 
 
+class GalleryEstimate(msgspec.Struct, kw_only=True):
+    """What a model needs, as far as the heads of its files tell before they are downloaded."""
+
+    bytes: int | None
+    """All files; null if one is not known."""
+    is_size_guessed: bool = False
+    memory_bytes: int | None = None
+    """RAM, or video memory where all of it is there, with a context of `context` tokens."""
+    context: int = 0
+    max_context: int = 0
+    """The longest that the model was made for; 0 if unknown."""
+    architecture: str = ""
+    parameters: int = 0
+    quantisation: str = ""
+    disk_free_bytes: int | None = None
+    """Of the store with the most room; null while none is known."""
+    problems: list[str] = []
+    """What could not be learned, and why."""
+
+
 class GalleryModelDetail(msgspec.Struct, kw_only=True):
     """One entry with what would be pulled."""
 
@@ -81,3 +101,5 @@ class GalleryModelDetail(msgspec.Struct, kw_only=True):
     files: list[GalleryModelFile] = []
     problems: list[str] = []
     """What Corral would refuse or warn about."""
+    estimate: GalleryEstimate | None = None
+    """Null if it was not asked for."""

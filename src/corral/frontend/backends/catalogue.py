@@ -16,6 +16,7 @@ from corral.galleries.galleries import Galleries
 from corral.galleries.gallery import GalleryEntry
 from corral.galleries.model_galleries import ModelGalleries
 from corral.galleries.readings import Readings
+from corral.hubs.access import HubAccess
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
 from corral.oci.manifests import ImageFacts
@@ -121,6 +122,8 @@ class Lookups:
     galleries: CatalogueSource = field(default_factory=NoCatalogue)
     images: ImageSource = field(default_factory=NoImages)
     models: ModelGalleries | None = None
+    hub: HubAccess | None = None
+    """Where models come from without a gallery, and what their files say."""
 
 
 class RegistryImages:

@@ -11,6 +11,7 @@ from corral.frontend.backends.shapes import repositories
 from corral.frontend.models.decide.keys import usecases_of
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.uses import BACKEND_USES, uses_of
+from corral.frontend.models.measures import MeasuredModel
 from corral.frontend.models.offers import TakenEntry
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.operations.decide.intent import Verb
@@ -21,6 +22,7 @@ from corral.galleries.model_entries import GalleryModel
 from corral.galleries.model_galleries import ModelReadings
 from corral.galleries.model_sizes import quantisation_of
 from corral.galleries.model_variants import FEATURES, BuildFacts, stated_facts
+from corral.hubs.estimate import estimate_memory
 from corral.wire.backends import Gallery
 from corral.wire.localai_models import (
     AvailableModel,
@@ -222,14 +224,18 @@ def variant_list(taken: TakenEntry, entries: Mapping[str, GalleryModel]) -> Vari
     return VariantList(variants=items, auto_selected=taken.entry.name)
 
 
-def estimate_view(size: int, needs: Mapping[int, int], longest: int = 0) -> ModelEstimate:
-    """`needs` are the bytes of memory by the length of the context."""
+def estimate_view(taken: TakenEntry, measured: MeasuredModel, contexts: Sequence[int]) -> ModelEstimate:
+    """The memory is told by the length of the context."""
+    size = measured.bytes or taken.facts.get(taken.entry.name, BuildFacts()).size_bytes
     if not size:
         return ModelEstimate()
-    at = {
-        str(context): MemoryAt(context_length=context, vram_bytes=need, vram_display=format_size(need))
-        for context, need in needs.items()
-    }
+    needs = {context: estimate_memory(size, measured.facts, context).total for context in contexts}
     return ModelEstimate(
-        size_bytes=size, size_display=format_size(size), estimates=at or None, model_max_context=longest
+        size_bytes=size,
+        size_display=format_size(size),
+        estimates={
+            str(context): MemoryAt(context_length=context, vram_bytes=need, vram_display=format_size(need))
+            for context, need in needs.items()
+        },
+        model_max_context=0 if measured.facts is None else measured.facts.context_length,
     )

@@ -8,18 +8,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from corral.base.clock import Clock
-from corral.base.errors import Conflict, CorralError, NotFound
+from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.tasks import Poke, start_task, task_group
 from corral.frontend.models.decide.offers import machines_of
+from corral.frontend.models.measures import FileMeasures, MeasuredModel
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.galleries.gallery import GallerySource, IndexContent
 from corral.galleries.model_catalogue import ModelCatalogue
 from corral.galleries.model_entries import NO_BASE, BaseDefinition, GalleryModel, ModelPlan, plan_model
-from corral.galleries.model_galleries import ModelGalleries, ModelGalleryReading, ModelReadings
+from corral.galleries.model_galleries import ModelGalleries, ModelGalleryReading, ModelReadings, check_reachable
 from corral.galleries.model_sizes import size_of_entry
 from corral.galleries.model_variants import BuildFacts, MachineFacts, VariantChoice, choose_variant, stated_facts
 
@@ -28,6 +29,9 @@ PERIOD: Final = timedelta(minutes=10)
 _PATIENCE: Final = timedelta(seconds=3)
 _PATIENCE_ASKED: Final = timedelta(seconds=20)
 """Less than clients wait for an answer."""
+_LOCAL: Final = ("file:", "corral:", "/", "./", "../", "~")
+"""How uris of files of this machine begin."""
+_SHOWN: Final = 80
 _REST: Final = timedelta(minutes=1)
 """How long a gallery that could not be read is left alone."""
 
@@ -48,6 +52,13 @@ class TakenEntry:
     def entry(self) -> GalleryModel:
         """The chosen build."""
         return self.choice.entry
+
+
+class _Build(NamedTuple):
+    entry: GalleryModel
+    base: BaseDefinition | None
+    """None if it cannot be had."""
+    facts: BuildFacts
 
 
 @dataclass(slots=True)
@@ -77,11 +88,13 @@ class ModelOffers:
         fleet: Fleet,
         clock: Clock,
         *,
+        measures: FileMeasures | None = None,
         patience: timedelta = _PATIENCE,
         patience_asked: timedelta = _PATIENCE_ASKED,
     ) -> None:
         """`patience` is how long somebody waits for a gallery, `patience_asked` who wants the newest version."""
         self._galleries = galleries
+        self._measures = measures or FileMeasures(None, clock)
         self._patience = patience
         self._patience_asked = patience_asked
         self._fleet = fleet
@@ -144,21 +157,41 @@ class ModelOffers:
 
     async def take(self, name: str, *, build: str = "", as_name: str = "") -> TakenEntry:
         """Return what pulling an entry means: the build that suits the fleet, or the one that is named, with its
-        configuration and files.
+        configuration and files. Hubs are asked how large the builds are where there is a choice.
 
         NotFound for an unknown entry, InvalidInput for an unknown build or a configuration that cannot be used,
-        BaseUnread and Conflict as `base_of` says.
+        BaseUnread and Conflict as `base_of` says; Conflict also for files that a gallery must not name.
         """
         readings = await self.readings()
         asked = _required(readings, name)
-        bases = await self._bases(asked, readings)
-        facts = {entry.name: facts_of(entry, base) for entry, base in bases.values()}
+        builds = await self._builds(asked, readings)
+        facts = {each.entry.name: each.facts for each in builds.values()}
         choice = _choose(asked, readings.catalogue, await self.machines(), facts, build)
-        base = bases[choice.entry.name][1]
+        base = builds[choice.entry.name].base
         if base is None:
             base = await self.base_of(choice.entry, readings)  # says why it is not there
         wanted = as_name or ("" if choice.entry is asked else asked.name)
-        return TakenEntry(asked=asked, choice=choice, plan=plan_model(choice.entry, base, name=wanted), facts=facts)
+        plan = plan_model(choice.entry, base, name=wanted)
+        await self._check_files(choice.entry, plan, readings.url_of(choice.entry))
+        return TakenEntry(asked=asked, choice=choice, plan=plan, facts=facts)
+
+    async def measure(self, taken: TakenEntry) -> MeasuredModel:
+        """Return what hubs say about the files of an entry."""
+        return await self._measures.measure(taken.plan)
+
+    async def _check_files(self, entry: GalleryModel, plan: ModelPlan, index_url: str) -> None:
+        """Conflict for files of this machine, or of the own network, that a gallery from elsewhere names."""
+        if entry.index_path:
+            return
+        for file in plan.files:
+            if file.uri.startswith(_LOCAL):
+                problem = "is a file of this machine, which a gallery from elsewhere must not name"
+                raise Conflict(f"{file.filename} of {entry.id}: {file.uri[:_SHOWN]!r} {problem}")
+            if file.uri.startswith(("http://", "https://")):
+                try:
+                    await check_reachable(file.uri, index_url)
+                except InvalidInput as error:
+                    raise Conflict(f"{file.filename} of {entry.id}: {file.uri[:_SHOWN]!r} {error.message}") from error
 
     async def base_of(self, entry: GalleryModel, readings: ModelReadings) -> BaseDefinition:
         """Return the base definition of an entry. BaseUnread if it is away, Conflict if it cannot be used."""
@@ -174,22 +207,36 @@ class ModelOffers:
                 raise BaseUnread(entry.url, error.message) from error
             raise Conflict(f"the base definition {entry.url} {error.message}") from error
 
-    async def _bases(
-        self, asked: GalleryModel, readings: ModelReadings
-    ) -> Mapping[str, tuple[GalleryModel, BaseDefinition | None]]:
-        """Return an entry and its variants by their names, with their base definitions where they can be had."""
-        bases: dict[str, tuple[GalleryModel, BaseDefinition | None]] = {}
+    async def _builds(self, asked: GalleryModel, readings: ModelReadings) -> Mapping[str, _Build]:
+        """Return an entry and its variants by their names, with what can be learned of them."""
+        builds: dict[str, _Build] = {}
 
         async def look(entry: GalleryModel) -> None:
             try:
-                bases[entry.name] = (entry, await self.base_of(entry, readings))
+                base = await self.base_of(entry, readings)
             except CorralError:
-                bases[entry.name] = (entry, None)
+                builds[entry.name] = _Build(entry, None, facts_of(entry, None))
+                return
+            facts = facts_of(entry, base)
+            if asked.variants and (facts.size_bytes is None or facts.is_size_guessed):
+                facts = await self._measured(entry, base, facts, readings.url_of(entry))
+            builds[entry.name] = _Build(entry, base, facts)
 
         async with task_group() as group:
             for entry in _builds_of(asked, readings.catalogue):
-                group.create_task(look(entry), name=f"base of {entry.name}")
-        return bases
+                group.create_task(look(entry), name=f"build {entry.name}")
+        return builds
+
+    async def _measured(
+        self, entry: GalleryModel, base: BaseDefinition, facts: BuildFacts, index_url: str
+    ) -> BuildFacts:
+        try:
+            plan = plan_model(entry, base)
+            await self._check_files(entry, plan, index_url)
+        except CorralError:
+            return facts
+        size = (await self._measures.measure(plan)).bytes
+        return facts if size is None else replace(facts, size_bytes=size, is_size_guessed=False)
 
     async def machines(self) -> tuple[MachineFacts, ...]:
         """Return one machine of each kind that the fleet has."""

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.models import catalogue, offers, removal
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.changes import ModelChanges, ReplicaRevisions
+from corral.frontend.models.measures import FileMeasures
 from corral.frontend.models.offers import ModelOffers
 from corral.frontend.models.removal import ModelRemoval
 from corral.frontend.models.store.models import StoredModels
@@ -16,7 +18,6 @@ from corral.frontend.models.store.stores import ModelStores
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
-from corral.galleries.model_galleries import ModelGalleries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class ModelsRoom:
         removals: ModelRemovals,
         is_served: Callable[[str], Awaitable[bool]],
         replicas: ReplicaRevisions,
-        galleries: ModelGalleries | None = None,
+        lookups: Lookups,
     ) -> Self:
         """Reads all models and hides the removed ones: the first view would otherwise take all models away from the
         gateways, or show what was removed."""
@@ -57,7 +58,8 @@ class ModelsRoom:
         )
         await remover.sweep()
         operations.peers.on_changed_models.append(models.poke.ring)
-        offered = ModelOffers(galleries, nodes.fleet, foundation.clock)
+        measures = FileMeasures(lookups.hub, foundation.clock)
+        offered = ModelOffers(lookups.models, nodes.fleet, foundation.clock, measures=measures)
         changes = ModelChanges(StoredModels(foundation.database), record.feed, foundation.clock, replicas=replicas)
         stores = ModelStores(foundation.database)
         return cls(catalogue=models, removal=remover, changes=changes, stores=stores, galleries=offered)

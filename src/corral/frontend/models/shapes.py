@@ -2,14 +2,26 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
+from msgspec import structs
+
+from corral.frontend.models.decide.keys import DEFAULT_CONTEXT
+from corral.frontend.models.measures import MeasuredModel
 from corral.frontend.models.offers import TakenEntry
 from corral.galleries.model_catalogue import uses_of_entry
 from corral.galleries.model_entries import GalleryModel
 from corral.galleries.model_key_checks import unknown_keys, unknown_words, wrong_values
 from corral.galleries.model_sizes import size_of_entry
 from corral.galleries.model_variants import BuildFacts, stated_facts
+from corral.hubs.estimate import estimate_memory
+from corral.hubs.gguf import GgufFacts
 from corral.templates.prompts import refusals
-from corral.wire.gallery_models import GalleryBuildView, GalleryModelDetail, GalleryModelFile, GalleryModelView
+from corral.wire.gallery_models import (
+    GalleryBuildView,
+    GalleryEstimate,
+    GalleryModelDetail,
+    GalleryModelFile,
+    GalleryModelView,
+)
 
 
 def gallery_model(entry: GalleryModel, installed: Collection[str]) -> GalleryModelView:
@@ -45,6 +57,40 @@ def gallery_detail(taken: TakenEntry, installed: Collection[str]) -> GalleryMode
         files=[GalleryModelFile(path=file.filename, uri=file.uri, sha256=file.sha256) for file in plan.files],
         problems=list(_problems(plan.config)),
     )
+
+
+def with_measures(
+    detail: GalleryModelDetail, taken: TakenEntry, measured: MeasuredModel, disk_free: int | None
+) -> GalleryModelDetail:
+    """The same with what hubs say about its files."""
+    guess, facts = taken.facts.get(taken.entry.name, BuildFacts()), measured.facts
+    size = measured.bytes
+    context = context_of(taken.plan.config, facts)
+    is_guessed = size is None and guess.size_bytes is not None
+    total = guess.size_bytes if size is None else size
+    estimate = GalleryEstimate(
+        bytes=total,
+        is_size_guessed=is_guessed and guess.is_size_guessed,
+        memory_bytes=None if total is None else estimate_memory(total, facts, context).total,
+        context=context,
+        max_context=0 if facts is None else facts.context_length,
+        architecture="" if facts is None else facts.architecture,
+        parameters=0 if facts is None else facts.parameters,
+        quantisation="" if facts is None else facts.quantisation,
+        disk_free_bytes=disk_free,
+        problems=list(measured.problems),
+    )
+    files = [structs.replace(file, bytes=measured.files[file.path].size) for file in detail.files]
+    return structs.replace(detail, files=files, estimate=estimate)
+
+
+def context_of(config: Mapping[str, object], facts: GgufFacts | None) -> int:
+    """Return the tokens that a model is loaded for; -1 in a configuration means all that it was made for."""
+    stated = config.get("context_size")
+    longest = 0 if facts is None else facts.context_length
+    if isinstance(stated, int) and not isinstance(stated, bool) and stated != 0:
+        return stated if stated > 0 else longest
+    return min(DEFAULT_CONTEXT, longest) if longest else DEFAULT_CONTEXT
 
 
 def _builds(taken: TakenEntry) -> Iterator[GalleryBuildView]:

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
-from corral.frontend.models.shapes import gallery_detail, gallery_model
+from corral.frontend.models.shapes import gallery_detail, gallery_model, with_measures
 from corral.galleries.model_catalogue import ModelQuery, page_of
 from corral.galleries.model_variants import parse_size
 from corral.galleries.readings import index_views
@@ -47,7 +47,12 @@ async def show(context: AdminContext, request: Request, caller: Caller) -> Respo
     taken = await context.models.galleries.take(
         request.path_params["name"], build=request.query_params.get("build", "")
     )
-    return answer(gallery_detail(taken, context.models.catalogue.catalogue.models))
+    detail = gallery_detail(taken, context.models.catalogue.catalogue.models)
+    if request.query_params.get("estimate") == "0":
+        return answer(detail)
+    measured = await context.models.galleries.measure(taken)
+    free = max((store.free_bytes for store in await context.models.stores.all()), default=None)
+    return answer(with_measures(detail, taken, measured, free))
 
 
 def whole_number(query: QueryParams, name: str, usual: int) -> int:
@@ -94,7 +99,10 @@ ROUTES = [
         access=Access.ADMIN,
         summary="One entry, by name or `GALLERY@NAME`: its builds and which suits the fleet, configuration and files.",
         gives=GalleryModelDetail,
-        query={"build": "the name of a build to show instead of the one that suits best"},
+        query={
+            "build": "the name of a build to show instead of the one that suits best",
+            "estimate": "0 asks no hub what the model needs",
+        },
         codes={
             200: "the entry",
             400: "it has no such build",

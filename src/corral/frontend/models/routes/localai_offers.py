@@ -16,6 +16,7 @@ from corral.frontend.models.localai_shapes import (
     available_model,
     backend_uses,
     capabilities_of,
+    estimate_view,
     galleries_by_name,
     model_page,
     variant_list,
@@ -31,12 +32,15 @@ from corral.wire.localai_models import (
     LoadedModel,
     LoadedOn,
     ModelCapabilities,
+    ModelEstimate,
     ModelPageView,
     SystemView,
     VariantList,
 )
 from corral.wire.view import Loading
 
+_USUAL_CONTEXT = 8192
+_MOST_CONTEXTS = 32
 _NOT_IN_GALLERY = {"error": "model not found"}
 
 
@@ -124,6 +128,22 @@ async def list_variants(context: AdminContext, request: Request, caller: Caller)
     return answer(variant_list(taken, siblings))
 
 
+async def show_estimate(context: AdminContext, request: Request, caller: Caller) -> Response:
+    galleries = context.models.galleries
+    try:
+        taken = await galleries.take(request.path_params["id"])
+    except NotFound:
+        return answer(_NOT_IN_GALLERY, 404)
+    return answer(estimate_view(taken, await galleries.measure(taken), _contexts(request)))
+
+
+def _contexts(request: Request) -> list[int]:
+    """Lengths that were asked for; what is none is passed over, as LocalAI does it."""
+    words = request.query_params.get("contexts", "").split(",")
+    numbers = [int(word) for word in map(str.strip, words) if word.isascii() and word.isdigit() and len(word) < 10]
+    return list(dict.fromkeys(number for number in numbers if number > 0))[:_MOST_CONTEXTS] or [_USUAL_CONTEXT]
+
+
 async def show_system(context: AdminContext, request: Request, caller: Caller) -> Response:
     nodes = [seen.node.id for seen in await context.nodes.fleet.all() if may_have_backends(seen)]
     known = await context.backends.inventory.known(nodes)
@@ -197,6 +217,20 @@ ROUTES = [
         query={},
         codes={
             200: "a list; empty for a model with one build",
+            404: "no gallery that could be read has it",
+            409: "its base definition cannot be used",
+            503: "its base definition is away; try again",
+        },
+    ),
+    replace(
+        _PAGE,
+        path="/api/models/estimate/{id:path}",
+        handler=show_estimate,
+        summary="How large a gallery's model is, and the memory that it needs: from the heads of its files.",
+        gives=ModelEstimate,
+        query={"contexts": f"lengths of the context, separated by commas; {_USUAL_CONTEXT} by default"},
+        codes={
+            200: "what is known; nothing if no hub tells",
             404: "no gallery that could be read has it",
             409: "its base definition cannot be used",
             503: "its base definition is away; try again",

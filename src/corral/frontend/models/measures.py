@@ -1,0 +1,125 @@
+"""How large the files of a gallery's model are, and what they say about themselves: asked of hubs before a download.
+
+Only the heads of files are read. What was learned is kept for a while. A hub that is away costs a moment, and then a
+sentence.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.config_fields import value_at
+from corral.base.errors import CorralError
+from corral.base.tasks import task_group
+from corral.galleries.model_entries import ModelFile, ModelPlan
+from corral.hubs.access import HubAccess
+from corral.hubs.gguf import GgufFacts
+from corral.hubs.remote_files import look_into_gguf
+from corral.hubs.resolve import plan_file
+
+_PATIENCE: Final = timedelta(seconds=10)
+_KEPT: Final = timedelta(hours=1)
+_KEPT_FAILURE: Final = timedelta(minutes=1)
+_MOST_KEPT: Final = 512
+_AT_ONCE: Final = 8
+_GGUF: Final = ".gguf"
+_PROJECTOR: Final = "mmproj"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredFile:
+    size: int | None = None
+    facts: GgufFacts | None = None
+    """Of weights only."""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredModel:
+    """All files of a model."""
+
+    files: Mapping[str, MeasuredFile]
+    """By their paths."""
+    facts: GgufFacts | None = None
+
+    @property
+    def bytes(self) -> int | None:
+        """The size of all files; None if that of one is not known."""
+        sizes = [file.size for file in self.files.values()]
+        return None if not sizes or None in sizes else sum(size or 0 for size in sizes)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(file.problem for file in self.files.values() if file.problem))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    file: MeasuredFile
+    until: float
+
+
+class FileMeasures:
+    """Without a hub it knows no sizes."""
+
+    def __init__(self, hub: HubAccess | None, clock: Clock, *, patience: timedelta = _PATIENCE) -> None:
+        self._hub = hub
+        self._clock = clock
+        self._patience = patience.total_seconds()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._kept: dict[tuple[str, str, bool], _Kept] = {}
+
+    async def measure(self, plan: ModelPlan) -> MeasuredModel:
+        """Never fails: what could not be learned in time has a problem."""
+        inside = weights_of(plan)
+        files: dict[str, MeasuredFile] = {}
+
+        async def look(file: ModelFile) -> None:
+            files[file.filename] = await self._look(file, inside=file.filename in inside)
+
+        async with task_group() as group:
+            for file in plan.files:
+                group.create_task(look(file), name=f"measure {file.filename}")
+        facts = next((files[name].facts for name in inside if files[name].facts is not None), None)
+        return MeasuredModel(files=files, facts=facts)
+
+    async def _look(self, file: ModelFile, *, inside: bool) -> MeasuredFile:
+        if self._hub is None:
+            return MeasuredFile(problem="this frontend asks no hubs")
+        key, now = (file.uri, file.sha256, inside), self._clock.monotonic()
+        kept = self._kept.get(key)
+        if kept is not None and kept.until > now:
+            return kept.file
+        try:
+            async with self._slots, asyncio.timeout(self._patience):
+                found = await self._ask(self._hub, file, inside=inside)
+        except TimeoutError:
+            found = MeasuredFile(problem=f"{file.filename}: no answer within {self._patience:.0f} s")
+        except CorralError as error:
+            found = MeasuredFile(problem=f"{file.filename}: {error.message}")
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[key] = _Kept(found, now + (_KEPT_FAILURE if found.problem else _KEPT).total_seconds())
+        return found
+
+    async def _ask(self, hub: HubAccess, file: ModelFile, *, inside: bool) -> MeasuredFile:
+        planned = await plan_file(file.uri, file.filename, file.sha256, hub)
+        facts = await look_into_gguf(hub, planned) if inside else None
+        return MeasuredFile(size=planned.size, facts=facts)
+
+
+def weights_of(plan: ModelPlan) -> Sequence[str]:
+    """Return the GGUF files that hold the weights of a model, the one that its configuration names first."""
+    named = value_at(plan.config, "parameters.model")
+    names = [file.filename for file in plan.files if _is_gguf(file.filename)]
+    if isinstance(named, str) and named in names:
+        return [named]
+    others: Collection[object] = (value_at(plan.config, "mmproj"), value_at(plan.config, "draft_model"))
+    return [name for name in names if name not in others and _PROJECTOR not in name.lower()][:1]
+
+
+def _is_gguf(name: str) -> bool:
+    return name.lower().endswith(_GGUF)
