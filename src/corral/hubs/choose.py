@@ -1,7 +1,7 @@
 """Which files of a repository make one model, which builds of it there are, and which is taken. Pure."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -143,16 +143,16 @@ def group_builds(files: Iterable[HubFile]) -> tuple[GgufBuild, ...]:
 
 
 def _with_names(builds: Sequence[GgufBuild]) -> tuple[GgufBuild, ...]:
-    """Give each build a name that no other has: quantisation, file, or path."""
-    quantisations = [build.quantisation for build in builds]
-    stems = [build.stem for build in builds]
-
-    def name(build: GgufBuild) -> str:
-        if build.quantisation and quantisations.count(build.quantisation) == 1:
-            return build.quantisation
-        return build.stem if stems.count(build.stem) == 1 else build.files[0].path
-
-    return tuple(replace(build, name=name(build)) for build in builds)
+    """Give each build a name that no other has: its quantisation, else its file, else its path."""
+    for longer in ([build.stem for build in builds], [build.files[0].path for build in builds]):
+        names = Counter(build.name for build in builds)
+        builds = [
+            build if build.name and names[build.name] == 1 else replace(build, name=name)
+            for build, name in zip(builds, longer, strict=True)
+        ]
+    if len({build.name for build in builds}) < len(builds):  # one is called as another's path
+        builds = [replace(build, name=build.files[0].path) for build in builds]
+    return tuple(builds)
 
 
 def default_build(builds: Sequence[GgufBuild]) -> GgufBuild:
@@ -187,7 +187,7 @@ def choose_build(
 
 
 def _asked_for(builds: Sequence[GgufBuild], name: str) -> GgufBuild:
-    matches = [build for build in builds if build.is_called(name)]
+    matches = [build for build in builds if build.name == name] or [build for build in builds if build.is_called(name)]
     if len(matches) == 1:
         return matches[0]
     names = listed([build.name for build in matches or builds], most=12)

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
@@ -11,6 +11,7 @@ import yaml
 
 from corral.base.errors import InvalidInput
 from corral.hubs.gguf import GgufFacts, GgufKind
+from corral.hubs.listings import OwnSettings
 
 _LONGEST_NAME: Final = 100
 _LONGEST_GIVEN: Final = 200
@@ -18,17 +19,6 @@ _ENDINGS: Final = re.compile(r"([-._ ](gguf|ggml|imatrix|i1|mlx))+$", re.IGNOREC
 _NO_WORD: Final = re.compile(r"[^a-z0-9._-]+")
 GENERIC_NAMES: Final = frozenset(("model", "ggml-model", "weights", "main", "latest", "resolve", "download", ""))
 """Names of files that tell nothing about the model inside."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnSettings:
-    """What a hub says about a model beside its weights, in LocalAI's words."""
-
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    top: Mapping[str, object] = field(default_factory=dict)
-    """Keys at the top: `context_size`, `stopwords`, `system_prompt`."""
-    template: Mapping[str, object] = field(default_factory=dict)
-    """Used where the weights have no template of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +30,7 @@ class ConfiguredModel:
 
 def clean_name(text: str) -> str:
     """Return a name for a model that is also a good name for a directory: small letters, digits, `.`, `_` and `-`."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    plain = unicodedata.normalize("NFKD", text.casefold()).encode("ascii", "ignore").decode().lower()
     while (shorter := _ENDINGS.sub("", plain)) != plain and shorter:
         plain = shorter
     name = re.sub(r"\.{2,}", ".", _NO_WORD.sub("-", plain))
@@ -90,10 +80,15 @@ def configure_gguf(
 
 def _asked(facts: GgufFacts, settings: OwnSettings, notes: list[str]) -> dict[str, object]:
     """Return how a model that continues texts is asked."""
+    has_other = bool(settings.template or settings.template_problem)
     if facts.chat_template:
+        if has_other:
+            notes.append(f"{settings.source}'s template is not taken over: the file has its own, which is used")
         return {"template": {"use_tokenizer_template": True}, "known_usecases": ["chat", "completion"]}
     if settings.template:
         return {"template": dict(settings.template), "known_usecases": ["chat", "completion"]}
+    if settings.template_problem:
+        notes.append(f"{settings.source}'s template is not taken over: {settings.template_problem}")
     notes.append("the file has no chat template: it is set up for completions; for chats add a template to its YAML")
     return {"known_usecases": ["completion"]}
 

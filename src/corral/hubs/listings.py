@@ -5,6 +5,7 @@ HubRefused          401, 403 and other refusals; answers that cannot be used
 HubUnavailable      retryable: 429, 5xx, no connection, too slow
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -75,6 +76,21 @@ class HubFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSettings:
+    """What a hub says about a model beside its files, in LocalAI's words."""
+
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    top: Mapping[str, object] = field(default_factory=dict)
+    """Keys at the top: `context_size`, `stopwords`, `system_prompt`."""
+    template: Mapping[str, object] = field(default_factory=dict)
+    """Used where the weights have no template of their own."""
+    template_problem: str = ""
+    """Why the hub's template cannot be used; empty if it can, or there is none."""
+    source: str = ""
+    """Who says so, for notes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubListing:
     """A model at one revision."""
 
@@ -83,10 +99,13 @@ class HubListing:
     resolved: str
     """The reference with everything pinned: a commit, a digest."""
     files: tuple[HubFile, ...]
+    beside: tuple[HubFile, ...] = ()
+    """Files that belong to the model whichever build is taken, such as an adapter."""
     licence: str = ""
     notes: tuple[str, ...] = ()
     tags: frozenset[str] = field(default=frozenset())
     """What the hub says that it is for: `text-generation`, `feature-extraction`, `sentence-transformers`."""
+    own: OwnSettings = field(default_factory=OwnSettings)
 
 
 def check_file_path(path: str) -> str:

@@ -148,8 +148,18 @@ def _github(text: str, rest: str) -> UrlReference:
     return UrlReference(url=f"https://raw.githubusercontent.com/{owner}/{name}/{branch or MAIN}/{file}")
 
 
+def _ollama_page(text: str, rest: str) -> OllamaReference:
+    """The address of a page of Ollama, as people copy it from their browser."""
+    return _ollama(text, unquote(urlsplit(rest).path).strip("/"))
+
+
 def _oci(text: str, rest: str) -> OciReference:
     return OciReference(image=_required(rest, text, "oci://registry/repository:tag"))
+
+
+def _image(text: str, rest: str) -> OciReference:
+    _required(rest, text, "quay.io/team/model:tag")
+    return OciReference(image=text)
 
 
 def _url(text: str, _: str) -> UrlReference:
@@ -198,7 +208,11 @@ _FORMS: Final[Mapping[str, Callable[[str, str], ModelReference]]] = {
     "https://hf.co/": _page,
     "https://huggingface.co/": _page,
     "ollama://": _ollama,
+    "https://ollama.com/": _ollama_page,
     "oci://": _oci,
+    "quay.io/": _image,
+    "ghcr.io/": _image,
+    "docker.io/": _image,
     "github://": _github,
     "github:": _github,
     "http://": _url,

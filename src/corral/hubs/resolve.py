@@ -6,7 +6,7 @@ Nothing is downloaded but heads of files. What a plan says is pinned: a commit, 
 import asyncio
 import os
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -26,6 +26,7 @@ from corral.hubs.choose import (
     directory_files,
     files_beside,
     group_builds,
+    is_projector,
     parts_of,
     without_quantisation,
 )
@@ -39,7 +40,9 @@ from corral.hubs.configure import (
 from corral.hubs.estimate import estimate_memory
 from corral.hubs.gguf import GgufFacts, GgufKind
 from corral.hubs.huggingface import list_repository, near_names
-from corral.hubs.listings import HubFile, HubListing, HubModelMissing, HubRefused
+from corral.hubs.listings import HubFile, HubListing, HubModelMissing, HubRefused, OwnSettings
+from corral.hubs.oci_models import list_model_image
+from corral.hubs.ollama import list_ollama
 from corral.hubs.plans import ModelOrigin, PlannedFile, PullPlan
 from corral.hubs.references import (
     FileReference,
@@ -77,8 +80,10 @@ async def plan_reference(reference: ModelReference, wish: PullWish, hub: HubAcce
         case FileReference(path=path):
             listing = await asyncio.to_thread(_list_local, Path(path))
             return await _plan_listing(listing, wish, hub)
-        case OllamaReference() | OciReference():
-            raise InvalidInput("reference", f"{wish.text[:80]!r}: such references cannot be pulled yet")
+        case OllamaReference():
+            return await _plan_listing(await list_ollama(reference, hub), wish, hub)
+        case OciReference(image=image):
+            return await _plan_listing(await list_model_image(image, hub), wish, hub)
         case GalleryReference(name=name):
             raise InvalidInput("reference", f"{name[:80]!r} is the name of an entry of a gallery")
 
@@ -100,6 +105,10 @@ async def plan_file(uri: str, path: str, sha256: str, hub: HubAccess) -> Planned
             planned = file.planned(path)
         case UrlReference(url=url):
             planned = PlannedFile(path=path, url=url)
+        case OllamaReference() as reference:
+            planned = _only_file(await list_ollama(reference, hub), path)
+        case OciReference(image=image):
+            planned = _only_file(await list_model_image(image, hub), path)
         case FileReference(path=local):
             planned = PlannedFile(path=path, url=await asyncio.to_thread(_file_url, Path(local)))
         case _:
@@ -110,6 +119,16 @@ async def plan_file(uri: str, path: str, sha256: str, hub: HubAccess) -> Planned
         )
     size = planned.size if planned.size is not None else await measure(hub, planned)
     return msgspec.structs.replace(planned, digest=digest or planned.digest, size=size)
+
+
+def _only_file(listing: HubListing, path: str) -> PlannedFile:
+    """Return the weights of a model in a registry; of several files the one that is called as the path ends."""
+    files = [file for file in listing.files if not is_projector(file)]
+    named = [file for file in listing.files if file.name == PurePosixPath(path).name]
+    if len(named or files) != 1:
+        there = listed([file.path for file in listing.files], most=_SHOWN)
+        raise InvalidInput("uri", f"{listing.resolved} has several files, and none is called as {path!r}: {there}")
+    return (named or files)[0].planned(path)
 
 
 async def _first_model(path: str, digest: str, hub: HubAccess) -> PlannedFile:
@@ -173,7 +192,7 @@ async def _plan_listing(
 ) -> PullPlan:
     """Decide what of a listing is the model. `path` and `build` are what the reference itself names."""
     files = files_beside(path, listing.files) if path else listing.files
-    if not files:
+    if path and not files:
         near = near_names(path, [file.path for file in listing.files])
         raise HubModelMissing(f"{listing.resolved} has no {path!r}" + (f"; there is {listed(near)}" if near else ""))
     builds = group_builds(files)
@@ -187,7 +206,7 @@ async def _plan_listing(
     members = directory_files(files)
     if members:
         return await _plan_directory(listing, members, wish, hub)
-    there = listed([file.path for file in files], most=_SHOWN)
+    there = listed([file.path for file in files], most=_SHOWN) or "nothing"
     raise InvalidInput(
         "reference", f"{listing.resolved} has neither GGUF files nor safetensors with a config.json; it has {there}"
     )
@@ -220,11 +239,17 @@ class GgufPlanner:
         folder = clean_name(name)
         paths = [f"{folder}/{file.name}" for file in chosen.files]
         configured = configure_gguf(
-            name, paths[0], facts, context=self._context, projector=f"{folder}/{projector.name}" if projector else ""
+            name,
+            paths[0],
+            facts,
+            context=self._context,
+            projector=f"{folder}/{projector.name}" if projector else "",
+            own=_own(self._listing, self._wish),
         )
         planned = [file.planned(path) for file, path in zip(chosen.files, paths, strict=True)]
         if projector is not None and facts.kind in (GgufKind.CHAT, GgufKind.COMPLETION):
             planned.append(projector.planned(f"{folder}/{projector.name}"))
+        planned += [file.planned(f"{folder}/{file.name}") for file in self._listing.beside]
         return PullPlan(
             name=name,
             config=configured.text,
@@ -279,6 +304,13 @@ async def _read_config(members: tuple[HubFile, ...], hub: HubAccess) -> dict[str
         return msgspec.json.decode(content, type=dict[str, object])
     except (CorralError, *UNREADABLE_JSON):
         return {}
+
+
+def _own(listing: HubListing, wish: PullWish) -> OwnSettings:
+    """Return what the hub says about the model; a context that somebody asks for has precedence."""
+    if not wish.context:
+        return listing.own
+    return replace(listing.own, top={key: value for key, value in listing.own.top.items() if key != "context_size"})
 
 
 def _origin(listing: HubListing, wish: PullWish, licence: str = "") -> ModelOrigin:

@@ -1,0 +1,189 @@
+"""Models of Ollama's registry, and of registries of images in all usual forms, become plans."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import yaml
+
+from corral.base.errors import InvalidInput
+from corral.hubs.access import HubAccess
+from corral.hubs.choose import PullWish
+from corral.hubs.config import HubsConfig
+from corral.hubs.listings import HubModelMissing, HubRefused
+from corral.hubs.plans import PullPlan
+from corral.hubs.references import parse_reference
+from corral.hubs.resolve import plan_file, plan_reference
+from corral.oci.config import ImagesConfig
+from corral.oci.manifests import OCI_MANIFEST
+from corral.oci.references import digest_of
+from tests.kit.gguf import LLAMA, gguf
+from tests.kit.hub_server import OllamaServer
+from tests.kit.registry import FakeRegistry
+
+CHAT = gguf(**LLAMA, tokenizer__chat_template="{{ messages }}")
+PLAIN = gguf(**LLAMA)
+PROJECTOR = gguf(general__architecture="clip", clip__has_vision_encoder=True)
+TEMPLATE = b"{{ if .System }}S:{{ .System }}\n{{ end }}U:{{ .Prompt }}\nA:{{ .Response }}"
+
+
+@pytest.fixture
+def ollama() -> Iterator[OllamaServer]:
+    with OllamaServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[FakeRegistry]:
+    async with FakeRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture
+async def hub(ollama: OllamaServer) -> AsyncIterator[HubAccess]:
+    async with HubAccess.open(HubsConfig(ollama_url=ollama.base)) as hub:
+        yield hub
+
+
+async def plan(hub: HubAccess, text: str, *, name: str = "", context: int = 0) -> PullPlan:
+    return await plan_reference(parse_reference(text), PullWish(text=text, name=name, context=context), hub)
+
+
+async def test_all_layers_of_ollama_are_taken_over_or_named(ollama: OllamaServer, hub: HubAccess) -> None:
+    params = b'{"stop": ["<end>"], "temperature": 0.5, "num_ctx": 2048, "num_predict": 99, "penalize_newline": true}'
+    layers = {
+        "model": PLAIN,
+        "template": TEMPLATE,
+        "params": params,
+        "system": "Sei höflich.".encode(),
+        "projector": PROJECTOR,
+        "license": b"\nMIT License\nmore",
+        "adapter": b"lora",
+        "messages": b"[]",
+    }
+    digest = ollama.add_model("library/tiny", layers, tag="1b")
+    made = await plan(hub, "ollama://tiny:1b")
+    assert (made.name, made.origin.resolved) == ("tiny-1b", f"ollama://tiny@{digest}")
+    assert made.origin.licence == "MIT License"
+    assert [(file.path, file.hub, file.size, file.digest) for file in made.files] == [
+        ("tiny-1b/tiny-1b.gguf", "ollama", len(PLAIN), digest_of(PLAIN)),
+        ("tiny-1b/mmproj-tiny-1b.gguf", "ollama", len(PROJECTOR), digest_of(PROJECTOR)),
+        ("tiny-1b/adapter-tiny-1b.gguf", "ollama", 4, digest_of(b"lora")),
+    ]
+    config = yaml.safe_load(made.config)
+    assert config["parameters"] == {"model": "tiny-1b/tiny-1b.gguf", "temperature": 0.5, "max_tokens": 99}
+    assert (config["stopwords"], config["context_size"]) == (["<end>"], 2048)
+    assert (config["system_prompt"], config["lora_adapter"]) == ("Sei höflich.", "adapter-tiny-1b.gguf")
+    assert (config["mmproj"], config["known_usecases"]) == (
+        "tiny-1b/mmproj-tiny-1b.gguf",
+        ["chat", "completion", "vision"],
+    )
+    assert "{{ .Input }}" in config["template"]["chat"]
+    assert made.notes == (
+        "parameters of Ollama's model that are not taken over: penalize_newline",
+        "the layer 'messages' of Ollama's model is not taken over",
+    )
+    assert yaml.safe_load((await plan(hub, "ollama://tiny:1b", context=512)).config)["context_size"] == 512
+
+
+async def test_the_files_own_template_has_precedence(ollama: OllamaServer, hub: HubAccess) -> None:
+    ollama.add_model("library/tiny", {"model": CHAT, "template": TEMPLATE})
+    made = await plan(hub, "ollama://tiny")
+    assert yaml.safe_load(made.config)["template"] == {"use_tokenizer_template": True}
+    assert made.notes == ("Ollama's template is not taken over: the file has its own, which is used",)
+
+
+async def test_a_template_without_counterpart_is_named(ollama: OllamaServer, hub: HubAccess) -> None:
+    ollama.add_model("me/tiny", {"model": PLAIN, "template": b"{{ range .Messages }}{{ .Content }}{{ end }}"})
+    made = await plan(hub, "ollama://me/tiny")
+    assert "it uses {{ range .Messages }}" in made.notes[0]
+    assert yaml.safe_load(made.config)["known_usecases"] == ["completion"]
+
+
+async def test_a_missing_model_of_ollama_is_named(hub: HubAccess) -> None:
+    with pytest.raises(HubModelMissing, match=r"answered 404 for .*library/none:latest"):
+        await plan(hub, "ollama://none")
+
+
+async def test_ollamas_token_goes_to_its_registry_only(ollama: OllamaServer, registry: FakeRegistry) -> None:
+    ollama.add_model("library/tiny", {"model": CHAT}, authorization="Bearer secret")
+    registry.add_manifest("library/tiny", {"layers": []}, OCI_MANIFEST, tag="latest")
+    async with HubAccess.open(HubsConfig(ollama_url=ollama.base, ollama_token="secret")) as hub:
+        made = await plan(hub, "ollama://tiny")
+        assert await hub.authorization(made.files[0]) == "Bearer secret"
+        with pytest.raises(InvalidInput, match="has no weights"):
+            await plan(hub, f"ollama://{registry.address}/library/tiny")
+    assert not any("Authorization" in request.headers for request in registry.heard)
+
+
+async def test_docker_models_and_files_with_names_are_taken(registry: FakeRegistry, hub: HubAccess) -> None:
+    docker = [
+        registry.add_blob(CHAT, "application/vnd.docker.ai.gguf.v3"),
+        registry.add_blob(b"MIT", "application/vnd.docker.ai.license"),
+    ]
+    registry.add_manifest("ai/tiny", {"layers": docker}, OCI_MANIFEST, tag="1")
+    made = await plan(hub, f"oci://{registry.address}/ai/tiny:1")
+    assert [(file.path, file.digest) for file in made.files] == [("tiny/tiny.gguf", digest_of(CHAT))]
+
+    titled = {"org.opencontainers.image.title": "some-Q4_K_M.gguf"}
+    other = {"org.cncf.model.filepath": "mmproj-F16.gguf"}
+    layers = [
+        {**_described(registry, CHAT, "application/x"), "annotations": titled},
+        {**_described(registry, PROJECTOR, "application/vnd.cncf.model.weight.v1.raw"), "annotations": other},
+    ]
+    registry.add_manifest("team/files", {"layers": layers}, OCI_MANIFEST, tag="latest")
+    made = await plan(hub, f"oci://{registry.address}/team/files", name="mine")
+    assert [file.path for file in made.files] == ["mine/some-Q4_K_M.gguf", "mine/mmproj-F16.gguf"]
+    planned = await plan_file(f"oci://{registry.address}/team/files", "x/some-Q4_K_M.gguf", "", hub)
+    assert (planned.size, planned.digest) == (len(CHAT), digest_of(CHAT))
+
+
+async def test_ollamas_layers_in_another_registry_are_read_too(registry: FakeRegistry, hub: HubAccess) -> None:
+    layers = [
+        registry.add_blob(CHAT, "application/vnd.ollama.image.model"),
+        registry.add_blob(b'{"top_k": 3}', "application/vnd.ollama.image.params"),
+    ]
+    registry.add_manifest("team/tiny", {"layers": layers}, OCI_MANIFEST, tag="latest")
+    made = await plan(hub, f"oci://{registry.address}/team/tiny")
+    assert yaml.safe_load(made.config)["parameters"] == {"model": "tiny/tiny.gguf", "top_k": 3}
+    assert made.files[0].hub == "oci"
+
+
+async def test_a_mirror_with_a_login_stands_in(registry: FakeRegistry) -> None:
+    registry.username, registry.password, registry.uses_tokens = "me", "secret", True
+    registry.add_manifest(
+        "mirror/team/tiny", {"layers": [registry.add_blob(CHAT, "application/x")]}, OCI_MANIFEST, tag="1"
+    )
+    config = HubsConfig(oci_url=f"http://{registry.address}/mirror", oci_token="me:secret", images=ImagesConfig())
+    async with HubAccess.open(config) as hub:
+        made = await plan(hub, "quay.io/team/tiny:1")
+        assert made.origin.resolved.startswith("oci://quay.io/team/tiny@sha256:")
+        assert made.files[0].url.startswith(f"http://{registry.address}/v2/mirror/team/tiny/blobs/sha256:")
+        assert (await hub.authorization(made.files[0])).removeprefix("Bearer ") in registry.tokens
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"layers": [{"mediaType": "x", "digest": "sha256:1", "size": 1}]}, "names a layer"),
+        ({"layers": [{"mediaType": "x", "digest": "sha256:" + "0" * 64, "size": -1}]}, "names a layer"),
+        ({"config": {}}, "names no layers"),
+        ({"layers": 3}, "cannot be read"),
+        ({"manifests": [{"digest": "x", "size": 1}]}, "names no digest"),
+    ],
+)
+async def test_a_manifest_that_lies_is_refused(
+    registry: FakeRegistry, hub: HubAccess, document: dict[str, object], problem: str
+) -> None:
+    registry.add_manifest("team/tiny", document, OCI_MANIFEST, tag="latest")
+    with pytest.raises(HubRefused, match=problem):
+        await plan(hub, f"oci://{registry.address}/team/tiny")
+
+
+async def test_what_is_no_image_is_refused(hub: HubAccess) -> None:
+    with pytest.raises(InvalidInput, match="is not an image reference"):
+        await plan(hub, "oci://UPPER/..:x")
+
+
+def _described(registry: FakeRegistry, content: bytes, media_type: str) -> dict[str, object]:
+    blob = registry.add_blob(content, media_type)
+    return {"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size}
