@@ -18,6 +18,7 @@ from corral.templates.prompts import (
     render_completions,
     render_edits,
     template_problem,
+    unseen_system_prompt,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "render_completions",
     "render_edits",
     "template_problem",
+    "unseen_system_prompt",
 ]

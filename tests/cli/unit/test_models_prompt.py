@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -107,6 +109,21 @@ def test_a_refused_template_is_an_error_in_every_line_that_needs_it(answers: Ans
         {"prompt": "x!"},
     ]
     assert answers(CHAT, config="template: {chat: [1]}") == [{"error": "template.chat: must be text, got a list"}]
+
+
+def test_a_person_is_told_what_would_be_refused(home: Path) -> None:
+    (home / "model.yaml").write_text(
+        "system_prompt: S\ntemplate: {chat: '{{now}}', edit: chatml, completion: '{{.Input}}'}\n"
+    )
+    arguments = [sys.executable, "-m", "corral", "models", "prompt", str(home / "model.yaml")]
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        done = subprocess.run(arguments, input=b'{"prompt": "x"}\n', stdout=subprocess.PIPE, stderr=theirs, check=True)
+        os.close(theirs)
+        said = terminal.read(4096).decode()
+    assert done.stdout == b'{"prompt": "x"}\n'
+    for words in ("the function now is not offered", "'chatml' is the name of a file", "system_prompt has no effect"):
+        assert words in said
 
 
 @pytest.mark.parametrize(

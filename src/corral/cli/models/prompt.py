@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 import click
 
 from corral.base.errors import InvalidInput
-from corral.cli.options import CorralCommand
+from corral.cli.options import CorralCommand, warn
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,21 @@ def prompt(config: str) -> None:
     {"error": "..."}                   the line or a template cannot be used
     """
     given = read_config(Path(config))
+    if sys.stderr.isatty():
+        warn(_problems(given))
     if sys.stdin.isatty():
         click.echo("One request per line, as JSON; Ctrl-D ends.", err=True)
     for line in _lines(sys.stdin.buffer):
         sys.stdout.buffer.write(_one_line(_answer(given, line)))
         sys.stdout.buffer.flush()
+
+
+def _problems(config: Mapping[str, object]) -> list[str]:
+    """What would be said if a model with this configuration were added, as far as prompts are concerned."""
+    from corral.templates import refusals, unseen_system_prompt
+
+    unseen = unseen_system_prompt(config)
+    return [*map(str, refusals(config)), *([unseen] if unseen else [])]
 
 
 def _lines(source: BinaryIO) -> Iterator[bytes | None]:

@@ -14,6 +14,7 @@ from corral.frontend.models.decide.model import (
     revision_of,
     with_answer_limit,
 )
+from corral.frontend.models.decide.reading import read_one
 from corral.rpc.messages import ModelOptions
 
 SMALL = {"name": "small", "backend": "llama-cpp", "parameters": {"model": "small.gguf"}}
@@ -232,3 +233,9 @@ def test_second_names_and_aliases_that_lead_nowhere_are_shown_and_left_out() -> 
     assert sorted(catalogue.models) == ["one", "small"]
     assert catalogue.models["small"].source == "small.yaml"
     assert [problem.source for problem in catalogue.problems] == ["broken.yaml", "twin.yaml", "lost.yaml", "two.yaml"]
+
+
+def test_a_system_prompt_that_comes_to_nothing_is_told() -> None:
+    text = "name: m\nbackend: echo\nparameters: {model: x}\nsystem_prompt: S\ntemplate: {chat: '{{.Input}}'}\n"
+    expected = "line 4: system_prompt has no effect: no template shows it, as {{.SystemPrompt}} would"
+    assert read_one(text).spec.warnings == (expected,)
