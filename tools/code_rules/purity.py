@@ -11,7 +11,7 @@ CLOCK_READS = frozenset(
 )
 PURE_GALLERIES = """
     build_uris catalogue fit gallery
-    model_catalogue model_check model_entries model_key_checks model_keys model_variants
+    model_catalogue model_check model_entries model_key_checks model_keys model_sizes model_variants places
 """
 PURE = ("base", "wire", "templates", *(f"galleries.{noun}" for noun in PURE_GALLERIES.split()), "hubs.plans")
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"})

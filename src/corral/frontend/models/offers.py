@@ -13,10 +13,12 @@ from typing import Final, NamedTuple
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.tasks import Poke, start_task, task_group
-from corral.frontend.models.decide.offers import machines_of
+from corral.frontend.models.decide.offers import checked_addition, gallery_event, machines_of
 from corral.frontend.models.measures import FileMeasures, MeasuredModel
+from corral.frontend.models.store.galleries import AddedGalleries
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
+from corral.frontend.record.decide import EventKind
 from corral.galleries.gallery import GallerySource, IndexContent
 from corral.galleries.model_catalogue import ModelCatalogue
 from corral.galleries.model_entries import NO_BASE, BaseDefinition, GalleryModel, ModelPlan, plan_model
@@ -88,29 +90,53 @@ class ModelOffers:
         fleet: Fleet,
         clock: Clock,
         *,
+        added: AddedGalleries | None = None,
         measures: FileMeasures | None = None,
         patience: timedelta = _PATIENCE,
-        patience_asked: timedelta = _PATIENCE_ASKED,
     ) -> None:
-        """`patience` is how long somebody waits for a gallery, `patience_asked` who wants the newest version."""
+        """`patience` is how long somebody waits for a gallery."""
         self._galleries = galleries
+        self._added = added
         self._measures = measures or FileMeasures(None, clock)
         self._patience = patience
-        self._patience_asked = patience_asked
         self._fleet = fleet
         self._clock = clock
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[tuple[str, str], _Flight] = {}
         self._last: dict[str, ModelGalleryReading] = {}
         self.poke = Poke()
 
-    @property
-    def sources(self) -> Sequence[GallerySource]:
-        return () if self._galleries is None else self._galleries.sources
+    async def sources(self) -> Sequence[GallerySource]:
+        """The galleries of the settings, and those that people added: the first one counts for a name."""
+        if self._galleries is None:
+            return ()
+        return (*self._galleries.sources, *(() if self._added is None else await self._added.all()))
 
     @property
     def known(self) -> tuple[ModelGalleryReading, ...]:
-        """The last readings, in the order of the galleries; nothing of those that nobody asked for yet."""
-        return tuple(self._last[source.name] for source in self.sources if source.name in self._last)
+        """The last readings; nothing of galleries that nobody asked for yet."""
+        return tuple(self._last.values())
+
+    async def add(self, source: GallerySource, *, by: str) -> Sequence[GallerySource]:
+        """Add a gallery for all frontends, and return all. Conflict if there is one of its name."""
+        if self._galleries is None or self._added is None:
+            raise Conflict("this frontend reads no galleries")
+        source = checked_addition(source, await self.sources())
+        now = self._clock.now()
+        event = gallery_event(EventKind.MODEL_GALLERY_ADDED, source.name, at=now, by=by)
+        if not await self._added.add(source, at=now, by=by, event=event):
+            raise Conflict(f"{source.name} already exists")
+        return await self.sources()
+
+    async def remove(self, name: str, *, by: str) -> Sequence[GallerySource]:
+        """Remove a gallery that was added, and return the others. NotFound if there is none of this name, Conflict if
+        the settings name it."""
+        sources = () if self._galleries is None else self._galleries.sources
+        if name.lower() in (source.name.lower() for source in sources):
+            raise Conflict(f"{name[:_SHOWN]} is named by the setting gallery.model_galleries; take it out there")
+        event = gallery_event(EventKind.MODEL_GALLERY_REMOVED, name, at=self._clock.now(), by=by)
+        if self._added is None or not await self._added.remove(name, event=event):
+            raise NotFound(f"{name[:_SHOWN]} is not currently registered")
+        return await self.sources()
 
     async def look(self) -> None:
         """Keep fresh what somebody asked for."""
@@ -118,30 +144,32 @@ class ModelOffers:
             await self.readings()
 
     async def readings(self, *, newest: bool = False) -> ModelReadings:
-        """Each gallery as it is known within some seconds. Never fails: a gallery that is away has a `problem`."""
+        """Each gallery as it is known within some seconds. A gallery that is away fails nothing: it has a `problem`."""
+        sources = await self.sources()
         async with task_group() as group:
             tasks = [
                 group.create_task(self._read(source, newest=newest), name=f"offers of {source.name}")
-                for source in self.sources
+                for source in sources
             ]
-        return ModelReadings(readings=tuple(task.result() for task in tasks))
+        readings = tuple(task.result() for task in tasks)
+        self._last = {reading.source.name: reading for reading in readings}
+        return ModelReadings(readings=readings)
 
     async def _read(self, source: GallerySource, *, newest: bool) -> ModelGalleryReading:
         assert self._galleries is not None  # noqa: S101 - it has no sources otherwise
         now = self._clock.monotonic()
-        flight = self._flights.get(source.name)
-        patience = self._patience_asked if newest else self._patience
+        key = (source.name, source.url)
+        flight = self._flights.get(key)
+        patience = _PATIENCE_ASKED if newest else self._patience
         if newest or flight is None or flight.is_over(now):
             read = self._galleries.refresh if newest else self._galleries.read
             flight = _Flight(start_task(read([source]), name=f"read models of {source.name}"), now)
-            self._flights[source.name] = flight
+            self._flights[key] = flight
         elif now - flight.started >= patience.total_seconds():
             patience = timedelta(0)  # others waited for it already
         if not flight.task.done():
             await asyncio.wait([flight.task], timeout=patience.total_seconds())
-        reading = flight.reading or self._unfinished(source, now - flight.started)
-        self._last[source.name] = reading
-        return reading
+        return flight.reading or self._unfinished(source, now - flight.started)
 
     def _unfinished(self, source: GallerySource, seconds: float) -> ModelGalleryReading:
         problem = f"has not answered for {max(seconds, self._patience.total_seconds()):.0f} s; it is still being read"
@@ -198,10 +226,10 @@ class ModelOffers:
         if self._galleries is None or not entry.url:
             return NO_BASE
         try:
-            async with asyncio.timeout(self._patience_asked.total_seconds()):
+            async with asyncio.timeout(_PATIENCE_ASKED.total_seconds()):
                 return await self._galleries.definition(entry, readings.url_of(entry))
         except TimeoutError:
-            raise BaseUnread(entry.url, f"has not answered for {self._patience_asked.total_seconds():.0f} s") from None
+            raise BaseUnread(entry.url, f"has not answered for {_PATIENCE_ASKED.total_seconds():.0f} s") from None
         except CorralError as error:
             if error.retryable:
                 raise BaseUnread(entry.url, error.message) from error

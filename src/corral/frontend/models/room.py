@@ -12,6 +12,7 @@ from corral.frontend.models.changes import ModelChanges, ReplicaRevisions
 from corral.frontend.models.measures import FileMeasures
 from corral.frontend.models.offers import ModelOffers
 from corral.frontend.models.removal import ModelRemoval
+from corral.frontend.models.store.galleries import AddedGalleries
 from corral.frontend.models.store.models import StoredModels
 from corral.frontend.models.store.removals import ModelRemovals
 from corral.frontend.models.store.stores import ModelStores
@@ -59,7 +60,8 @@ class ModelsRoom:
         await remover.sweep()
         operations.peers.on_changed_models.append(models.poke.ring)
         measures = FileMeasures(lookups.hub, foundation.clock)
-        offered = ModelOffers(lookups.models, nodes.fleet, foundation.clock, measures=measures)
+        added = AddedGalleries(foundation.database)
+        offered = ModelOffers(lookups.models, nodes.fleet, foundation.clock, added=added, measures=measures)
         changes = ModelChanges(StoredModels(foundation.database), record.feed, foundation.clock, replicas=replicas)
         stores = ModelStores(foundation.database)
         return cls(catalogue=models, removal=remover, changes=changes, stores=stores, galleries=offered)

@@ -297,6 +297,17 @@ model_stores: Final = Table(
     Column("seen_at", UtcTime, nullable=False),
 )
 
+# Owner: AddedGalleries. Galleries of models that people added, beside those of the settings.
+model_galleries: Final = Table(
+    "model_galleries",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("url", Words, nullable=False),
+    _document("mirrors"),
+    Column("added_at", UtcTime, nullable=False),
+    Column("added_by", Words, nullable=False),
+)
+
 # Owner: ModelImports. What each YAML file of a store said when it was last taken over: a digest of its content, and of
 # what it says about each model.
 model_imports: Final = Table(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus
+from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.wire.keys import Scope
 from tests.kit.clock import ManualClock
@@ -113,6 +114,50 @@ async def test_programs_get_all_models_and_galleries(world: World) -> None:
     (gallery,) = await get(world, "/models/galleries")
     assert gallery["name"] == "m"
     assert gallery["url"].startswith("file://")
+
+
+async def change(world: World, method: str, body: object, *, status: int = 200) -> Any:
+    answer = await world.frontend.call(method, "/models/galleries", body)
+    assert answer.status == status, answer.body
+    return answer.json()
+
+
+async def test_galleries_are_added_and_removed_for_all_frontends(world: World, tmp_path: Path) -> None:
+    index = tmp_path / "more.yaml"
+    index.write_text("- {name: more, overrides: {backend: echo}}", encoding="utf-8")
+    listed = await change(world, "POST", {"name": "second", "url": index.as_uri()})
+    assert [gallery["name"] for gallery in listed] == ["m", "second"]
+    other = (await world.again()).context.models.galleries
+    assert [source.name for source in await other.sources()] == ["m", "second"]
+    assert "more" in [model["name"] for model in await get(world, "/models/available")]
+    assert (await world.events(EventKind.MODEL_GALLERY_ADDED))[0].data == {"gallery": "second"}
+    assert [gallery["name"] for gallery in await change(world, "DELETE", {"name": "Second"})] == ["m"]
+    assert "more" not in [model["name"] for model in await get(world, "/models/available")]
+    assert len(await world.events(EventKind.MODEL_GALLERY_REMOVED)) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "status", "said"),
+    [
+        ("POST", {"name": "M", "url": "https://example.org/i.yaml"}, 409, "M already exists"),
+        ("POST", {"name": "", "url": "https://example.org/i.yaml"}, 400, "name: must be one word"),
+        ("POST", {"name": "a@b", "url": "https://example.org/i.yaml"}, 400, "name: must be one word"),
+        ("POST", {"name": "n", "url": "gopher://example.org"}, 400, "url: "),
+        ("POST", {"name": "n", "url": "https://me:secret@example.org/i.yaml"}, 400, "url: carries a login"),
+        ("POST", {"name": "n", "url": "https://example.org/i.yaml", "mirrors": ["nonsense"]}, 400, "url: "),
+        ("POST", {"name": "n", "url": "https://example.org/" + "x" * 3000}, 400, "url: must have at most"),
+        ("POST", b"{", 400, "invalid request body: "),
+        ("DELETE", {"name": "nobody"}, 404, "nobody is not currently registered"),
+        ("DELETE", {"name": "m"}, 409, "m is named by the setting gallery.model_galleries"),
+    ],
+)
+async def test_galleries_that_cannot_be_changed(
+    world: World, method: str, body: object, status: int, said: str
+) -> None:
+    error = (await change(world, method, body, status=status))["error"]
+    assert error["message"].startswith(said)
+    assert "secret" not in error["message"]
+    assert len(await get(world, "/models/galleries")) == 1
 
 
 async def test_builds_of_a_model(world: World) -> None:

@@ -127,7 +127,7 @@ OLD_ROWS = (
 
 def make_models_of_0011(connection: Connection) -> None:
     """The tables as they were before models were rows."""
-    for table in ("models", "model_revisions", "model_stores", "model_imports"):
+    for table in ("models", "model_revisions", "model_stores", "model_imports", "model_galleries"):
         connection.execute(text(f"DROP TABLE {table}"))
     connection.execute(text("ALTER TABLE removed_models DROP COLUMN cleared"))
 

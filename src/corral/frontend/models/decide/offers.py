@@ -1,10 +1,20 @@
-"""Which machines of the fleet the builds of a gallery's model are measured by. Pure."""
+"""Which machines the builds of a gallery's model are measured by, and which galleries may be added. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final
 
+from corral.base.errors import Conflict, InvalidInput
 from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.nodes.decide.node import Node
+from corral.frontend.record.decide import Event, EventKind
+from corral.galleries.gallery import GallerySource
 from corral.galleries.model_variants import MachineFacts
+from corral.galleries.places import read_place, without_secrets
+
+_MOST_GALLERIES: Final = 50
+_LONGEST_NAME: Final = 100
+_LONGEST_URL: Final = 2048
 
 
 def machines_of(nodes: Iterable[Node]) -> tuple[MachineFacts, ...]:
@@ -19,3 +29,28 @@ def machines_of(nodes: Iterable[Node]) -> tuple[MachineFacts, ...]:
             MachineFacts(name=node.name, capability=capability, vram_bytes=vram, ram_bytes=capacity.total_ram),
         )
     return tuple(kinds.values())
+
+
+def checked_addition(source: GallerySource, others: Sequence[GallerySource]) -> GallerySource:
+    """Return a gallery that may be added to others. InvalidInput says what is wrong with it, Conflict what is in its
+    way."""
+    name = source.name.strip()
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable() or "@" in name or "/" in name:
+        raise InvalidInput(
+            "name", f"must be one word of up to {_LONGEST_NAME} characters without @ and /, got {name!r}"
+        )
+    for field, url in (("url", source.url), *(("mirrors", mirror) for mirror in source.mirrors)):
+        if len(url) > _LONGEST_URL:
+            raise InvalidInput(field, f"must have at most {_LONGEST_URL} characters")
+        if without_secrets(read_place(url).url) != read_place(url).url:
+            knob = "name such a gallery in the setting gallery.model_galleries"
+            raise InvalidInput(field, f"carries a login or a query, which would be kept in the database; {knob}")
+    if name.lower() in (other.name.lower() for other in others):
+        raise Conflict(f"{name} already exists")
+    if len(others) >= _MOST_GALLERIES:
+        raise Conflict(f"there are {len(others)} galleries already, and {_MOST_GALLERIES} are the most")
+    return GallerySource(name=name, url=source.url.strip(), mirrors=source.mirrors)
+
+
+def gallery_event(kind: EventKind, name: str, *, at: datetime, by: str) -> Event:
+    return Event(kind=kind, at=at, actor=by, data={"gallery": name})

@@ -8,8 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import NotFound
-from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer
+from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer, read_compat
 from corral.frontend.backends.inventory import may_have_backends
+from corral.frontend.backends.shapes import repositories
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.localai_shapes import (
     ModelPageQuery,
@@ -24,6 +25,7 @@ from corral.frontend.models.localai_shapes import (
 from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.decide.operation import Operation, compat_status
 from corral.frontend.serving.decide.replica import ReplicaState
+from corral.galleries.config import sources_of
 from corral.galleries.model_galleries import ModelReadings
 from corral.wire.backends import Gallery
 from corral.wire.localai_models import (
@@ -52,7 +54,17 @@ async def list_available(context: AdminContext, request: Request, caller: Caller
 
 
 async def list_galleries(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(list(galleries_by_name(context.models.galleries.sources).values()))
+    return answer(repositories(await context.models.galleries.sources()))
+
+
+async def add_gallery(context: AdminContext, request: Request, caller: Caller) -> Response:
+    (source,) = sources_of([await read_compat(context, request, Gallery)])
+    return answer(repositories(await context.models.galleries.add(source, by=caller.name)))
+
+
+async def remove_gallery(context: AdminContext, request: Request, caller: Caller) -> Response:
+    name = (await read_compat(context, request, Gallery)).name.strip()
+    return answer(repositories(await context.models.galleries.remove(name, by=caller.name)))
 
 
 async def list_page(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -260,6 +272,26 @@ ROUTES = [
         summary="Where this frontend looks for models.",
         gives=list[Gallery],
         codes={200: "a list, in the order in which they count"},
+    ),
+    replace(
+        _PROGRAM,
+        method="POST",
+        path="/models/galleries",
+        handler=add_gallery,
+        summary="Have all frontends look for models in one more gallery.",
+        takes=Gallery,
+        gives=list[Gallery],
+        codes={200: "all galleries", 400: "its name or a URL cannot be used", 409: "there is one of this name"},
+    ),
+    replace(
+        _PROGRAM,
+        method="DELETE",
+        path="/models/galleries",
+        handler=remove_gallery,
+        summary="Forget a gallery that was added; the body names it.",
+        takes=Gallery,
+        gives=list[Gallery],
+        codes={200: "all others", 404: "nobody added it", 409: "the settings name it"},
     ),
     replace(
         _PROGRAM,
