@@ -150,6 +150,48 @@ async def test_a_file_without_a_digest_comes_once_for_each_purpose(server: FileS
     assert [await fetched(purpose) for purpose in ("one", "one", "two", "", "")] == [whole, 0, whole, whole, whole]
 
 
+async def test_a_file_of_this_machine_is_copied(tmp_path: Path) -> None:
+    source, models = tmp_path / "with space.gguf", tmp_path / "models"
+    source.write_bytes(CONTENT)
+    models.mkdir()
+    order = a_file(source.as_uri(), destination="m/model.gguf", size=len(CONTENT))
+
+    (file,) = (await fetch(an_order(models, order))).files
+
+    assert (models / "m" / "model.gguf").read_bytes() == CONTENT
+    assert (file.size, file.fetched_bytes) == (len(CONTENT), 0)
+    assert leftovers(models) == []
+    (again,) = (
+        await fetch(an_order(models, a_file((models / "m/model.gguf").as_uri(), destination="m/model.gguf")))
+    ).files
+    assert again == file
+    there = (models / "m" / "model.gguf").stat()
+    order = a_file((models / "m/model.gguf").as_uri(), destination="m/model.gguf", digest="")
+    assert (await fetch(an_order(models, order))).files == (file,)
+    assert (models / "m" / "model.gguf").stat().st_ino == there.st_ino
+
+
+@pytest.mark.parametrize(
+    ("content", "size", "error", "words"),
+    [
+        (None, None, FileMissing, "is not there"),
+        (b"other", None, DownloadDamaged, "was promised"),
+        (b"other", 6, DownloadDamaged, "has 5 bytes where 6 belong"),
+    ],
+)
+async def test_a_file_of_this_machine_must_be_what_was_promised(
+    tmp_path: Path, content: bytes | None, size: int | None, error: type[DownloadError], words: str
+) -> None:
+    source, models = tmp_path / "source", tmp_path / "models"
+    if content is not None:
+        source.write_bytes(content)
+    with pytest.raises(error, match=words):
+        await fetch(an_order(models, a_file(source.as_uri(), size=size)))
+    with pytest.raises(DownloadRefused, match="is not a file"):
+        await fetch(an_order(models, a_file(models.as_uri(), destination="directory")))
+    assert leftovers(models) == []
+
+
 async def test_several_files_come_together(server: FileServer, tmp_path: Path) -> None:
     parts = {f"model-0000{number}-of-00006.gguf": CONTENT[number * 1000 :] for number in range(6)}
     files = [

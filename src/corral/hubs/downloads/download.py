@@ -8,6 +8,7 @@ import asyncio
 import functools
 import os
 import stat
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -19,6 +20,7 @@ from corral.base.http_facts import host_of
 from corral.base.open_directories import Confined, look
 from corral.base.tasks import first_failure, in_thread, task_group
 from corral.hubs.downloads.attempts import DownloadAttempt, DownloadTools, FileMark, Patience, StreamBroke
+from corral.hubs.downloads.local_copies import copy_into, local_source, opened_source
 from corral.hubs.downloads.orders import (
     DestinationUnusable,
     DownloadDamaged,
@@ -109,6 +111,7 @@ class FileDownload:
         self._order = order
         self._mark = mark
         self._tools = tools
+        self._source = local_source(order.url)
         with disk_errors(order.destination):
             self._path = tools.models.path(order.destination)
         self._parts = self._path.parts[len(tools.models.base.parts) :]
@@ -130,7 +133,7 @@ class FileDownload:
             self._check_destination()
             while True:
                 before = self._destination_status()
-                if before is not None and (there := await self._checked_destination()) is not None:
+                if before is not None and (there := await self._checked_destination(before)) is not None:
                     return there
                 self._mark.state = FileState.WAITING
                 with PartialFile(self._tools.folder, self._order.destination) as part:
@@ -140,7 +143,7 @@ class FileDownload:
                     if after is not None and os.path.samestat(after, os.fstat(part.descriptor)):
                         return await self._finished_by_other(part)
                     if part.is_current() and _is_same(before, after):
-                        return await self._persistently(part)
+                        return await (self._copied(part, self._source) if self._source else self._persistently(part))
 
     def _check_destination(self) -> None:
         """Make the directories, and find out before the download what would prevent its end."""
@@ -158,13 +161,13 @@ class FileDownload:
             return look(place.directory, place.name)
         return None
 
-    async def _checked_destination(self) -> FetchedFile | None:
+    async def _checked_destination(self, before: os.stat_result) -> FetchedFile | None:
         """The file at the destination, if it is the one that was promised."""
         order = self._order
         known = await in_thread(lambda: self._tools.receipts.find(order.destination))
         if known is not None and known.proves(order.digest, order.size, order.purpose):
             return self._there(known.size, known.sha256, 0)
-        if not order.digest:
+        if not order.digest and not self._is_source(before):
             return None
         with self._tools.models.reach(self._parts, self._path) as place:
             descriptor = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.directory)
@@ -180,6 +183,12 @@ class FileDownload:
         self._tools.receipts.write(self._receipt(status, hashes))
         return self._fetched(hashes, 0)
 
+    def _is_source(self, status: os.stat_result) -> bool:
+        """Whether the file at the destination is the one that shall be copied there."""
+        with suppress(OSError):
+            return self._source is not None and os.path.samestat(status, self._source.stat())
+        return False
+
     async def _finished_by_other(self, part: PartialFile) -> FetchedFile:
         """The file that another process has just finished, seen through the partial file that it was."""
         hashes = await self._hash_whole(part.descriptor, os.fstat(part.descriptor).st_size)
@@ -191,6 +200,22 @@ class FileDownload:
         hashes = PrefixHash(descriptor, size, self._order.digest, prefix=lambda: size)
         await in_thread(hashes.run, stop=hashes.stop)
         return hashes
+
+    async def _copied(self, part: PartialFile, path: Path) -> FetchedFile:
+        stopped = threading.Event()
+        self._mark.state = FileState.FETCHING
+        try:
+            with opened_source(path, self._order) as source:
+                copying = functools.partial(copy_into, part, source, wrote=self._mark.reach, is_stopped=stopped.is_set)
+                size = await in_thread(copying, stop=stopped.set)
+            hashes = await self._hash_whole(part.descriptor, size)
+            self._check_digest(hashes)
+            await in_thread(functools.partial(self._finish, part, hashes))
+        except BaseException:
+            if part.is_current():
+                part.remove()  # what is on this machine is copied from its beginning
+            raise
+        return self._fetched(hashes, 0)
 
     async def _persistently(self, part: PartialFile) -> FetchedFile:
         restarts = self._tools.limits.restarts
