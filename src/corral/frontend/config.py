@@ -23,6 +23,7 @@ from corral.base.setting_kinds import (
 from corral.base.settings import DATA, Derived, PublicPort, in_data, other_aliases, setting
 from corral.bus.config import BusConfig
 from corral.frontend.backends.decide.upgrades import UpgradePolicy
+from corral.frontend.models.decide.pulling import PullPolicy
 from corral.frontend.nodes.decide.liveness import LivenessPolicy
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.operations.decide.intent import IntentPolicy
@@ -129,6 +130,7 @@ class ControlConfig(PublicPort):
         default=1,
     )
     intents: IntentPolicy = field(default_factory=IntentPolicy)
+    pulls: PullPolicy = field(default_factory=PullPolicy)
     loads: LoadPolicy = field(default_factory=LoadPolicy)
     socket: Path | None = setting(
         PATH,

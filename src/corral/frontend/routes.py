@@ -10,7 +10,7 @@ from corral.frontend.backends.routes import native as backend_lists
 from corral.frontend.diagnosis.routes import metrics, vitals
 from corral.frontend.models.routes import galleries as model_galleries
 from corral.frontend.models.routes import localai as localai_models
-from corral.frontend.models.routes import localai_changes, localai_offers
+from corral.frontend.models.routes import localai_changes, localai_offers, pulls
 from corral.frontend.models.routes import native as models
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
@@ -37,6 +37,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *localai_offers.ROUTES,
     *models.ROUTES,
     *model_galleries.ROUTES,
+    *pulls.ROUTES,
     *serving.ROUTES,
     *keys.ROUTES,
     *events.ROUTES,

@@ -30,13 +30,15 @@ from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.backends.store import write_reports
 from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
+from corral.frontend.models.pull_room import DownloadSettings, PullRoom
 from corral.frontend.models.removal import ModelKind
 from corral.frontend.models.room import ModelsRoom
 from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.stores import ModelStores
+from corral.frontend.models.stores import StoreKeeper
 from corral.frontend.nodes.room import NodeSettings, NodesRoom
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import IntentKind
-from corral.frontend.operations.dispatcher import NoStores
 from corral.frontend.operations.room import OperationsRoom, OperationStores
 from corral.frontend.operations.service import Retention
 from corral.frontend.operations.store.intents import Intents, cancel_intents_of
@@ -58,6 +60,7 @@ from corral.galleries.fetching import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.galleries.model_galleries import open_model_galleries
 from corral.hubs.access import HubAccess
+from corral.oci.limits import Network
 from corral.processes.probe import http_url
 
 log = logging.getLogger(__name__)
@@ -97,8 +100,8 @@ class Control:
         """Return what runs beside the server, by the name that it has in logs."""
         context, record = self.context, self.context.record
         loops = record.loops()
-        rooms = (context.nodes, context.operations, context.backends, context.models, context.serving, context.rules)
-        for room in rooms:
+        rooms = (context.nodes, context.operations, context.backends, context.models, context.pulls)
+        for room in (*rooms, context.serving, context.rules):
             loops |= room.loops(record)
         return {name: loop() for name, loop in loops.items()}
 
@@ -127,7 +130,9 @@ async def build_control(
 
     record = await RecordRoom.build(foundation)
     nodes = _build_nodes(config, foundation, record, credentials)
-    operations = _build_operations(config, foundation, record, nodes, guard)
+    keeper = StoreKeeper(ModelStores(database), config.models_path, clock, frontend_id=frontend_id)
+    await keeper.measure()
+    operations = _build_operations(config, foundation, record, nodes, guard, keeper)
     backends = BackendsRoom.build(foundation, nodes, operations, lookups, guard=guard, policy=config.upgrades)
     removals = ModelRemovals(database, operations.stores.operations, on_removal=(stop_serving,))
     models = await ModelsRoom.build(
@@ -163,6 +168,7 @@ async def build_control(
         operations=operations,
         backends=backends,
         models=models,
+        pulls=_build_pulls(config, foundation, operations, models, keeper, lookups),
         serving=serving,
         rules=RulesRoom.build(foundation, record, nodes, operations, backends, guard=guard),
         readiness=readiness,
@@ -186,7 +192,12 @@ def _build_nodes(
 
 
 def _build_operations(
-    config: ControlConfig, foundation: Foundation, record: RecordRoom, nodes: NodesRoom, guard: RuleGuard
+    config: ControlConfig,
+    foundation: Foundation,
+    record: RecordRoom,
+    nodes: NodesRoom,
+    guard: RuleGuard,
+    stores_there: StoreKeeper,
 ) -> OperationsRoom:
     return OperationsRoom.build(
         foundation,
@@ -197,10 +208,26 @@ def _build_operations(
             intents=Intents(foundation.database, write_reports),
         ),
         guard=guard,
-        stores_there=NoStores(),
+        stores_there=stores_there,
         policy=config.intents,
         retention=Retention(events=config.event_retention, operations=config.operation_retention),
     )
+
+
+def _build_pulls(
+    config: ControlConfig,
+    foundation: Foundation,
+    operations: OperationsRoom,
+    models: ModelsRoom,
+    keeper: StoreKeeper,
+    lookups: Lookups,
+) -> PullRoom:
+    settings = DownloadSettings(
+        policy=config.pulls,
+        network=Network() if config.hubs is None else config.hubs.network,
+        environment={} if config.images is None else config.images.environment,
+    )
+    return PullRoom.build(foundation, operations, models, keeper, settings, hub=lookups.hub)
 
 
 def _serving_settings(config: ControlConfig) -> ServingSettings:

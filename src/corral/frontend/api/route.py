@@ -24,6 +24,7 @@ from corral.frontend.access.room import AccessRoom
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
+from corral.frontend.models.pull_room import PullRoom
 from corral.frontend.models.room import ModelsRoom
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
@@ -81,6 +82,7 @@ class AdminContext:
     operations: OperationsRoom
     backends: BackendsRoom
     models: ModelsRoom
+    pulls: PullRoom
     serving: ServingRoom
     rules: RulesRoom
     readiness: ControlReadiness

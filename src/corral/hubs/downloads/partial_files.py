@@ -12,7 +12,7 @@ import hashlib
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,13 +215,24 @@ class PartialFolder:
         status = look(self.descriptor, key_of(destination) + _BYTES)
         return 0 if status is None else status.st_blocks * 512
 
-    def sweep(self, before: float) -> int:
-        """Remove what nobody works on and nobody has written to since this time. Return how many files went."""
+    def sizes(self) -> dict[str, int]:
+        """Disk space that each partial file takes, by its key."""
+        found = {}
+        for name in os.listdir(self.descriptor):
+            stem, ending = os.path.splitext(name)
+            status = look(self.descriptor, name)
+            if ending == _BYTES and status is not None:
+                found[stem] = status.st_blocks * 512
+        return found
+
+    def sweep(self, before: float, *, keep: Collection[str] = ()) -> int:
+        """Remove what nobody works on and nobody has written to since this time, apart from these keys. Return how many
+        files went."""
         removed = 0
         for name in os.listdir(self.descriptor):
             status = look(self.descriptor, name)
             stem, ending = os.path.splitext(name)
-            if status is None or ending not in (_BYTES, _LEDGER) or status.st_mtime >= before:
+            if status is None or ending not in (_BYTES, _LEDGER) or status.st_mtime >= before or stem in keep:
                 continue
             if ending == _LEDGER and look(self.descriptor, stem + _BYTES) is not None:
                 continue  # goes with its bytes

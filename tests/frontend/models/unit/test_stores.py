@@ -18,6 +18,14 @@ def test_a_directory_becomes_a_store_once(tmp_path: Path) -> None:
     assert [path.name for path in (models / ".corral").iterdir()] == ["store"]
 
 
+def test_a_mere_look_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match="No such file"):
+        measure(tmp_path, make=False)
+    assert list(tmp_path.iterdir()) == []
+    made = measure(tmp_path)
+    assert measure(tmp_path, make=False).id == made.id
+
+
 def test_those_who_begin_at_the_same_moment_agree(tmp_path: Path) -> None:
     ids: list[str] = []
     barrier = threading.Barrier(8)

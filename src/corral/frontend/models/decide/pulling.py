@@ -1,0 +1,164 @@
+"""Pulling a model: what proves that it is there, who joins whom, and what is refused before the first byte. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from corral.base.errors import Conflict
+from corral.base.setting_kinds import size, whole
+from corral.base.settings import setting
+from corral.base.words import format_size
+from corral.frontend.models.decide.stored import StoredModel
+from corral.frontend.operations.decide.intent import Before, Intent, IntentState, Proven, Sighting, Unproven
+from corral.frontend.operations.decide.reasons import ReasonCode, because
+from corral.hubs.plans import PlannedFile, PullPlan
+
+BY_DIGEST: Final = "by digest"
+BY_SIZE: Final = "whole; nobody promised a digest of some files"
+"""Rungs of the proof."""
+_TIB: Final = "1048576GiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullPolicy:
+    """How models are downloaded, and how much room they may take."""
+
+    at_once: int = setting(
+        whole(1, 64),
+        """Models that a frontend downloads at the same time; others wait for their turn. 2: more would share one line,
+        and each of them would be there later.""",
+        name="pulls_at_once",
+        default=2,
+    )
+    connections: int = setting(
+        whole(1, 64),
+        """Connections of the download of one file of a model. One connection rarely fills a long line; servers refuse
+        clients with many.""",
+        name="download_connections",
+        default=8,
+    )
+    bytes_per_second: int = setting(
+        size("0", _TIB),
+        """Bytes per second that the download of one model may take. 0, without limit, because most have the line to
+        themselves.""",
+        name="download_rate",
+        default="0",
+        default_text="no limit",
+    )
+    free_bytes: int = setting(
+        size("0", _TIB),
+        """What must stay free on the disk of the models directory. 512 MiB: logs and databases often share it.""",
+        name="models_min_free",
+        default="512MiB",
+    )
+    quota_bytes: int = setting(
+        size("0", _TIB),
+        """How much all files in the models directory may take, in bytes. A pull that would need more is refused. 0:
+        as much as the disk has.""",
+        name="models_quota",
+        default="0",
+        default_text="no limit",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullAsk:
+    """What somebody wants to be pulled."""
+
+    reference: str
+    name: str = ""
+    """What the model shall be called; empty: as it is called where it comes from."""
+    build: str = ""
+    """Which of several builds; empty: the best that fits."""
+    by: str
+    idempotency_key: str = ""
+
+
+def payload_of(plan: PullPlan) -> dict[str, Any]:
+    """The plan as it is stored with the operation. What else could have been taken is left out."""
+    document: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(plan, choices=()))
+    return document
+
+
+def plan_of(payload: Mapping[str, Any]) -> PullPlan:
+    return msgspec.convert(payload, PullPlan)
+
+
+def is_same(plan: PullPlan, other: PullPlan) -> bool:
+    """Whether two plans end with the same files and the same model."""
+    return (plan.name, plan.config, plan.files) == (other.name, other.config, other.files)
+
+
+# What is there.
+
+
+def has_model(plan: PullPlan, stored: StoredModel | None) -> bool:
+    """Whether a model is what the plan makes of it, or what people have made of that since."""
+    return stored is not None and stored.origin == plan.origin
+
+
+def evidence_of_pull(intent: Intent, plan: PullPlan, missing: Sequence[PlannedFile], *, is_added: bool) -> Sighting:
+    """`missing` are the files that are not proven to be there."""
+    proof: Proven | Unproven
+    if missing:
+        counts = {"count": str(len(missing)), "total": str(len(plan.files))}
+        proof = Unproven(reason=because(ReasonCode.FILES_MISSING, path=missing[0].path, **counts))
+    elif not is_added:
+        proof = Unproven(reason=because(ReasonCode.MODEL_NOT_ADDED, model=plan.name))
+    else:
+        proof = Proven(rung=BY_DIGEST if all(file.digest for file in plan.files) else BY_SIZE)
+    return Sighting(proof=proof, had=Before(present=False), payload=intent.payload)
+
+
+# What is refused.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpace:
+    """How much room a store has."""
+
+    name: str
+    free_bytes: int
+    used_bytes: int = 0
+    """By files of models; only counted where there is a quota."""
+
+
+def check_space(plan: PullPlan, needed: int, space: StoreSpace, policy: PullPolicy) -> None:
+    """Conflict when the files that are not there yet have no room."""
+    if needed and needed + policy.free_bytes > space.free_bytes:
+        reserve = f", {format_size(policy.free_bytes)} shall stay free (models_min_free)" if policy.free_bytes else ""
+        raise Conflict(
+            f"{plan.name} needs {format_size(needed)}{reserve}, and {space.name} has {format_size(space.free_bytes)}; "
+            "`corral models prune` shows what may go"
+        )
+    if needed and policy.quota_bytes and space.used_bytes + needed > policy.quota_bytes:
+        raise Conflict(
+            f"{plan.name} needs {format_size(needed)}; {space.name} holds {format_size(space.used_bytes)} of the "
+            f"{format_size(policy.quota_bytes)} that models may take there (models_quota)"
+        )
+
+
+def check_name_is_free(plan: PullPlan, stored: StoredModel | None) -> None:
+    """Conflict when another model has the name. One that came from the same reference is brought up to date."""
+    if stored is None or (stored.origin is not None and stored.origin.reference == plan.origin.reference):
+        return
+    came = f"from {stored.origin.reference}" if stored.origin is not None else f"by {stored.changed_by}"
+    raise Conflict(
+        f"there is a model {plan.name} already ({came}); remove it first, or give this one another name with `name`"
+    )
+
+
+def joined(plan: PullPlan, known: Intent | None) -> bool:
+    """Whether the same is being pulled already. Conflict when something else is, under this name."""
+    if known is None or known.state not in (IntentState.OPEN, IntentState.BLOCKED):
+        return False
+    if is_same(plan, plan_of(known.payload)):
+        return True
+    if known.state is IntentState.BLOCKED:
+        return False
+    raise Conflict(
+        f"another pull of {plan.name} is under way (operation {known.operation_id}); "
+        "cancel it, or give this one another name with `name`"
+    )

@@ -1,0 +1,100 @@
+"""From what somebody types to the plan of a pull: an entry of a gallery, or a reference that a hub is asked about."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from corral.base.errors import Conflict, InvalidInput
+from corral.base.tasks import first_failure, task_group
+from corral.base.yaml_values import write_document
+from corral.frontend.models.decide.pulling import PullAsk
+from corral.frontend.models.offers import ModelOffers, TakenEntry
+from corral.galleries.model_entries import ModelFile
+from corral.hubs.access import HubAccess
+from corral.hubs.choose import MachineMemory, PullWish
+from corral.hubs.plans import BuildChoice, ModelOrigin, PlannedFile, PullPlan
+from corral.hubs.references import GalleryReference, parse_reference
+from corral.hubs.resolve import plan_file, plan_reference
+
+_AT_ONCE: Final = 8
+
+
+class ReferencePlanner:
+    """Asks galleries and hubs."""
+
+    def __init__(self, offers: ModelOffers, hub: HubAccess | None) -> None:
+        """`hub` is None where settings name no hubs."""
+        self._offers = offers
+        self._hub = hub
+
+    async def plan(self, ask: PullAsk) -> PullPlan:
+        reference = parse_reference(ask.reference)
+        if isinstance(reference, GalleryReference):
+            name = f"{reference.gallery}@{reference.name}" if reference.gallery else reference.name
+            return await self._plan_entry(name, ask)
+        machines = tuple(
+            MachineMemory(ram_bytes=machine.ram_bytes, vram_bytes=machine.vram_bytes)
+            for machine in await self._offers.machines()
+        )
+        wish = PullWish(text=ask.reference.strip(), name=ask.name, build=ask.build, machines=machines)
+        return await plan_reference(reference, wish, self._access())
+
+    async def _plan_entry(self, name: str, ask: PullAsk) -> PullPlan:
+        taken = await self._offers.take(name, build=ask.build, as_name=ask.name)
+        entry = taken.entry
+        return PullPlan(
+            name=taken.plan.name,
+            config=write_document(taken.plan.config),
+            files=tuple(await self._files(taken.plan.files, is_local=bool(entry.index_path))),
+            origin=ModelOrigin(
+                reference=ask.reference.strip(),
+                resolved=f"{entry.gallery}@{entry.name}",
+                gallery=f"{taken.asked.gallery}@{taken.asked.name}",
+                licence=taken.plan.license,
+            ),
+            choices=_choices(taken),
+            notes=_notes(taken),
+        )
+
+    async def _files(self, files: Sequence[ModelFile], *, is_local: bool) -> list[PlannedFile]:
+        """Ask for the sizes of all files. A gallery from elsewhere must not name files of this machine."""
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def planned(file: ModelFile) -> PlannedFile:
+            if not is_local and file.uri.lower().startswith(("file:", "/", ".", "~")):
+                problem = "is a file of this machine, which a gallery from elsewhere must not name"
+                raise InvalidInput("files", f"{file.uri[:80]!r} {problem}")
+            async with slots:
+                return await plan_file(file.uri, file.filename, file.sha256, self._access())
+
+        with first_failure(Exception):
+            async with task_group() as group:
+                tasks = [group.create_task(planned(file), name=f"plan {file.filename}") for file in files]
+        return [task.result() for task in tasks]
+
+    def _access(self) -> HubAccess:
+        if self._hub is None:
+            raise Conflict("this frontend asks no hubs of models: it was started without settings for them")
+        return self._hub
+
+
+def _choices(taken: TakenEntry) -> tuple[BuildChoice, ...]:
+    if len(taken.choice.verdicts) <= 1:
+        return ()
+    found = [
+        BuildChoice(
+            name=verdict.name,
+            bytes=(taken.facts[verdict.name].size_bytes or 0) if verdict.name in taken.facts else 0,
+            fits=verdict.is_usable,
+            is_chosen=verdict.name == taken.entry.name,
+        )
+        for verdict in taken.choice.verdicts
+    ]
+    return tuple(sorted(found, key=lambda choice: -choice.bytes))
+
+
+def _notes(taken: TakenEntry) -> tuple[str, ...]:
+    notes = [f"{taken.entry.name} was chosen: {taken.choice.reason}"] if taken.entry is not taken.asked else []
+    if taken.plan.is_backend_assumed:
+        notes.append(f"the entry names no backend; {taken.plan.backend} was taken for its GGUF file")
+    return tuple(notes)

@@ -1,0 +1,86 @@
+"""Builds what pulls models: the stores, the service that accepts pulls, the kind of intents, and what is in a store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from corral.frontend.models import stores
+from corral.frontend.models.decide.pulling import PullPolicy
+from corral.frontend.models.pull import DownloadTokens, ModelPulls, PullKind, PullPlanner, PullTools
+from corral.frontend.models.pull_planning import ReferencePlanner
+from corral.frontend.models.room import ModelsRoom
+from corral.frontend.models.storage import ModelStorage
+from corral.frontend.models.store.models import StoredModels
+from corral.frontend.models.stores import StoreKeeper
+from corral.frontend.operations.decide.intent import IntentKind
+from corral.frontend.operations.room import OperationsRoom
+from corral.frontend.record.room import Foundation, Loop, RecordRoom
+from corral.hubs.access import HubAccess
+from corral.hubs.plans import PlannedFile
+from corral.oci.limits import Network
+
+
+class NoTokens:
+    """Where no hubs are asked."""
+
+    async def authorization(self, planned: PlannedFile) -> str:
+        return ""
+
+    def advice(self, planned: PlannedFile) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadSettings:
+    """How downloads are started."""
+
+    policy: PullPolicy
+    network: Network
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullRoom:
+    service: ModelPulls
+    storage: ModelStorage
+    stores: StoreKeeper
+
+    @classmethod
+    def build(
+        cls,
+        foundation: Foundation,
+        operations: OperationsRoom,
+        models: ModelsRoom,
+        keeper: StoreKeeper,
+        settings: DownloadSettings,
+        *,
+        hub: HubAccess | None,
+    ) -> Self:
+        stored = StoredModels(foundation.database)
+        tools = PullTools(
+            stores=keeper,
+            models=stored,
+            intents=operations.stores.intents,
+            operations=operations.stores.operations,
+            policy=settings.policy,
+            clock=foundation.clock,
+        )
+        tokens: DownloadTokens = NoTokens() if hub is None else hub
+        planner: PullPlanner = ReferencePlanner(models.galleries, hub)
+        kind = PullKind(
+            tools,
+            models.changes,
+            tokens,
+            operations.progress,
+            network=settings.network,
+            environment=settings.environment,
+        )
+        operations.dispatcher.handle(IntentKind.PULL, kind)
+        return cls(
+            service=ModelPulls(tools, operations.service, planner),
+            storage=ModelStorage(keeper, stored, operations.stores.intents),
+            stores=keeper,
+        )
+
+    def loops(self, record: RecordRoom) -> dict[str, Loop]:
+        return {"stores": record.every(stores.PERIOD, self.stores.poke, self.stores.look, "stores")}

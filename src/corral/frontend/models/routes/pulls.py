@@ -1,0 +1,177 @@
+"""Pulling models, and what stores hold: Corral's own routes."""
+
+from dataclasses import replace
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.base.errors import InvalidInput
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer, read_body
+from corral.frontend.models.decide.pulling import PullAsk
+from corral.frontend.models.decide.storage import FileVerdict
+from corral.frontend.models.decide.stored import KnownStore
+from corral.frontend.operations.routes.native import idempotency_key
+from corral.frontend.operations.shapes import operation_view
+from corral.hubs.plans import PullPlan
+from corral.wire.go_json import decode, format_time
+from corral.wire.operation_views import OperationView
+from corral.wire.pulls import (
+    BuildChoiceView,
+    PruneAsk,
+    PruneView,
+    PullFileView,
+    PullPlanView,
+    PullStart,
+    StorageView,
+    StoreView,
+    UnneededFileView,
+)
+
+
+async def start(context: AdminContext, request: Request, caller: Caller) -> Response:
+    body = decode(await read_body(request, context.config.max_body), PullStart)
+    if not body.reference.strip():
+        raise InvalidInput("reference", "is missing: the name of a model in a gallery, hf://…, a URL or a path")
+    ask = PullAsk(
+        reference=body.reference,
+        name=body.name.strip(),
+        build=body.build.strip(),
+        by=caller.name,
+        idempotency_key=idempotency_key(request),
+    )
+    if body.dry_run:
+        return answer(await _plan_view(context, ask))
+    operation = await context.pulls.service.start(ask)
+    view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
+    return answer(view, 202, {"Location": f"/api/v1/operations/{operation.id}"})
+
+
+async def _plan_view(context: AdminContext, ask: PullAsk) -> PullPlanView:
+    pulls = context.pulls.service
+    plan = await pulls.plan(ask)
+    refusal = await pulls.refusal(plan)
+    store, needed = context.pulls.stores.own, await pulls.needed_bytes(plan)
+    chosen = [choice for choice in plan.choices if choice.is_chosen]
+    return PullPlanView(
+        name=plan.name,
+        config=plan.config,
+        files=_files(plan),
+        bytes=plan.bytes,
+        needed_bytes=needed,
+        free_bytes=0 if store is None else store.free_bytes,
+        store="" if store is None else store.name,
+        memory_bytes=chosen[0].needed_bytes if chosen else 0,
+        choices=[msgspec.convert(choice, BuildChoiceView, from_attributes=True) for choice in plan.choices],
+        notes=list(plan.notes),
+        licence=plan.origin.licence,
+        reference=plan.origin.reference,
+        resolved=plan.origin.resolved,
+        refusal=refusal,
+    )
+
+
+def _files(plan: PullPlan) -> list[PullFileView]:
+    return [PullFileView(path=file.path, url=file.url, size=file.size, digest=file.digest) for file in plan.files]
+
+
+async def storage(context: AdminContext, request: Request, caller: Caller) -> Response:
+    keeper = context.pulls.stores
+    await keeper.measure(make=True)
+    await keeper.look()
+    stores = [_store_view(context, store) for store in await keeper.all()]
+    if keeper.own is None:
+        return answer(StorageView(stores=stores, problem=keeper.problem))
+    report = await context.pulls.storage.report()
+    return answer(
+        StorageView(
+            stores=stores,
+            used_bytes=report.used_bytes,
+            quota_bytes=context.config.pulls.quota_bytes,
+            models=report.by_model,
+            unneeded=[_file_view(verdict) for verdict in report.unneeded],
+            partial_bytes=report.partial_bytes,
+        )
+    )
+
+
+def _store_view(context: AdminContext, store: KnownStore) -> StoreView:
+    keeper = context.pulls.stores
+    return StoreView(
+        id=store.id,
+        name=store.name,
+        is_own=keeper.own is not None and keeper.own.id == store.id,
+        is_away=keeper.is_away(store),
+        total_bytes=store.total_bytes,
+        free_bytes=store.free_bytes,
+        seen_at=format_time(store.seen_at),
+    )
+
+
+def _file_view(verdict: FileVerdict) -> UnneededFileView:
+    return UnneededFileView(path=verdict.path, bytes=verdict.bytes, kept=verdict.kept)
+
+
+async def prune(context: AdminContext, request: Request, caller: Caller) -> Response:
+    body = await read_body(request, context.config.max_body)
+    ask = decode(body, PruneAsk) if body else PruneAsk()
+    report = await context.pulls.storage.prune(dry_run=ask.dry_run)
+    deleted = [_file_view(verdict) for verdict in report.unneeded if not verdict.kept]
+    return answer(
+        PruneView(
+            dry_run=ask.dry_run,
+            freed_bytes=sum(file.bytes for file in deleted) + report.partial_bytes,
+            deleted=deleted,
+            kept=[_file_view(verdict) for verdict in report.unneeded if verdict.kept],
+            partial_bytes=report.partial_bytes,
+        )
+    )
+
+
+_START = RouteSpec(
+    method="POST",
+    path="/api/v1/pulls",
+    handler=start,
+    access=Access.ADMIN,
+    summary="Download the files of a model into the models directory of this frontend, and add the model. Who asks for "
+    "what is being pulled gets that operation. With `dry_run`, the answer tells what would be done (`PullPlanView`). A "
+    "repeated call with the same header `Idempotency-Key` starts nothing.",
+    takes=PullStart,
+    gives=OperationView,
+    codes={
+        200: "the plan, for `dry_run`",
+        202: "accepted",
+        400: "the reference cannot be understood; `field` names what is wrong",
+        404: "no gallery or hub has such a model; near names are suggested",
+        409: "another model has the name, something else is being pulled by it, it is being removed, or there is too "
+        "little room",
+        422: "the file is no GGUF that can be used",
+        502: "the hub refuses: the sentence says what to do",
+        503: "the hub or the gallery does not answer",
+    },
+)
+
+ROUTES = [
+    _START,
+    replace(
+        _START,
+        method="GET",
+        path="/api/v1/model-storage",
+        handler=storage,
+        summary="The directories with files of models; what is in that of this frontend, for which models, and which "
+        "files nobody needs.",
+        takes=None,
+        gives=StorageView,
+        codes={200: "all of it"},
+    ),
+    replace(
+        _START,
+        path="/api/v1/model-storage/prune",
+        handler=prune,
+        summary="Delete files that came by a pull and that no model needs, and downloads that no pull will go on with. "
+        "With `dry_run`, nothing is deleted.",
+        takes=PruneAsk,
+        gives=PruneView,
+        codes={200: "what was deleted, and what was kept and why", 409: "this frontend has no models directory"},
+    ),
+]

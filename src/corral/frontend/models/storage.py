@@ -1,0 +1,157 @@
+"""What is in a store, and removing what nobody needs."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from corral.base.errors import Conflict
+from corral.base.open_directories import Confined, PathRefused
+from corral.base.private_files import read_bounded
+from corral.base.tasks import in_thread
+from corral.frontend.models.catalogue import LARGEST_FILE, SUFFIXES
+from corral.frontend.models.decide.pulling import plan_of
+from corral.frontend.models.decide.storage import FileVerdict, FoundFile, Needs, judge
+from corral.frontend.models.store.models import StoredModels
+from corral.frontend.models.stores import FOLDER, StoreKeeper
+from corral.frontend.operations.decide.intent import IntentKind
+from corral.frontend.operations.store.intents import Intents
+from corral.hubs.downloads.partial_files import PartialFolder, key_of
+from corral.hubs.downloads.receipts import Receipts
+
+_MOST_FILES: Final = 200_000
+_FRESH_SECONDS: Final = 3600.0
+"""How long the receipt of a file that is not there is left alone: the file may be about to get its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSurvey:
+    """All that is in a store."""
+
+    files: tuple[FoundFile, ...]
+    texts: dict[str, str]
+    """The configurations that lie in it, by the names of their files."""
+    partial: dict[str, int]
+    """Bytes of downloads that are not whole, by their keys."""
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(file.bytes for file in self.files) + sum(self.partial.values())
+
+
+def survey(directory: Path) -> StoreSurvey:
+    """Look at everything in a store. Links are not followed. Blocks."""
+    receipts = Receipts(directory)
+    files = [
+        FoundFile(path=path, bytes=status.st_blocks * 512, is_ours=receipts.find(path) is not None)
+        for path, status in _walk(directory)
+    ]
+    texts = {}
+    for path in (file.path for file in files if Path(file.path).suffix in SUFFIXES and "/" not in file.path):
+        with contextlib.suppress(OSError):
+            texts[path] = (read_bounded(directory / path, LARGEST_FILE) or b"").decode("utf-8", "replace")
+    weights = tuple(file for file in files if file.path not in texts)
+    return StoreSurvey(files=weights, texts=texts, partial=_partial(directory))
+
+
+def used_bytes(directory: Path) -> int:
+    """What all files of a store take, downloads that are not whole included. Blocks."""
+    return sum(status.st_blocks * 512 for _, status in _walk(directory)) + sum(_partial(directory).values())
+
+
+def _walk(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    found = 0
+    for folder, folders, names in os.walk(directory):
+        folders[:] = sorted(name for name in folders if name != FOLDER)
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                found += 1
+                yield os.path.relpath(path, directory), status
+            if found >= _MOST_FILES:
+                return
+
+
+def _partial(directory: Path) -> dict[str, int]:
+    with contextlib.suppress(OSError, PathRefused):
+        if not directory.joinpath(FOLDER).is_dir():
+            return {}
+        with PartialFolder(directory) as folder:
+            return folder.sizes()
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageReport:
+    """What a store holds, for whom, and what nobody needs."""
+
+    used_bytes: int
+    by_model: dict[str, int]
+    unneeded: list[FileVerdict]
+    partial_bytes: int
+    """Of downloads that no pull will go on with."""
+
+
+class ModelStorage:
+    """The store of this frontend."""
+
+    def __init__(self, stores: StoreKeeper, models: StoredModels, intents: Intents) -> None:
+        self.stores = stores
+        self._models = models
+        self._intents = intents
+
+    async def report(self) -> StorageReport:
+        found = await in_thread(lambda: survey(self.stores.directory))
+        return self._report(found, await self._needs(found))
+
+    async def prune(self, *, dry_run: bool) -> StorageReport:
+        """Delete what nobody needs. Conflict where there is no store."""
+        await self.stores.measure(make=True)
+        if self.stores.own is None:
+            raise Conflict(f"there is nothing to prune: {self.stores.problem}")
+        found = await in_thread(lambda: survey(self.stores.directory))
+        needs = await self._needs(found)
+        report = self._report(found, needs)
+        if not dry_run:
+            going = [verdict.path for verdict in report.unneeded if not verdict.kept]
+            wanted = frozenset(key_of(file.path) for plan in needs.pulls for file in plan.files)
+            await in_thread(lambda: _delete(self.stores.directory, going, wanted))
+        return report
+
+    async def _needs(self, found: StoreSurvey) -> Needs:
+        models = await self._models.load(list(await self._models.marks()))
+        pulls = [plan_of(intent.payload) for intent in await self._intents.open() if intent.kind is IntentKind.PULL]
+        return Needs(models=models, pulls=pulls, texts=found.texts)
+
+    def _report(self, found: StoreSurvey, needs: Needs) -> StorageReport:
+        by_model: dict[str, int] = {}
+        for file in found.files:
+            for name in needs.owners(file.path):
+                by_model[name] = by_model.get(name, 0) + file.bytes
+        wanted = {key_of(file.path) for plan in needs.pulls for file in plan.files}
+        return StorageReport(
+            used_bytes=found.used_bytes,
+            by_model=by_model,
+            unneeded=judge(found.files, needs),
+            partial_bytes=sum(count for key, count in found.partial.items() if key not in wanted),
+        )
+
+
+def _delete(directory: Path, paths: list[str], wanted: frozenset[str]) -> None:
+    """Remove these files, empty directories above them, and partial downloads but those that are wanted. Blocks."""
+    models = Confined(directory)
+    for path in paths:
+        parts = tuple(path.split("/"))
+        with contextlib.suppress(OSError, PathRefused):
+            with models.reach_unlinked(parts, directory / path) as place:
+                os.unlink(place.name, dir_fd=place.directory)
+            for count in range(len(parts) - 1, 0, -1):
+                with models.reach_unlinked(parts[:count], directory) as place:
+                    os.rmdir(place.name, dir_fd=place.directory)
+    with contextlib.suppress(OSError, PathRefused), PartialFolder(directory) as folder:
+        folder.sweep(time.time(), keep=wanted)
+    Receipts(directory).sweep(time.time() - _FRESH_SECONDS)

@@ -1,0 +1,116 @@
+"""Pulls of models, and what stores hold, as the admin API takes and shows them."""
+
+import msgspec
+
+
+class PullStart(msgspec.Struct, kw_only=True):
+    """Body of `POST /api/v1/pulls`."""
+
+    reference: str
+    """A gallery's name, `hf://…`, `ollama://…`, `oci://…`, `https://…`, `github:…`, `file://…` or a path."""
+    name: str = ""
+    """What the model shall be called."""
+    build: str = ""
+    """Which of several builds, such as `Q4_K_M`; empty: the best that fits the fleet."""
+    dry_run: bool = False
+
+
+class PullFileView(msgspec.Struct, kw_only=True):
+    path: str
+    """Relative to the models directory."""
+    url: str
+    size: int | None = None
+    """null: the server does not say."""
+    digest: str = ""
+
+
+class BuildChoiceView(msgspec.Struct, kw_only=True):
+    name: str
+    bytes: int
+    files: int = 1
+    needed_bytes: int = 0
+    """Estimated memory to run it; 0: unknown."""
+    fits: bool | None = None
+    is_chosen: bool = False
+
+
+class PullPlanView(msgspec.Struct, kw_only=True):
+    """What a pull would do."""
+
+    name: str
+    config: str
+    """The model's YAML."""
+    files: list[PullFileView]
+    bytes: int
+    """Of all files, as far as their sizes are known."""
+    needed_bytes: int
+    """Disk space that is still needed."""
+    free_bytes: int
+    store: str
+    """Where the files would be."""
+    memory_bytes: int = 0
+    """Estimated memory to run it; 0: unknown."""
+    choices: list[BuildChoiceView] = []
+    notes: list[str] = []
+    licence: str = ""
+    reference: str = ""
+    resolved: str = ""
+    refusal: str = ""
+    """Why the pull would be refused now; empty: it would be accepted."""
+
+
+class StoreView(msgspec.Struct, kw_only=True):
+    """A directory with files of models."""
+
+    id: str
+    name: str
+    """Where it is: `host:/directory`."""
+    is_own: bool
+    """Whether the frontend that answers has it."""
+    is_away: bool
+    """Whether no running frontend has it."""
+    total_bytes: int
+    free_bytes: int
+    seen_at: str
+
+
+class UnneededFileView(msgspec.Struct, kw_only=True):
+    path: str
+    bytes: int
+    kept: str = ""
+    """Why it stays; empty: a prune deletes it."""
+
+
+class StorageView(msgspec.Struct, kw_only=True):
+    """Answer of `GET /api/v1/model-storage`."""
+
+    stores: list[StoreView]
+    problem: str = ""
+    """Why the frontend that answers has no store of its own; then nothing is told of files."""
+    used_bytes: int = 0
+    quota_bytes: int = 0
+    """0: no limit."""
+    models: dict[str, int] = {}
+    """Bytes of the files of each model; files that several share count for each."""
+    unneeded: list[UnneededFileView] = []
+    """Files that no model needs."""
+    partial_bytes: int = 0
+    """Of downloads that no pull will go on with."""
+
+
+class PruneAsk(msgspec.Struct, kw_only=True):
+    """Body of `POST /api/v1/model-storage/prune`."""
+
+    dry_run: bool = False
+
+
+class PruneView(msgspec.Struct, kw_only=True):
+    """What was deleted, or would be, and what stays."""
+
+    dry_run: bool
+    freed_bytes: int
+    deleted: list[UnneededFileView]
+    kept: list[UnneededFileView]
+    """Files that no model needs and that stay, with the reasons."""
+    partial_bytes: int = 0
+    """Of downloads that no pull will go on with; they are deleted too."""

@@ -1,0 +1,332 @@
+"""Pulls from a real server, through a real child process, on both databases: accepted once, proven, resumed, ended."""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import delete
+
+from corral.bus.port import Bus
+from corral.frontend.backends.catalogue import Lookups
+from corral.frontend.models.decide.pulling import PullAsk, PullPolicy
+from corral.frontend.models.stores import place_of
+from corral.frontend.operations.decide.intent import IntentKind, IntentState
+from corral.frontend.store.db import Database
+from corral.frontend.store.schema import models as models_table
+from corral.hubs.access import HubAccess
+from corral.hubs.config import HubsConfig
+from corral.hubs.downloads.partial_files import FOLDER
+from corral.wire.operation_views import Changed, OperationView
+from corral.wire.pulls import PruneView, PullPlanView, StorageView
+from tests.kit.clock import ManualClock
+from tests.kit.file_server import answering
+from tests.kit.gguf import LLAMA, gguf
+from tests.kit.hub_server import HuggingFaceServer
+from tests.kit.waiting import eventually
+from tests.kit.world import World, open_world
+
+CHAT = gguf(**LLAMA, tokenizer__chat_template="{{ messages }}") + bytes(800_000)
+REPOSITORY = "org/Chat-GGUF"
+REFERENCE = f"hf://{REPOSITORY}"
+FILE = "chat-Q4_K_M.gguf"
+FILE_URL = f"/{REPOSITORY}/resolve/0123456789abcdef0123456789abcdef01234567/{FILE}"
+POLICY = PullPolicy(free_bytes=0, connections=1)
+
+
+@pytest.fixture
+def server() -> Iterator[HuggingFaceServer]:
+    with HuggingFaceServer() as server:
+        server.add_repository(REPOSITORY, {FILE: CHAT}, cardData={"license": "mit"})
+        yield server
+
+
+@dataclass(kw_only=True)
+class Puller:
+    """A frontend that pulls."""
+
+    world: World
+    models: Path
+
+    async def ask(self, reference: str = REFERENCE, *, status: int = 202, **more: Any) -> OperationView:
+        headers = {name: more.pop(name) for name in ("idempotency_key",) if name in more}
+        body = {"reference": reference, **more}
+        answer = await self.world.frontend.call("POST", "/api/v1/pulls", body, **headers)
+        assert answer.status == status, answer.body
+        return msgspec.json.decode(answer.body, type=OperationView) if status == 202 else answer.json()
+
+    async def work(self) -> None:
+        await self.world.control.context.operations.dispatcher.tick()
+
+    async def shown(self, id: str) -> OperationView:
+        return await self.get(f"/api/v1/operations/{id}", OperationView)
+
+    async def get(self, path: str, kind: Any) -> Any:
+        answer = await self.world.frontend.call("GET", path)
+        assert answer.status == 200, answer.body
+        return msgspec.json.decode(answer.body, type=kind)
+
+    async def done(self, reference: str = REFERENCE, **more: Any) -> OperationView:
+        started = await self.ask(reference, **more)
+        await self.work()
+        return await self.shown(started.id)
+
+
+@pytest.fixture
+async def puller(
+    server: HuggingFaceServer, database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
+) -> AsyncIterator[Puller]:
+    async with AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(HubAccess.open(HubsConfig(hf_url=server.base)))
+        lookups = Lookups(hub=hub)
+        world = await stack.enter_async_context(
+            open_world(database, clock, bus, tmp_path, lookups=lookups, pulls=POLICY)
+        )
+        yield Puller(world=world, models=world.models)
+
+
+async def test_a_model_is_pulled_and_proven(puller: Puller, server: HuggingFaceServer) -> None:
+    started = await puller.ask()
+    assert (started.verb, started.backend, started.state) == ("pull", "chat", "running")
+    (target,) = started.targets
+    assert target.node_id.startswith("store:")
+    assert target.node_name.endswith(f":{puller.models}")
+    planned = server.sent
+
+    await puller.work()
+
+    shown = await puller.shown(started.id)
+    assert (shown.state, shown.progress, shown.targets[0].message) == ("done", 100.0, "by digest")
+    assert (puller.models / "chat" / FILE).read_bytes() == CHAT
+    stored = await puller.world.control.context.pulls.service._tools.models.get("chat")
+    assert stored is not None
+    assert [(file.path, file.size, file.digest) for file in stored.files] == [
+        (f"chat/{FILE}", len(CHAT), f"sha256:{hashlib.sha256(CHAT).hexdigest()}")
+    ]
+    assert (stored.source, stored.origin and stored.origin.licence) == ("pull", "mit")
+    assert server.sent - planned == len(CHAT)
+    again = await puller.ask()
+    planned = server.sent
+    await puller.work()
+    assert again.id != started.id
+    assert (await puller.shown(again.id)).targets[0].message == "already by digest"
+    assert server.sent == planned
+
+
+async def test_a_dry_run_tells_all_and_does_nothing(puller: Puller) -> None:
+    plan = msgspec.convert(await puller.ask(status=200, dry_run=True), PullPlanView)
+    assert (plan.name, plan.bytes, plan.needed_bytes, plan.licence) == ("chat", len(CHAT), len(CHAT), "mit")
+    assert "name: chat" in plan.config
+    assert plan.store.endswith(str(puller.models))
+    assert plan.free_bytes > 0
+    assert not (puller.models / "chat").exists()
+    assert await puller.world.control.context.operations.stores.operations.newest(limit=9) == []
+
+
+async def test_those_who_ask_for_the_same_share_one_operation(puller: Puller, server: HuggingFaceServer) -> None:
+    first = await puller.ask(idempotency_key="k1")
+    assert (await puller.ask(idempotency_key="k1")).id == first.id
+    assert (await puller.ask()).id == first.id
+    many = await asyncio.gather(*(puller.ask() for _ in range(5)))
+    assert {one.id for one in many} == {first.id}
+    server.add_repository("org/other", {FILE: CHAT + b"other"})
+    problem = await puller.ask("hf://org/other", status=409, name="chat")
+    assert "another pull of chat is under way" in str(problem)
+    await puller.work()
+    assert (await puller.shown(first.id)).state == "done"
+    taken = await puller.ask("hf://org/other", status=409, name="chat")
+    assert "there is a model chat already (from hf://org/Chat-GGUF)" in str(taken)
+
+
+async def test_all_at_once_begin_one_operation(puller: Puller) -> None:
+    many = await asyncio.gather(*(puller.ask() for _ in range(8)))
+    assert len({one.id for one in many}) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(answering(404), "404"), (answering(403), "403"), (answering(401), "HF_TOKEN")],
+)
+async def test_what_no_attempt_can_change_is_blocked_at_once(
+    puller: Puller, server: HuggingFaceServer, fault: Any, words: str
+) -> None:
+    started = await puller.ask()
+    server.faults[FILE_URL] += [fault] * 20
+    await puller.work()
+    blocked = await puller.shown(started.id)
+    assert (blocked.state, blocked.targets[0].status) == ("failed", "blocked")
+    assert words in blocked.targets[0].message
+    server.faults[FILE_URL].clear()
+    assert (await puller.ask()).id == started.id  # who asks again has it tried again
+    await puller.work()
+    assert (await puller.shown(started.id)).state == "done"
+
+
+async def test_a_server_that_is_away_is_tried_again(puller: Puller, server: HuggingFaceServer) -> None:
+    started = await puller.ask()
+    server.faults[FILE_URL] += [answering(429, retry_after="4000")]
+    await puller.work()
+    failed = await puller.shown(started.id)
+    assert (failed.targets[0].status, failed.targets[0].attempts) == ("error", 1)
+    await puller.world.clock.advance(timedelta(seconds=31))
+    await puller.work()
+    assert (await puller.shown(started.id)).state == "done"
+
+
+async def test_a_cancel_ends_the_download_and_a_retry_goes_on_with_its_bytes(
+    puller: Puller, server: HuggingFaceServer
+) -> None:
+    started = await puller.ask()
+    gate = threading.Event()
+    sent: list[int] = []
+
+    def hold(_: object) -> None:
+        sent.append(1)
+        if len(sent) == 24:
+            gate.wait(60)
+
+    async def is_held() -> bool:
+        return len(sent) >= 24
+
+    server.before_chunk = hold
+    work = asyncio.ensure_future(puller.work())
+    try:
+        await eventually(is_held, "the server to stop")
+        answer = await puller.world.frontend.call("POST", f"/api/v1/operations/{started.id}/cancel")
+        changed = msgspec.json.decode(answer.body, type=Changed)
+        assert changed.already_sent == []
+        await work
+    finally:
+        gate.set()
+    cancelled = await puller.shown(started.id)
+    assert (cancelled.state, cancelled.targets[0].message) == ("cancelled", "cancelled by admin")
+    partial = puller.models.joinpath(*FOLDER)
+    assert [path.suffix for path in sorted(partial.iterdir())] == [".ledger", ".part"]
+    server.before_chunk = lambda _: None
+    again = await puller.ask()
+    assert again.id != started.id
+    before = server.sent
+    await puller.work()
+    assert (await puller.shown(again.id)).state == "done"
+    assert server.sent - before < len(CHAT)
+    assert list(partial.iterdir()) == []
+
+
+async def test_progress_tells_of_each_file(puller: Puller, server: HuggingFaceServer) -> None:
+    started = await puller.ask()
+    gate = threading.Event()
+    sent: list[int] = []
+
+    def hold(_: object) -> None:
+        sent.append(1)
+        if len(sent) == 24:
+            gate.wait(60)
+
+    server.before_chunk = hold
+    work = asyncio.ensure_future(puller.work())
+    try:
+
+        async def is_moving() -> bool:
+            shown = await puller.shown(started.id)
+            return shown.targets[0].current_bytes > 0
+
+        await eventually(is_moving, "bytes")
+        (target,) = (await puller.shown(started.id)).targets
+    finally:
+        gate.set()
+        await work
+    assert (target.status, target.phase, target.total_bytes) == ("downloading", "downloading", len(CHAT))
+    (file,) = target.files
+    assert (file.name, file.state, file.total_bytes) == (f"chat/{FILE}", "fetching", len(CHAT))
+    assert 0 < file.current_bytes < len(CHAT)
+
+
+async def test_too_little_room_is_told_before_the_first_byte(
+    puller: Puller, server: HuggingFaceServer, database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
+) -> None:
+    service = puller.world.control.context.pulls.service
+    plan = await service.plan(PullAsk(reference=REFERENCE, by="me"))
+    space = [PullPolicy(free_bytes=1 << 60), PullPolicy(free_bytes=0, quota_bytes=100_000)]
+    for policy, words in zip(space, ("shall stay free (models_min_free)", "(models_quota)"), strict=True):
+        object.__setattr__(service._tools, "policy", policy)
+        problem = await puller.ask(status=409)
+        assert words in str(problem)
+        assert words in await service.refusal(plan)
+
+
+@pytest.mark.parametrize(
+    ("reference", "status", "words"),
+    [
+        ("", 400, "reference"),
+        ("hf://org", 400, "hf://owner/name"),
+        ("gopher://x", 400, "scheme"),
+        ("hf://org/unknown", 404, "has no repository"),
+        ("no-such-model", 404, "no-such-model"),
+        ("file:///no/such/file.gguf", 404, "cannot be read"),
+    ],
+)
+async def test_a_reference_that_means_nothing_is_refused(
+    puller: Puller, reference: str, status: int, words: str
+) -> None:
+    assert words in str(await puller.ask(reference, status=status))
+
+
+async def test_a_file_of_the_machine_is_pulled(puller: Puller, tmp_path: Path) -> None:
+    source = tmp_path / "my model.gguf"
+    source.write_bytes(CHAT)
+    shown = await puller.done(source.as_uri(), name="mine")
+    assert (shown.state, shown.targets[0].message) == ("done", "whole; nobody promised a digest of some files")
+    assert source.read_bytes() == CHAT
+
+
+async def test_storage_tells_who_needs_what_and_a_prune_takes_the_rest(puller: Puller) -> None:
+    await puller.done()
+    (puller.models / "notes.txt").write_text("mine")
+    storage = await puller.get("/api/v1/model-storage", StorageView)
+    assert [(store.is_own, store.is_away) for store in storage.stores] == [(True, False)]
+    assert storage.models["chat"] >= len(CHAT)
+    assert [(file.path, file.kept) for file in storage.unneeded] == [("notes.txt", "it did not come by a pull")]
+    context = puller.world.control.context
+    await _forget(context.database, "chat")
+
+    answer = await puller.world.frontend.call("POST", "/api/v1/model-storage/prune", {"dry_run": True})
+    dry = msgspec.json.decode(answer.body, type=PruneView)
+    assert ([file.path for file in dry.deleted], dry.dry_run) == ([f"chat/{FILE}"], True)
+    assert (puller.models / "chat" / FILE).exists()
+
+    answer = await puller.world.frontend.call("POST", "/api/v1/model-storage/prune")
+    pruned = msgspec.json.decode(answer.body, type=PruneView)
+    assert [file.path for file in pruned.deleted] == [f"chat/{FILE}"]
+    assert [file.path for file in pruned.kept] == ["notes.txt"]
+    assert not (puller.models / "chat").exists()
+    assert (puller.models / "notes.txt").exists()
+
+
+async def _forget(database: Database, name: str) -> None:
+    async with database.begin() as connection:
+        await connection.execute(delete(models_table).where(models_table.c.name == name))
+
+
+async def test_a_pull_for_a_store_that_nobody_has_waits(puller: Puller) -> None:
+    started = await puller.ask()
+    keeper = puller.world.control.context.pulls.stores
+    own = keeper.own
+    assert own is not None
+    object.__setattr__(keeper, "own", None)
+    await puller.work()
+    waiting = await puller.shown(started.id)
+    assert (waiting.state, waiting.targets[0].waits_for_node) == ("waiting", True)
+    assert "waits for a frontend that has this models directory" in waiting.targets[0].message
+    keeper.own = own
+    await puller.world.clock.advance(timedelta(seconds=31))
+    await puller.work()
+    assert (await puller.shown(started.id)).state == "done"
+    (intent,) = await puller.world.control.context.operations.stores.intents.of_node(place_of(own.id))
+    assert (intent.kind, intent.state) == (IntentKind.PULL, IntentState.SATISFIED)
