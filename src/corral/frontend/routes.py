@@ -8,6 +8,7 @@ from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import native as backend_lists
 from corral.frontend.diagnosis.routes import metrics, vitals
+from corral.frontend.models.routes import changes as model_changes
 from corral.frontend.models.routes import galleries as model_galleries
 from corral.frontend.models.routes import localai as localai_models
 from corral.frontend.models.routes import localai_changes, localai_offers, pulls
@@ -36,6 +37,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *localai_changes.ROUTES,
     *localai_offers.ROUTES,
     *models.ROUTES,
+    *model_changes.ROUTES,
     *model_galleries.ROUTES,
     *pulls.ROUTES,
     *serving.ROUTES,

@@ -121,6 +121,28 @@ class LoadJobView(msgspec.Struct, kw_only=True):
     eta_seconds: float | None = None
 
 
+class ModelFileView(msgspec.Struct, kw_only=True):
+    """A file, or a directory, that a model is loaded from."""
+
+    path: str
+    """Relative to the models directory."""
+    size: int = 0
+    digest: str = ""
+    """Empty when nobody promised one."""
+
+
+class ModelOriginView(msgspec.Struct, kw_only=True):
+    """Where a model came from."""
+
+    reference: str
+    """What was asked for, as it was typed."""
+    resolved: str = ""
+    """The same with everything pinned: a commit, a digest."""
+    gallery: str = ""
+    """`gallery@name` of the entry, if there was one."""
+    licence: str = ""
+
+
 class ModelView(msgspec.Struct, kw_only=True):
     """One model. Replicas that are gone are among them for a day, with their reasons."""
 
@@ -141,12 +163,26 @@ class ModelView(msgspec.Struct, kw_only=True):
     """Only when one model is asked for."""
     problems: list[ModelProblemView] = []
     """What was passed over under this name; only when one model is asked for."""
+    kind: str = ""
+    """How its configuration came to be: `file`, `api` or `pull`."""
+    number: int = 0
+    """Of its last change."""
+    changed_at: str = ""
+    changed_by: str = ""
+    origin: ModelOriginView | None = None
+    files: list[ModelFileView] = []
+    bytes: int = 0
+    """Of its files, as far as they are known."""
+    is_disabled: bool = False
+    is_pinned: bool = False
 
 
 class ModelList(msgspec.Struct, kw_only=True):
     items: list[ModelView]
     problems: list[ModelProblemView] = []
     """Files, and models in them, that were passed over."""
+    offered: list[ModelFileView] = []
+    """Weights in the models directory that no model uses."""
 
 
 class LoadReason(StrEnum):

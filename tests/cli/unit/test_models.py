@@ -9,7 +9,7 @@ import pytest
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.frontend.operations.decide.reasons import ReasonCode, because
-from corral.wire.models import LoadJobView, ModelList, ModelProblemView, ModelView
+from corral.wire.models import LoadJobView, ModelFileView, ModelList, ModelOriginView, ModelProblemView, ModelView
 from corral.wire.replicas import ReplicaView
 
 TOLD = because(ReasonCode.PROVEN, rung="told")
@@ -51,15 +51,15 @@ BROKEN = ModelProblemView(source="bad.yaml", name="bad", problem="is not YAML: o
 
 def test_list_shows_a_table_and_the_files_that_were_passed_over(connected: Any, frontend: Any) -> None:
     alias = model("short", backend="", model="", alias_of="small", state="cold", replicas=[])
-    two = model(replicas=[replica(), replica("w2")])
+    two = model(replicas=[replica(), replica("w2")], bytes=3 * 1024**3)
     frontend.tell("GET /api/v1/models", ModelList(items=[two, alias], problems=[BROKEN]))
     outcome = connected("models", "list")
 
     assert outcome.code == 0
     assert [line.split() for line in outcome.out.splitlines()[:3]] == [
-        ["NAME", "STATE", "BACKEND", "NODES", "FILE"],
-        ["small", "loaded", "llama-cpp", "w1,", "w2", "small.yaml"],
-        ["short", "cold", "→", "small", "-", "small.yaml"],
+        ["NAME", "STATE", "BACKEND", "SIZE", "NODES", "WARNINGS", "SOURCE"],
+        ["small", "loaded", "llama-cpp", "3.0", "GiB", "w1,", "w2", "–", "small.yaml"],
+        ["short", "cold", "→", "small", "–", "-", "–", "small.yaml"],
     ]
     assert outcome.out.splitlines()[3] == "Passed over: bad.yaml (bad): is not YAML: odd in line 3"
 
@@ -76,7 +76,26 @@ def test_odd_keys_are_warned_about_by_list_and_show(connected: Any, frontend: An
 
 def test_list_without_models_says_how_to_get_one(connected: Any, frontend: Any) -> None:
     frontend.tell("GET /api/v1/models", ModelList(items=[]))
-    assert connected("models", "list").out == "There is no model yet; put a YAML file into the models directory.\n"
+    assert connected("models", "list").out == ("There is no model yet; put a YAML file into the models directory.\n")
+
+
+def test_weights_that_no_model_uses_are_offered(connected: Any, frontend: Any) -> None:
+    lone = ModelFileView(path="my model.gguf", size=1024**2)
+    frontend.tell("GET /api/v1/models", ModelList(items=[model()], offered=[lone]))
+    assert connected("models", "list").out.splitlines()[-1] == (
+        "Offered: my model.gguf (1.0 MiB) is no model yet; to use it: corral models pull 'my model.gguf'"
+    )
+
+
+def test_show_tells_where_a_model_came_from_and_who_changed_it(connected: Any, frontend: Any) -> None:
+    origin = ModelOriginView(reference="hf://o/r", resolved="hf://o/r@0123", licence="mit")
+    pulled = model(source="", kind="pull", origin=origin, number=4, changed_by="eve", bytes=5, is_disabled=True)
+    frontend.tell("GET /api/v1/models/small", msgspec.structs.replace(pulled, changed_at="2026-03-01T12:00:00Z"))
+    lines = [" ".join(line.split()) for line in connected("models", "show", "small").out.splitlines()]
+    assert {"State disabled", "Size 5 B", "From hf://o/r@0123", "Licence mit"} <= set(lines)
+    [changed] = [line for line in lines if line.startswith("Changed")]
+    assert changed.startswith("Changed 2026-03-01 12:00:00 (")
+    assert changed.endswith("by eve, change 4")
 
 
 def test_json_is_all_that_the_frontend_said(connected: Any, frontend: Any) -> None:
@@ -173,8 +192,10 @@ class TestRemove:
     PATH = "DELETE /api/v1/models/small"
 
     @pytest.fixture(autouse=True)
-    def no_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_model(self, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(operation_watch, "PAUSES", Backoff(first=timedelta(0), cap=timedelta(0)))
+        frontend.tell("GET /api/v1/models/small", model())
+        frontend.tell("GET /api/v1/models", ModelList(items=[model()]))
 
     def test_watches_until_every_node_is_done(
         self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
@@ -191,7 +212,21 @@ class TestRemove:
             "w1: success, the node says so",
             "small: removed on w1.",
         ]
-        assert frontend.calls[0].headers["Idempotency-Key"]
+        [removal] = [call for call in frontend.calls if call.method == "DELETE"]
+        assert removal.headers["Idempotency-Key"]
+
+    def test_says_what_is_deleted_and_what_is_kept_and_why(
+        self, connected: Any, frontend: Any, make_operation: Any
+    ) -> None:
+        own, shared = ModelFileView(path="own.gguf", size=5 * 1024**2), ModelFileView(path="shared.gguf", size=1)
+        frontend.tell("GET /api/v1/models/small", model(files=[own, shared]))
+        others = [model(files=[own, shared]), model("big", files=[shared])]
+        frontend.tell("GET /api/v1/models", ModelList(items=others))
+        frontend.tell(self.PATH, make_operation(verb="remove", backend="small"), 202)
+        assert connected("models", "remove", "small", "--yes").out.splitlines()[:2] == [
+            "Deleted: own.gguf (5.0 MiB)",
+            "Kept: shared.gguf, because big needs it",
+        ]
 
     @pytest.mark.parametrize(("status", "code"), [("error", 1), ("queued", 2)])
     def test_ends_with_the_code_of_the_operation(
@@ -215,7 +250,7 @@ class TestRemove:
         frontend.tell("GET /api/v1/models/small", model())
         outcome = connected("models", "remove", "small")
         assert outcome.err == "error: --yes: is needed here, because there is no terminal to ask on\n"
-        assert [call.method for call in frontend.calls] == ["GET"]
+        assert {call.method for call in frontend.calls} == {"GET"}
 
     def test_what_the_frontend_says_no_to_is_told(self, connected: Any, frontend: Any) -> None:
         said = {"error": {"code": "conflict", "message": "both.yaml also holds two"}}

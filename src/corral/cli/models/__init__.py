@@ -7,14 +7,24 @@ import click
 from corral.cli.options import lazy_group
 
 COMMANDS: Final = {
+    "add": "corral.cli.models.editing:add",
     "search": "corral.cli.models.search:search",
     "list": "corral.cli.models.commands:list_models",
     "show": "corral.cli.models.commands:show_model",
+    "edit": "corral.cli.models.editing:edit",
+    "history": "corral.cli.models.revisions:history",
+    "rollback": "corral.cli.models.revisions:rollback",
+    "copy": "corral.cli.models.commands:copy",
+    "disable": "corral.cli.models.commands:disable",
+    "enable": "corral.cli.models.commands:enable",
+    "pin": "corral.cli.models.commands:pin",
+    "unpin": "corral.cli.models.commands:unpin",
     "remove": "corral.cli.models.commands:remove_model",
+    "export": "corral.cli.models.export:export",
     "prompt": "corral.cli.models.prompt:prompt",
 }
 
 
 @click.command(cls=lazy_group(COMMANDS))
 def models() -> None:
-    """Find models, see them, and remove them; try their templates."""
+    """Get, see, change and remove models; try their templates."""

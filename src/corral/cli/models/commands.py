@@ -1,12 +1,16 @@
-"""`corral models`: which models there are, where they are loaded, and how to remove one."""
+"""`corral models list`, `show`, `copy`, `disable` and `remove`: which models there are, and where they are loaded."""
 
+import shlex
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import click
 
+from corral.base.words import format_size, listed
 from corral.cli.client import api_path
 from corral.cli.connection import connected, open_client
+from corral.cli.models.revisions import say_change
 from corral.cli.names import complete_model
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
 from corral.cli.options import CorralCommand, confirm
@@ -16,22 +20,27 @@ from corral.cli.output import (
     json_option,
     plain,
     print_json,
+    printable,
     say,
     show,
     show_view,
     styled,
     table,
 )
+from corral.cli.units import moment
+from corral.wire.model_changes import ModelChange
 from corral.wire.models import ModelList, ModelView
 from corral.wire.operation_views import OperationView
 from corral.wire.replicas import ReplicaView
 
 _COLUMNS: Final[Sequence[Column[ModelView]]] = (
     Column(title="NAME", cell=lambda model: plain(model.name)),
-    Column(title="STATE", cell=lambda model: styled(model.state)),
+    Column(title="STATE", cell=lambda model: styled(_state(model))),
     Column(title="BACKEND", cell=lambda model: plain(model.backend or f"→ {model.alias_of}")),
+    Column(title="SIZE", cell=lambda model: format_size(model.bytes) if model.bytes else "–", right=True),
     Column(title="NODES", cell=lambda model: plain(", ".join(replica.node for replica in model.replicas) or "-")),
-    Column(title="FILE", cell=lambda model: plain(model.source), least_width=90),
+    Column(title="WARNINGS", cell=lambda model: str(len(model.warnings) or "–"), right=True, least_width=70),
+    Column(title="SOURCE", cell=lambda model: plain(source_of(model)), least_width=90),
 )
 
 
@@ -39,7 +48,10 @@ _COLUMNS: Final[Sequence[Column[ModelView]]] = (
 @json_option
 @connected
 def list_models(as_json: bool) -> None:
-    """List the models, and the files that could not be read."""
+    """List the models.
+
+    Also the files that could not be read, and the weights that no model uses yet.
+    """
     listing = open_client().get("/api/v1/models", ModelList)
     if as_json:
         print_json(listing)
@@ -53,7 +65,22 @@ def list_models(as_json: bool) -> None:
         say(f"Passed over: {about}: {problem.problem}")
     for model in listing.items:
         for warning in model.warnings:
-            say(f"Warning: {model.source} ({model.name}): {warning}")
+            say(f"Warning: {source_of(model)} ({model.name}): {warning}")
+    for file in listing.offered:
+        say(f"Offered: {file.path} ({format_size(file.size)}) is no model yet; to use it: {_offer(file.path)}")
+
+
+def _offer(path: str) -> str:
+    return shlex.join(["corral", "models", "pull", path])
+
+
+def _state(model: ModelView) -> str:
+    return "disabled" if model.is_disabled else model.state
+
+
+def source_of(model: ModelView) -> str:
+    """Where the model comes from: its file, or what was pulled."""
+    return model.source or (model.origin.reference if model.origin is not None else "") or model.kind
 
 
 @click.command("show", cls=CorralCommand)
@@ -79,23 +106,79 @@ def remove_model(model: str, yes: bool, watching: Watching) -> int:
     nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
     client, path = open_client(), api_path("models", model)
-    if not yes:
+    if not yes or not watching.as_json:
         view = client.get(path, ModelView)
-        confirm(f"Remove {view.name} ({view.source}), and its weights {view.model or '(none)'}?")
+        for line in _fate_of_files(view, client.get("/api/v1/models", ModelList).items):
+            click.echo(printable(line), err=watching.as_json)
+    if not yes:
+        confirm(f"Remove {view.name} ({source_of(view)}), and its weights {view.model or '(none)'}?")
     operation = accepted_once(lambda headers: client.delete_for(path, OperationView, headers=headers))
     return watched(client, operation, watching)
 
 
+def _fate_of_files(model: ModelView, others: Sequence[ModelView]) -> list[str]:
+    """Which files of a model go with it, and which are kept because other models need them."""
+    users: dict[str, list[str]] = {}
+    for other in others:
+        if other.name != model.name:
+            for file in other.files:
+                users.setdefault(file.path, []).append(other.name)
+    return [
+        f"Kept: {file.path}, because {listed(users[file.path])} needs it"
+        if file.path in users
+        else f"Deleted: {file.path}{f' ({format_size(file.size)})' if file.size else ''}"
+        for file in model.files
+    ]
+
+
+@click.command(cls=CorralCommand)
+@click.argument("model", shell_complete=complete_model)
+@click.argument("new")
+@json_option
+@connected
+def copy(model: str, new: str, as_json: bool) -> None:
+    """Add a model NEW with the configuration of another one. They share their weights."""
+    change = open_client().post("/api/v1/model-copies", ModelChange, {"name": model, "to": new})
+    print_json(change) if as_json else say_change(change, f"{new}: added, as {model} is.")
+
+
+def _switch(name: str, field: str, value: bool, help: str, done: str) -> click.Command:
+    """A command that sets one state of a model."""
+
+    @click.command(name, cls=CorralCommand, help=help)
+    @click.argument("model", shell_complete=complete_model)
+    @json_option
+    @connected
+    def switch(model: str, as_json: bool) -> None:
+        change = open_client().post("/api/v1/model-states", ModelChange, {"name": model, field: value})
+        print_json(change) if as_json else say_change(change, f"{model}: {done}.")
+
+    return switch
+
+
+disable = _switch("disable", "is_disabled", True, "Answer no requests for a model, and stop its replicas.", "disabled")
+enable = _switch("enable", "is_disabled", False, "Answer requests for a model that was disabled.", "enabled")
+pin = _switch("pin", "is_pinned", True, "Note that a model shall stay loaded.", "pinned")
+unpin = _switch("unpin", "is_pinned", False, "Take that note away again.", "no longer pinned")
+
+
 def _facts(model: ModelView) -> list[tuple[str, str]]:
     """What is known about a model; empty fields are left out."""
+    origin = model.origin
     pairs = [
         ("Name", model.name),
-        ("State", model.state),
+        ("State", _state(model)),
         ("Alias of", model.alias_of),
         ("Backend", model.backend),
         ("Weights", model.model),
+        ("Size", format_size(model.bytes) if model.bytes else ""),
         ("File", model.source),
+        ("From", "" if origin is None or origin.reference == model.source else origin.resolved or origin.reference),
+        ("Gallery", "" if origin is None else origin.gallery),
+        ("Licence", "" if origin is None else origin.licence),
         ("Revision", model.revision[:12]),
+        ("Changed", _changed(model)),
+        ("Pinned", "yes" if model.is_pinned else ""),
     ]
     load_message = ""
     if model.load_job is not None:
@@ -106,6 +189,14 @@ def _facts(model: ModelView) -> list[tuple[str, str]]:
     pairs += [("Warning", warning) for warning in model.warnings]
     pairs += [("Passed over", f"{problem.source}: {problem.problem}") for problem in model.problems]
     return [(name, styled(text) if name == "State" else plain(text)) for name, text in pairs if text]
+
+
+def _changed(model: ModelView) -> str:
+    """The number of the last change, who made it, and when."""
+    if not model.number:
+        return ""
+    by = f" by {model.changed_by}" if model.changed_by else ""
+    return f"{moment(model.changed_at, datetime.now(UTC))}{by}, change {model.number}"
 
 
 def _replica(replica: ReplicaView, load_message: str) -> str:
