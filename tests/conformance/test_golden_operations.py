@@ -207,7 +207,7 @@ async def worker_of_the_path(stage: Stage) -> None:
 
 
 async def model_that_is_not_loaded(stage: Stage) -> None:
-    stage.world.write(MODEL.replace("small", "mymodel"), "mymodel.yaml")
+    await stage.world.write(MODEL.replace("small", "mymodel"), "mymodel.yaml")
 
 
 async def agent_of_the_path(stage: Stage) -> None:

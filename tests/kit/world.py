@@ -151,14 +151,14 @@ class World:
         (replica,) = [replica for replica in living if replica.model == model]
         return replica
 
-    def write(self, text: str, name: str = "small.yaml") -> None:
+    async def write(self, text: str, name: str = "small.yaml") -> None:
         """Put a model file there, and have it read."""
         (self.models / name).write_text(text, encoding="utf-8")
-        self.control.context.models.catalogue.scan()
+        await self.control.context.models.watch.look()
 
-    def delete(self, name: str = "small.yaml") -> None:
+    async def delete(self, name: str = "small.yaml") -> None:
         (self.models / name).unlink()
-        self.control.context.models.catalogue.scan()
+        await self.control.context.models.watch.look()
 
     async def events(self, kind: EventKind) -> list[Event]:
         stored = await self.control.context.record.events.after(0, limit=1000)

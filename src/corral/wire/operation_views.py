@@ -92,6 +92,8 @@ class OperationView(msgspec.Struct, kw_only=True):
     bytes_per_second: int = 0
     seconds_left: float | None = None
     """The time that the slowest target needs."""
+    notes: list[str] = []
+    """What to know about it, as sentences: the files that the removal of a model keeps, and why."""
     targets: list[TargetView]
 
 

@@ -50,13 +50,21 @@ class ChangedModel:
 
 
 class ModelChanges:
-    def __init__(self, store: StoredModels, feed: Feed, clock: Clock, *, replicas: ReplicaRevisions) -> None:
+    def __init__(
+        self,
+        store: StoredModels,
+        refresh: Callable[[], Awaitable[object]],
+        feed: Feed,
+        clock: Clock,
+        *,
+        replicas: ReplicaRevisions,
+    ) -> None:
+        """`refresh` is awaited after each change, so that whoever made it finds it here at once."""
         self._store = store
+        self._refresh = refresh
         self._feed = feed
         self._clock = clock
         self._replicas = replicas
-        self.after: list[Callable[[], Awaitable[None]]] = []
-        """What is awaited after each change before whoever made it is answered."""
 
     async def add(
         self,
@@ -228,8 +236,7 @@ class ModelChanges:
             raise await self._overtaken(model.name)
         shown = {"event": "model.changed", "model": model.name, "change": change.value, "number": model.number}
         log.info("a model was changed", extra=shown)
-        for follow in self.after:
-            await follow()
+        await self._refresh()
         await self._feed.announce()
         return changed
 

@@ -5,7 +5,8 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
@@ -13,10 +14,21 @@ from typing import Final, Protocol
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import new_operation_id
-from corral.frontend.models.catalogue import ModelFileMark, Models
+from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec
-from corral.frontend.models.decide.removal import RemovedModel, endangered, evidence_of_removal, own_weights
+from corral.frontend.models.decide.reading import read_stored
+from corral.frontend.models.decide.removal import (
+    RemovedModel,
+    endangered,
+    evidence_of_removal,
+    files_of,
+    kept_file,
+)
+from corral.frontend.models.decide.stored import ModelChangeKind, StoredModel, revision_row
+from corral.frontend.models.directory import ModelFileMark
+from corral.frontend.models.store.models import Overwritten
 from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.watch import ModelsWatch
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
@@ -32,6 +44,8 @@ from corral.frontend.record.feed import Feed
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=2)
+_TRIES: Final = 5
+_TICK: Final = timedelta(microseconds=1)
 
 
 class FilesLeft(CorralError):
@@ -41,18 +55,28 @@ class FilesLeft(CorralError):
     retryable = True
 
 
-def delete_model(file: Path, mark: ModelFileMark, weights: Sequence[str]) -> None:
-    """The file, if it is still the one with this mark, and these paths beside it. FilesLeft when some cannot go."""
+def delete_files(directory: Path, marks: Mapping[str, ModelFileMark], weights: Sequence[str]) -> bool:
+    """Delete these paths of a directory, then the files of these marks. FilesLeft when some cannot go.
+
+    False, and nothing is deleted, if one of the files is another one by now.
+    """
     try:
-        if ModelFileMark.of(file) != mark:
-            return  # somebody has put another one there; it is looked at again
+        if any(_mark_of(directory / file) not in (mark, None) for file, mark in marks.items()):
+            return False  # somebody has put another one there; it is looked at again
         for path in weights:
-            _delete(file.parent, path)
-        file.unlink(missing_ok=True)
-    except FileNotFoundError:
-        return
+            _delete(directory, path)
+        for file in marks:
+            (directory / file).unlink(missing_ok=True)
     except OSError as error:
-        raise FilesLeft(f"{error.filename or file}: {error.strerror or error}") from error
+        raise FilesLeft(f"{error.filename or directory}: {error.strerror or error}") from error
+    return True
+
+
+def _mark_of(file: Path) -> ModelFileMark | None:
+    try:
+        return ModelFileMark.of(file)
+    except FileNotFoundError:
+        return None
 
 
 def _delete(directory: Path, path: str) -> None:
@@ -78,6 +102,7 @@ class ModelRemoval:
         operations: Operations,
         store: OperationStore,
         models: Models,
+        watch: ModelsWatch,
         fleet: Fleet,
         feed: Feed,
         clock: Clock,
@@ -89,6 +114,7 @@ class ModelRemoval:
         self._operations = operations
         self._store = store
         self._models = models
+        self._watch = watch
         self._fleet = fleet
         self._feed = feed
         self._clock = clock
@@ -97,14 +123,31 @@ class ModelRemoval:
         """Models whose files cannot be deleted, and why, so that it is logged once."""
 
     async def remove(self, name: str, *, by: str, idempotency_key: str = "") -> Operation:
-        """Accept it, whole or not at all. NotFound for an unknown model, Conflict when it is not alone in its file.
+        """Accept it, whole or not at all. NotFound for an unknown model, Conflict for a file that cannot be used.
 
         An alias goes alone, its model stays.
         """
         if idempotency_key and (earlier := await self._store.with_key(idempotency_key)) is not None:
             return earlier
-        spec = self._removable(name)
-        now = self._clock.now()
+        for _ in range(_TRIES):
+            try:
+                operation, stored = await self._accept(name, by, idempotency_key)
+                break
+            except Overwritten:
+                continue
+        else:
+            raise Conflict(f"the model {name} is being changed all the time; try again")
+        log.info("a model is removed", extra={"event": "model.removed", "model": name, "operation": stored.id})
+        await self.sweep()
+        await self._operations.tell([stored] if stored.id == operation.id else [])
+        return stored
+
+    async def _accept(self, name: str, by: str, idempotency_key: str) -> tuple[Operation, Operation]:
+        """The operation, and what was stored: an earlier one with the same key. Overwritten when it has to be decided
+        again."""
+        await self._models.refresh()
+        row = self._removable(name)
+        spec, now = self._spec(row), self._clock.now()
         operation = Operation(
             id=new_operation_id(),
             verb=Verb.REMOVE,
@@ -114,51 +157,67 @@ class ModelRemoval:
             idempotency_key=idempotency_key,
         )
         prepared = prepare(operation, await self._targets(spec))
-        operation = prepared.operation
-        removed_at = max(now, self._models.time_of(spec))
-        removed = RemovedModel(name=name, removed_at=removed_at, operation_id=operation.id)
-        data = {"operation": operation.id, "targets": len(operation.targets), "model": name}
+        operation = replace(prepared.operation, payload={"notes": self._kept(row, spec)})
+        removed = RemovedModel(name=name, removed_at=now, operation_id=operation.id)
+        ended = replace(row, number=row.number + 1, changed_at=max(now, row.changed_at + _TICK), changed_by=by)
+        data = {"operation": operation.id, "targets": len(operation.targets), "model": name, "number": ended.number}
         event = Event(kind=EventKind.MODEL_REMOVED, at=now, actor=by, data=data)
         events = [event, started_event(operation)]
-        stored = await self._removals.start(removed, operation, prepared.intents, events=events)
-        log.info("a model is removed", extra={"event": "model.removed", "model": name, "operation": stored.id})
-        await self.sweep()
-        await self._operations.tell([stored] if stored.id == operation.id else [])
-        return stored
+        last = revision_row(ended, ModelChangeKind.REMOVED)
+        return operation, await self._removals.start(removed, last, operation, prepared.intents, events=events)
 
     async def sweep(self) -> bool:
         """Hide what was removed, delete what is left of it here, and notice what was added again.
 
         Whether files are left.
         """
-        removed = await self._removals.all()
-        if self._models.hide({model.name: model.removed_at for model in removed}):
+        if await self._models.refresh():
             self._feed.ring()  # so that the view of this frontend is made again
-        for model in removed:
-            if model.name in self._models.catalogue.models:
+        is_left = False
+        for model in await self._removals.all():
+            store = self._watch.store
+            if model.name in self._models.rows:
                 await self._add_again(model)
-            else:
-                await self._delete_here(model.name)
-        return any(self._models.leftovers(model.name) for model in removed)
+            elif store is not None and store.id not in model.cleared:
+                is_left |= not await self._clear(model, store.id)
+        return is_left
 
-    def _removable(self, name: str) -> ModelSpec:
-        catalogue = self._models.catalogue
-        spec = catalogue.models.get(name)
-        if spec is None:
-            if problems := catalogue.problems_of(name):
+    def _removable(self, name: str) -> StoredModel:
+        row = self._models.rows.get(name)
+        if row is None:
+            if problems := self._models.catalogue.problems_of(name):
                 raise Conflict(f"{problems[0].source} cannot be used ({problems[0].problem}); delete the file itself")
             raise self._models.unknown(name)
-        models = [other for other in catalogue.models.values() if other.source == spec.source]
-        beside = sorted(other.name for other in models if other is not spec)
-        if beside:
-            raise Conflict(f"{spec.source} also holds {', '.join(beside)}; take {name} out of the file instead")
-        return spec
+        return row
+
+    def _spec(self, row: StoredModel) -> ModelSpec:
+        spec = self._models.spec_of(row)
+        return spec if isinstance(spec, ModelSpec) else ModelSpec(name=row.name)
+
+    def _others(self, name: str) -> list[ModelSpec]:
+        return [self._spec(row) for row in self._models.rows.values() if row.name != name]
+
+    def _kept(self, row: StoredModel, spec: ModelSpec) -> list[str]:
+        """What is known now to stay; each store decides again when it deletes."""
+        kept = files_of(spec, row.files, self._others(row.name)).kept
+        holders = [kept_file(path, beside) for path, beside in self._holders(row.name).items() if beside]
+        return [*kept, *holders]
+
+    def _holders(self, name: str) -> dict[str, list[str]]:
+        """The files here that hold a model, and the names of others in them."""
+        holders = {}
+        for path, file in self._watch.files.items():
+            names = [one.spec.name for one in file.said.models]
+            if name in names:
+                beside = [other for other in names if other != name]
+                holders[path] = beside or ([] if file.said.is_whole else ["what cannot be read"])
+        return holders
 
     async def _targets(self, spec: ModelSpec) -> list[PlannedTarget]:
         """Every node that may have files of the model."""
         if spec.alias_of:
             return []
-        danger = endangered(spec.name, self._models.catalogue.models.values())
+        danger = endangered(spec.name, self._others(spec.name))
         hindrance = because(ReasonCode.SHARED_DIRECTORY, danger=danger) if danger else None
         return [
             PlannedTarget.on(seen, spec.name, hindrance=hindrance)
@@ -180,24 +239,46 @@ class ModelRemoval:
             log.info("a model is there again", extra={"event": "model.added_again", "model": removed.name})
             await self._feed.announce()
 
-    async def _delete_here(self, name: str) -> None:
-        leftovers = self._models.leftovers(name)
-        if not leftovers or await self._is_served(name):
-            return  # processes end before the files that they may still read
-        catalogue = self._models.catalogue
-        # A file that cannot be read may need the weights of others: then they stay.
-        may_delete_weights = self._models.is_readable and not catalogue.problems
-        for file, read in leftovers:
-            if len(read.readings) > 1:
-                self._log_once(name, f"{file.name} also holds other models")
-                continue
-            specs = [reading for reading in read.readings if isinstance(reading, ModelSpec) and may_delete_weights]
-            weights = [path for spec in specs for path in own_weights(spec, catalogue.models.values())]
-            try:
-                await asyncio.to_thread(delete_model, file, read.mark, weights)
-            except FilesLeft as error:
-                self._log_once(name, error.message)
-        await self._models.look()
+    async def _clear(self, removed: RemovedModel, store_id: str) -> bool:
+        """Delete what is left of a removed model in the directory of this frontend. False: something is left."""
+        name = removed.name
+        if await self._is_served(name):
+            return False  # processes end before the files that they may still read
+        holders = self._holders(name)
+        kept = [kept_file(path, beside) for path, beside in holders.items() if beside]
+        marks = {path: self._watch.files[path].mark for path, beside in holders.items() if not beside}
+        weights = await self._weights(name, kept)
+        try:
+            is_deleted = await asyncio.to_thread(delete_files, self._models.directory, marks, weights)
+        except FilesLeft as error:
+            self._log_once(name, error.message)
+            return False
+        await self._watch.forget(name, list(marks) if is_deleted else [])
+        await self._watch.look()
+        if self._models.rows.get(name) is None and is_deleted:
+            for reason in kept:
+                self._log_once(name, reason)
+            await self._removals.clear(removed, store_id, kept)
+        return is_deleted
+
+    async def _weights(self, name: str, kept: list[str]) -> list[str]:
+        """The paths that go with the model; what stays is added to `kept`."""
+        last = await self._watch.last_of(name)
+        spec = None if last is None else read_stored(last.text, source="")
+        if spec is None:
+            said = [one for file in self._watch.files.values() for one in file.said.models if one.spec.name == name]
+            spec = said[0].spec if said else None
+        if not isinstance(spec, ModelSpec):
+            return []
+        files = files_of(spec, () if last is None else last.files, self._others(name))
+        kept += files.kept
+        unread = [problem.source for problem in self._models.catalogue.problems if problem.may_hide]
+        if unread or not self._models.is_readable:
+            # What was never read may need the weights of others.
+            what = unread[0] if unread else str(self._models.directory)
+            kept += [f"{path} stays: {what} cannot be read, and may need it" for path in files.own]
+            return []
+        return files.own
 
     def _log_once(self, name: str, why: str) -> None:
         if (name, why) not in self._logged:

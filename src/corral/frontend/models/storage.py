@@ -12,9 +12,10 @@ from corral.base.errors import Conflict
 from corral.base.open_directories import Confined, PathRefused
 from corral.base.private_files import read_bounded
 from corral.base.tasks import in_thread
-from corral.frontend.models.catalogue import LARGEST_FILE, SUFFIXES
 from corral.frontend.models.decide.pulling import plan_of
+from corral.frontend.models.decide.reading import LARGEST_FILE
 from corral.frontend.models.decide.storage import FileVerdict, FoundFile, Needs, judge
+from corral.frontend.models.directory import SUFFIXES
 from corral.frontend.models.store.models import StoredModels
 from corral.frontend.models.stores import FOLDER, StoreKeeper
 from corral.frontend.operations.decide.intent import IntentKind

@@ -72,6 +72,7 @@ def operation_view(operation: Operation, progress: ProgressByNode, now: float) -
         total_bytes=sum(target.total_bytes for target in targets),
         bytes_per_second=sum(target.bytes_per_second for target in targets),
         seconds_left=max((target.seconds_left for target in targets if target.seconds_left is not None), default=None),
+        notes=list(operation.payload.get("notes", ())),
         targets=targets,
     )
 

@@ -37,7 +37,7 @@ async def finding_of(world: World, check: str) -> tuple[str, str, str]:
 
 
 async def test_a_model_that_cannot_be_loaded_is_a_problem_until_it_is(world: World) -> None:
-    world.write("name: small\nbackend: echo\nparameters: {model: none}\n")
+    await world.write("name: small\nbackend: echo\nparameters: {model: none}\n")
     await world.node("w1")
     world.loader.error = "no GPU"
     await world.loads.ensure("small")
@@ -70,30 +70,30 @@ async def test_a_model_that_is_loaded_where_no_request_can_be_sent_is_not_called
 
 
 async def test_a_model_whose_file_is_gone_is_no_problem_any_more(world: World) -> None:
-    world.write("name: small\nbackend: echo\nparameters: {model: none}\n")
+    await world.write("name: small\nbackend: echo\nparameters: {model: none}\n")
     await world.node("w1")
     world.loader.error = "no GPU"
     await world.loads.ensure("small")
     await world.loads.tick()
-    world.delete()
+    await world.delete()
     assert (await finding_of(world, "models"))[0] == "ok"
 
 
 async def test_files_that_were_passed_over_are_warned_of(world: World) -> None:
     for number in range(7):
-        world.write("name: [", name=f"bad{number}.yaml")
+        await world.write("name: [", name=f"bad{number}.yaml")
     level, summary, _ = await finding_of(world, "models")
     assert level == "warning"
     assert summary == "files were passed over: bad0.yaml, bad1.yaml, bad2.yaml, bad3.yaml, bad4.yaml and 2 more"
 
 
 async def test_keys_that_nobody_knows_are_warned_of_and_a_second_file_of_a_known_name_too(world: World) -> None:
-    world.write("name: small\nbackend: echo\nparameters: {model: none}\nthraeds: 1\n")
+    await world.write("name: small\nbackend: echo\nparameters: {model: none}\nthraeds: 1\n")
     assert (await finding_of(world, "models"))[:2] == ("warning", "files have keys that nobody knows: small.yaml")
     model: Any = (await world.frontend.call("GET", "/api/v1/models/small")).json()
     assert model["warnings"] == ["line 4: unknown key 'thraeds', which has no effect; did you mean threads?"]
 
-    world.write("name: small\nbackend: other\nparameters: {model: none}\n", name="a.yaml")
+    await world.write("name: small\nbackend: other\nparameters: {model: none}\n", name="a.yaml")
     assert (await finding_of(world, "models"))[:2] == ("warning", "files were passed over: a.yaml")
     model = (await world.frontend.call("GET", "/api/v1/models/small")).json()
     assert (model["backend"], [one["source"] for one in model["problems"]]) == ("echo", ["a.yaml"])

@@ -46,8 +46,8 @@ async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
         open_gallery_of_models(folder) as lookups,
         open_world(database, clock, bus, tmp_path, lookups=lookups) as world,
     ):
-        world.write(MODEL)
-        await world.control.context.models.catalogue.look()
+        await world.write(MODEL)
+        await world.control.context.models.watch.look()
         yield world
 
 

@@ -1,32 +1,29 @@
 """Models removed from the fleet: gone at once for those who ask, then from every disk, whoever sleeps or dies."""
 
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from corral.base.errors import Conflict, NotFound
-from corral.bus.port import Bus
+from corral.frontend.models import removal as removal_module
+from corral.frontend.models.decide.stored import ModelSource, WeightFile
+from corral.frontend.models.removal import delete_files
+from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.stores import FOLDER
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.unloading import HEARD_AFTER
-from corral.frontend.store.db import Database
-from corral.processes.control import Control
-from tests.kit.clock import ManualClock
+from corral.hubs.plans import ModelOrigin
+from corral.processes.control import Control, build_control
 from tests.kit.simulated_worker import SimulatedWorker
-from tests.kit.world import MODEL, World, open_world, view_of
+from tests.kit.world import MODEL, World, view_of
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-
-
-@pytest.fixture
-async def present(database: Database, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
-    """A world whose clock goes with that of the disk, for what depends on the age of files."""
-    async with open_world(database, ManualClock(datetime.now(UTC)), bus, tmp_path) as world:
-        yield world
 
 
 async def remove(world: World, name: str = "small") -> Operation:
@@ -46,16 +43,18 @@ async def step(world: World, control: Control | None = None, *, after: timedelta
     await control.context.models.removal.sweep()
 
 
-def write_later(world: World, *, than: int) -> None:
-    """The disk's clock ticks coarsely."""
-    while True:
-        world.write(MODEL)
-        if (world.models / "small.yaml").stat().st_ctime_ns > than:
-            return
+async def another_with(world: World, directory: Path) -> Control:
+    """Another frontend, with a directory of its own."""
+    config = replace(world.control.context.config, models_path=directory)
+    return await build_control(config, world.clock, world.stores, world.bus, loader=world.loader)
 
 
 def files(world: World) -> list[str]:
-    return sorted(path.name for path in world.models.iterdir())
+    return files_in(world.models)
+
+
+def files_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name != FOLDER)
 
 
 @pytest.mark.parametrize("is_corral", [True, False])
@@ -100,20 +99,24 @@ async def test_another_frontend_with_a_directory_of_its_own_hides_it_and_deletes
     copy = world.models.with_name("copy")
     copy.mkdir()
     (copy / "small.yaml").write_text(MODEL)
-    another = await world.again()
-    another.context.models.catalogue.directory = copy
-    another.context.models.catalogue.scan()
+    another = await another_with(world, copy)
     await remove(world)
     assert "small" in another.context.models.catalogue.catalogue.models
     await another.context.models.removal.sweep()
-    assert (another.context.models.catalogue.catalogue.models, list(copy.iterdir())) == ({}, [])
+    assert (another.context.models.catalogue.catalogue.models, files_in(copy)) == ({}, [])
 
 
-async def test_a_frontend_that_was_down_meanwhile_never_shows_it(world: World) -> None:
+@pytest.mark.parametrize("knew_it", [True, False])
+async def test_a_frontend_that_was_down_meanwhile_never_shows_its_copy(world: World, knew_it: bool) -> None:
+    copy = world.models.with_name("copy")
+    copy.mkdir()
+    (copy / "small.yaml").write_text(MODEL)
+    if knew_it:
+        await another_with(world, copy)
     await remove(world)
-    (world.models / "small.yaml").write_text(MODEL)  # as if it had a copy; the clock of this world is far ahead
-    late = await world.again()
-    assert ((await view_of(late)).models, files(world)) == ({}, [])
+    late = await another_with(world, copy)
+    await late.context.models.removal.sweep()
+    assert ((await view_of(late)).models, files_in(copy)) == ({}, [])
 
 
 async def test_an_absent_node_gets_it_when_it_returns_and_a_refusal_is_tried_again(world: World) -> None:
@@ -156,12 +159,20 @@ async def test_a_frontend_that_dies_right_after_it_said_yes_loses_nothing(
     assert (files(world), worker.models, worker.processes) == ([], set(), {})
 
 
-async def test_a_death_between_weights_and_file_is_made_good(world: World) -> None:
+async def test_a_death_between_weights_and_file_is_made_good(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.models / "small.gguf").mkdir()
-    await remove(world)
-    (world.models / "small.yaml").write_text(MODEL)
-    await (await world.again()).context.models.removal.sweep()
-    assert files(world) == []
+
+    def dies(directory: Path, marks: object, weights: Sequence[str]) -> bool:
+        assert delete_files(directory, {}, weights)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(removal_module, "delete_files", dies)
+        with pytest.raises(KeyboardInterrupt):
+            await remove(world)
+    assert files(world) == ["small.yaml"]
+    heir = await world.again()
+    assert ((await view_of(heir)).models, files(world)) == ({}, [])
 
 
 async def test_a_database_that_is_away_leaves_everything_as_it_was(world: World) -> None:
@@ -175,8 +186,8 @@ async def test_what_other_models_need_stays(world: World) -> None:
     worker = await world.worker("a", "echo")
     for name in ("shared.gguf", "own.gguf"):
         (world.models / name).write_bytes(b"w")
-    world.write("name: small\nbackend: echo\nmmproj: own.gguf\nparameters:\n  model: shared.gguf\n")
-    world.write("name: other\nbackend: echo\nparameters:\n  model: shared.gguf\n", "other.yaml")
+    await world.write("name: small\nbackend: echo\nmmproj: own.gguf\nparameters:\n  model: shared.gguf\n")
+    await world.write("name: other\nbackend: echo\nparameters:\n  model: shared.gguf\n", "other.yaml")
     await remove(world)
     await step(world)
     assert files(world) == ["other.yaml", "shared.gguf"]
@@ -185,7 +196,7 @@ async def test_what_other_models_need_stays(world: World) -> None:
 
 async def test_a_name_that_would_take_another_models_files_along_is_not_sent(world: World) -> None:
     worker = await world.worker("a", "echo")
-    world.write("name: other\nbackend: echo\nparameters:\n  model: small.gguf\n", "other.yaml")
+    await world.write("name: other\nbackend: echo\nparameters:\n  model: small.gguf\n", "other.yaml")
     operation = await remove(world)
     await step(world)
     (target,) = (await stored(world, operation)).targets
@@ -195,7 +206,7 @@ async def test_a_name_that_would_take_another_models_files_along_is_not_sent(wor
 
 async def test_an_alias_goes_alone(world: World) -> None:
     worker = await world.worker("a", "echo")
-    world.write("name: short\nalias: small\n", "short.yaml")
+    await world.write("name: short\nalias: small\n", "short.yaml")
     operation = await remove(world, "short")
     assert (operation.state, files(world), worker.requests) == (OperationState.DONE, ["small.yaml"], [])
     assert list((await view_of(world.control)).models) == ["small"]
@@ -204,23 +215,72 @@ async def test_an_alias_goes_alone(world: World) -> None:
 async def test_what_cannot_be_removed_says_why(world: World) -> None:
     with pytest.raises(NotFound, match="did you mean small"):
         await remove(world, "smal")
-    both = [MODEL.replace("small", name).replace("\n", "\n  ").rstrip() for name in ("one", "two")]
-    world.write("".join(f"- {one}\n" for one in both), "both.yaml")
-    with pytest.raises(Conflict, match=r"both\.yaml also holds two"):
-        await remove(world, "one")
-    world.write("name: [", "broken.yaml")
+    await world.write("name: [", "broken.yaml")
     with pytest.raises(Conflict, match=r"broken\.yaml cannot be used"):
         await remove(world, "broken")
 
 
-async def test_a_model_that_is_added_again_comes_back_and_nodes_keep_its_files(present: World) -> None:
-    world, first_time = present, (present.models / "small.yaml").stat().st_ctime_ns
+async def test_one_of_several_in_a_file_goes_and_stays_gone_while_the_file_stays(world: World) -> None:
+    both = [MODEL.replace("small", name).replace("\n", "\n  ").rstrip() for name in ("one", "two")]
+    text = "".join(f"- {one}\n" for one in both)
+    await world.write(text, "both.yaml")
+    (world.models / "one.gguf").write_bytes(b"w")
+    kept = "both.yaml stays: it also holds two; take the model out of it"
+    shown = (await world.frontend.call("DELETE", "/api/v1/models/one")).json()
+    assert shown["notes"] == [kept]
+    assert files(world) == ["both.yaml", "small.yaml"]
+    (removed,) = await ModelRemovals(
+        world.stores.database, world.control.context.operations.stores.operations, on_removal=()
+    ).all()
+    assert list(removed.cleared.values()) == [[kept]]
+
+    await world.write(text + "  threads: 2\n", "both.yaml")
+    assert sorted((await view_of(await world.again())).models) == ["small", "two"]
+    assert world.control.context.models.catalogue.find("two").config["threads"] == 2
+    await world.write(text.replace("one.gguf", "other.gguf"), "both.yaml")
+    assert "one" in world.control.context.models.catalogue.catalogue.models, "that is another model of this name"
+
+
+async def test_weights_that_an_unread_file_may_need_stay(world: World) -> None:
+    (world.models / "small.gguf").write_bytes(b"w")
+    await world.write("name: [", "broken.yaml")
+    await remove(world)
+    assert files(world) == ["broken.yaml", "small.gguf"]
+
+
+async def test_a_model_without_a_file_goes_with_all_that_it_was_pulled_with(world: World) -> None:
+    for name in ("w.gguf", "licence.txt"):
+        (world.models / name).write_bytes(b"w")
+    pulled = [WeightFile(path=name, size=1, digest="sha256:00") for name in ("w.gguf", "licence.txt")]
+    text = "name: big\nbackend: echo\nparameters: {model: w.gguf}\n"
+    changes = world.control.context.models.changes
+    await changes.add(text, by="me", source=ModelSource.PULL, origin=ModelOrigin(reference="x"), files=pulled)
+    await changes.copy("big", "copy", by="me")
+    operation = await remove(world, "big")
+    assert operation.payload["notes"] == ["w.gguf stays: copy needs it"]
+    assert files(world) == ["small.yaml", "w.gguf"]
+    await remove(world, "copy")
+    assert files(world) == ["small.yaml"]
+
+
+async def test_a_removed_model_is_rolled_back(world: World) -> None:
+    worker = await world.worker("a", "echo")
+    await worker.stop()
+    operation = await remove(world)
+    back = await world.control.context.models.changes.rollback("small", 1, by="me")
+    assert back.number == 3
+    await step(world)
+    assert list((await view_of(world.control)).models) == ["small"]
+    assert (await stored(world, operation)).targets[0].status is TargetStatus.CANCELLED
+
+
+async def test_a_model_that_is_added_again_comes_back_and_nodes_keep_its_files(world: World) -> None:
     away = await world.worker("a", "echo")
     await away.stop()
     operation = await remove(world)
     await world.control.context.operations.dispatcher.tick()
     assert files(world) == []
-    write_later(world, than=first_time)
+    await world.write(MODEL)
     away.models = {"small"}
     await world.control.context.models.removal.sweep()
     assert "small" in (await view_of(world.control)).models
@@ -235,12 +295,11 @@ async def test_a_model_that_is_added_again_comes_back_and_nodes_keep_its_files(p
     assert (away.models, (await stored(world, again)).state) == (set(), OperationState.DONE)
 
 
-async def test_a_load_never_meets_a_removal_on_its_node(present: World) -> None:
+async def test_a_load_never_meets_a_removal_on_its_node(world: World) -> None:
     """The model was added again, and the node has not been told yet that its files may stay."""
-    world, first_time = present, (present.models / "small.yaml").stat().st_ctime_ns
     worker = await world.worker("a", "echo")
     await remove(world)
-    write_later(world, than=first_time)
+    await world.write(MODEL)
     await world.loads.ensure("small")
     await world.loads.tick()
     job = (await world.loads.jobs())["small"]
@@ -257,7 +316,7 @@ async def _settled(world: World, worker: SimulatedWorker) -> None:
 async def test_the_routes_of_both_dialects(world: World) -> None:
     worker = await world.worker("a", "echo")
     for name in ("one", "two"):
-        world.write(MODEL.replace("small", name), f"{name}.yaml")
+        await world.write(MODEL.replace("small", name), f"{name}.yaml")
     call = world.frontend.call
     native = await call("DELETE", "/api/v1/models/small", idempotency_key="k")
     assert (native.status, native.json()["verb"], native.json()["state"]) == (202, "remove", "running")

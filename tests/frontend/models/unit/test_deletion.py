@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.frontend.models.catalogue import ModelFileMark
-from corral.frontend.models.removal import FilesLeft, delete_model
+from corral.frontend.models.directory import ModelFileMark
+from corral.frontend.models.removal import FilesLeft, delete_files
 
 
 @pytest.fixture
@@ -18,8 +18,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def deleted(folder: Path, *weights: str) -> list[str]:
-    file = folder / "small.yaml"
-    delete_model(file, ModelFileMark.of(file), weights)
+    assert delete_files(folder, {"small.yaml": ModelFileMark.of(folder / "small.yaml")}, weights)
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -52,15 +51,16 @@ def test_a_file_that_was_replaced_meanwhile_stays_with_its_weights(folder: Path)
     mark = ModelFileMark.of(file)
     file.unlink()
     file.write_text("name: small # anew")
-    delete_model(file, mark._replace(inode=mark.inode + 1), ["small.gguf"])
+    assert not delete_files(folder, {"small.yaml": mark._replace(inode=mark.inode + 1)}, ["small.gguf"])
     assert sorted(path.name for path in folder.iterdir()) == ["small.gguf", "small.yaml"]
 
 
 def test_what_was_deleted_before_is_as_good(folder: Path) -> None:
     mark = ModelFileMark.of(folder / "small.yaml")
     (folder / "small.yaml").unlink()
-    delete_model(folder / "small.yaml", mark, ["small.gguf"])
-    assert [path.name for path in folder.iterdir()] == ["small.gguf"], "it may be another model's by now"
+    for _ in range(2):
+        assert delete_files(folder, {"small.yaml": mark}, ["small.gguf"])
+    assert list(folder.iterdir()) == []
 
 
 def test_what_cannot_be_deleted_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from corral.frontend.models.decide.model import ModelSpec, read_model
-from corral.frontend.models.decide.removal import endangered, own_weights, weights_of
+from corral.frontend.models.decide.removal import endangered, files_of, weights_of
+from corral.frontend.models.decide.stored import WeightFile
 
 
 def a_model(name: str = "small", model: str = "small.gguf", *, source: str = "", **config: Any) -> ModelSpec:
@@ -34,13 +35,19 @@ def test_weights_are_what_the_model_is_loaded_from() -> None:
 )
 def test_what_another_model_speaks_of_stays(other: ModelSpec) -> None:
     spec = a_model(mmproj="eye.gguf")
-    assert own_weights(spec, [spec, other]) == ["eye.gguf"]
+    assert files_of(spec, [], [spec, other]) == (["eye.gguf"], ["small.gguf stays: other needs it"])
 
 
 def test_a_directory_that_another_model_is_loaded_from_stays() -> None:
     spec = a_model(model="family")
-    assert own_weights(spec, [spec]) == ["family"]
-    assert own_weights(spec, [spec, a_model("other", "family/b.gguf")]) == []
+    assert files_of(spec, [], [spec]).own == ["family"]
+    others = [a_model(name, "family/b.gguf") for name in ("other", "third")]
+    assert files_of(spec, [], [spec, *others]) == ([], ["family stays: other and third need it"])
+
+
+def test_what_a_model_was_pulled_with_goes_too() -> None:
+    files = [WeightFile(path="small.gguf"), WeightFile(path="LICENSE")]
+    assert files_of(a_model(), files, []).own == ["small.gguf", "LICENSE"]
 
 
 @pytest.mark.parametrize(

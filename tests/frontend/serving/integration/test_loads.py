@@ -75,7 +75,7 @@ async def test_who_follows_gets_the_view_then_changes_and_beats(world: World) ->
     async with aclosing(world.control.context.serving.view.follow()) as messages:
         assert isinstance(await anext(messages), View)
         (world.models / "more.yaml").write_text(MODEL.replace("small", "more"), encoding="utf-8")
-        await world.control.context.models.catalogue.look()
+        await world.control.context.models.watch.look()
         await world.control.context.serving.view.refresh()
         change = await anext(messages)
         assert isinstance(change, ViewChange)
@@ -253,7 +253,7 @@ async def test_a_bad_file_is_named_and_the_others_still_serve(world: World) -> N
     (world.models / "loop.yaml").write_text("&a\nname: x\nself: *a\n", encoding="utf-8")
     (world.models / "typed.yaml").write_text(MODEL.replace("small", "typed") + "threads: many\n", encoding="utf-8")
     (world.models / ".hidden.yaml").write_text("[", encoding="utf-8")
-    await world.control.context.models.catalogue.look()
+    await world.control.context.models.watch.look()
 
     answer = await world.frontend.call("GET", "/api/v1/models")
     listed = msgspec.json.decode(answer.body)
@@ -286,7 +286,7 @@ async def test_a_gateway_reports_and_asks_over_http(world: World) -> None:
 
 
 async def test_a_worker_that_can_translate_is_told_how(world: World) -> None:
-    world.write(MODEL + "system_prompt: be kind\nstopwords: [END]\ntemplate:\n  chat: '{{.Input}}'\n")
+    await world.write(MODEL + "system_prompt: be kind\nstopwords: [END]\ntemplate:\n  chat: '{{.Input}}'\n")
     node = await world.node("w1")
     await world.loaded()
 
@@ -304,7 +304,7 @@ async def test_a_worker_that_can_translate_is_told_how(world: World) -> None:
 async def test_only_a_backend_that_is_asked_directly_is_told_what_requests_leave_open(
     world: World, adapts: bool
 ) -> None:
-    world.write(MODEL + "  temperature: 0.5\n")
+    await world.write(MODEL + "  temperature: 0.5\n")
     node = await world.node("w1")
     node.adapts = adapts
     await world.loaded()

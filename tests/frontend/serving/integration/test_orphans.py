@@ -52,7 +52,7 @@ async def test_a_replica_in_any_living_state_explains_its_process(world: World) 
     await world.loaded()
     await sweep(world)
     await sweep(world)
-    world.write("name: more\nbackend: echo\nparameters:\n  model: more.gguf\n", "more.yaml")
+    await world.write("name: more\nbackend: echo\nparameters:\n  model: more.gguf\n", "more.yaml")
     await world.loads.ensure("more")
     (held,) = await world.loads.claim()
     assert await world.loads._work.place(held, {}) is not None

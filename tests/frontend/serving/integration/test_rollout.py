@@ -269,7 +269,7 @@ async def test_a_model_that_is_gone_meanwhile_is_not_loaded_again(world: World) 
     await on_all(world, [worker])
     await upgrade(world)
     await world.control.context.operations.dispatcher.tick()
-    world.delete()
+    await world.delete()
     for _ in range(5):
         await step(world, world.control)
     assert (await living(world), worker.processes) == ([], {})

@@ -188,7 +188,7 @@ async def test_models_show_their_replicas_with_what_is_under_way(
 ) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "small.yaml").write_text("name: small\nbackend: echo\nparameters: {model: x}\n")
-    await frontend.control.context.models.catalogue.look()
+    await frontend.control.context.models.watch.look()
     node = await add_node(frontend)
     await add_replica(frontend, database, clock, node, state=ReplicaState.LOADED)
     report(frontend, "g1", replica_loaded_0=2)

@@ -23,7 +23,7 @@ async def state_of(world: World, replica: Replica) -> ReplicaState:
 async def test_the_replica_of_a_deleted_model_is_stopped_by_its_exact_key(world: World) -> None:
     node = await world.node("w1")
     replica = await world.loaded()
-    world.delete()
+    await world.delete()
     await sweep(world)
     await sweep(world, after=SETTLED_AFTER)
     assert (await state_of(world, replica), node.stopped) == (ReplicaState.UNLOADING, [])
@@ -40,7 +40,7 @@ async def test_the_replica_of_a_deleted_model_is_stopped_by_its_exact_key(world:
 async def test_a_changed_model_is_loaded_anew_with_its_new_configuration(world: World) -> None:
     node = await world.node("w1")
     replica = await world.loaded()
-    world.write(MODEL + "system_prompt: be kind\n")
+    await world.write(MODEL + "system_prompt: be kind\n")
     await sweep(world)
     await sweep(world, after=SETTLED_AFTER)
     assert (await view_of(world.control)).replicas == {}
@@ -61,11 +61,11 @@ async def test_a_changed_model_is_loaded_anew_with_its_new_configuration(world: 
 async def test_a_change_that_is_taken_back_at_once_ends_nothing(world: World) -> None:
     await world.node("w1")
     replica = await world.loaded()
-    world.write(MODEL + "threads: 2\n")
+    await world.write(MODEL + "threads: 2\n")
     await sweep(world)
-    world.write(MODEL)
+    await world.write(MODEL)
     await sweep(world, after=SETTLED_AFTER)
-    world.write(MODEL + "threads: 3\n")
+    await world.write(MODEL + "threads: 3\n")
     await sweep(world, after=SETTLED_AFTER)
 
     assert await state_of(world, replica) is ReplicaState.LOADED
@@ -75,7 +75,7 @@ async def test_a_file_that_cannot_be_read_deletes_no_model(world: World) -> None
     await world.node("w1")
     replica = await world.loaded()
     for text in ("name: [", "", "name: small\nbackend: ../x\n"):
-        world.write(text)
+        await world.write(text)
         await sweep(world)
         await sweep(world, after=SETTLED_AFTER * 2)
 
@@ -86,7 +86,7 @@ async def test_a_directory_that_is_gone_deletes_no_model(world: World) -> None:
     await world.node("w1")
     replica = await world.loaded()
     world.models.rename(world.models.with_name("elsewhere"))
-    world.control.context.models.catalogue.scan()
+    await world.control.context.models.watch.look()
     await sweep(world)
     await sweep(world, after=SETTLED_AFTER * 2)
     assert (await view_of(world.control)).replicas
@@ -103,7 +103,7 @@ async def test_requests_under_way_get_their_time_and_no_more(world: World) -> No
     replica = await world.loaded()
     gateways = world.control.context.serving.gateways
     gateways.take(GatewayReport(gateway="g", sequence=1, in_flight={replica.id: 1}))
-    world.delete()
+    await world.delete()
     await sweep(world)
     await sweep(world, after=SETTLED_AFTER)
     for _ in range(5):
@@ -119,7 +119,7 @@ async def test_a_place_is_free_only_when_the_node_says_so(world: World) -> None:
     node = await world.node("w1")
     replica = await world.loaded()
     node.deaf = True
-    world.delete()
+    await world.delete()
     await sweep(world)
     await sweep(world, after=SETTLED_AFTER)
     await sweep(world, after=HEARD_AFTER)
@@ -134,8 +134,8 @@ async def test_a_place_is_free_only_when_the_node_says_so(world: World) -> None:
 async def test_a_model_that_became_an_alias_frees_its_replica(world: World) -> None:
     node = await world.node("w1")
     await world.loaded()
-    world.write(MODEL.replace("small", "other"), "other.yaml")
-    world.write("name: small\nalias: other\n")
+    await world.write(MODEL.replace("small", "other"), "other.yaml")
+    await world.write("name: small\nalias: other\n")
     await sweep(world)
     await sweep(world, after=SETTLED_AFTER)
     await sweep(world, after=HEARD_AFTER)
@@ -151,7 +151,7 @@ async def test_a_load_whose_model_was_deleted_gives_its_place_back(world: World)
     placed = await world.loads._work.place(held, {})
     assert placed is not None
     world.loads._working.clear()
-    world.delete()
+    await world.delete()
     await world.clock.advance(timedelta(minutes=1))
 
     assert await world.loads.claim() == []

@@ -22,9 +22,13 @@ def catalogue(*specs: ModelSpec, problems: tuple[ModelProblem, ...] = ()) -> Cat
         (catalogue(ModelSpec(name="small", revision="r2")), Outgrown.CHANGED),
         (catalogue(ModelSpec(name="small", revision="r1", alias_of="x")), Outgrown.REDIRECTED),
         (catalogue(), Outgrown.DELETED),
-        (catalogue(problems=(ModelProblem(source="a.yaml", name="other", problem="bad"),)), Outgrown.DELETED),
-        (catalogue(problems=(ModelProblem(source="a.yaml", name="small", problem="bad"),)), None),
-        (catalogue(problems=(ModelProblem(source="a.yaml", problem="no YAML"),)), None),
+        (
+            catalogue(problems=(ModelProblem(source="a.yaml", name="other", problem="bad", may_hide=True),)),
+            Outgrown.DELETED,
+        ),
+        (catalogue(problems=(ModelProblem(source="a.yaml", name="small", problem="bad", may_hide=True),)), None),
+        (catalogue(problems=(ModelProblem(source="a.yaml", problem="no YAML", may_hide=True),)), None),
+        (catalogue(problems=(ModelProblem(source="a.yaml", problem="was read before"),)), Outgrown.DELETED),
     ],
 )
 def test_a_replica_is_outgrown_when_the_files_certainly_say_so(catalogue: Catalogue, expected: Outgrown | None) -> None:

@@ -8,6 +8,8 @@ from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.backends.decide.backend import with_alias_kept
 from corral.frontend.backends.store import write_reports
 from corral.frontend.models.decide.removal import REASON, RemovedModel
+from corral.frontend.models.decide.stored import ModelChangeKind, ModelRevision, ModelSource, StoredModel
+from corral.frontend.models.store.models import Overwritten, StoredModels
 from corral.frontend.models.store.removals import ModelRemovals
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, Target, TargetStatus
@@ -59,7 +61,7 @@ async def loaded(jobs: LoadJobs, node_id: NodeId, model: str = "small") -> Repli
     return replica
 
 
-def removal(id: str, seconds: float) -> tuple[RemovedModel, Operation, list[Intent]]:
+def removal(id: str, seconds: float, *, number: int = 2) -> tuple[RemovedModel, ModelRevision, Operation, list[Intent]]:
     at, operation_id = after(seconds), OperationId(id)
     common = {"operation_id": operation_id, "changed_at": at}
     target = Target(node_id=A, node_name="a", subject="small", **common)  # type: ignore[arg-type]
@@ -72,7 +74,16 @@ def removal(id: str, seconds: float) -> tuple[RemovedModel, Operation, list[Inte
         targets=(target,),
     )
     intent = Intent(node_id=A, verb=Verb.REMOVE, subject="small", accepted_at=at, next_try=at, **common)  # type: ignore[arg-type]
-    return RemovedModel(name="small", removed_at=at, operation_id=operation_id), operation, [intent]
+    last = ModelRevision(
+        name="small",
+        number=number,
+        revision="r1",
+        text="name: small\n",
+        change=ModelChangeKind.REMOVED,
+        changed_at=at,
+        changed_by="me",
+    )
+    return RemovedModel(name="small", removed_at=at, operation_id=operation_id), last, operation, [intent]
 
 
 async def test_all_that_belongs_to_the_model_goes_at_once(
@@ -84,8 +95,20 @@ async def test_all_that_belongs_to_the_model_goes_at_once(
     assert job is not None
     restorations = Restorations(database)
     await restorations.note([note(one, "echo", [], after(1)) for one in (serving, other)])
-    removed, operation, intents = removal("first", 5)
-    assert await removals.start(removed, operation, intents, events=[an_event(EventKind.MODEL_REMOVED)]) == operation
+    models, removed, last, operation, intents = StoredModels(database), *removal("first", 5)
+    model = StoredModel(
+        name="small",
+        number=1,
+        revision="r1",
+        text=last.text,
+        source=ModelSource.API,
+        changed_at=after(0),
+        changed_by="me",
+    )
+    assert await models.write(model, ModelChangeKind.ADDED, events=[])
+    events = [an_event(EventKind.MODEL_REMOVED)]
+    assert await removals.start(removed, last, operation, intents, events=events) == operation
+    assert (await models.get("small"), (await models.history("small"))[0]) == (None, last)
 
     assert await removals.all() == [removed]
     replicas = ReplicaStore(database, secrets)
@@ -104,7 +127,7 @@ async def test_all_that_belongs_to_the_model_goes_at_once(
 
 
 async def test_a_later_removal_takes_the_place_of_an_earlier_one(removals: ModelRemovals, database: Database) -> None:
-    first, second = removal("first", 5), removal("second", 9)
+    first, second = removal("first", 5), removal("second", 9, number=3)
     await removals.start(*first, events=[])
     await removals.start(*second, events=[])
     assert await removals.all() == [second[0]]
@@ -116,15 +139,35 @@ async def test_a_later_removal_takes_the_place_of_an_earlier_one(removals: Model
     assert await removals.all() == []
 
 
+async def test_a_removal_of_what_was_changed_meanwhile_writes_nothing(
+    removals: ModelRemovals, database: Database
+) -> None:
+    await removals.start(*removal("first", 5), events=[])
+    with pytest.raises(Overwritten):
+        await removals.start(*removal("second", 9), events=[])
+    assert [one.operation_id for one in await removals.all()] == [OperationId("first")]
+    assert await OperationStore(database, with_alias_kept).get(OperationId("second")) is None
+
+
+async def test_stores_are_cleared_one_by_one_unless_the_removal_is_another_one(removals: ModelRemovals) -> None:
+    removed, *others = removal("first", 5)
+    await removals.start(removed, *others, events=[])
+    assert await removals.clear(removed, "s1", [])
+    assert await removals.clear(removed, "s2", ["w.gguf stays: other needs it"])
+    (known,) = await removals.all()
+    assert known.cleared == {"s1": [], "s2": ["w.gguf stays: other needs it"]}
+    assert not await removals.clear(replace(removed, operation_id=OperationId("other")), "s3", [])
+
+
 async def test_a_call_that_is_repeated_removes_nothing_that_was_added_since(
     removals: ModelRemovals, database: Database
 ) -> None:
-    removed, operation, intents = removal("first", 5)
+    removed, last, operation, intents = removal("first", 5)
     keyed = replace(operation, idempotency_key="k")
-    await removals.start(removed, keyed, intents, events=[])
+    await removals.start(removed, last, keyed, intents, events=[])
     await removals.forget(removed, events=[])
     again = replace(removed, removed_at=after(9), operation_id=OperationId("second"))
-    same = await removals.start(again, replace(keyed, id=OperationId("second")), intents, events=[])
+    same = await removals.start(again, last, replace(keyed, id=OperationId("second")), intents, events=[])
     assert (same.id, await removals.all()) == (operation.id, [])
     assert (await OperationStore(database, with_alias_kept).with_key("k")) == same
 

@@ -7,9 +7,8 @@ no request, no flag and no machine changes it.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Final
 
@@ -42,7 +41,7 @@ class ModelSpec:
     max_concurrent: int = 0
     """Requests that one replica takes at once; 0 leaves it to the engine."""
     source: str = ""
-    """The file that it was read from."""
+    """The file that says what it is; empty when that is no file."""
     revision: str = ""
     warnings: tuple[str, ...] = ()
     """What its author probably meant otherwise, with lines of the file; the model works all the same."""
@@ -56,6 +55,8 @@ class ModelProblem:
     source: str
     name: str = ""
     problem: str
+    may_hide: bool = False
+    """Whether it may hold a model that nobody has heard of yet."""
 
 
 ModelReading = ModelSpec | ModelProblem
@@ -82,8 +83,8 @@ class Catalogue:
         return self.models.get(spec.alias_of) if spec is not None and spec.alias_of else spec
 
     def may_hide(self, name: str) -> bool:
-        """Whether a file that was passed over may hold this model: then it counts as neither there nor deleted."""
-        return any(problem.name in ("", name) for problem in self.problems)
+        """Whether a file that was never read may hold this model: then it counts as neither there nor deleted."""
+        return any(problem.may_hide and problem.name in ("", name) for problem in self.problems)
 
 
 def read_model(config: object, *, source: str) -> ModelSpec:
@@ -122,47 +123,17 @@ def _required(config: Config, key: str) -> str:
     return text
 
 
-def with_last_good(readings: Sequence[ModelReading], before: Catalogue) -> list[ModelReading]:
-    """What was read, and what a file that cannot be used now held before: a slip of the pen ends no model."""
-    broken = {reading.source for reading in readings if isinstance(reading, ModelProblem)}
-    named = {reading.name for reading in readings if isinstance(reading, ModelSpec)}
-    kept = [spec for spec in before.models.values() if spec.source in broken and spec.name not in named]
-    return [*readings, *kept]
-
-
-def collect(
-    readings: Sequence[ModelReading],
-    *,
-    before: Catalogue | None = None,
-    since: Callable[[ModelSpec], datetime] = lambda _: datetime.min.replace(tzinfo=UTC),
-) -> Catalogue:
-    """All that was read, without second models of one name and without aliases that lead nowhere.
-
-    A model that was known `before` keeps its name, whatever another file is called. Where none was, as after a start,
-    it belongs to the file that has been as it is for longest, by `since`.
-    """
-    earlier = {} if before is None else before.models
-    owners: dict[str, ModelSpec] = {}
-    specs = [reading for reading in readings if isinstance(reading, ModelSpec)]
-    for spec in sorted(specs, key=since):  # of equally old ones the first stays first
-        owner, last = owners.setdefault(spec.name, spec), earlier.get(spec.name)
-        if last is not None and spec.source == last.source and owner.source != last.source:
-            owners[spec.name] = spec
-    problems: list[ModelProblem] = []
-    for reading in readings:
-        if isinstance(reading, ModelProblem):
-            problems.append(reading)
-        elif reading is not (owner := owners[reading.name]):
-            taken = f"the name is taken by {owner.source}, which was known first"
-            problems.append(ModelProblem(source=reading.source, name=reading.name, problem=taken))
-    models = dict(owners)
-    for spec in [spec for spec in owners.values() if spec.alias_of]:
-        target = owners.get(spec.alias_of)
+def collect(specs: Iterable[ModelSpec], problems: Sequence[ModelProblem] = ()) -> Catalogue:
+    """All models, without aliases that lead nowhere; those are problems too."""
+    models = {spec.name: spec for spec in specs}
+    found = list(problems)
+    for spec in [spec for spec in models.values() if spec.alias_of]:
+        target = models.get(spec.alias_of)
         if target is None or target.alias_of:
             problem = f"alias: {spec.alias_of} is no model" if target is None else "alias: leads to another alias"
-            problems.append(ModelProblem(source=spec.source, name=spec.name, problem=problem))
-            models.pop(spec.name)
-    return Catalogue(models=models, problems=tuple(problems))
+            found.append(ModelProblem(source=spec.source or spec.name, name=spec.name, problem=problem))
+    lost = {problem.name for problem in found[len(problems) :]}
+    return Catalogue(models={name: spec for name, spec in models.items() if name not in lost}, problems=tuple(found))
 
 
 def revision_of(config: Config) -> str:

@@ -197,6 +197,7 @@ def _with_templates(config: Mapping[str, object], named_template: NamedTemplate)
         if isinstance(name := given.get(key), str)
         and name
         and "\n" not in name
+        and "{{" not in name
         and len(name) <= _LONGEST_TEMPLATE_NAME
         and (content := named_template(name)) is not None
     }

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 from corral.base.ids import OperationId
 from corral.frontend.models.decide.model import ModelSpec, load_options
+from corral.frontend.models.decide.stored import WeightFile
 from corral.frontend.operations.decide.intent import Before, Intent, Sighting, Unproven
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 
@@ -42,13 +43,37 @@ def weights_of(spec: ModelSpec) -> list[str]:
     return [path for path in paths if path and not PurePath(path).is_absolute() and path != "."]
 
 
-def own_weights(spec: ModelSpec, others: Iterable[ModelSpec]) -> list[str]:
-    """Weights of the model that no other model speaks of, in whatever option."""
+class FilesOfModel(NamedTuple):
+    """What becomes of the files of a model that is removed."""
+
+    own: list[str]
+    """Paths that go with it."""
+    kept: list[str]
+    """What stays, and why, as sentences."""
+
+
+def files_of(spec: ModelSpec, files: Iterable[WeightFile], others: Iterable[ModelSpec]) -> FilesOfModel:
+    """What the model is loaded from, and was pulled with; kept is what another model speaks of, in whatever option."""
     others = [other for other in others if other.name != spec.name]
-    texts = [json.dumps(other.config, default=str) for other in others]
-    mine = [path for path in weights_of(spec) if not any(json.dumps(path)[1:-1] in text for text in texts)]
-    theirs = {PurePath(path) for other in others for path in weights_of(other)}
-    return [path for path in mine if not any(PurePath(path) in other.parents for other in theirs)]
+    texts = {other.name: json.dumps(other.config, default=str) for other in others}
+    theirs = {other.name: [PurePath(path) for path in weights_of(other)] for other in others}
+    own, kept = [], []
+    for path in dict.fromkeys((*weights_of(spec), *(file.path for file in files))):
+        needed_by = sorted(
+            name
+            for name, text in texts.items()
+            if json.dumps(path)[1:-1] in text or any(PurePath(path) in other.parents for other in theirs[name])
+        )
+        if needed_by:
+            kept.append(f"{path} stays: {' and '.join(needed_by[:3])} need{'s' if len(needed_by) == 1 else ''} it")
+        else:
+            own.append(path)
+    return FilesOfModel(own, kept)
+
+
+def kept_file(path: str, beside: Iterable[str]) -> str:
+    """Why a YAML file stays."""
+    return f"{path} stays: it also holds {', '.join(sorted(beside)[:3])}; take the model out of it"
 
 
 def endangered(name: str, others: Iterable[ModelSpec]) -> str:

@@ -127,7 +127,7 @@ async def _toggled(request: Request, caller: Caller, actions: Mapping[str, _Togg
 
 
 async def reload(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.models.catalogue.look()
+    await context.models.watch.look()
     message = "Model configurations reloaded successfully"
     return answer(ModelResponse(success=True, message=message, pending_cleanup=0))
 

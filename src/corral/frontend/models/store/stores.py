@@ -11,7 +11,7 @@ from corral.frontend.models.decide.stored import ImportedFile, KnownStore, Model
 from corral.frontend.models.store.models import Overwritten, remove_model, write_model
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
-from corral.frontend.store.db import Database, ForgetStep
+from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import among, insert_into
 from corral.frontend.store.schema import model_imports, model_stores
 
@@ -51,10 +51,8 @@ class TakenOver(NamedTuple):
 
 
 class ModelImports:
-    def __init__(self, database: Database, *, on_removal: Sequence[ForgetStep[str]] = ()) -> None:
-        """`on_removal` is what other rooms do when a model is gone with its file."""
+    def __init__(self, database: Database) -> None:
         self._db = database
-        self._on_removal = on_removal
 
     async def of(self, store_id: str) -> dict[str, ImportedFile]:
         """What each file of a store said, by its path."""

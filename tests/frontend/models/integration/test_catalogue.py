@@ -3,30 +3,79 @@
 import logging
 import os
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from corral.base.clock import SystemClock
 from corral.base.errors import NotFound
-from corral.frontend.models import catalogue as models_module
-from corral.frontend.models.catalogue import DEEPEST, LARGEST_DOCUMENT, LARGEST_FILE, Models
+from corral.base.ids import FrontendId
+from corral.bus.port import Bus
+from corral.frontend.backends.decide.backend import with_alias_kept
+from corral.frontend.models import directory as models_module
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.changes import ModelChanges
+from corral.frontend.models.decide.model import Catalogue
+from corral.frontend.models.decide.reading import DEEPEST, LARGEST_DOCUMENT, LARGEST_FILE
+from corral.frontend.models.store.models import StoredModels
+from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.stores import ModelImports, ModelStores
+from corral.frontend.models.watch import ModelsWatch
+from corral.frontend.operations.store.operations import OperationStore
+from corral.frontend.record.feed import Feed
+from corral.frontend.store.db import Database
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 GOOD = "name: {name}\nbackend: echo\nparameters:\n  model: {name}.gguf\n"
 
 
+class Watched:
+    """A frontend's models, and its look at their directory."""
+
+    def __init__(self, database: Database, bus: Bus, directory: Path) -> None:
+        store, feed, clock = StoredModels(database), Feed(bus), SystemClock()
+        self.models = Models(directory, store)
+        removals = ModelRemovals(database, OperationStore(database, with_alias_kept), on_removal=())
+        imports, stores = ModelImports(database), ModelStores(database)
+        self.watch = ModelsWatch(
+            self.models, store, imports, stores, removals, feed, clock, frontend_id=FrontendId("f")
+        )
+        self.changes = ModelChanges(store, self.models.refresh, feed, clock, replicas=no_replicas)
+        self.find, self.revision_of, self.directory = self.models.find, self.models.revision_of, directory
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self.models.catalogue
+
+    async def scan(self) -> None:
+        await self.watch.look()
+        await self.models.refresh()
+
+
+async def no_replicas(model: str) -> dict[str, str]:
+    return {}
+
+
 @pytest.fixture
-def models(tmp_path: Path) -> Models:
-    (tmp_path / "good.yaml").write_text(GOOD.format(name="good"), encoding="utf-8")
-    return Models(tmp_path)
+def directory(tmp_path: Path) -> Path:
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "good.yaml").write_text(GOOD.format(name="good"), encoding="utf-8")
+    return models
 
 
-def problems(models: Models) -> dict[str, str]:
-    models.scan()
+@pytest.fixture
+async def models(database: Database, bus: Bus, directory: Path) -> Watched:
+    return Watched(database, bus, directory)
+
+
+async def problems(models: Watched) -> dict[str, str]:
+    await models.scan()
     return {one.source: one.problem for one in models.catalogue.problems}
 
 
-def write(models: Models, name: str, content: str | bytes) -> None:
+def write(models: Watched, name: str, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     (models.directory / name).write_bytes(data)
 
@@ -64,11 +113,10 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "is empty"),
     "only a comment": ("# later\n", "is empty"),
     "empty list": ("[]\n", "is empty"),
-    "a date that there is not": ("name: 2024-13-45\n", "holds a value that cannot be read: "),
-    "a huge number": ("name: " + "9" * 5000, "holds a value that cannot be read: "),
-    "a Python object": ("!!python/object/apply:os.system ['true']", "is not YAML: "),
+    "a date that there is not": ("name: 2024-13-45\n", "backend: is missing"),
+    "a huge number": ("name: " + "9" * 5000, "backend: is missing"),
+    "a Python object": ("!!python/object/apply:os.system ['true']", "a model must be a mapping of keys to values"),
     "just text": ("hello", "a model must be a mapping of keys to values"),
-    "keys of two kinds": (GOOD.format(name="k") + "1: x\n", "has keys of different kinds: write them all as text"),
     "no backend": ("name: x\nparameters: {model: y}\n", "backend: is missing"),
     "outside by dots": (
         GOOD.format(name="x").replace("x.gguf", "../../etc/shadow"),
@@ -102,12 +150,12 @@ CASES: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize(("content", "problem"), CASES.values(), ids=CASES)
-def test_a_file_that_cannot_be_used_is_told_and_hurts_no_other(
-    models: Models, content: str | bytes, problem: str, caplog: pytest.LogCaptureFixture
+async def test_a_file_that_cannot_be_used_is_told_and_hurts_no_other(
+    models: Watched, content: str | bytes, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(models, "bad.yaml", content)
     began = time.process_time()
-    text = problems(models)["bad.yaml"]
+    text = (await problems(models))["bad.yaml"]
 
     assert text.startswith(problem)
     assert problem.endswith(" ") or text == problem
@@ -126,20 +174,20 @@ def test_a_file_that_cannot_be_used_is_told_and_hurts_no_other(
     ],
     ids=["merge", "byte order mark", "list"],
 )
-def test_honest_yaml_is_read(models: Models, text: str) -> None:
+async def test_honest_yaml_is_read(models: Watched, text: str) -> None:
     write(models, "merged.yaml", text)
-    assert problems(models) == {}
+    assert await problems(models) == {}
     assert set(models.catalogue.models) == {"good", "merged"}
 
 
-def test_a_model_that_is_switched_off_is_not_there(models: Models) -> None:
+async def test_a_model_that_is_switched_off_is_not_there(models: Watched) -> None:
     write(models, "other.yaml", GOOD.format(name="other"))
-    assert (problems(models), set(models.catalogue.models)) == ({}, {"good", "other"})
+    assert (await problems(models), set(models.catalogue.models)) == ({}, {"good", "other"})
     write(models, "other.yaml", GOOD.format(name="other") + "disabled: true\n")
-    assert (problems(models), set(models.catalogue.models)) == ({}, {"good"})
+    assert (await problems(models), set(models.catalogue.models)) == ({}, {"good"})
 
 
-def test_what_is_no_readable_file_is_told(models: Models) -> None:
+async def test_what_is_no_readable_file_is_told(models: Watched) -> None:
     directory = models.directory
     os.mkfifo(directory / "fifo.yaml")
     (directory / "folder.yaml").mkdir()
@@ -148,7 +196,7 @@ def test_what_is_no_readable_file_is_told(models: Models) -> None:
     (directory / "endless.yaml").symlink_to("/dev/zero")
     (directory / "unreadable.yaml").symlink_to("/proc/self/mem")  # even for root
 
-    assert problems(models) == {
+    assert await problems(models) == {
         "endless.yaml": "is not a file",
         "fifo.yaml": "is not a file",
         "folder.yaml": "cannot be read: Is a directory",
@@ -159,73 +207,79 @@ def test_what_is_no_readable_file_is_told(models: Models) -> None:
     assert list(models.catalogue.models) == ["good"]
 
 
-def test_other_files_and_hidden_ones_are_nobody_s_business(models: Models) -> None:
+async def test_other_files_and_hidden_ones_are_nobody_s_business(models: Watched) -> None:
     for name in (".draft.yaml", "weights.gguf", "notes.txt", "x.yaml.swp"):
         write(models, name, "[")
-    assert problems(models) == {}
+    assert await problems(models) == {}
 
 
-def test_a_directory_of_thousands_is_read_once_and_then_only_looked_at(models: Models) -> None:
+async def test_a_directory_of_thousands_is_read_once_and_then_only_looked_at(models: Watched) -> None:
     for number in range(2000):
         write(models, f"m{number}.yaml", GOOD.format(name=f"m{number}"))
-    assert problems(models) == {}
+    assert await problems(models) == {}
     assert len(models.catalogue.models) == 2001
     first = models.catalogue.models["m7"]
-    models.scan()
+    await models.scan()
     assert models.catalogue.models["m7"] is first
 
 
-def test_of_too_many_files_the_first_are_read(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_too_many_files_the_first_are_read(models: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models_module, "MOST_FILES", 3)
     for number in range(5):
         write(models, f"m{number}.yaml", GOOD.format(name=f"m{number}"))
-    assert problems(models) == {str(models.directory): "holds 6 files, of which the first 3 are read"}
+    assert await problems(models) == {str(models.directory): "holds 6 files, of which the first 3 are read"}
     assert set(models.catalogue.models) == {"good", "m0", "m1"}
 
 
-def test_a_flood_of_problems_does_not_fill_the_log(models: Models, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_flood_of_problems_does_not_fill_the_log(models: Watched, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(300):
         write(models, f"bad{number}.yaml", "[")
-    assert len(problems(models)) == 300
+    assert len(await problems(models)) == 300
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 101
     assert warnings[-1].getMessage() == "200 more were passed over"
 
 
-def test_a_directory_that_is_missing_or_no_directory_has_no_models(tmp_path: Path) -> None:
+async def test_a_directory_that_is_missing_or_no_directory_has_no_models(
+    database: Database, bus: Bus, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x")
-    assert problems(Models(tmp_path / "missing")) == {}
-    assert problems(Models(tmp_path / "file")) == {str(tmp_path / "file"): "cannot be read: Not a directory"}
+    missing, file = [Watched(database, bus, tmp_path / name) for name in ("missing", "file")]
+    assert (await problems(missing), missing.models.is_readable) == ({}, True)
+    assert await problems(file) == {str(tmp_path / "file"): "cannot be read: Not a directory"}
+    assert not file.models.is_readable, "nobody knows what it holds"
 
 
-def test_a_directory_that_goes_away_takes_no_model_with_it(models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    assert problems(models) == {}
+async def test_a_directory_that_goes_away_takes_no_model_with_it(
+    models: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await problems(models) == {}
     aside = models.directory.with_name("aside")
     models.directory.rename(aside)
     for _ in range(2):
-        assert problems(models) == {str(models.directory): "cannot be read: No such file or directory"}
-        assert (list(models.catalogue.models), models.is_readable) == (["good"], False)
+        assert await problems(models) == {str(models.directory): "cannot be read: No such file or directory"}
+        assert (list(models.catalogue.models), models.models.is_readable) == (["good"], True)
     assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
     aside.rename(models.directory)
-    assert problems(models) == {}
-    assert (list(models.catalogue.models), models.is_readable) == (["good"], True)
+    assert await problems(models) == {}
+    assert (list(models.catalogue.models), models.models.is_readable) == (["good"], True)
 
 
-async def test_a_file_is_read_again_when_it_changes(models: Models) -> None:
+async def test_a_file_is_read_again_when_it_changes(models: Watched) -> None:
     write(models, "good.yaml", "[")
-    await models.look()
+    await models.scan()
     assert not models.catalogue.models
     write(models, "good.yaml", GOOD.format(name="better"))
-    await models.look()
+    await models.scan()
     assert list(models.catalogue.models) == ["better"]
     (models.directory / "good.yaml").unlink()
-    await models.look()
+    await models.scan()
     assert not models.catalogue.models
     assert not models.catalogue.problems
 
 
-def test_an_unknown_model_brings_suggestions(models: Models) -> None:
-    models.scan()
+async def test_an_unknown_model_brings_suggestions(models: Watched) -> None:
+    await models.scan()
     with pytest.raises(NotFound, match="the model 'god' does not exist; did you mean good\\?"):
         models.find("god")
     with pytest.raises(NotFound, match=r"the model 'zzz' does not exist$"):
@@ -233,51 +287,51 @@ def test_an_unknown_model_brings_suggestions(models: Models) -> None:
 
 
 @pytest.mark.parametrize("name", ["broken", "broken.yaml", "its name"])
-def test_a_problem_is_found_by_the_name_of_its_file_or_of_its_model(models: Models, name: str) -> None:
+async def test_a_problem_is_found_by_the_name_of_its_file_or_of_its_model(models: Watched, name: str) -> None:
     write(models, "broken.yaml", "name: its name\nbackend: echo\n")
-    models.scan()
+    await models.scan()
     assert [one.problem for one in models.catalogue.problems_of(name)] == ["parameters.model: is missing"]
     assert models.catalogue.problems_of("good") == []
 
 
-def test_a_file_that_was_broken_keeps_its_model_as_it_was_until_it_is_mended_or_deleted(models: Models) -> None:
-    models.scan()
+async def test_a_file_that_was_broken_keeps_its_model_as_it_was_until_it_is_mended_or_deleted(models: Watched) -> None:
+    await models.scan()
     revision = models.revision_of("good")
     write(models, "good.yaml", "name: [good")
 
     for _ in range(2):
-        assert "is not YAML" in problems(models)["good.yaml"]
+        assert "is not YAML" in (await problems(models))["good.yaml"]
         assert models.revision_of("good") == revision
 
     write(models, "good.yaml", GOOD.format(name="good") + "threads: 2\n")
-    assert problems(models) == {}
+    assert await problems(models) == {}
     assert models.revision_of("good") not in ("", revision)
 
     write(models, "good.yaml", "name: [good")
-    assert problems(models)
+    assert await problems(models)
     (models.directory / "good.yaml").unlink()
-    assert problems(models) == {}
+    assert await problems(models) == {}
     assert models.revision_of("good") == ""
 
 
-def test_a_broken_files_model_gives_way_to_another_file_of_that_name(models: Models) -> None:
-    models.scan()
+async def test_a_broken_files_model_gives_way_to_another_file_of_that_name(models: Watched) -> None:
+    await models.scan()
     write(models, "good.yaml", "name: [good")
     write(models, "other.yaml", GOOD.format(name="good"))
 
-    assert set(problems(models)) == {"good.yaml"}
+    assert set(await problems(models)) == {"good.yaml"}
     assert models.find("good").source == "other.yaml"
 
 
-def test_a_second_file_with_a_known_name_is_passed_over_whatever_it_is_called(
-    models: Models, caplog: pytest.LogCaptureFixture
+async def test_a_second_file_with_a_known_name_is_passed_over_whatever_it_is_called(
+    models: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    models.scan()
+    await models.scan()
     revision = models.revision_of("good")
     write(models, "a.yaml", GOOD.format(name="good") + "threads: 2\n")
 
     for _ in range(2):
-        assert problems(models) == {"a.yaml": "the name is taken by good.yaml, which was known first"}
+        assert await problems(models) == {"a.yaml": "the name is taken by good.yaml, which was known first"}
         assert (models.find("good").source, models.revision_of("good")) == ("good.yaml", revision)
     assert [one.source for one in models.catalogue.problems_of("good")] == ["a.yaml"]
     assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING] == [
@@ -285,42 +339,43 @@ def test_a_second_file_with_a_known_name_is_passed_over_whatever_it_is_called(
     ]
 
     write(models, "good.yaml", GOOD.format(name="good") + "threads: 3\n")
-    assert set(problems(models)) == {"a.yaml"}
+    assert set(await problems(models)) == {"a.yaml"}
     (models.directory / "good.yaml").unlink()
-    assert problems(models) == {}
+    assert await problems(models) == {}
     assert models.find("good").source == "a.yaml"
 
 
-def test_after_a_start_a_name_belongs_to_the_file_that_was_there_first(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(models, "a.yaml", GOOD.format(name="good"))
-    ages = {"good.yaml": 1, "a.yaml": 2}
-    monkeypatch.setattr(Models, "time_of", lambda _, spec: datetime.fromtimestamp(ages[spec.source], UTC))
+async def test_after_a_start_a_name_belongs_to_the_file_that_was_there_first(models: Watched) -> None:
+    def is_later() -> bool:
+        write(models, "a.yaml", GOOD.format(name="good"))
+        first, second = [(models.directory / name).stat().st_ctime_ns for name in ("good.yaml", "a.yaml")]
+        return second > first
 
-    assert set(problems(models)) == {"a.yaml"}
+    while not is_later():  # the disk's clock ticks coarsely
+        pass
+    assert set(await problems(models)) == {"a.yaml"}
     assert models.find("good").source == "good.yaml"
 
 
-def test_unknown_keys_are_told_with_their_lines_and_the_model_works(
-    models: Models, caplog: pytest.LogCaptureFixture
+async def test_unknown_keys_are_told_with_their_lines_and_the_model_works(
+    models: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(models, "good.yaml", GOOD.format(name="good") + "contxt_size: 8\n")
     text = "unknown key 'contxt_size', which has no effect; did you mean context_size?"
 
     for _ in range(2):
-        assert problems(models) == {}
+        assert await problems(models) == {}
         assert models.find("good").warnings == (f"line 5: {text}",)
     assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING] == [
         f"good.yaml: line 5: {text}"
     ]
 
 
-def test_lines_are_those_of_the_file_in_lists_and_below(models: Models) -> None:
+async def test_lines_are_those_of_the_file_in_lists_and_below(models: Watched) -> None:
     text = "# two\n- name: one\n  backend: echo\n  parameters: {model: x}\n"
     text += "- name: two\n  backend: echo\n  parameters:\n    model: x\n    temprature: 1\n"
     write(models, "list.yaml", text)
-    models.scan()
+    await models.scan()
     assert models.find("one").warnings == ()
     assert [one.partition(",")[0] for one in models.find("two").warnings] == [
         "line 9: unknown key 'parameters.temprature'"
@@ -328,19 +383,23 @@ def test_lines_are_those_of_the_file_in_lists_and_below(models: Models) -> None:
 
 
 @pytest.mark.parametrize("key", ["1", "true", "null"])
-def test_a_key_that_is_no_text_is_told_and_keeps_nobody_from_reading_the_models(models: Models, key: str) -> None:
+async def test_a_key_that_is_no_text_is_told_and_keeps_nobody_from_reading_the_models(
+    models: Watched, key: str
+) -> None:
     write(models, "odd.yaml", GOOD.format(name="odd") + f"template: {{{key}: x}}\n")
-    models.scan()
+    await models.scan()
     assert set(models.catalogue.models) == {"good", "odd"}
     (warning,) = models.find("odd").warnings
     assert "unknown key 'template." in warning
 
 
-def test_a_key_that_others_refer_to_is_no_mistake_and_what_is_merged_is_looked_at(models: Models) -> None:
+async def test_a_key_that_others_refer_to_is_no_mistake_and_what_is_merged_is_looked_at(models: Watched) -> None:
     write(
         models,
         "good.yaml",
         "base: &base\n  backend: echo\n  thraeds: 2\n<<: *base\nname: good\nparameters: {model: x}\n",
     )
-    models.scan()
-    assert models.find("good").warnings == ("unknown key 'thraeds', which has no effect; did you mean threads?",)
+    await models.scan()
+    assert models.find("good").warnings == (
+        "line 3: unknown key 'thraeds', which has no effect; did you mean threads?",
+    )

@@ -1,0 +1,155 @@
+"""What files of a models directory change about models. Pure.
+
+Only a change of what a file says counts: a copy that was left somewhere, or a file that is older than a change through
+the API, says nothing new. A file that cannot be read takes nothing away, and of two files that hold one model the one
+that was known first says what it is.
+"""
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from corral.frontend.models.decide.model import ModelProblem
+from corral.frontend.models.decide.reading import ReadModel, digest_of
+from corral.frontend.models.decide.stored import ImportedFile, StoredModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidFile:
+    """What a file holds now."""
+
+    digest: str
+    """Of its content, and of the content of templates that it names."""
+    models: tuple[ReadModel, ...] = ()
+    is_whole: bool = True
+    """Whether all of it can be used. What a file held before counts until it is whole again."""
+    age: int = 0
+    """When it came to be as it is, to tell which of two was there first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownModels:
+    """What the database knows before files are taken over."""
+
+    imports: Mapping[str, ImportedFile]
+    """What the files of this directory said when they were last taken over, by their paths."""
+    models: Mapping[str, StoredModel]
+    ended: Mapping[str, Set[str]] = field(default_factory=dict)
+    """Digests of what models were that were removed, for a directory that is seen for the first time."""
+    is_new: bool = False
+    """Whether the directory is seen for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """What follows from one file."""
+
+    note: ImportedFile | None = None
+    """None: the file is gone."""
+    path: str
+    models: tuple[ReadModel, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportPlan:
+    changes: tuple[FileChange, ...] = ()
+    problems: tuple[ModelProblem, ...] = ()
+
+
+def plan_imports(
+    files: Mapping[str, SaidFile], known: KnownModels, *, fresh: Collection[str], may_remove: bool = True
+) -> ImportPlan:
+    """What to write, given what the files hold now.
+
+    `fresh` are files whose content this frontend has not handled yet: of others, what the database knows may be newer
+    than what this frontend sees. `may_remove` is false when not all files were read.
+    """
+    owners = _owners(files, known)
+    changes, problems = [], []
+    for path, file in sorted(files.items()):
+        before = known.imports.get(path, ImportedFile(path=path, digest=""))
+        problems += [
+            ModelProblem(
+                source=path,
+                name=one.spec.name,
+                problem=f"the name is taken by {owners[one.spec.name]}, which was known first",
+            )
+            for one in file.models
+            if owners[one.spec.name] != path
+        ]
+        if path in fresh or before.digest == file.digest:
+            change = _change(path, file, before, known, owners, may_remove=may_remove)
+            if change is not None:
+                changes.append(change)
+    if may_remove:
+        changes += [
+            FileChange(path=path, removed=tuple(sorted(_ended(before, before.names, known, owners))))
+            for path, before in sorted(known.imports.items())
+            if path not in files
+        ]
+    return ImportPlan(changes=tuple(changes), problems=tuple(problems))
+
+
+def _owners(files: Mapping[str, SaidFile], known: KnownModels) -> dict[str, str]:
+    """Which file says what each model is: the one that did so before, or else the one that has been as it is for
+    longest."""
+    owners: dict[str, str] = {}
+    for path, file in sorted(files.items(), key=lambda item: (item[1].age, item[0])):
+        for one in file.models:
+            owners.setdefault(one.spec.name, path)
+    for name in owners:
+        row = known.models.get(name)
+        former = "" if row is None else row.file
+        if former in files and _holds(files[former], name):
+            owners[name] = former
+    return owners
+
+
+def _holds(file: SaidFile, name: str) -> bool:
+    return any(one.spec.name == name for one in file.models)
+
+
+def _change(
+    path: str,
+    file: SaidFile,
+    before: ImportedFile,
+    known: KnownModels,
+    owners: Mapping[str, str],
+    *,
+    may_remove: bool,
+) -> FileChange | None:
+    mine = [one for one in file.models if owners[one.spec.name] == path]
+    now = {one.spec.name: one.digest for one in mine}
+    left = {name: digest for name, digest in before.names.items() if name not in now}
+    kept = {} if file.is_whole and may_remove else left
+    digest = file.digest if file.is_whole else before.digest
+    note = ImportedFile(path=path, digest=digest, names={**kept, **now})
+    models = tuple(one for one in mine if before.names.get(one.spec.name) != one.digest and _is_news(one, path, known))
+    removed = tuple(sorted(_ended(before, left.keys() - kept.keys(), known, owners)))
+    if note == before and not models and not removed:
+        return None
+    return FileChange(path=path, note=note, models=models, removed=removed)
+
+
+def _is_news(model: ReadModel, path: str, known: KnownModels) -> bool:
+    """Whether what a file says about a model, which it did not say before, is to become true."""
+    row = known.models.get(model.spec.name)
+    if known.is_new:
+        return row is None and model.digest not in known.ended.get(model.spec.name, ())
+    if row is not None and row.text == model.text:
+        return bool(row.file) and row.file != path  # another file says it from now on
+    return True
+
+
+def _ended(
+    before: ImportedFile, names: Collection[str], known: KnownModels, owners: Mapping[str, str]
+) -> Sequence[str]:
+    """Those of the names that are gone with the file: they still are what it said, and no other file holds them."""
+    return [
+        name
+        for name in names
+        if name not in owners
+        and (row := known.models.get(name)) is not None
+        and row.file == before.path
+        and digest_of(row.text) == before.names[name]
+    ]

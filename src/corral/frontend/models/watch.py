@@ -1,0 +1,274 @@
+"""Takes over what people write into the models directory: reads it in a thread, decides, and writes to the database."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.ids import FrontendId
+from corral.frontend.models import directory
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.changing import Provenance, change_event, next_model
+from corral.frontend.models.decide.imports import FileChange, ImportPlan, KnownModels, plan_imports
+from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.models.decide.reading import ReadModel, digest_of
+from corral.frontend.models.decide.removal import weights_of
+from corral.frontend.models.decide.stored import (
+    NEVER_CHANGED,
+    ImportedFile,
+    KnownStore,
+    LastChange,
+    ModelChangeKind,
+    ModelRevision,
+    ModelSource,
+    StoredModel,
+    WeightFile,
+    revision_row,
+)
+from corral.frontend.models.directory import DirectoryReading, MeasuredPath, ReadFile, StoreFacts
+from corral.frontend.models.store.models import StoredModels
+from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.stores import ModelImports, ModelStores, TakenOver
+from corral.frontend.record.feed import Feed
+from corral.hubs.plans import ModelOrigin
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=2)
+_AT_ONCE: Final = 200
+"""Models that are written in one transaction."""
+_TRIES: Final = 5
+
+
+class ModelsWatch:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        models: Models,
+        store: StoredModels,
+        imports: ModelImports,
+        stores: ModelStores,
+        removals: ModelRemovals,
+        feed: Feed,
+        clock: Clock,
+        *,
+        frontend_id: FrontendId,
+    ) -> None:
+        self._models = models
+        self._store = store
+        self._imports = imports
+        self._stores = stores
+        self._removals = removals
+        self._feed = feed
+        self._clock = clock
+        self._frontend_id = frontend_id
+        self._looking = asyncio.Lock()
+        self.store: StoreFacts | None = None
+        """The models directory of this frontend as a place for files; None while there is none."""
+        self.files: Mapping[str, ReadFile] = {}
+        self._handled: dict[str, str] = {}
+        """The content of each file that was handled, by its digest."""
+        self._settled: tuple[object, ...] = ()
+        self._imported: Mapping[str, ImportedFile] = {}
+        self._sizes: Mapping[str, MeasuredPath] = {}
+        self._weights: dict[tuple[str, str], list[str]] = {}
+
+    async def look(self) -> None:
+        """Read what changed, take it over, and measure what models are loaded from. Fails as the database does."""
+        async with self._looking:
+            reading = await asyncio.to_thread(directory.read_directory, self._models.directory, self.files)
+            await self._take(reading)
+            await self._measure(reading)
+
+    async def last_of(self, name: str) -> ModelRevision | None:
+        """The last entry in the history of a model; None if it never was, or nobody kept one."""
+        return next(iter(await self._store.history(name, limit=1)), None)
+
+    async def forget(self, name: str, deleted: Collection[str]) -> None:
+        """These files were deleted. What others said about a model is forgotten: if they say it still, that is news."""
+        if self.store is None:
+            return
+        known = await self._imports.of(self.store.id)
+        files = [
+            replace(file, names={other: said for other, said in file.names.items() if other != name})
+            for path, file in known.items()
+            if name in file.names and path not in deleted and not self._holds_others(path, name)
+        ]
+        async with self._looking:
+            self._settled = ()
+            await self._imports.take_over(self.store.id, TakenOver(files=files, forgotten=deleted))
+
+    def _holds_others(self, path: str, name: str) -> bool:
+        file = self.files.get(path)
+        return file is not None and any(one.spec.name != name for one in file.said.models)
+
+    async def _take(self, reading: DirectoryReading) -> None:
+        if reading.store is None:
+            self._models.is_readable = reading.problem is None or self.store is not None
+            self._settled = ()
+            self._tell(ImportPlan(), reading)
+            return
+        if self.store is None or reading.store.id != self.store.id:
+            self._handled, self._settled = {}, ()
+        self.store, self.files = reading.store, reading.files
+        self._models.is_readable = True
+        rows = self._models.rows
+        marks = tuple((path, file.mark, file.said.digest) for path, file in sorted(reading.files.items()))
+        if self._settled == (marks, rows) and self._settled[1] is rows:
+            return
+        plan = await self._taken_over(reading, reading.store)
+        self._tell(plan, reading)
+        self._handled = {path: file.said.digest for path, file in reading.files.items()}
+        self._settled = (marks, self._models.rows)
+
+    async def _taken_over(self, reading: DirectoryReading, store: StoreFacts) -> ImportPlan:
+        """Write what the files change about models; again when somebody else changed one of them meanwhile."""
+        known_store = await self._stores.get(store.id)
+        plan = ImportPlan()
+        for _ in range(_TRIES):
+            await self._models.refresh()
+            known = await self._known(reading, store, is_new=known_store is None)
+            said = {path: file.said for path, file in reading.files.items()}
+            fresh = [path for path, file in said.items() if self._handled.get(path) != file.digest]
+            plan = plan_imports(said, known, fresh=fresh, may_remove=reading.is_whole)
+            if await self._write(store.id, plan, known):
+                break
+        self._imported = await self._imports.of(store.id) if plan.changes else known.imports
+        if plan.changes:
+            await self._models.refresh()
+            await self._feed.announce()
+        if known_store is None:  # only now: after a crash, what is left of it is new again
+            now = self._clock.now()
+            await self._stores.see(KnownStore(**store._asdict(), frontend_id=self._frontend_id, seen_at=now))
+        return plan
+
+    async def _known(self, reading: DirectoryReading, store: StoreFacts, *, is_new: bool) -> KnownModels:
+        imports, rows = await self._imports.of(store.id), self._models.rows
+        ended: dict[str, set[str]] = {}
+        if is_new:
+            removed = {model.name: model.removed_at.timestamp() for model in await self._removals.all()}
+            said = [(one, file) for file in reading.files.values() for one in file.said.models]
+            absent = [(one, file) for one, file in said if one.spec.name not in rows]
+            remembered = await self._store.last_changes([one.spec.name for one, _ in absent]) if absent else {}
+            for one, file in absent:
+                name = one.spec.name
+                history = await self._store.history(name) if name in remembered else []
+                ended[name] = {digest_of(entry.text) for entry in history}
+                # Removed by a version that kept no history: then the age of the file tells.
+                if not history and file.mark.changed <= removed.get(name, 0) * 1e9:
+                    ended[name].add(one.digest)
+        return KnownModels(imports=imports, models=rows, ended=ended, is_new=is_new)
+
+    async def _write(self, store_id: str, plan: ImportPlan, known: KnownModels) -> bool:
+        """False: a model was changed at the same moment; what is left is planned again."""
+        names = {one.spec.name for change in plan.changes for one in change.models}
+        names |= {name for change in plan.changes for name in change.removed}
+        last = await self._store.last_changes(names) if names else {}
+        for batch in _batches(plan.changes):
+            taken = self._batch(batch, known, last)
+            if not await self._imports.take_over(store_id, taken):
+                return False
+            for event in taken.events:
+                log.info("a file changed a model", extra={**event.data, "event": "model.changed"})
+        return True
+
+    def _batch(self, changes: Sequence[FileChange], known: KnownModels, last: Mapping[str, LastChange]) -> TakenOver:
+        now = self._clock.now()
+        models = [
+            next_model(
+                one,
+                known.models.get(one.spec.name),
+                last.get(one.spec.name, NEVER_CHANGED),
+                came=_from_file(change.path, known.models.get(one.spec.name)),
+                by=_by(change.path),
+                now=now,
+            )
+            for change in changes
+            for one in change.models
+        ]
+        ended = [
+            replace(
+                known.models[name],
+                number=last[name].number + 1,
+                changed_at=last[name].next_at(now),
+                changed_by=_by(change.path),
+            )
+            for change in changes
+            for name in change.removed
+        ]
+        events = [change_event(model, ModelChangeKind.FILE) for model in models]
+        return TakenOver(
+            files=[change.note for change in changes if change.note is not None],
+            forgotten=[change.path for change in changes if change.note is None],
+            models=models,
+            removed=[revision_row(model, ModelChangeKind.REMOVED) for model in ended],
+            events=[*events, *(change_event(model, ModelChangeKind.REMOVED) for model in ended)],
+        )
+
+    def _tell(self, plan: ImportPlan, reading: DirectoryReading) -> None:
+        """Show what files say, and what is wrong with them."""
+        problems = [] if reading.problem is None else [reading.problem]
+        if reading.store is None:
+            self._models.see(_by_name(self.files), problems)
+            return
+        for path, file in reading.files.items():
+            known = self._imported.get(path)
+            problems += [
+                replace(problem, may_hide=known is None or bool(problem.name and problem.name not in known.names))
+                for problem in file.problems
+            ]
+        self._models.see(_by_name(reading.files), [*problems, *plan.problems])
+
+    # Sizes.
+
+    async def _measure(self, reading: DirectoryReading) -> None:
+        """Sizes are noted where nobody has stated them, so that frontends without the directory know them too."""
+        weights = self._weights_by_model()
+        paths = sorted({path for some in weights.values() for path in some})
+        before = self._sizes
+        self._sizes = await asyncio.to_thread(directory.measure, self._models.directory, paths, before)
+        self._models.measured({path: one.size for path, one in self._sizes.items()}, reading.weights)
+        for name, some in weights.items():
+            row = self._models.rows.get(name)
+            files = tuple(WeightFile(path=path, size=self._sizes[path].size) for path in some if path in self._sizes)
+            is_stated = row is None or any(file.digest for file in row.files)
+            is_news = any(before.get(path) != self._sizes.get(path) for path in some)
+            if row is not None and not is_stated and files and files != row.files and (is_news or not row.files):
+                await self._store.measure(row, files)
+
+    def _weights_by_model(self) -> dict[str, list[str]]:
+        specs = [spec for row in self._models.rows.values() if isinstance(spec := self._models.spec_of(row), ModelSpec)]
+        known, self._weights = self._weights, {}
+        for spec in specs:
+            mark = (spec.name, spec.revision)
+            self._weights[mark] = known[mark] if mark in known else weights_of(spec)
+        return {name: paths for (name, _), paths in self._weights.items()}
+
+
+def _by(path: str) -> str:
+    return f"file {path}"
+
+
+def _from_file(path: str, before: StoredModel | None) -> Provenance:
+    files = () if before is None else before.files
+    return Provenance(ModelSource.FILE, ModelOrigin(reference=path), files)
+
+
+def _by_name(files: Mapping[str, ReadFile]) -> dict[tuple[str, str], ReadModel]:
+    """What files say about models, by model and file."""
+    return {(one.spec.name, path): one for path, file in files.items() for one in file.said.models}
+
+
+def _batches(changes: Sequence[FileChange]) -> list[list[FileChange]]:
+    """Files of about so many models together."""
+    batches: list[list[FileChange]] = []
+    size = _AT_ONCE
+    for change in changes:
+        if size >= _AT_ONCE:
+            batches.append([])
+            size = 0
+        batches[-1].append(change)
+        size += 1 + len(change.models)
+    return batches
