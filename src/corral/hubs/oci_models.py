@@ -5,15 +5,19 @@ themselves. An image whose layers are archives, as `docker build` makes, has its
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
 from corral.base.errors import InvalidInput
 from corral.base.words import listed
 from corral.hubs.access import HubAccess
+from corral.hubs.archives import member_url
 from corral.hubs.listings import HubFile, HubListing, HubName, HubRefused, check_file_path
 from corral.hubs.model_layers import ModelLayers, read_layers
 from corral.hubs.ollama import OLLAMA_LAYER, describe
+from corral.hubs.remote_files import archived_files
 from corral.oci.errors import SourceInvalid
 from corral.oci.manifests import Descriptor
 from corral.oci.references import Reference, parse_reference
@@ -36,7 +40,12 @@ async def list_model_image(image: str, hub: HubAccess) -> HubListing:
     resolved = f"oci://{reference.name}@{model.digest}"
     if any(layer.media_type.startswith(OLLAMA_LAYER) for layer in model.layers):
         return await describe(model, name=name, resolved=resolved, hub=HubName.OCI)
-    files = [file for layer in model.layers if (file := _file_of(model, layer, name)) is not None]
+    files: list[HubFile] = []
+    for layer in model.layers:
+        if is_archive(layer):
+            files += await _files_inside(model, layer, hub)
+        elif (file := _file_of(model, layer, name)) is not None:
+            files.append(file)
     if not files:
         kinds = listed(sorted({layer.media_type or "no type" for layer in model.layers}))
         raise InvalidInput("reference", f"{image[:200]} is not a model: its layers are of {kinds or 'no kind'}")
@@ -56,8 +65,6 @@ def _file_of(model: ModelLayers, layer: Descriptor, name: str) -> HubFile | None
     """Return the file that a layer is; None if it is none that a model needs."""
     annotations, kind = layer.annotations or {}, layer.media_type
     path = next((annotations[key] for key in _PATHS if annotations.get(key)), "")
-    if is_archive(layer):
-        return None
     if kind.startswith(_DOCKER_MODEL):
         word = kind.removeprefix(_DOCKER_MODEL).partition(".")[0]
         path = _DOCKER_FILES.get(word, "").format(name=name)
@@ -69,6 +76,17 @@ def _file_of(model: ModelLayers, layer: Descriptor, name: str) -> HubFile | None
         return model.file(layer, check_file_path(path), HubName.OCI)
     except InvalidInput as error:
         raise HubRefused(f"{model.reference}: a layer cannot be used: {error.problem}") from error
+
+
+async def _files_inside(model: ModelLayers, layer: Descriptor, hub: HubAccess) -> list[HubFile]:
+    """Return the files of an archive that can be seen from its beginning; later layers may have more."""
+    archive = model.file(layer, "archive", HubName.OCI)
+    files: list[HubFile] = []
+    for name, size in await archived_files(hub, archive.planned(archive.path)):
+        with suppress(InvalidInput):  # a name that no disk takes: whatever it is, it is not the model
+            path = check_file_path(name)
+            files.append(replace(archive, path=path, url=member_url(archive.url, name), size=size))
+    return files
 
 
 def is_archive(layer: Descriptor) -> bool:

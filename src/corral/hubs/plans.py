@@ -13,13 +13,15 @@ class PlannedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     path: str
     """Where it will be, relative to the models directory."""
     url: str
-    """`https://…` or `http://…` without credentials, or `file:///…` for a file of the frontend's own machine."""
+    """`https://…` or `http://…` without credentials, or `file:///…` for a file of the frontend's own machine. With
+    `#member=…` at its end, the file inside of the archive that the URL leads to."""
     hub: str = ""
     """Whose token goes with the request: `hf`, `ollama`, `oci`, or empty for none. Tokens are never in a plan."""
     size: int | None = None
     """None: the server did not say."""
     digest: str = ""
-    """`sha256:…`, or `git-sha1:…` as Hugging Face states it for small files; empty: nobody promised one."""
+    """`sha256:…`, or `git-sha1:…` as Hugging Face states it for small files; empty: nobody promised one. Of a file
+    inside of an archive it is the digest of the archive."""
 
 
 class ModelOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from corral.base.http_facts import host_of
 from corral.hubs.access import HubAccess, hub_errors
+from corral.hubs.archives import content_in, member_name, members_in, split_member, unpacked_prefix
 from corral.hubs.gguf import ByteRange, GgufFacts, GgufProblem, read_gguf, read_gguf_file
 from corral.hubs.listings import HubModelMissing, HubRefused
 from corral.hubs.plans import PlannedFile
@@ -17,6 +20,8 @@ _AHEAD: Final = 4 << 20
 """Bytes that are asked for at once: most headers fit into two such ranges, and each costs a redirect."""
 _MOST_WITHOUT_RANGES: Final = 32 << 20
 """Bytes from the beginning that are read from a server without ranges."""
+_MOST_OF_ARCHIVE: Final = 32 << 20
+"""Bytes of an archive that are read to look at a file inside."""
 _READ_SECONDS: Final = 60.0
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
 
@@ -94,12 +99,57 @@ async def _read_up_to(answer: RegistryResponse, most: int) -> bytes:
     return bytes(content[:most])
 
 
+class ArchivedFileReader:
+    """The beginning of a file inside of a remote archive, as far as the beginning of the archive shows it."""
+
+    def __init__(self, reader: RemoteFileReader, member: str, size: int | None) -> None:
+        self._reader = reader
+        self._member = member
+        self._content = b""
+        self.size = size
+
+    async def read(self, wanted: ByteRange) -> bytes:
+        """Return a range; shorter where the file ends. HubRefused for one that is too far inside."""
+        end = wanted.offset + wanted.size
+        for most in (_AHEAD, _MOST_OF_ARCHIVE):
+            if end <= len(self._content):
+                break
+            prefix = await archive_prefix(self._reader, most)
+            content = await asyncio.to_thread(content_in, prefix, self._member)
+            self._content = content or b""
+        if end > len(self._content) and len(self._content) != self.size:
+            raise HubRefused(f"{self._member} is too far inside of its archive to be looked at before the download")
+        return self._content[wanted.offset : end]
+
+
+async def archive_prefix(reader: RemoteFileReader, most: int) -> bytes:
+    """Return the beginning of an archive, unpacked: as much as its first bytes hold."""
+    data = await reader.read(ByteRange(0, most))
+    return await asyncio.to_thread(unpacked_prefix, data, 2 * most)
+
+
+async def archived_files(hub: HubAccess, archive: PlannedFile) -> list[tuple[str, int]]:
+    """Return names and sizes of the files that begin in the beginning of an archive."""
+    reader = RemoteFileReader(hub, archive, await hub.authorization(archive))
+    members = await asyncio.to_thread(members_in, await archive_prefix(reader, _AHEAD))
+    return [(member_name(member), member.size) for member in members]
+
+
+async def open_reader(hub: HubAccess, planned: PlannedFile) -> RemoteFileReader | ArchivedFileReader:
+    """Return a reader of a remote file, which may be inside of an archive."""
+    wanted, authorization = split_member(planned.url), await hub.authorization(planned)
+    if not wanted.member:
+        return RemoteFileReader(hub, planned, authorization)
+    archive = msgspec.structs.replace(planned, url=wanted.url, size=None)
+    return ArchivedFileReader(RemoteFileReader(hub, archive, authorization), wanted.member, planned.size)
+
+
 async def measure(hub: HubAccess, planned: PlannedFile) -> int | None:
     """Return the size of a file; None if its server does not say it. Raises as the server refuses."""
     path = local_path(planned.url)
     if path is not None:
         return await asyncio.to_thread(_local_size, path)
-    reader = RemoteFileReader(hub, planned, await hub.authorization(planned))
+    reader = await open_reader(hub, planned)
     await reader.read(ByteRange(0, 1))
     return reader.size
 
@@ -109,7 +159,7 @@ async def look_into_gguf(hub: HubAccess, planned: PlannedFile) -> GgufFacts:
     path = local_path(planned.url)
     if path is not None:
         return await asyncio.to_thread(_read_local, path)
-    reader = RemoteFileReader(hub, planned, await hub.authorization(planned))
+    reader = await open_reader(hub, planned)
     first = await reader.read(ByteRange(0, 8))
     if reader.size is None:
         raise HubRefused(f"{host_of(planned.url)} does not say how large {planned.path} is")
@@ -128,7 +178,7 @@ async def look_into_gguf(hub: HubAccess, planned: PlannedFile) -> GgufFacts:
 
 async def read_small(hub: HubAccess, planned: PlannedFile, most: int) -> bytes:
     """Return a file of up to so many bytes. HubRefused if it is larger."""
-    reader = RemoteFileReader(hub, planned, await hub.authorization(planned))
+    reader = await open_reader(hub, planned)
     content = await reader.read(ByteRange(0, most + 1))
     if len(content) > most:
         raise HubRefused(f"{planned.path} is larger than {most} bytes")

@@ -16,6 +16,7 @@ from corral.base.errors import CorralError, InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.base.words import listed
 from corral.hubs.access import HubAccess
+from corral.hubs.archives import member_url, split_member
 from corral.hubs.choose import (
     GgufBuild,
     PullWish,
@@ -26,6 +27,7 @@ from corral.hubs.choose import (
     directory_files,
     files_beside,
     group_builds,
+    is_gguf,
     is_projector,
     parts_of,
     without_quantisation,
@@ -113,6 +115,9 @@ async def plan_file(uri: str, path: str, sha256: str, hub: HubAccess) -> Planned
             planned = PlannedFile(path=path, url=await asyncio.to_thread(_file_url, Path(local)))
         case _:
             raise InvalidInput("uri", f"{uri[:80]!r} does not name one file")
+    archive = split_member(planned.url)
+    if archive.member:  # the hub's digest is that of the archive
+        return msgspec.structs.replace(planned, url=member_url(archive.url, archive.member, sha256.lower()))
     if digest and planned.digest.startswith("sha256:") and planned.digest != digest:
         raise HubRefused(
             f"{path}: the gallery promises {digest}, and {urlsplit(planned.url).netloc} has {planned.digest}"
@@ -123,12 +128,14 @@ async def plan_file(uri: str, path: str, sha256: str, hub: HubAccess) -> Planned
 
 def _only_file(listing: HubListing, path: str) -> PlannedFile:
     """Return the weights of a model in a registry; of several files the one that is called as the path ends."""
-    files = [file for file in listing.files if not is_projector(file)]
-    named = [file for file in listing.files if file.name == PurePosixPath(path).name]
-    if len(named or files) != 1:
-        there = listed([file.path for file in listing.files], most=_SHOWN)
-        raise InvalidInput("uri", f"{listing.resolved} has several files, and none is called as {path!r}: {there}")
-    return (named or files)[0].planned(path)
+    files = listing.files
+    named = [file for file in files if file.name == PurePosixPath(path).name]
+    weights = [file for file in files if is_gguf(file) and not is_projector(file)]
+    for candidates in (named, weights, files):
+        if len(candidates) == 1:
+            return candidates[0].planned(path)
+    there = listed([file.path for file in files], most=_SHOWN)
+    raise InvalidInput("uri", f"{listing.resolved} has several files, and none is called as {path!r}: {there}")
 
 
 async def _first_model(path: str, digest: str, hub: HubAccess) -> PlannedFile:

@@ -1,14 +1,19 @@
 """Models of Ollama's registry, and of registries of images in all usual forms, become plans."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 
+from corral.base.clock import SystemClock
 from corral.base.errors import InvalidInput
 from corral.hubs.access import HubAccess
 from corral.hubs.choose import PullWish
 from corral.hubs.config import HubsConfig
+from corral.hubs.downloads.download import Download
+from corral.hubs.downloads.orders import DownloadDamaged, DownloadLimits, DownloadOrder, FetchedFile, FileOrder
+from corral.hubs.downloads.transfers import RangeTransfers
 from corral.hubs.listings import HubModelMissing, HubRefused
 from corral.hubs.plans import PullPlan
 from corral.hubs.references import parse_reference
@@ -18,6 +23,7 @@ from corral.oci.manifests import OCI_MANIFEST
 from corral.oci.references import digest_of
 from tests.kit.gguf import LLAMA, gguf
 from tests.kit.hub_server import OllamaServer
+from tests.kit.images import a_file, gzipped, tar_of, zstandardised
 from tests.kit.registry import FakeRegistry
 
 CHAT = gguf(**LLAMA, tokenizer__chat_template="{{ messages }}")
@@ -146,6 +152,54 @@ async def test_ollamas_layers_in_another_registry_are_read_too(registry: FakeReg
     made = await plan(hub, f"oci://{registry.address}/team/tiny")
     assert yaml.safe_load(made.config)["parameters"] == {"model": "tiny/tiny.gguf", "top_k": 3}
     assert made.files[0].hub == "oci"
+
+
+async def download(folder: Path, file: FileOrder) -> FetchedFile:
+    order = DownloadOrder(files=(file,), directory=str(folder), limits=DownloadLimits(free_bytes=0))
+    with RangeTransfers(order.network, order.limits) as transfers:
+        (fetched,) = (await Download(order, clock=SystemClock()).run(transfers)).files
+    return fetched
+
+
+@pytest.mark.parametrize("pack", [bytes, gzipped, zstandardised])
+async def test_an_image_of_one_file_is_a_model(
+    registry: FakeRegistry, hub: HubAccess, tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    layer = pack(tar_of(a_file("./README", b"x"), a_file("./tiny-Q4_0.gguf", CHAT)))
+    registry.add_image("team/tiny", [layer])
+    made = await plan(hub, f"oci://{registry.address}/team/tiny")
+    (file,) = made.files
+    assert (file.path, file.size, file.digest) == ("tiny/tiny-Q4_0.gguf", len(CHAT), digest_of(layer))
+    order = FileOrder(url=file.url, destination=file.path, size=file.size, digest=file.digest)
+    for fetched in (len(layer), 0):
+        got = await download(tmp_path, order)
+        assert (got.sha256, got.size, got.fetched_bytes) == (digest_of(CHAT)[7:], len(CHAT), fetched)
+    assert (tmp_path / file.path).read_bytes() == CHAT
+    assert list(tmp_path.joinpath(".corral", "partial").iterdir()) == []
+    planned = await plan_file(f"oci://{registry.address}/team/tiny", "x.gguf", "AB" * 32, hub)
+    assert (planned.url, planned.size) == (f"{file.url}&sha256={'ab' * 32}", len(CHAT))
+    order = FileOrder(url=planned.url, destination=planned.path, size=planned.size, digest=planned.digest)
+    with pytest.raises(DownloadDamaged, match="is not the file with the hash abab"):
+        await download(tmp_path, order)
+
+
+@pytest.mark.parametrize(
+    ("layer", "problem"),
+    [
+        (b"no archive at all", "a checksum does not fit|ends inside a header"),
+        (gzipped(tar_of(a_file("other", b"x"))), "has no file 'm.gguf'"),
+        (gzipped(tar_of(a_file("m.gguf", b"xy"))), "has 2 bytes where 1 belong"),
+        (gzipped(tar_of(a_file("m.gguf", bytes(100_000))))[:-20], "ends too early|where 1 belong"),
+    ],
+)
+async def test_an_archive_without_the_promised_file_is_refused(
+    registry: FakeRegistry, tmp_path: Path, layer: bytes, problem: str
+) -> None:
+    url = f"http://{registry.address}/v2/x/blobs/{registry.add_blob(layer).digest}#member=m.gguf"
+    order = FileOrder(url=url, destination="m.gguf", size=1, digest=digest_of(layer))
+    with pytest.raises(DownloadDamaged, match=problem):
+        await download(tmp_path, order)
+    assert not (tmp_path / "m.gguf").exists()
 
 
 async def test_a_mirror_with_a_login_stands_in(registry: FakeRegistry) -> None:

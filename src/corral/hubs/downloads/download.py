@@ -15,14 +15,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from corral.base.clock import Clock
 from corral.base.http_facts import host_of
 from corral.base.open_directories import Confined, look
 from corral.base.tasks import first_failure, in_thread, task_group
+from corral.hubs.archives import extract, split_member
 from corral.hubs.downloads.attempts import DownloadAttempt, DownloadTools, FileMark, Patience, StreamBroke
 from corral.hubs.downloads.local_copies import copy_into, local_source, opened_source
 from corral.hubs.downloads.orders import (
     DestinationUnusable,
+    DownloadCancelled,
     DownloadDamaged,
     DownloadError,
     DownloadOrder,
@@ -40,6 +44,7 @@ from corral.hubs.downloads.partial_files import FOLDER, PartialFile, PartialFold
 from corral.hubs.downloads.prefix_hash import PrefixHash
 from corral.hubs.downloads.receipts import FileReceipt, Receipts
 from corral.hubs.downloads.transfers import RangeTransfers, RemoteFile
+from corral.oci.errors import ImageError
 from corral.wire.backends import size_text
 
 DEBOUNCE: Final = timedelta(milliseconds=250)
@@ -112,6 +117,11 @@ class FileDownload:
         self._mark = mark
         self._tools = tools
         self._source = local_source(order.url)
+        self._wanted = split_member(order.url)
+        self._is_inside = bool(self._wanted.member)
+        # The size of an archive is what its server says; the order states that of the file inside.
+        is_other = {"url": self._wanted.url, "size": None} if self._is_inside else {}
+        self._fetched_order = msgspec.structs.replace(order, **is_other)
         with disk_errors(order.destination):
             self._path = tools.models.path(order.destination)
         self._parts = self._path.parts[len(tools.models.base.parts) :]
@@ -125,7 +135,8 @@ class FileDownload:
             status = self._destination_status()
         if size is None or (self._order.digest and status is not None and status.st_size == size):
             return 0
-        return max(0, size - self._tools.folder.present_bytes(self._order.destination))
+        copies = 2 if self._is_inside else 1  # the archive, and what comes out of it
+        return max(0, copies * size - self._tools.folder.present_bytes(self._order.destination))
 
     async def run(self) -> FetchedFile:
         """Return when the file is there. What came stays for the next attempt, unless it is damaged."""
@@ -167,7 +178,7 @@ class FileDownload:
         known = await in_thread(lambda: self._tools.receipts.find(order.destination))
         if known is not None and known.proves(order.digest, order.size, order.purpose):
             return self._there(known.size, known.sha256, 0)
-        if not order.digest and not self._is_source(before):
+        if self._is_inside or (not order.digest and not self._is_source(before)):
             return None
         with self._tools.models.reach(self._parts, self._path) as place:
             descriptor = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.directory)
@@ -220,15 +231,18 @@ class FileDownload:
     async def _persistently(self, part: PartialFile) -> FetchedFile:
         restarts = self._tools.limits.restarts
         patience = Patience(self._tools.network, self._tools.clock)
-        remote = RemoteFile(url=self._order.url, authorization=self._order.authorization, advice=self._order.advice)
+        order = self._fetched_order
+        remote = RemoteFile(url=order.url, authorization=order.authorization, advice=order.advice)
         fetched = 0
         try:
             while True:
-                attempt = DownloadAttempt(self._order, part, remote, self._mark, self._tools, patience)
+                attempt = DownloadAttempt(order, part, remote, self._mark, self._tools, patience)
                 round_before = patience.round
                 try:
                     hashes = await attempt.run()
                     self._check_digest(hashes)
+                    if self._is_inside:
+                        return await self._taken_out(part, fetched + attempt.fetched_bytes)
                     await in_thread(functools.partial(self._finish, part, hashes))
                     return self._fetched(hashes, fetched + attempt.fetched_bytes)
                 except (_WrongDigest, RemoteFileChanged):
@@ -243,6 +257,51 @@ class FileDownload:
         finally:
             if not os.fstat(part.descriptor).st_size and part.is_current():
                 part.remove()
+
+    async def _taken_out(self, part: PartialFile, fetched_bytes: int) -> FetchedFile:
+        """Take the file out of its archive, which is whole, and forget the archive."""
+        stopped = threading.Event()
+        self._mark.state = FileState.CHECKING
+        with PartialFile(self._tools.folder, f"{self._order.destination}#member") as file:
+            try:
+                taking = functools.partial(self._take_out, part, file, stopped)
+                size, sha256 = await in_thread(taking, stop=stopped.set)
+            except BaseException:
+                file.remove()
+                raise
+        part.remove()
+        return self._there(size, sha256, fetched_bytes)
+
+    def _take_out(self, part: PartialFile, file: PartialFile, stopped: threading.Event) -> tuple[int, str]:
+        file.empty()
+        with (
+            open(part.descriptor, "rb", closefd=False) as archive,
+            open(file.descriptor, "wb", closefd=False) as out,
+        ):
+
+            def write(piece: memoryview) -> None:
+                if stopped.is_set():
+                    raise DownloadCancelled("the download was cancelled while its archive was unpacked")
+                out.write(piece)
+
+            try:
+                size, sha256 = extract(archive, self._wanted, write, self._order.size)
+            except ImageError as error:
+                raise DownloadDamaged(f"{self._order.destination}: {error.message}") from error
+        with self._tools.models.reach(self._parts, self._path, create=True) as place:
+            status = os.fstat(file.descriptor)
+            receipt = FileReceipt(
+                destination=self._order.destination,
+                size=size,
+                modified=status.st_mtime_ns,
+                inode=status.st_ino,
+                sha256=sha256,
+                digest=self._order.digest or f"sha256:{sha256}",
+                purpose=self._order.purpose,
+            )
+            self._tools.receipts.write(receipt)
+            file.finish(place)
+        return size, sha256
 
     def _check_digest(self, hashes: PrefixHash) -> None:
         if not hashes.is_as_promised:
