@@ -76,6 +76,7 @@ def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, 
         limit=limit,
         include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
         n=request.n or 1,
+        prefix=served.model.reply_prefix,
     )
 
 

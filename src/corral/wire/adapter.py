@@ -50,7 +50,6 @@ class PromptTemplates(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     function: str = ""
     """In place of `chat`, for a request with tools."""
     completion: str = ""
-    edit: str = ""
     multimodal: str = ""
     joined_by: str = "\n"
     roles: dict[str, str] = {}
@@ -76,6 +75,8 @@ class AdapterModel(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     use_tokenizer_template: bool = False
     """Whether the backend renders the prompt from the messages."""
     system_prompt: str = ""
+    reply_prefix: str = ""
+    """What answers begin with: the end of a prompt that belongs to the answer."""
     reasoning_effort: str = ""
     """How much thought a request gets that does not say; empty: as the backend likes."""
     thinks: bool | None = None

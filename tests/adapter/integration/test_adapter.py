@@ -151,6 +151,22 @@ async def test_tools_of_a_model_with_a_template_for_them_are_called(served: Any)
     assert choices[-1]["finish_reason"] == "tool_calls"
 
 
+async def test_answers_begin_with_what_the_model_says(served: Any) -> None:
+    await served.tell("k5", AdapterModel(name="m", identity="m.bin", reply_prefix="<think>"))
+    _, answer = await served.ask(CHAT, HELLO, key="k5")
+    assert answer["choices"][0]["message"]["content"] == "<think>hello brave new world"
+    _, answer = await served.ask("/v1/completions", {"prompt": "a", "echo": True}, key="k5")
+    assert answer["choices"][0]["text"] == "a<think>a"
+    for path, body, texts in (
+        (CHAT, HELLO, lambda choice: choice["delta"].get("content", "")),
+        ("/v1/completions", {"prompt": "a"}, lambda choice: choice["text"]),
+    ):
+        async with served.post(path, body | {"stream": True}, key="k5") as streamed:
+            whole = "".join(texts(event["choices"][0]) for event in events_of(await streamed.text()))
+        assert whole.startswith("<think>")
+        assert whole.count("<think>") == 1
+
+
 async def test_a_template_that_fails_is_named_to_the_client(served: Any) -> None:
     await served.tell("k4", AdapterModel(name="m", templates=PromptTemplates(chat="\n{{index .Metadata 1}}")))
     status, answer = await served.ask(CHAT, HELLO, key="k4")

@@ -36,6 +36,8 @@ class Stamp:
     include_usage: bool = False
     n: int = 1
     """Number of answers to each prompt."""
+    prefix: str = ""
+    """What the text of each answer begins with."""
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class ChatEvents(_AnswerEvents):
         self._before = self._head + b',"choices":[{"index":%d,"delta":' % index
 
     def opening(self) -> bytes:
-        return self._before + b'{"role":"assistant","content":""}' + self._after
+        return self._before + b'{"role":"assistant","content":' + _encode(self._stamp.prefix) + b"}" + self._after
 
     def part(self, reply: Reply) -> bytes:
         """Return the event for this reply; nothing when it adds no text, or ends inside a character."""
@@ -152,7 +154,8 @@ class CompletionEvents(_AnswerEvents):
         self._all.append(_Counts())
 
     def opening(self) -> bytes:
-        return self._choice(self._before[self._index], None) if self._before else b""
+        before = (self._before[self._index] if self._before else "") + self._stamp.prefix
+        return self._choice(before, None) if before else b""
 
     def part(self, reply: Reply) -> bytes:
         self._all[-1].take(reply)
@@ -195,6 +198,8 @@ def chat_answer(replies: Sequence[Reply], stamp: Stamp) -> bytes:
         message: dict[str, Any] = {"role": "assistant", "content": reply.message.decode(errors="replace")}
         if reply.chat_deltas:
             message = _joined(reply.chat_deltas)
+        if stamp.prefix and message["content"] is not None:
+            message["content"] = stamp.prefix + message["content"]
         reason = finish_reason(reply.tokens, stamp.limit, called="tool_calls" in message)
         choices.append({"index": index, "message": message, "logprobs": _raw_logprobs(reply), "finish_reason": reason})
     return _document("chat.completion", stamp, choices, replies)
@@ -204,7 +209,7 @@ def completion_answer(replies: Sequence[Reply], stamp: Stamp, *, before: Sequenc
     """Return the complete answer. `before` has a text for each reply, which its answer begins with."""
     choices = []
     for index, reply in enumerate(replies):
-        text = (before[index] if before else "") + reply.message.decode(errors="replace")
+        text = (before[index] if before else "") + stamp.prefix + reply.message.decode(errors="replace")
         reason = finish_reason(reply.tokens, stamp.limit)
         choices.append({"index": index, "text": text, "logprobs": _raw_logprobs(reply), "finish_reason": reason})
     return _document("text_completion", stamp, choices, replies)

@@ -15,7 +15,7 @@ from corral.wire.adapter import AdapterModel
 def prompt_settings(model: AdapterModel) -> PromptSettings:
     """What the model's configuration says about prompts."""
     given = model.templates
-    sources = {name: getattr(given, name) for name in TEMPLATES}
+    sources = {name: getattr(given, name, "") for name in TEMPLATES}  # there is no route for edits
     return PromptSettings(
         templates={name: source for name, source in sources.items() if source},
         use_tokenizer_template=model.use_tokenizer_template,

@@ -34,7 +34,7 @@ template:
   completion: "{{.Input}}"
   join_chat_messages_by_character: ""
   function: "{{toJson .Functions}}"
-  edit: "{{.Instruction}}"
+  reply_prefix: "<think>"
   multimodal: "{{.Text}}"
 roles: {user: "HUMAN: ", "assistant": 1}
 function:
@@ -81,13 +81,13 @@ def test_every_word_of_the_configuration_arrives() -> None:
         template_arguments={"depth": 2},
         use_tokenizer_template=True,
         system_prompt="be kind",
+        reply_prefix="<think>",
         templates=PromptTemplates(
             chat="{{.Input}} <assistant>",
             chat_message="<{{.RoleName}}> {{.Content}}",
             completion="{{.Input}}",
             joined_by="",
             function="{{toJson .Functions}}",
-            edit="{{.Instruction}}",
             multimodal="{{.Text}}",
             roles={"user": "HUMAN: ", "assistant": "1"},
             grammar_disabled=True,

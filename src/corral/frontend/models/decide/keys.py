@@ -142,6 +142,7 @@ FIELDS: Final = (
 RULES: Final = (
     ConfigField("use_tokenizer_template", "template.use_tokenizer_template", fields.switch),
     ConfigField("system_prompt", "system_prompt", fields.text),
+    ConfigField("reply_prefix", "template.reply_prefix", fields.text),
     ConfigField("voice", "tts.voice", fields.text),
     ConfigField("reasoning_effort", "reasoning_effort", fields.text),
     ConfigField("thinks", "reasoning.disable", _opposite),
@@ -152,7 +153,6 @@ TEMPLATES: Final = (
     ConfigField("chat_message", "template.chat_message", fields.text),
     ConfigField("function", "template.function", fields.text),
     ConfigField("completion", "template.completion", fields.text),
-    ConfigField("edit", "template.edit", fields.text),
     ConfigField("multimodal", "template.multimodal", fields.text),
     ConfigField("roles", "roles", fields.texts_by_name),
     ConfigField("grammar_disabled", "function.grammar.disable", fields.switch),
