@@ -27,6 +27,7 @@ from bench import (
     readings,
     warm,
 )
+from bench import run as running
 from bench import start as starting
 from bench import worker as one_worker
 from bench.report import Table, as_document, as_text
@@ -84,6 +85,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "warm": warm.warm,
     "worker": one_worker.worker,
     "questions": questions.questions,
+    "run": running.run,
 }
 SIZED: Final = {"files": _files, "images": _images, "download": _download}
 UNNAMED: Final = ("heartbeats", "start")

@@ -1,15 +1,19 @@
 """`corral run` from nothing: it starts a fleet, answers, and leaves the fleet running until `corral down`."""
 
+import os
 import re
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from corral.processes.background import is_running, start_fleet
+from corral.processes.settings import gather
 from corral.processes.up_file import read_up_file
 from tests.kit.models import QUESTION, chat_model
 from tests.kit.ports import lasting_port
@@ -69,6 +73,26 @@ def test_one_command_starts_a_fleet_and_answers(run: Run, data: Path) -> None:
     wait_until(lambda: not any(map(is_alive, everything)), "the end of all processes")
     assert read_up_file(data) is None
     assert run("down").returncode == 1
+
+
+def test_an_interrupted_start_leaves_no_fleet(data: Path, tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "CORRAL_PORT": "0", "CORRAL_WORKERS": "0"}
+    environment["CORRAL_NATS_PORT"] = str(lasting_port())
+
+    def once_it_runs() -> None:
+        if is_running(data):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start_fleet(gather({}, environment), data, on_wait=once_it_runs)
+    assert not is_running(data)
+    assert read_up_file(data) is None
+
+
+def test_two_commands_at_once_share_one_fleet(run: Run, data: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        outcomes = list(pool.map(lambda _: run("run", "smollm2", QUESTION, "--up"), range(2)))
+    assert [(one.returncode, "Paris" in one.stdout) for one in outcomes] == [(0, True)] * 2, outcomes
 
 
 def test_what_keeps_the_fleet_from_starting_is_told(run: Run, data: Path) -> None:

@@ -15,6 +15,7 @@ from corral.cli.options import given_flags
 from corral.processes.settings import ClientSettings, gather
 from corral.processes.settings_sources import resolve
 from corral.wire.galleries import FleetBackends
+from corral.wire.gallery_models import GalleryModelList
 from corral.wire.models import ModelList
 from corral.wire.nodes import NodeDetail, NodePage
 from corral.wire.operation_views import OperationPage, OperationView
@@ -172,6 +173,14 @@ complete_operation = _completer(
 )
 complete_model = _completer(
     lambda client, _: [(model.name, model.state) for model in client.get("/api/v1/models", ModelList).items]
+)
+complete_offered_model = _completer(
+    lambda client, incomplete: [
+        (entry.name, ", ".join(entry.uses))
+        for entry in client.get(
+            "/api/v1/gallery-models", GalleryModelList, [("term", incomplete), ("per_page", str(_MOST_OFFERED))]
+        ).items
+    ]
 )
 complete_installed = _completer(
     lambda client, _: [

@@ -85,6 +85,8 @@ def watched_all(
         for place, operation in enumerate(operations):
             if not watching.as_json:
                 say(accepted(operation))
+                for note in operation.notes:
+                    say(f"Note: {note}")
             if watching.wait:
                 for last[place] in _displayed(views_of(client, operation, until=until), as_json=watching.as_json):
                     pass

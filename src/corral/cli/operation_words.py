@@ -7,6 +7,7 @@ from typing import Final
 from corral.base.words import format_size, listed
 from corral.cli.units import SHORT_ID
 from corral.frontend.backends.decide.backend import Rung
+from corral.frontend.models.decide.pulling import BY_DIGEST, BY_SIZE
 from corral.frontend.operations.decide.intent import TOLD, Verb
 from corral.frontend.operations.decide.operation import FINAL, OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import ReasonCode
@@ -46,6 +47,8 @@ _PROOFS: Final[dict[str, str]] = {
     Rung.VERSION: "its report shows it, with the right version",
     Rung.RENEWED: "its report shows it, dated anew",
     TOLD: "the node says so",
+    BY_DIGEST: "all its files have the digests that were promised",
+    BY_SIZE: "all its files are there, of which some had no digest to check",
 }
 _PULL_ADVICE: Final = {
     TargetStatus.DOWNLOADING: "Nothing to do. How far it is shows: corral ops watch {id}; to stop it: corral ops "

@@ -1,5 +1,6 @@
 """`corral run`: a model by its name or reference, with everything that it still needs, and then a talk."""
 
+import difflib
 import sys
 import time
 from contextlib import redirect_stdout
@@ -7,17 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from corral.base.errors import CorralError, PeerUnavailable
+from corral.base.errors import CorralError, NotFound, PeerUnavailable
 from corral.cli.chat import StatusLine, ask_once, converse
-from corral.cli.client import ApiClient, Unreachable, api_path
+from corral.cli.client import ApiClient, Unreachable
 from corral.cli.connection import NoFrontendKnown, connected, target_of
+from corral.cli.models.plans import show_plan
+from corral.cli.models.pull import build_option, name_option, plan_of, pulled, whole_path
 from corral.cli.names import complete_model
+from corral.cli.operation_watch import Watching
 from corral.cli.options import CorralCommand, command_sources, warn
 from corral.cli.output import say
 from corral.cli.processes import client_command
+from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import ClientSettings, UpSettings
 from corral.processes.settings_sources import resolve
-from corral.wire.models import ModelList, ModelView
+from corral.wire.models import ModelList
 
 if TYPE_CHECKING:
     from corral.processes.settings_sources import SettingSources
@@ -28,21 +33,26 @@ _MOST_PROMPT: Final = 16 * 1024 * 1024
 @click.command(cls=CorralCommand)
 @click.argument("reference", shell_complete=complete_model)
 @click.argument("prompt", required=False)
+@name_option
+@build_option
 @click.option("--system", metavar="TEXT", default="", help="What the model is told before everything else.")
 @click.option("--up", "start", is_flag=True, help="Without a fleet, start one and do not ask.")
 @connected
-def run(reference: str, prompt: str | None, system: str, start: bool) -> None:
+def run(reference: str, prompt: str | None, name: str, build: str, system: str, start: bool) -> None:
     """Talk to a model, whatever is still missing for it.
 
-    REFERENCE is the name of a model. Without a fleet, `corral up` is started in the background if you agree, and goes
-    on afterwards; `corral down` stops it. With a PROMPT, or text through a pipe, one answer is printed, and nothing
-    else on standard output.
+    REFERENCE is the name of a model, or what `corral models pull` takes: then the model is downloaded, unless it is
+    there already. Without a fleet, `corral up` is started in the background if you agree, and goes on afterwards;
+    `corral down` stops it. With a PROMPT, or text through a pipe, one answer is printed, and nothing else on standard
+    output.
     """
     if prompt is not None and not prompt.strip():
         raise click.UsageError("PROMPT needs a text to ask")
     with redirect_stdout(sys.stderr):  # only answers go to standard output
         client, models = _fleet(start=start)
-        model = _model(client, models, reference)
+        model = _known(models, whole_path(reference), name=name, build=build) or _pulled(
+            client, models, reference, name=name, build=build
+        )
     question = prompt if prompt is not None else _piped()
     if question is None:
         converse(client, model, system=system)
@@ -50,11 +60,31 @@ def run(reference: str, prompt: str | None, system: str, start: bool) -> None:
         ask_once(client, model, question, system=system)
 
 
-def _model(client: ApiClient, models: ModelList, reference: str) -> str:
-    """The name of the model that the reference means."""
-    if any(model.name == reference for model in models.items):
-        return reference
-    return client.get(api_path("models", reference), ModelView).name
+def _known(models: ModelList, reference: str, *, name: str, build: str) -> str:
+    """The model of this name, or the one that came from this reference; empty when it has to be pulled."""
+    for model in models.items:
+        if model.name == (name or reference):
+            return model.name
+    if name or build:
+        return ""
+    origins = [model for model in models.items if model.origin is not None and model.origin.reference == reference]
+    return origins[0].name if origins else ""
+
+
+def _pulled(client: ApiClient, models: ModelList, reference: str, *, name: str, build: str) -> str:
+    """Pull a model and return its name; the command ends when that fails, or somebody stops watching."""
+    try:
+        plan = plan_of(client, reference, name=name, build=build)
+    except NotFound as error:
+        near = difflib.get_close_matches(reference, [model.name for model in models.items], n=3)
+        hint = f"; the fleet has {' and '.join(near)}" if near else ""
+        raise NotFound(f"{error.message}{hint}") from error
+    show_plan(plan)
+    watching = Watching(wait=True, within=None, as_json=False)
+    code = pulled(client, reference, plan, build=build, watching=watching)
+    if code != ExitCode.OK:
+        click.get_current_context().exit(code)
+    return plan.name
 
 
 def _piped() -> str | None:

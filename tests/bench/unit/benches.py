@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from bench import downloads, fanout, files, frameworks, idle, images, images_streams, worker
+from bench import downloads, fanout, files, frameworks, idle, images, images_streams, run, worker
 from bench.fleet import Scale, heartbeats
 from bench.report import Row, Table
 from bench.start import start
@@ -124,3 +124,11 @@ async def test_the_frameworks_that_corral_uses() -> None:
 
     assert [row["framework"] for row in table.rows] == [contender.name for contender in own]
     assert all(row["errors"] == 0 for row in table.rows)
+
+
+async def test_one_command_to_an_answer() -> None:
+    (table,) = await run.run(schemes=frozenset({"file"}))
+
+    (row,) = table.rows
+    assert row["what"] == "file"
+    assert row["again from the hub (MB)"] == 0

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from corral.wire.gallery_models import GalleryModelList, GalleryModelView
 from corral.wire.models import ModelList, ModelView
 
 
@@ -33,7 +34,22 @@ def test_flags_before_the_node_are_heeded(
     assert complete(corral, monkeypatch, "nodes", "show", "--url", frontend.url, "al") == ["alpha"]
 
 
-@pytest.mark.parametrize("words", [("chat",), ("models", "show"), ("models", "remove")])
+def test_models_of_galleries_are_offered_for_a_pull(
+    connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def entry(name: str) -> GalleryModelView:
+        return GalleryModelView(id=f"own@{name}", name=name, gallery="own")
+
+    found = GalleryModelList(items=[entry("qwen"), entry("my-qwen")], total=2, page=1, pages=1, galleries=[])
+    frontend.tell("GET /api/v1/gallery-models", found)
+    assert complete(connected, monkeypatch, "models", "pull", "qw") == ["qwen"]
+    assert frontend.calls[0].path == "/api/v1/gallery-models?term=qw&per_page=50"
+
+
+_OF_MODELS = ("show", "remove", "edit", "history", "rollback", "copy", "export", "disable", "enable", "pin", "unpin")
+
+
+@pytest.mark.parametrize("words", [("chat",), ("run",), *(("models", command) for command in _OF_MODELS)])
 def test_models_are_offered_by_their_names(
     connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:

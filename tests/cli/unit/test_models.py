@@ -76,7 +76,9 @@ def test_odd_keys_are_warned_about_by_list_and_show(connected: Any, frontend: An
 
 def test_list_without_models_says_how_to_get_one(connected: Any, frontend: Any) -> None:
     frontend.tell("GET /api/v1/models", ModelList(items=[]))
-    assert connected("models", "list").out == ("There is no model yet; put a YAML file into the models directory.\n")
+    assert connected("models", "list").out == (
+        "There is no model yet; `corral models search` finds one, `corral models pull` gets it.\n"
+    )
 
 
 def test_weights_that_no_model_uses_are_offered(connected: Any, frontend: Any) -> None:

@@ -7,6 +7,7 @@ import click
 from corral.cli.options import lazy_group
 
 COMMANDS: Final = {
+    "pull": "corral.cli.models.pull:pull",
     "add": "corral.cli.models.editing:add",
     "search": "corral.cli.models.search:search",
     "list": "corral.cli.models.commands:list_models",
@@ -21,6 +22,7 @@ COMMANDS: Final = {
     "unpin": "corral.cli.models.commands:unpin",
     "remove": "corral.cli.models.commands:remove_model",
     "export": "corral.cli.models.export:export",
+    "prune": "corral.cli.models.storage:prune",
     "prompt": "corral.cli.models.prompt:prompt",
 }
 

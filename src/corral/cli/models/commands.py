@@ -59,7 +59,7 @@ def list_models(as_json: bool) -> None:
     if listing.items:
         show(table(_COLUMNS, listing.items))
     else:
-        say("There is no model yet; put a YAML file into the models directory.")
+        say("There is no model yet; `corral models search` finds one, `corral models pull` gets it.")
     for problem in listing.problems:
         about = f"{problem.source} ({problem.name})" if problem.name else problem.source
         say(f"Passed over: {about}: {problem.problem}")

@@ -1,0 +1,113 @@
+"""`corral models pull`: what would come, then its download with a bar for each file, then how to ask the model."""
+
+import shlex
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import click
+
+from corral.base.errors import NotFound
+from corral.cli.client import ApiClient, api_path
+from corral.cli.connection import connected, open_client
+from corral.cli.models.plans import doubts, show_plan
+from corral.cli.names import complete_offered_model
+from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
+from corral.cli.options import CorralCommand, confirm
+from corral.cli.output import print_json, say
+from corral.processes.exit_codes import ExitCode
+from corral.wire.models import ModelView
+from corral.wire.operation_views import OperationView
+from corral.wire.pulls import PullPlanView
+
+_PATH: Final = "/api/v1/pulls"
+_PATIENCE: Final = timedelta(minutes=5)
+"""A frontend asks hubs and reads the beginnings of files before it answers, with timeouts of its own."""
+
+name_option = click.option("--name", metavar="NAME", default="", help="What the model shall be called.")
+build_option = click.option(
+    "--build", metavar="BUILD", default="", help="Which of several builds, such as Q4_K_M; else the best that fits."
+)
+
+
+@click.command(cls=CorralCommand)
+@click.argument("reference", shell_complete=complete_offered_model)
+@name_option
+@build_option
+@click.option("--dry-run", is_flag=True, help="Show what would come, with the model's YAML, and download nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@wait_options
+@connected
+def pull(reference: str, name: str, build: str, dry_run: bool, yes: bool, watching: Watching) -> int:
+    """Download a model, and add it to the fleet.
+
+    \b
+    REFERENCE is one of these:
+      NAME or GALLERY@NAME                  an entry of a gallery; `corral models search` finds them
+      hf://ORG/REPO[/FILE][@REVISION]       Hugging Face
+      ollama://NAME[:TAG]                   the library of Ollama
+      oci://HOST/REPO[:TAG]                 a registry of images
+      https://…, file://…, /path, ./path    a file; paths are those of the frontend's machine
+
+    Of several builds the best that fits the fleet is taken. You are asked only where there is a reason for doubt: it
+    fits no machine. Ctrl-C ends only the watching: the download goes on. Ends with 0 when the model is there, 1 when it
+    failed, 2 when it goes on.
+    """
+    client = open_client()
+    plan = plan_of(client, reference, name=name, build=build)
+    if dry_run:
+        _print_plan(plan, as_json=watching.as_json)
+        return ExitCode.OK
+    if not watching.as_json:
+        show_plan(plan)
+    reasons = doubts(plan)
+    if reasons and not yes and sys.stdin.isatty():
+        confirm(f"{'; '.join(reasons).capitalize()}. Go on?")
+    code = pulled(client, reference, plan, build=build, watching=watching)
+    if code == ExitCode.OK and watching.wait and not watching.as_json:
+        say(how_to_ask(client, plan.name))
+    return code
+
+
+def plan_of(client: ApiClient, reference: str, *, name: str, build: str) -> PullPlanView:
+    """What a pull would do."""
+    body = {"reference": whole_path(reference), "name": name, "build": build, "dry_run": True}
+    return client.post(_PATH, PullPlanView, body, patience=_PATIENCE)
+
+
+def whole_path(reference: str) -> str:
+    """The reference; a relative path made absolute, because the frontend was started elsewhere."""
+    is_relative = reference in (".", "..", "~") or reference.startswith(("./", "../", "~/"))
+    return str(Path(reference).expanduser().absolute()) if is_relative else reference
+
+
+def pulled(client: ApiClient, reference: str, plan: PullPlanView, *, build: str, watching: Watching) -> int:
+    """Start the pull, watch it, and return the exit code."""
+    body = {"reference": whole_path(reference), "name": plan.name, "build": build}
+    operation = accepted_once(
+        lambda headers: client.post(_PATH, OperationView, body, headers=headers, patience=_PATIENCE)
+    )
+    return watched(client, operation, watching)
+
+
+def how_to_ask(client: ApiClient, name: str) -> str:
+    """The next command for a model that has just come."""
+    quoted = shlex.quote(name)
+    try:
+        view = client.get(api_path("models", name), ModelView)
+    except NotFound:
+        return f"See it with: corral models show {quoted}"
+    if view.config.get("embeddings") or view.config.get("reranking"):
+        route = "/v1/embeddings" if view.config.get("embeddings") else "/v1/rerank"
+        return f"It answers {route}. See it with: corral models show {quoted}"
+    return f'Ask it with: corral chat {quoted} "Hi"'
+
+
+def _print_plan(plan: PullPlanView, *, as_json: bool) -> None:
+    if as_json:
+        print_json(plan)
+        return
+    show_plan(plan)
+    say("Its YAML:")
+    click.echo(plan.config.rstrip("\n"))
