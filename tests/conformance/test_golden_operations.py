@@ -1,5 +1,5 @@
-"""Backends and operations as LocalAI's own frontend answers for them: every recorded exchange, on a fleet that is
-as the recorded one was.
+"""Backends, models and operations as LocalAI's own frontend answers for them: every recorded exchange, on a fleet that
+is as the recorded one was.
 """
 
 import asyncio
@@ -116,13 +116,18 @@ class Stage:
 
 
 def _anonymous(document: Any) -> Any:
-    """Without the ids of jobs, which are new each time; and without nodes' ages, which are Corral's own."""
+    """Without ids of jobs and revisions, which are new each time; and without nodes' ages, which are Corral's own."""
     if isinstance(document, dict):
         found = {key: _anonymous(value) for key, value in document.items() if key != "corral"}
-        return {key: "<job>" if key in ("jobID", "uuid", "statusUrl") else value for key, value in found.items()}
+        return {key: "<id>" if _is_new_each_time(key, value) else value for key, value in found.items()}
     if isinstance(document, list):
         return [_anonymous(one) for one in document]
     return document
+
+
+def _is_new_each_time(key: str, value: object) -> bool:
+    is_url_of_job = key == "status" and isinstance(value, str) and "/models/jobs/" in value
+    return is_url_of_job or key in ("jobID", "uuid", "statusUrl", "config_revision")
 
 
 def installed(name: str = "mock") -> InstalledBackend:
@@ -210,6 +215,17 @@ async def model_that_is_not_loaded(stage: Stage) -> None:
     await stage.world.write(MODEL.replace("small", "mymodel"), "mymodel.yaml")
 
 
+async def model_to_delete(stage: Stage) -> None:
+    await stage.node("w1")
+    await stage.world.write(MODEL.replace("small", "m2"), "m2.yaml")
+
+
+async def loaded_model(stage: Stage) -> None:
+    await model_that_is_not_loaded(stage)
+    await stage.world.worker("w1", "echo")
+    await stage.world.loaded("mymodel")
+
+
 async def agent_of_the_path(stage: Stage) -> None:
     frontend = stage.world.frontend
     joined: Any = (await frontend.register({"name": "a", "node_type": "agent"})).json()
@@ -287,6 +303,11 @@ PREPARED: dict[str, Callable[[Stage], Awaitable[object]]] = {
     "delete refused by the worker: detail is lost": node_that_refuses_deletes,
     "unload": worker_of_the_path,
     "stop a model": model_that_is_not_loaded,
+    "model delete": model_to_delete,
+    "reload": nothing,
+    "config edit, exact stop confirmed": model_that_is_not_loaded,
+    "config edit, worker answered address mismatch": loaded_model,
+    "no load running": model_that_is_not_loaded,
     "empty install body": node_of_the_path,
     "agent node": agent_of_the_path,
     "dead worker: no responders": dead_worker,
@@ -305,7 +326,7 @@ PREPARED: dict[str, Callable[[Stage], Awaitable[object]]] = {
 """By the note of the recording."""
 
 OURS = re.compile(
-    r"(/api)?/(backends|operations)(/.*)?|/backend/shutdown|/api/nodes/[^/]+/(backends(/.*)?|models/.+|backend-logs)"
+    r"(/api)?/(backends|operations|models)(/.*)?|/backend/shutdown|/api/nodes/[^/]+/(backends(/.*)?|models/.+|backend-logs)"
 )
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "http_admin.json"
 

@@ -24,7 +24,6 @@ LIST = Path(__file__).parent / "reference_routes.json"
 Route = dict[str, Any]
 
 _SCHEDULING = "scheduling rules are not built yet"
-_MODELS = "models are files of ours; administering them by these routes is not built yet"
 _HOST = "about LocalAI's own process and its settings; not built"
 
 NOT_BUILT: dict[str, str] = {
@@ -33,9 +32,6 @@ NOT_BUILT: dict[str, str] = {
     "POST /api/nodes/scheduling": _SCHEDULING,
     "DELETE /api/nodes/scheduling/:model": _SCHEDULING,
     "GET /ws/nodes/:id/backend-logs/:modelId": "live logs are the worker's own route; frontends pass on the rest",
-    "POST /api/models/install/:id": _MODELS,
-    "POST /models/apply": _MODELS,
-    "POST /models/import-uri": _MODELS,
     "GET /api/settings": _HOST,
     "POST /api/settings": _HOST,
     "POST /backend/load": _HOST,

@@ -12,8 +12,17 @@ from corral.base.errors import InvalidInput
 from corral.wire import go_json
 from corral.wire.backends import InstalledBackend
 from corral.wire.galleries import BackendRow
+from corral.wire.localai_models import ModelResponse
 from corral.wire.nodes import InitialLines, LiveLine, NodeView
-from corral.wire.operation_views import Acknowledgement, History, JobStarted, JobStatus, NodeBackendAsk, OperationItems
+from corral.wire.operation_views import (
+    Acknowledgement,
+    History,
+    JobStarted,
+    JobStatus,
+    ModelApplied,
+    NodeBackendAsk,
+    OperationItems,
+)
 from corral.wire.refusals import Acknowledged, Refusal
 from corral.wire.registration import (
     ApproveResponse,
@@ -87,6 +96,9 @@ ROUTES = (
     Route("GET", "/api/operations", None, OperationItems),
     Route("GET", "/api/operations/history", None, History),
     Route("POST", f"/api/operations/{_ID}/(cancel|pause|dismiss)", None, Acknowledgement),
+    Route("PATCH", f"/api/models/config-json/{_ID}", None, ModelResponse),
+    Route("POST", "/models/reload", None, ModelResponse),
+    Route("POST", f"/models/delete/{_ID}", None, ModelApplied),
 )
 """The first matching route is used."""
 
@@ -95,10 +107,10 @@ TYPED_ELSEWHERE: Mapping[str, str] = {
     "played against our routes by test_golden_nodes.py",
     f"GET /api/nodes/{_ID}/backend-logs": "a bare list of names",
     "(GET|POST|DELETE) /api/nodes/scheduling(/.*)?": "scheduling rules are not built yet",
-    "(GET|POST) /(api/)?(backends/upgrades|models)(/.*)?": "newer versions and models are not asked for like this yet",
+    "(GET|POST) /(api/)?backends/upgrades(/.*)?": "newer versions are not asked for like this yet",
+    "GET /api/models/[^/]+/load-status": "only a refusal was recorded",
     "POST /backends/apply": "two documents in one body",
     "GET /api/features": "about LocalAI itself",
-    "PATCH /api/models/config-json/.*": "models are files of ours",
 }
 """Answers of the administrators' routes that have no struct in `protocol/`, and why. Their refusals are read."""
 

@@ -11,7 +11,7 @@ from corral.frontend.diagnosis.routes import metrics, vitals
 from corral.frontend.models.routes import changes as model_changes
 from corral.frontend.models.routes import galleries as model_galleries
 from corral.frontend.models.routes import localai as localai_models
-from corral.frontend.models.routes import localai_changes, localai_offers, pulls
+from corral.frontend.models.routes import localai_changes, localai_offers, localai_pulls, pulls
 from corral.frontend.models.routes import native as models
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
@@ -35,6 +35,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *fleet_rules.ROUTES,
     *localai_models.ROUTES,
     *localai_changes.ROUTES,
+    *localai_pulls.ROUTES,
     *localai_offers.ROUTES,
     *models.ROUTES,
     *model_changes.ROUTES,

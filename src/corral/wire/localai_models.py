@@ -183,3 +183,36 @@ class ModelText(msgspec.Struct, kw_only=True):
     config: str
     """Its YAML."""
     name: str
+
+
+class ModelApplyAsk(msgspec.Struct, kw_only=True):
+    """Body of `POST /models/apply`."""
+
+    id: str = ""
+    """The name of a gallery's model, or any reference."""
+    url: str = ""
+    """Where a definition is, if there is no id."""
+    config_url: str = ""
+    """The same."""
+    name: str = ""
+    variant: str = ""
+    overrides: dict[str, Any] = {}
+    """Laid over the configuration."""
+    files: list[dict[str, Any]] = []
+    """Files beside those of the model: `filename`, `uri`, `sha256`."""
+
+
+class ImportPreferences(msgspec.Struct, kw_only=True):
+    name: str = ""
+    description: str = ""
+    backend: str = ""
+    type: str = ""
+    quantizations: str = ""
+    """Separated by commas, the best first."""
+
+
+class ImportAsk(msgspec.Struct, kw_only=True):
+    """Body of `POST /models/import-uri`."""
+
+    uri: str = ""
+    preferences: ImportPreferences = msgspec.field(default_factory=ImportPreferences)

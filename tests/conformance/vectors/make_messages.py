@@ -293,6 +293,7 @@ MOVING = {
     "error": "w: no",
     "nodes": [{"node_id": "n-1", "node_name": "w", "status": "error", "percentage": 0, "error": "no"}],
 }
+REVISION = {"config_revision": "ab" * 32, "pending_cleanup": 2}
 ENDED = {
     "id": "node:n-1:mock",
     "name": "mock",
@@ -345,6 +346,9 @@ CALLS = [
     call("GET", "/backends", 200, [INSTALLED]),
     call("GET", "/api/operations", 200, {"operations": [OPERATION, {**OPERATION, **MOVING}]}),
     call("GET", "/api/operations/history", 200, {"operations": [ENDED]}),
+    call("PATCH", "/api/models/config-json/m", 200, {"success": True, "message": "done", **REVISION}),
+    call("POST", "/models/reload", 200, {"success": True, "message": "read", "pending_cleanup": 0}),
+    call("POST", "/models/delete/m", 200, {"uuid": "op-1", "status": "http://f:8080/models/jobs/op-1"}),
     call("POST", "/api/operations/j-1/cancel", 200, {"success": True, "message": "Operation cancelled"}),
 ]
 HEAD = {"Accept-Ranges": "bytes", "Content-Length": "5", "X-File-Size": "5", "X-Local-Path": "/models/m/x"}

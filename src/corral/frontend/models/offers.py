@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from corral.base.clock import Clock
@@ -202,6 +203,19 @@ class ModelOffers:
         plan = plan_model(choice.entry, base, name=wanted)
         await self._check_files(choice.entry, plan, readings.url_of(choice.entry))
         return TakenEntry(asked=asked, choice=choice, plan=plan, facts=facts)
+
+    async def take_definition(self, url: str, *, name: str = "") -> TakenEntry:
+        """The same for a base definition that somebody names without a gallery. It is called as it says itself, or
+        like its file."""
+        if self._galleries is None:
+            raise Conflict("this frontend reads no galleries")
+        entry = GalleryModel(name=name or PurePosixPath(url.partition("@")[0]).stem, url=url)
+        base = await self.base_of(entry, ModelReadings())
+        own = base.config.get("name")
+        plan = plan_model(entry, base, name=name or (own if isinstance(own, str) else ""))
+        await self._check_files(entry, plan, "")
+        choice = VariantChoice(entry=entry, reason="it was asked for", verdicts=())
+        return TakenEntry(asked=entry, choice=choice, plan=plan, facts={entry.name: facts_of(entry, base)})
 
     async def measure(self, taken: TakenEntry) -> MeasuredModel:
         """Return what hubs say about the files of an entry."""

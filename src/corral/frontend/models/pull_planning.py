@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from corral.base.errors import Conflict, InvalidInput
 from corral.base.tasks import first_failure, task_group
 from corral.base.yaml_values import write_document
+from corral.frontend.models.decide.changing import merged
 from corral.frontend.models.decide.pulling import PullAsk
+from corral.frontend.models.decide.reading import read_one
 from corral.frontend.models.offers import ModelOffers, TakenEntry
 from corral.galleries.model_entries import ModelFile
 from corral.hubs.access import HubAccess
@@ -28,10 +32,26 @@ class ReferencePlanner:
         self._hub = hub
 
     async def plan(self, ask: PullAsk) -> PullPlan:
+        """InvalidInput for a configuration that could not be added: nothing is downloaded in vain."""
+        plan = await self._plan(ask)
+        if ask.overrides or ask.files:
+            plan = await self._with_changes(plan, ask)
+        spec = read_one(plan.config).spec
+        return msgspec.structs.replace(plan, name=spec.name, notes=(*plan.notes, *spec.warnings))
+
+    async def _with_changes(self, plan: PullPlan, ask: PullAsk) -> PullPlan:
+        config = merged(read_one(plan.config).spec.config, ask.overrides)
+        more = {file.path: file for file in await self._files(ask.files, is_local=True)}
+        kept = tuple(file for file in plan.files if file.path not in more)
+        return msgspec.structs.replace(plan, config=write_document(config), files=(*kept, *more.values()))
+
+    async def _plan(self, ask: PullAsk) -> PullPlan:
+        if ask.definition:
+            return await self._plan_taken(await self._offers.take_definition(ask.definition, name=ask.name), ask)
         reference = parse_reference(ask.reference)
         if isinstance(reference, GalleryReference):
             name = f"{reference.gallery}@{reference.name}" if reference.gallery else reference.name
-            return await self._plan_entry(name, ask)
+            return await self._plan_taken(await self._offers.take(name, build=ask.build, as_name=ask.name), ask)
         machines = tuple(
             MachineMemory(ram_bytes=machine.ram_bytes, vram_bytes=machine.vram_bytes)
             for machine in await self._offers.machines()
@@ -39,8 +59,7 @@ class ReferencePlanner:
         wish = PullWish(text=ask.reference.strip(), name=ask.name, build=ask.build, machines=machines)
         return await plan_reference(reference, wish, self._access())
 
-    async def _plan_entry(self, name: str, ask: PullAsk) -> PullPlan:
-        taken = await self._offers.take(name, build=ask.build, as_name=ask.name)
+    async def _plan_taken(self, taken: TakenEntry, ask: PullAsk) -> PullPlan:
         entry = taken.entry
         return PullPlan(
             name=taken.plan.name,
@@ -48,8 +67,8 @@ class ReferencePlanner:
             files=tuple(await self._files(taken.plan.files, is_local=bool(entry.index_path))),
             origin=ModelOrigin(
                 reference=ask.reference.strip(),
-                resolved=f"{entry.gallery}@{entry.name}",
-                gallery=f"{taken.asked.gallery}@{taken.asked.name}",
+                resolved=entry.id if entry.gallery else entry.url,
+                gallery=taken.asked.id if taken.asked.gallery else "",
                 licence=taken.plan.license,
             ),
             choices=_choices(taken),

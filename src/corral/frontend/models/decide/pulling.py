@@ -1,7 +1,7 @@
 """Pulling a model: what proves that it is there, who joins whom, and what is refused before the first byte. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +13,7 @@ from corral.base.words import format_size
 from corral.frontend.models.decide.stored import StoredModel
 from corral.frontend.operations.decide.intent import Before, Intent, IntentState, Proven, Sighting, Unproven
 from corral.frontend.operations.decide.reasons import ReasonCode, because
+from corral.galleries.model_entries import ModelFile
 from corral.hubs.plans import PlannedFile, PullPlan
 
 BY_DIGEST: Final = "by digest"
@@ -72,6 +73,12 @@ class PullAsk:
     """What the model shall be called; empty: as it is called where it comes from."""
     build: str = ""
     """Which of several builds; empty: the best that fits."""
+    definition: str = ""
+    """Where the definition of a model is that no gallery has; then the reference says no more."""
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    """Laid over the configuration that it would have."""
+    files: tuple[ModelFile, ...] = ()
+    """More files to download."""
     by: str
     idempotency_key: str = ""
 

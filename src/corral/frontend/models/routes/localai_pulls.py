@@ -1,0 +1,116 @@
+"""LocalAI's routes that install models. A name that nobody knows is an error at once, and not a job that fails."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.base.errors import InvalidInput
+from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer, read_compat
+from corral.frontend.backends.routes.localai import whole_url
+from corral.frontend.models.decide.pulling import PullAsk
+from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.routes.native import idempotency_key
+from corral.galleries.model_entries import read_files
+from corral.wire.localai_models import ImportAsk, ModelApplyAsk
+from corral.wire.operation_views import JobStarted, ModelApplied
+
+
+async def install(context: AdminContext, request: Request, caller: Caller) -> Response:
+    variant = request.query_params.get("variant", "")
+    ask = PullAsk(
+        reference=request.path_params["id"], build=variant, by=caller.name, idempotency_key=idempotency_key(request)
+    )
+    operation = await context.pulls.service.start(ask)
+    return answer(JobStarted(job_id=operation.id, message="Installation started"))
+
+
+async def apply(context: AdminContext, request: Request, caller: Caller) -> Response:
+    body = await read_compat(context, request, ModelApplyAsk)
+    reference, definition = body.id.strip(), (body.url or body.config_url).strip()
+    if not reference and not definition:
+        raise InvalidInput("id", "is missing: it takes the name of a model in a gallery, or a reference such as hf://…")
+    ask = PullAsk(
+        reference=reference or definition,
+        definition="" if reference else definition,
+        name=body.name.strip(),
+        build=body.variant.strip(),
+        overrides=body.overrides,
+        files=read_files({"files": [_plain(file) for file in body.files]}, "files"),
+        by=caller.name,
+        idempotency_key=idempotency_key(request),
+    )
+    return await _applied(context, request, await context.pulls.service.start(ask))
+
+
+async def import_uri(context: AdminContext, request: Request, caller: Caller) -> Response:
+    body = await read_compat(context, request, ImportAsk)
+    if not body.uri.strip():
+        raise InvalidInput("uri", "is missing: hf://…, ollama://…, oci://…, a URL or a path")
+    wish = body.preferences
+    overrides = {
+        key: value
+        for key, value in (("backend", wish.backend), ("description", wish.description), ("type", wish.type))
+        if value
+    }
+    ask = PullAsk(
+        reference=body.uri,
+        name=wish.name.strip(),
+        build=wish.quantizations.partition(",")[0].strip(),
+        overrides=overrides,
+        by=caller.name,
+        idempotency_key=idempotency_key(request),
+    )
+    return await _applied(context, request, await context.pulls.service.start(ask))
+
+
+def _plain(file: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of a file in small letters, as Go reads them."""
+    return {str(key).lower(): value for key, value in file.items()}
+
+
+async def _applied(context: AdminContext, request: Request, operation: Operation) -> Response:
+    return answer(ModelApplied(uuid=operation.id, status=whole_url(context, request, f"models/jobs/{operation.id}")))
+
+
+_CODES = {
+    400: "the reference, the build or the configuration cannot be used",
+    404: "neither a gallery nor a hub has it",
+    409: "there is another model of this name, it is being removed, or the disk is full",
+    503: "a gallery or hub is away; try again",
+}
+_PAGE = RouteSpec(
+    method="POST",
+    path="/api/models/install/{id:path}",
+    handler=install,
+    access=Access.ADMIN,
+    dialect=Dialect.LOCALAI_UI,
+    summary="Download a gallery's model and add it.",
+    gives=JobStarted,
+    query={"variant": "which build; by default the one that suits the fleet"},
+    codes={200: "accepted, with the id of its job", **_CODES},
+)
+_PROGRAM = replace(
+    _PAGE,
+    path="/models/apply",
+    handler=apply,
+    dialect=Dialect.LOCALAI_CLI,
+    summary="Download a model and add it: of a gallery, of a hub, or by a definition that is somewhere.",
+    takes=ModelApplyAsk,
+    gives=ModelApplied,
+    query={},
+)
+
+ROUTES = [
+    _PAGE,
+    _PROGRAM,
+    replace(
+        _PROGRAM,
+        path="/models/import-uri",
+        handler=import_uri,
+        summary="Download a model of a hub, a URL or a path, and add it.",
+        takes=ImportAsk,
+    ),
+]

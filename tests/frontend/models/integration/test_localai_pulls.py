@@ -1,0 +1,195 @@
+"""LocalAI's pages and programs install models: of galleries, of hubs, by definitions."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from corral.base.ids import OperationId
+from corral.bus.port import Bus
+from corral.frontend.models.decide.pulling import PullPolicy, plan_of
+from corral.frontend.models.stores import place_of
+from corral.frontend.operations.decide.intent import IntentKind
+from corral.frontend.store.db import Database
+from corral.hubs.access import HubAccess
+from corral.hubs.config import HubsConfig
+from corral.hubs.plans import PullPlan
+from tests.kit.clock import ManualClock
+from tests.kit.galleries import open_gallery_of_models
+from tests.kit.gguf import LLAMA, gguf
+from tests.kit.hub_server import HuggingFaceServer
+from tests.kit.world import World, open_world
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+WEIGHTS = gguf(**LLAMA, tokenizer__chat_template="{{ messages }}")
+INDEX = """
+- name: talker
+  license: mit
+  overrides: {backend: llama-cpp, parameters: {model: t.gguf}}
+  files: [{filename: t.gguf, uri: 'hf://org/talker/t-Q4_K_M.gguf'}]
+  variants: [{model: talker-fast}]
+- name: talker-fast
+  overrides: {backend: llama-cpp, parameters: {model: f.gguf}}
+  files: [{filename: f.gguf, uri: 'hf://org/talker/t-Q8_0.gguf'}]
+- name: lost
+  overrides: {backend: llama-cpp, parameters: {model: l.gguf}}
+  files: [{filename: l.gguf, uri: 'hf://org/talker/nothing.gguf'}]
+- name: wrong
+  overrides: {backend: llama-cpp, context_size: many, parameters: {model: t.gguf}}
+"""
+DEFINITION = """
+name: defined
+config_file: |
+  name: called
+  backend: llama-cpp
+  contxt_size: 5
+  parameters: {model: t.gguf}
+files:
+  - {filename: t.gguf, uri: 'hf://org/talker/t-Q4_K_M.gguf'}
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[HuggingFaceServer]:
+    with HuggingFaceServer() as server:
+        server.add_repository("org/talker", {"t-Q4_K_M.gguf": WEIGHTS, "t-Q8_0.gguf": WEIGHTS + bytes(99)})
+        yield server
+
+
+@pytest.fixture
+async def world(
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, server: HuggingFaceServer
+) -> AsyncIterator[World]:
+    folder = tmp_path / "gallery"
+    folder.mkdir()
+    (folder / "models.yaml").write_text(INDEX, encoding="utf-8")
+    async with AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(HubAccess.open(HubsConfig(hf_url=server.base)))
+        lookups = await stack.enter_async_context(open_gallery_of_models(folder, hub=hub))
+        policy = PullPolicy(free_bytes=0, connections=1)
+        yield await stack.enter_async_context(open_world(database, clock, bus, tmp_path, lookups=lookups, pulls=policy))
+
+
+async def post(world: World, path: str, body: object = None, *, status: int = 200) -> Any:
+    answer = await world.frontend.call("POST", path, body)
+    assert answer.status == status, answer.body
+    return answer.json()
+
+
+async def plan_for(world: World, job: str) -> PullPlan:
+    """What the operation of a job downloads and adds."""
+    context = world.control.context
+    operation = await context.operations.service.get(OperationId(job))
+    store = context.pulls.stores.own
+    assert store is not None
+    intent = await context.operations.stores.intents.get((place_of(store.id), IntentKind.PULL, operation.subject))
+    assert intent is not None
+    return plan_of(intent.payload)
+
+
+async def test_a_page_installs_a_gallerys_model(world: World) -> None:
+    started = await post(world, "/api/models/install/m@talker")
+    assert started["message"] == "Installation started"
+    plan = await plan_for(world, started["jobID"])
+    assert (plan.name, plan.origin.gallery, plan.origin.licence) == ("talker", "m@talker", "mit")
+    assert [(file.path, file.size) for file in plan.files] == [("t.gguf", len(WEIGHTS))]
+    page = (await world.frontend.call("GET", "/api/models")).json()
+    assert page["processingModels"] == {"talker": started["jobID"]}
+    assert page["taskTypes"] == {"talker": "Installation"}
+    await world.control.context.operations.dispatcher.tick()
+    job = (await world.frontend.call("GET", f"/api/models/job/{started['jobID']}")).json()
+    assert (job["completed"], job["deletion"]) == (True, False)
+    assert (world.models / "t.gguf").read_bytes() == WEIGHTS
+    shown = (await world.frontend.call("GET", "/api/models/config-json/talker")).json()
+    assert shown["parameters"]["model"] == "t.gguf"
+
+
+async def test_a_page_may_name_the_build(world: World) -> None:
+    job = (await post(world, "/api/models/install/talker?variant=talker-fast"))["jobID"]
+    plan = await plan_for(world, job)
+    assert (plan.name, plan.files[0].path) == ("talker", "f.gguf")
+    refused = await post(world, "/api/models/install/talker?variant=talker-slow", status=400)
+    assert "has no variant 'talker-slow'" in refused["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        ("talkr", 404, "did you mean talker"),
+        ("lost", 404, "nothing.gguf"),
+        ("wrong", 400, "context_size"),
+    ],
+)
+async def test_what_cannot_be_had_is_no_job(world: World, name: str, status: int, said: str) -> None:
+    assert said in (await post(world, f"/api/models/install/{name}", status=status))["error"]
+    assert await world.control.context.operations.stores.operations.current() == []
+
+
+async def test_programs_apply_a_gallerys_model_with_changes(world: World) -> None:
+    body = {
+        "id": "m@talker",
+        "name": "mine",
+        "overrides": {"context_size": 512, "parameters": {"top_k": 3}},
+        "files": [{"filename": "more.gguf", "uri": "hf://org/talker/t-Q8_0.gguf"}],
+    }
+    applied = await post(world, "/models/apply", body)
+    assert applied["status"].endswith(f"/models/jobs/{applied['uuid']}")
+    plan = await plan_for(world, applied["uuid"])
+    assert plan.name == "mine"
+    assert yaml.safe_load(plan.config) == {
+        "name": "mine",
+        "backend": "llama-cpp",
+        "parameters": {"model": "t.gguf", "top_k": 3},
+        "context_size": 512,
+    }
+    assert [file.path for file in plan.files] == ["t.gguf", "more.gguf"]
+
+
+async def test_programs_apply_a_definition(world: World, server: HuggingFaceServer) -> None:
+    url = server.add("/defined.yaml", DEFINITION.encode())
+    plan = await plan_for(world, (await post(world, "/models/apply", {"url": url}))["uuid"])
+    assert (plan.name, plan.origin.resolved, plan.origin.gallery) == ("called", url, "")
+    assert any("contxt_size" in note for note in plan.notes)
+    renamed = await post(world, "/models/apply", {"config_url": url, "name": "other"})
+    assert (await plan_for(world, renamed["uuid"])).name == "other"
+    missing = await post(world, "/models/apply", {"url": server.url("/none.yaml")}, status=409)
+    assert "/none.yaml answers 404" in missing["error"]["message"]
+
+
+async def test_programs_apply_a_reference(world: World) -> None:
+    plan = await plan_for(world, (await post(world, "/models/apply", {"id": "hf://org/talker:Q8_0"}))["uuid"])
+    assert plan.files[0].path.endswith("t-Q8_0.gguf")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/models/apply", {}, "id: is missing"),
+        ("/models/apply", {"id": 3}, "invalid request body: "),
+        ("/models/apply", {"id": "talker", "files": [{"filename": "../x", "uri": "u"}]}, "files[0].filename: "),
+        ("/models/apply", {"id": "talker", "overrides": {"context_size": "x"}}, "config: "),
+        ("/models/import-uri", {}, "uri: is missing"),
+        ("/models/import-uri", {"uri": "gopher://x"}, "reference: the scheme gopher:// is unknown"),
+    ],
+)
+async def test_what_cannot_be_asked_for(world: World, path: str, body: object, said: str) -> None:
+    assert (await post(world, path, body, status=400))["error"]["message"].startswith(said)
+
+
+async def test_programs_import_from_a_hub(world: World) -> None:
+    preferences = {"name": "mine", "description": "My own.", "quantizations": "Q8_0,Q4_K_M"}
+    applied = await post(world, "/models/import-uri", {"uri": "huggingface://org/talker", "preferences": preferences})
+    plan = await plan_for(world, applied["uuid"])
+    assert plan.name == "mine"
+    assert yaml.safe_load(plan.config)["description"] == "My own."
+    assert plan.files[0].size == len(WEIGHTS) + 99
+
+
+async def test_null_preferences_are_none(world: World) -> None:
+    body = {"uri": "hf://org/talker/t-Q4_K_M.gguf", "preferences": None}
+    plan = await plan_for(world, (await post(world, "/models/import-uri", body))["uuid"])
+    assert plan.files[0].size == len(WEIGHTS)
