@@ -6,6 +6,7 @@ answers people who try them. A template that needs more than is here is refused 
 one that fails with a request is an error: never half a prompt.
 """
 
+from corral.templates.advice import TemplateAdvice, advice
 from corral.templates.errors import TemplateFailed, TemplateRefused
 from corral.templates.evaluate import execute
 from corral.templates.parser import ParsedTemplate, parse
@@ -18,14 +19,15 @@ from corral.templates.prompts import (
     render_completions,
     render_edits,
     template_problem,
-    unseen_system_prompt,
 )
 
 __all__ = [
     "ParsedTemplate",
     "PromptSettings",
+    "TemplateAdvice",
     "TemplateFailed",
     "TemplateRefused",
+    "advice",
     "execute",
     "has_place_for_tools",
     "parse",
@@ -35,5 +37,4 @@ __all__ = [
     "render_completions",
     "render_edits",
     "template_problem",
-    "unseen_system_prompt",
 ]

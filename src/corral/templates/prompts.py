@@ -114,18 +114,6 @@ def template_problem(source: str, name: str) -> TemplateRefused | None:
     return None
 
 
-def unseen_system_prompt(config: Config) -> str:
-    """Return what to warn of if the configuration has a system prompt that none of its templates shows; or nothing."""
-    template = fields.value_at(config, "template")
-    if not fields.value_at(config, "system_prompt") or not isinstance(template, Mapping):
-        return ""
-    sources = [source for name in ("chat", "chat_message", "function") if isinstance(source := template.get(name), str)]
-    is_shown = template.get("use_tokenizer_template") is True or any(".SystemPrompt" in source for source in sources)
-    if is_shown or not any(sources):
-        return ""
-    return "system_prompt has no effect: no template shows it, as {{.SystemPrompt}} would"
-
-
 def has_place_for_tools(settings: PromptSettings) -> bool:
     """Whether a request's tools reach the model: a template is made for them, or the one for chats shows them."""
     return "function" in settings.templates or ".Functions" in settings.templates.get("chat", "")

@@ -186,7 +186,7 @@ CHAT_MESSAGE: Final = Shape(
 MULTIMODAL: Final = Shape(
     "the data of a multimodal template", {"Audio": _media, "Images": _media, "Video": _media, "Text": text}
 )
-_SHAPES: Final[Mapping[str, Shape]] = {
+SHAPES: Final[Mapping[str, Shape]] = {
     "chat": PROMPT,
     "function": PROMPT,
     "completion": PROMPT,
@@ -201,7 +201,7 @@ _COUNTED: Final = {"Images": ("TotalImages", "ImagesInMessage"), "Audio": ("Tota
 
 def data_for(template: str, document: Mapping[str, Json]) -> StructValue:
     """Make the data of one template of an object with Go's field names. InvalidInput names an unknown or wrong one."""
-    shape = _SHAPES[template]
+    shape = SHAPES[template]
     fields = dict(document)
     if template == "multimodal":
         for name, (total, here) in _COUNTED.items():

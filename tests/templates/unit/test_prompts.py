@@ -14,7 +14,6 @@ from corral.templates import (
     refusals,
     render_chat,
     template_problem,
-    unseen_system_prompt,
 )
 from corral.templates.prompts import offered_tools
 
@@ -232,25 +231,6 @@ def test_what_is_wrong_with_a_template_is_told_with_its_line(source: str, proble
     found = template_problem(source, "chat")
     assert (found and str(found)) == problem
     assert found is None or found.key == "template.chat"
-
-
-@pytest.mark.parametrize(
-    ("template", "is_unseen"),
-    [
-        ({"chat": "{{.Input}}"}, True),
-        ({"chat_message": "{{.Content}}", "function": "{{.Input}}"}, True),
-        ({"chat": "{{.Input}}", "function": "{{.SystemPrompt}}{{.Input}}"}, False),
-        ({"chat": "{{.Input}}", "use_tokenizer_template": True}, False),
-        ({"completion": "{{.Input}}"}, False),
-        ([], False),
-    ],
-)
-def test_a_system_prompt_that_no_template_shows_is_warned_of(template: Any, is_unseen: bool) -> None:
-    sentence = unseen_system_prompt({"system_prompt": "S", "template": template})
-    assert sentence == (
-        "system_prompt has no effect: no template shows it, as {{.SystemPrompt}} would" if is_unseen else ""
-    )
-    assert unseen_system_prompt({"template": template}) == ""
 
 
 def test_tools_have_a_place_where_a_template_shows_them() -> None:

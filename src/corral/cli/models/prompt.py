@@ -56,10 +56,9 @@ def prompt(config: str) -> None:
 
 def _problems(config: Mapping[str, object]) -> list[str]:
     """What would be said if a model with this configuration were added, as far as prompts are concerned."""
-    from corral.templates import refusals, unseen_system_prompt
+    from corral.templates import advice, refusals
 
-    unseen = unseen_system_prompt(config)
-    return [*map(str, refusals(config)), *([unseen] if unseen else [])]
+    return [*map(str, refusals(config)), *(each.sentence for each in advice(config))]
 
 
 def _lines(source: BinaryIO) -> Iterator[bytes | None]:

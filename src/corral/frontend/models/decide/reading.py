@@ -16,7 +16,7 @@ from corral.galleries.model_key_checks import (
     with_plain_switches,
     wrong_values,
 )
-from corral.templates import refusals, unseen_system_prompt
+from corral.templates import advice, refusals
 from corral.templates.prompts import TEMPLATES
 
 LARGEST_FILE: Final = 256 * 1024
@@ -169,8 +169,7 @@ def line_at(part: object, path: ConfigPath) -> int:
 def _warnings(spec: ModelSpec, part: object) -> Iterator[str]:
     """About keys and words that mean nothing, or come to nothing; not those that hold what others refer to."""
     problems: list[tuple[ConfigPath, str]] = [(key.path, key.sentence) for key in unknown_keys(spec.config)]
-    if unseen := unseen_system_prompt(spec.config):
-        problems.append((("system_prompt",), unseen))
+    problems += [(tuple(each.key.split(".")), each.sentence) for each in advice(spec.config)]
     for path, sentence in (*problems, *unknown_words(spec.config)):
         if not _is_anchored(part, path):
             line = line_at(part, path)
