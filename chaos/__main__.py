@@ -15,7 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos import absence, deaths, first_requests, fleet, installs, operations, outages, processes, registry, strangers
+from chaos import (
+    absence,
+    deaths,
+    first_requests,
+    fleet,
+    installs,
+    operations,
+    outages,
+    processes,
+    pulls,
+    registry,
+    strangers,
+)
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 from tests.kit.databases import DatabaseSource
 from tests.kit.leaks import ChildWatch, Snapshot, tasks_left
@@ -29,12 +41,13 @@ SCENARIOS: Final[Mapping[str, tuple[Scenario, int]]] = {
     "outage": (outages.one_after_another, 4),
     "death": (deaths.of_the_worker_that_serves, 2),
     "installs": (installs.killed_at_every_step, 400),
+    "pulls": (pulls.killed_at_every_step, 400),
     "operations": (operations.killed, 100),
     "absence": (absence.of_one_among_five, 1),
     "strangers": (strangers.without_keys, 3000),
 }
-"""Each with the number of steps of a round: a minute or less, but for installs and operations, where each is a kill.
-Of strangers each is a connection that they hold."""
+"""Each with the number of steps of a round: a minute or less, but for installs, pulls and operations, where each is a
+kill. Of strangers each is a connection that they hold."""
 _SHOWN_LINES: Final = 60
 
 

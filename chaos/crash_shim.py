@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 
 _RECORD: Final = 96
 _BY_PATH: Final = ("rename", "replace", "link", "symlink", "unlink", "remove", "rmdir", "mkdir")
-_BY_DESCRIPTOR: Final = ("fsync", "write", "ftruncate")
+_BY_DESCRIPTOR: Final = ("fsync", "write", "ftruncate", "pwrite", "pwritev", "copy_file_range")
 _DIRECTORIES: Final = ("src_dir_fd", "dst_dir_fd", "dir_fd")
 
 
@@ -59,7 +59,7 @@ class Shim:
 
     def _by_descriptor(self, name: str, original: Callable[..., Any], descriptor: int, *rest: Any) -> Any:
         if (path := self._path_of(descriptor)) is not None:
-            half = functools.partial(self._half, original, descriptor, rest) if name == "write" else None
+            half = functools.partial(_HALVES[name], original, descriptor, *rest) if name in _HALVES else None
             self._step(name, path, half)
         return original(descriptor, *rest)
 
@@ -73,12 +73,12 @@ class Shim:
         path = self._path_of(opened.fileno()) if set(mode) & set("wa+x") else None
         return opened if path is None else _Written(opened, self, path)
 
-    def _half(self, write: Callable[..., Any], descriptor: int, rest: tuple[Any, ...]) -> None:
-        data = rest[0]
-        write(descriptor, data[: len(data) // 2])
-
     def written(self, path: str, half: Callable[[], None]) -> None:
         self._step("write", path, half)
+
+    def step(self, name: str, what: str) -> None:
+        """Count something else that the process does."""
+        self._step(name, what)
 
     def _step(self, name: str, path: object, half: Callable[[], None] | None = None) -> None:
         shown = f"{os.getpid()} {name} {os.path.basename(os.fspath(path))}"  # type: ignore[call-overload]
@@ -116,6 +116,22 @@ class Shim:
     def _is_below(self, path: str) -> bool:
         folder = os.path.realpath(os.path.dirname(path))
         return folder == self._root or folder.startswith(self._root + os.sep)
+
+
+def _half_write(write: Callable[..., Any], descriptor: int, data: Any, *rest: Any) -> None:
+    write(descriptor, data[: len(data) // 2], *rest)
+
+
+def _half_vector(write: Callable[..., Any], descriptor: int, chunks: Any, *rest: Any) -> None:
+    whole = b"".join(chunks)
+    write(descriptor, [whole[: len(whole) // 2]], *rest)
+
+
+_HALVES: Final[dict[str, Callable[..., None]]] = {
+    "write": _half_write,
+    "pwrite": _half_write,
+    "pwritev": _half_vector,
+}
 
 
 class _Written:

@@ -41,10 +41,10 @@ def main() -> None:
         child = os.fork()
         if not child:
             _act(json.loads(line))
-        print(_code_of(child), flush=True)
+        print(code_of(child), flush=True)
 
 
-def _code_of(child: int) -> int:
+def code_of(child: int) -> int:
     code = 0
     while True:
         try:
@@ -60,7 +60,7 @@ def _act(order: dict[str, Any]) -> None:
     try:
         folder, site = Path(order["folder"]), Path(order["site"])
         wanted = {"root": str(folder), "trace": order["trace"], "fatal": order["fatal"]}
-        _write_site(site, wanted)
+        write_site(site, wanted)
         Shim(**wanted, takes_parent=False).arm()
         asyncio.run(_acted(order["act"], folder, site))
         code = 0
@@ -68,10 +68,10 @@ def _act(order: dict[str, Any]) -> None:
         os._exit(code)
 
 
-def _write_site(site: Path, wanted: dict[str, Any]) -> None:
-    """Found by the puller, whose environment has little more than this path."""
+def write_site(site: Path, wanted: dict[str, Any], *, takes_parent: bool = True) -> None:
+    """Found by the process that fetches, whose environment has little more than this path."""
     site.mkdir(exist_ok=True)
-    text = f"from chaos.crash_shim import Shim\nShim(**{wanted!r}, takes_parent=True).arm()\n"
+    text = f"from chaos.crash_shim import Shim\nShim(**{wanted!r}, takes_parent={takes_parent}).arm()\n"
     (site / "sitecustomize.py").write_text(text)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos import deaths, fleet, installs, operations, outages, processes, strangers
+from chaos import deaths, fleet, installs, operations, outages, processes, pulls, strangers
 from chaos.__main__ import main, table
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 from tests.kit.databases import DatabaseSource
@@ -25,10 +25,11 @@ OUTAGE_SECONDS = 4.0
         (outages.one_after_another, 1, 3),
         (deaths.of_the_worker_that_serves, 1, 2),
         (installs.killed_at_every_step, 1, 2),
+        (pulls.killed_at_every_step, 1, 1),
         (operations.killed_calmly, 1, 3),
         (strangers.without_keys, 1, 300),
     ],
-    ids=["sqlite", "postgres", "processes", "outage", "death", "installs", "operations", "strangers"],
+    ids=["sqlite", "postgres", "processes", "outage", "death", "installs", "pulls", "operations", "strangers"],
 )
 async def test_a_short_round_holds(
     scenario: Scenario, seed: int, steps: int, tmp_path: Path, database_source: DatabaseSource

@@ -79,15 +79,16 @@ def _identity(models: Confined, *, make: bool) -> str:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         fresh = f"{_FILE}.{new_store_id()}"
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=place.directory)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(new_store_id().encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(fresh, _FILE, src_dir_fd=place.directory, dst_dir_fd=place.directory)
-        finally:
-            os.unlink(fresh, dir_fd=place.directory)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(new_store_id().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError, FileNotFoundError):  # somebody else was first
+            os.link(fresh, _FILE, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        for name in os.listdir(place.directory):
+            if name.startswith(f"{_FILE}."):  # also of those who were killed right here
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=place.directory)
         made = _read(place.directory)
         if made is None:
             raise StoreUnusable(f"{place.path} is not readable as the id of a store; remove it to have a new one")

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import and_, delete, or_, update
 
@@ -12,14 +13,18 @@ from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import intents, leases, load_jobs
 
+_PULL: Final = "pull"
+"""The kind of intents that frontends bring about themselves."""
+
 
 async def free_all(database: Database, *, at: datetime) -> None:
     """Nobody holds anything any more. For whoever is alone with the database: all that held a lease are dead.
 
     What nodes were asked for keeps its lease to the end: they may be about to finish it, and asked again at once they
-    would do it twice.
+    would do it twice. A pull was the frontend's own, and has ended with it.
     """
-    held = and_(intents.c.lease_token.is_not(None), intents.c.outstanding.is_(None))
+    is_ours = or_(intents.c.outstanding.is_(None), intents.c.kind == _PULL)
+    held = and_(intents.c.lease_token.is_not(None), is_ours)
     async with database.begin() as connection:
         await connection.execute(delete(leases))
         await connection.execute(update(intents).where(held).values(lease_token=None, lease_until=None))

@@ -145,6 +145,7 @@ class FileDownload:
             while True:
                 before = self._destination_status()
                 if before is not None and (there := await self._checked_destination(before)) is not None:
+                    self._tools.folder.forget(self._order.destination)
                     return there
                 self._mark.state = FileState.WAITING
                 with PartialFile(self._tools.folder, self._order.destination) as part:

@@ -215,6 +215,13 @@ class PartialFolder:
         status = look(self.descriptor, key_of(destination) + _BYTES)
         return 0 if status is None else status.st_blocks * 512
 
+    def forget(self, destination: str) -> None:
+        """Remove the ledger that somebody left who was killed right after a file got its name."""
+        key = key_of(destination)
+        if look(self.descriptor, key + _BYTES) is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(key + _LEDGER, dir_fd=self.descriptor)
+
     def sizes(self) -> dict[str, int]:
         """Disk space that each partial file takes, by its key."""
         found = {}
