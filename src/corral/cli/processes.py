@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _CLEAR_LINE: Final = "\x1b[2K"
 _QUESTION: Final = "What is the capital of France? Answer in one sentence."
+_REAL_MODEL: Final = "hf://Qwen/Qwen2.5-1.5B-Instruct-GGUF"
+"""One that gives useful answers on any machine of the last ten years, and that anybody may use for anything."""
 
 
 @click.command(cls=CorralCommand)
@@ -112,6 +114,8 @@ class TerminalWords:
         self._end_waiting()
         click.echo(f"{mark} at {url} with {nodes}, after {fleet.seconds:.1f} s. Ctrl-C stops it.")
         click.echo(f"Logs are in {fleet.logs}; --verbose shows them here.")
+        if fleet.model:
+            click.echo(f"{fleet.model} is a toy. For a model to talk to: {self._command('run', _REAL_MODEL)}")
         words = ("chat", fleet.model, "--once", _QUESTION) if fleet.model else ("nodes", "list")
         click.echo(f"Try: {click.style(self._command(*words), bold=True)}")
 

@@ -74,5 +74,6 @@ def test_a_fleet_with_a_model_offers_a_question(capsys: Any) -> None:
     words = TerminalWords(lambda *words: shlex.join(["corral", *words]))
     words.ready(replace(READY, healthy=1, model="smollm2"))
     assert capsys.readouterr().out.endswith(
-        "\nTry: corral chat smollm2 --once 'What is the capital of France? Answer in one sentence.'\n"
+        "\nsmollm2 is a toy. For a model to talk to: corral run hf://Qwen/Qwen2.5-1.5B-Instruct-GGUF\n"
+        "Try: corral chat smollm2 --once 'What is the capital of France? Answer in one sentence.'\n"
     )
