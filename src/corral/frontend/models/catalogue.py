@@ -6,6 +6,7 @@ Nothing here waits for a disk. What lies in the models directory is told by `wat
 import asyncio
 import difflib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,6 @@ from corral.base.errors import NotFound
 from corral.base.tasks import Poke
 from corral.frontend.models.decide.model import Catalogue, ModelProblem, ModelSpec, collect
 from corral.frontend.models.decide.reading import ReadModel, read_stored
-from corral.frontend.models.decide.removal import weights_of
 from corral.frontend.models.decide.stored import StoredModel, WeightFile
 from corral.frontend.models.store.models import StoredModels
 
@@ -26,6 +26,8 @@ _MOST_TOLD: Final = 100
 _SHOWN_NAME: Final = 100
 _MANY: Final = 20
 """Configurations that are read in a thread when they come together."""
+_A_PART: Final = re.compile(r"mmproj|-(?!00001-)\d{5}-of-\d{5}", re.IGNORECASE)
+"""In the name of a file that is no model by itself: a projector, or a later part of a model in several files."""
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -116,11 +118,12 @@ class Models:
         self._specs = {name: self._with_lines(self.rows[name], spec) for name, spec in self._specs.items()}
         self._collect()
 
-    def measured(self, sizes: Mapping[str, int], weights: Mapping[str, int]) -> None:
-        """The sizes of what models are loaded from, and all weights that lie in the directory."""
+    def measured(self, sizes: Mapping[str, int], lone: Mapping[str, int]) -> None:
+        """The sizes of what models are loaded from, and weights in the directory that none is loaded from."""
         self._sizes = sizes
-        used = {path for spec in self._specs.values() if isinstance(spec, ModelSpec) for path in weights_of(spec)}
-        self.offered = [WeightFile(path=path, size=size) for path, size in sorted(weights.items()) if path not in used]
+        self.offered = [
+            WeightFile(path=path, size=size) for path, size in sorted(lone.items()) if not _A_PART.search(path)
+        ]
 
     def _read_rows(self, rows: Sequence[StoredModel]) -> dict[str, ModelSpec | ModelProblem]:
         return {row.name: self._with_lines(row, None) for row in rows}

@@ -12,11 +12,19 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.yaml_values import write_document
-from corral.frontend.models.decide.changing import Provenance, change_event, merged, next_model, renamed
+from corral.frontend.models.decide.changing import (
+    Provenance,
+    change_event,
+    last_change_of,
+    merged,
+    next_model,
+    renamed,
+)
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.reading import ReadModel, read_one
 from corral.frontend.models.decide.stored import (
     NEVER_CHANGED,
+    LastChange,
     ModelChangeKind,
     ModelRevision,
     ModelSource,
@@ -79,13 +87,13 @@ class ModelChanges:
         """Add a model. Conflict if there is one of its name; a pull of what is there changes it instead."""
         read = read_one(text)
         await self._check_alias(read.spec)
-        before = await self._store.get(read.spec.name)
+        before, last = await self._look(read.spec.name)
         is_pull = source is ModelSource.PULL
         if before is not None and not is_pull:
             raise Conflict(f"the model {before.name} is there already, {_last_change(before)}; edit it instead")
         if before is not None and (before.text, before.files) == (text, tuple(files)):
             return _unchanged(before, read.spec.warnings)
-        model = await self._next(read, before, by=by, came=Provenance(source, origin, tuple(files)))
+        model = self._next(read, before, last, by=by, came=Provenance(source, origin, tuple(files)))
         change = ModelChangeKind.PULLED if is_pull else ModelChangeKind.ADDED
         return await self._write(model, change, read, dry_run=dry_run)
 
@@ -110,10 +118,11 @@ class ModelChanges:
     async def copy(self, name: str, to: str, *, by: str) -> ChangedModel:
         """Add the same model under another name. Both have the same files."""
         before = await self._existing(name)
-        if await self._store.get(to) is not None:
+        there, last = await self._look(to)
+        if there is not None:
             raise Conflict(f"the model {to} is there already")
         read = read_one(renamed(before.text, to))
-        model = await self._next(read, None, by=by, came=Provenance(ModelSource.API, before.origin, before.files))
+        model = self._next(read, None, last, by=by, came=Provenance(ModelSource.API, before.origin, before.files))
         return await self._write(model, ModelChangeKind.COPIED, read)
 
     async def rollback(self, name: str, number: int, *, by: str, dry_run: bool = False) -> ChangedModel:
@@ -122,10 +131,10 @@ class ModelChanges:
         if entry is None:
             await self._known(name)
             raise NotFound(f"the model {name} has no change {number}, or it is too long ago")
-        read, before = read_one(entry.text), await self._store.get(name)
+        read, (before, last) = read_one(entry.text), await self._look(name)
         if before is not None:
             return await self._edit(before, read, ModelChangeKind.ROLLED_BACK, by=by, dry_run=dry_run)
-        model = await self._next(read, None, by=by, came=Provenance(ModelSource.API, entry.origin, entry.files))
+        model = self._next(read, None, last, by=by, came=Provenance(ModelSource.API, entry.origin, entry.files))
         return await self._write(model, ModelChangeKind.ROLLED_BACK, read, dry_run=dry_run)
 
     async def history(self, name: str) -> list[ModelRevision]:
@@ -175,10 +184,15 @@ class ModelChanges:
         if read_one(target.text).spec.alias_of:
             raise InvalidInput("alias", f"{spec.alias_of[:_SHOWN_NAME]!r} is an alias itself")
 
-    async def _next(self, read: ReadModel, before: StoredModel | None, *, by: str, came: Provenance) -> StoredModel:
-        """The model after its next change."""
-        name = read.spec.name
+    async def _look(self, name: str) -> tuple[StoredModel | None, LastChange]:
+        """A model, and its last change. That is read first: whoever adds a model in between takes the next number."""
         last = (await self._store.last_changes([name])).get(name, NEVER_CHANGED)
+        return await self._store.get(name), last
+
+    def _next(
+        self, read: ReadModel, before: StoredModel | None, last: LastChange, *, by: str, came: Provenance
+    ) -> StoredModel:
+        """The model after its next change."""
         return next_model(read, before, last, came=came, by=by, now=self._clock.now())
 
     async def _edit(
@@ -188,9 +202,8 @@ class ModelChanges:
             return _unchanged(before, read.spec.warnings)
         await self._check_alias(read.spec)
         origin = None if before.source is ModelSource.FILE else before.origin
-        model = await self._next(read, before, by=by, came=Provenance(ModelSource.API, origin, before.files))
-        if model.number != before.number + 1:
-            raise await self._overtaken(before.name)
+        came = Provenance(ModelSource.API, origin, before.files)
+        model = self._next(read, before, NEVER_CHANGED, by=by, came=came)
         return await self._write(model, change, read, dry_run=dry_run)
 
     async def _set(
@@ -212,8 +225,7 @@ class ModelChanges:
             return ChangedModel(
                 name=name, number=before.number, revision=before.revision, change=None, text=before.text
             )
-        last = (await self._store.last_changes([name])).get(name, NEVER_CHANGED)
-        number, at = before.number + 1, last.next_at(self._clock.now())
+        number, at = before.number + 1, last_change_of(before).next_at(self._clock.now())
         return await self._write(replace(model, number=number, changed_at=at, changed_by=by), change, None)
 
     async def _write(

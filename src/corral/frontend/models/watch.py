@@ -11,7 +11,7 @@ from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.frontend.models import directory
 from corral.frontend.models.catalogue import Models
-from corral.frontend.models.decide.changing import Provenance, change_event, next_model
+from corral.frontend.models.decide.changing import Provenance, change_event, last_change_of, next_model
 from corral.frontend.models.decide.imports import FileChange, ImportPlan, KnownModels, plan_imports
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.reading import ReadModel, digest_of
@@ -73,7 +73,9 @@ class ModelsWatch:
         self._settled: tuple[object, ...] = ()
         self._imported: Mapping[str, ImportedFile] = {}
         self._sizes: Mapping[str, MeasuredPath] = {}
-        self._weights: dict[tuple[str, str], list[str]] = {}
+        self._weights: Mapping[tuple[str, str], list[str]] = {}
+        self._weighed: object = None
+        self._offered: Mapping[str, int] = {}
 
     async def look(self) -> None:
         """Read what changed, take it over, and measure what models are loaded from. Fails as the database does."""
@@ -127,13 +129,16 @@ class ModelsWatch:
         """Write what the files change about models; again when somebody else changed one of them meanwhile."""
         known_store = await self._stores.get(store.id)
         plan = ImportPlan()
+        names = {one.spec.name for file in reading.files.values() for one in file.said.models}
         for _ in range(_TRIES):
+            # First: whoever adds a model after it takes the next number.
+            last = await self._store.last_changes(names) if names else {}
             await self._models.refresh()
             known = await self._known(reading, store, is_new=known_store is None)
             said = {path: file.said for path, file in reading.files.items()}
             fresh = [path for path, file in said.items() if self._handled.get(path) != file.digest]
             plan = plan_imports(said, known, fresh=fresh, may_remove=reading.is_whole)
-            if await self._write(store.id, plan, known):
+            if await self._write(store.id, plan, known, last):
                 break
         self._imported = await self._imports.of(store.id) if plan.changes else known.imports
         if plan.changes:
@@ -161,11 +166,8 @@ class ModelsWatch:
                     ended[name].add(one.digest)
         return KnownModels(imports=imports, models=rows, ended=ended, is_new=is_new)
 
-    async def _write(self, store_id: str, plan: ImportPlan, known: KnownModels) -> bool:
+    async def _write(self, store_id: str, plan: ImportPlan, known: KnownModels, last: Mapping[str, LastChange]) -> bool:
         """False: a model was changed at the same moment; what is left is planned again."""
-        names = {one.spec.name for change in plan.changes for one in change.models}
-        names |= {name for change in plan.changes for name in change.removed}
-        last = await self._store.last_changes(names) if names else {}
         for batch in _batches(plan.changes):
             taken = self._batch(batch, known, last)
             if not await self._imports.take_over(store_id, taken):
@@ -191,8 +193,8 @@ class ModelsWatch:
         ended = [
             replace(
                 known.models[name],
-                number=last[name].number + 1,
-                changed_at=last[name].next_at(now),
+                number=known.models[name].number + 1,
+                changed_at=last_change_of(known.models[name]).next_at(now),
                 changed_by=_by(change.path),
             )
             for change in changes
@@ -225,26 +227,29 @@ class ModelsWatch:
 
     async def _measure(self, reading: DirectoryReading) -> None:
         """Sizes are noted where nobody has stated them, so that frontends without the directory know them too."""
-        weights = self._weights_by_model()
-        paths = sorted({path for some in weights.values() for path in some})
-        before = self._sizes
+        rows, before = self._models.rows, self._sizes
+        if rows is not self._weighed:
+            self._weights = self._weights_by_model()
+        paths = sorted({path for some in self._weights.values() for path in some})
         self._sizes = await asyncio.to_thread(directory.measure, self._models.directory, paths, before)
-        self._models.measured({path: one.size for path, one in self._sizes.items()}, reading.weights)
-        for name, some in weights.items():
-            row = self._models.rows.get(name)
+        if rows is self._weighed and self._sizes == before and reading.weights == self._offered:
+            return
+        self._weighed, self._offered = rows, reading.weights
+        lone = {path: size for path, size in reading.weights.items() if path not in paths}
+        self._models.measured({path: one.size for path, one in self._sizes.items()}, lone)
+        for (name, _), some in self._weights.items():
+            row = rows.get(name)
             files = tuple(WeightFile(path=path, size=self._sizes[path].size) for path in some if path in self._sizes)
             is_stated = row is None or any(file.digest for file in row.files)
             is_news = any(before.get(path) != self._sizes.get(path) for path in some)
             if row is not None and not is_stated and files and files != row.files and (is_news or not row.files):
                 await self._store.measure(row, files)
 
-    def _weights_by_model(self) -> dict[str, list[str]]:
+    def _weights_by_model(self) -> dict[tuple[str, str], list[str]]:
+        """What each model is loaded from; that of models which are as they were is not found out again."""
         specs = [spec for row in self._models.rows.values() if isinstance(spec := self._models.spec_of(row), ModelSpec)]
-        known, self._weights = self._weights, {}
-        for spec in specs:
-            mark = (spec.name, spec.revision)
-            self._weights[mark] = known[mark] if mark in known else weights_of(spec)
-        return {name: paths for (name, _), paths in self._weights.items()}
+        marks = [((spec.name, spec.revision), spec) for spec in specs]
+        return {mark: self._weights[mark] if mark in self._weights else weights_of(spec) for mark, spec in marks}
 
 
 def _by(path: str) -> str:

@@ -33,7 +33,11 @@ def next_model(
     by: str,
     now: datetime,
 ) -> StoredModel:
-    """The model after its next change. What it is disabled or pinned by stays, unless the text says otherwise now."""
+    """The model after its next change. What it is disabled or pinned by stays, unless the text says otherwise now.
+
+    `last` counts where there is no model `before`: it may have been removed.
+    """
+    last = last if before is None else last_change_of(before)
     is_disabled, is_pinned = read.is_disabled, read.is_pinned
     if before is not None and not isinstance(was := read_stored(before.text, source=""), ModelProblem):
         if (was.config.get("disabled") is True) == is_disabled:
@@ -53,6 +57,10 @@ def next_model(
         changed_at=last.next_at(now),
         changed_by=by,
     )
+
+
+def last_change_of(model: StoredModel) -> LastChange:
+    return LastChange(model.number, model.changed_at)
 
 
 def change_event(model: StoredModel, change: ModelChangeKind) -> Event:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from corral.base.ids import NodeId
 from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
 from corral.frontend.models.decide.model import ModelProblem, ModelSpec
+from corral.frontend.models.decide.stored import StoredModel, WeightFile
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.shapes import operation_view
@@ -17,7 +18,7 @@ from corral.frontend.serving.decide.load_job import LoadJob
 from corral.frontend.serving.decide.replica import LIVE, UNSERVED, Replica, ReplicaState
 from corral.frontend.serving.shapes import replica_view
 from corral.wire.go_json import format_time
-from corral.wire.models import LoadJobView, ModelList, ModelProblemView, ModelView
+from corral.wire.models import LoadJobView, ModelFileView, ModelList, ModelOriginView, ModelProblemView, ModelView
 from corral.wire.operation_views import OperationView
 
 COLD = "cold"
@@ -26,7 +27,7 @@ UNUSABLE = "unusable"
 
 
 async def list_models(context: AdminContext, request: Request, caller: Caller) -> Response:
-    catalogue = context.models.catalogue.catalogue
+    models = context.models.catalogue
     replicas = await context.serving.replicas.living()
     by_model: dict[str, list[Replica]] = defaultdict(list)
     for replica in replicas:
@@ -35,15 +36,24 @@ async def list_models(context: AdminContext, request: Request, caller: Caller) -
     names = await context.nodes.fleet.names({replica.node_id for replica in replicas})
     views = [
         _view(context, spec, by_model.get(spec.alias_of or name, ()), jobs.get(spec.alias_of or name), names)
-        for name, spec in sorted(catalogue.models.items())
+        for name, spec in sorted(_shown(context).items())
     ]
-    return answer(ModelList(items=views, problems=_problem_views(catalogue.problems)))
+    offered = [_file_view(file) for file in models.offered]
+    return answer(ModelList(items=views, problems=_problem_views(models.catalogue.problems), offered=offered))
+
+
+def _shown(context: AdminContext) -> dict[str, ModelSpec]:
+    """All models that can be used, or could if they were not disabled."""
+    models = context.models.catalogue
+    disabled = {row.name: models.spec_of(row) for row in models.rows.values() if row.is_disabled}
+    readable = {name: spec for name, spec in disabled.items() if isinstance(spec, ModelSpec)}
+    return {**models.catalogue.models, **readable}
 
 
 async def show_model(context: AdminContext, request: Request, caller: Caller) -> Response:
     name = request.path_params["name"]
     catalogue = context.models.catalogue.catalogue
-    spec = catalogue.models.get(name)
+    spec = _shown(context).get(name)
     problems = _problem_views(catalogue.problems_of(name))
     if spec is None and problems:
         # There is no such model, but there is a file that should have been one.
@@ -72,7 +82,9 @@ def _view(
     job: LoadJob | None,
     names: Mapping[NodeId, str],
 ) -> ModelView:
-    return ModelView(
+    models = context.models.catalogue
+    row = models.rows.get(spec.name)
+    view = ModelView(
         name=spec.name,
         backend=spec.backend,
         model=spec.model,
@@ -85,7 +97,30 @@ def _view(
             replica_view(replica, context.serving.gateways, node=names.get(replica.node_id, "")) for replica in replicas
         ],
         load_job=None if job is None else _job_view(context, job),
+        bytes=models.size_of(spec),
     )
+    return view if row is None else _with_row(view, row)
+
+
+def _with_row(view: ModelView, row: StoredModel) -> ModelView:
+    """Add what the database knows beside the configuration."""
+    origin = row.origin
+    return msgspec.structs.replace(
+        view,
+        kind=row.source.value,
+        number=row.number,
+        changed_at=format_time(row.changed_at),
+        changed_by=row.changed_by,
+        origin=None if origin is None or row.file else ModelOriginView(**msgspec.structs.asdict(origin)),
+        files=[_file_view(file) for file in row.files],
+        bytes=sum(file.size for file in row.files) or view.bytes,
+        is_disabled=row.is_disabled,
+        is_pinned=row.is_pinned,
+    )
+
+
+def _file_view(file: WeightFile) -> ModelFileView:
+    return ModelFileView(path=file.path, size=file.size, digest=file.digest)
 
 
 def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
@@ -127,7 +162,7 @@ async def removed(context: AdminContext, request: Request, caller: Caller) -> Op
 
 REMOVAL_CODES = {
     404: "no model has this name",
-    409: "its file holds other models too, or cannot be read",
+    409: "there is a file of this name that cannot be read",
 }
 ROUTES = [
     RouteSpec(
