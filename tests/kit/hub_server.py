@@ -7,6 +7,7 @@ documentation; they serve whatever files they are given.
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -92,6 +93,10 @@ class HuggingFaceServer(FileServer):
 class OllamaServer(FileServer):
     """Ollama's registry: a manifest per model, and its layers."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._tags: dict[str, list[str]] = defaultdict(list)
+
     @property
     def base(self) -> str:
         return self.url("")
@@ -109,4 +114,6 @@ class OllamaServer(FileServer):
         body = json.dumps(manifest).encode()
         for selector in (tag, digest_of(body)):
             self.add(f"/v2/{name}/manifests/{selector}", body, authorization=authorization)
+        self._tags[name].append(tag)
+        self.add(f"/v2/{name}/tags/list", json.dumps({"name": name, "tags": self._tags[name]}).encode())
         return digest_of(body)

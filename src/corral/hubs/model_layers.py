@@ -1,5 +1,6 @@
 """Manifests of models in registries: their layers, pinned and checked, whoever made them."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -7,14 +8,17 @@ from typing import Final
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.words import listed
 from corral.hubs.access import HubAccess, hub_errors
-from corral.hubs.listings import HubFile, HubName, HubRefused
+from corral.hubs.listings import HubFile, HubModelMissing, HubName, HubRefused
+from corral.oci.errors import ImageError
 from corral.oci.manifests import MAX_LAYERS, Descriptor, Index, choose_image, this_platform
 from corral.oci.references import Reference, digest_of, is_digest
 from corral.oci.registry import Registry
 
 _SMALL: Final = 1 << 20
 _NESTED: Final = 3
+_SHOWN: Final = 5
 
 
 class _ModelManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +57,11 @@ async def read_layers(reference: Reference, hub: HubAccess, name: HubName) -> Mo
     """Read the manifest of a model; of a list of them, that for this machine or the first."""
     registry, selector = hub.registry(reference, name), reference.selector
     for _ in range(_NESTED):
-        with hub_errors():
-            document = await registry.manifest(selector)
+        try:
+            with hub_errors():
+                document = await registry.manifest(selector)
+        except HubModelMissing as error:
+            raise HubModelMissing(error.message + await _near_tags(registry, selector)) from error
         try:
             manifest = msgspec.json.decode(document.body, type=_ModelManifest)
         except UNREADABLE_JSON as error:
@@ -71,6 +78,16 @@ async def read_layers(reference: Reference, hub: HubAccess, name: HubName) -> Mo
             break
         selector = _chosen(manifest.manifests, reference)
     raise HubRefused(f"{reference}: its manifest names no layers")
+
+
+async def _near_tags(registry: Registry, tag: str) -> str:
+    """Return a clause with tags that the repository does have; empty if they cannot be had."""
+    try:
+        tags = await registry.tags()
+    except ImageError:
+        return ""
+    near = difflib.get_close_matches(tag, tags, n=_SHOWN, cutoff=0.3) or tags
+    return f"; there is {listed(near, most=_SHOWN)}" if near else ""
 
 
 def _chosen(manifests: Sequence[Descriptor], reference: Reference) -> str:

@@ -35,7 +35,9 @@ def local_path(url: str) -> Path | None:
 class RemoteFileReader:
     """Ranges of one remote file. Reads ahead; a server without ranges is read from the beginning, once."""
 
-    def __init__(self, hub: HubAccess, planned: PlannedFile, authorization: str) -> None:
+    def __init__(self, hub: HubAccess, planned: PlannedFile, authorization: str, *, ahead: int = _AHEAD) -> None:
+        """`ahead` is how many bytes are asked for at least."""
+        self._ahead = ahead
         self._hub = hub
         self._planned = planned
         self._authorization = authorization
@@ -53,7 +55,7 @@ class RemoteFileReader:
         return self._content[begin : begin + wanted.size]
 
     async def _fetch(self, wanted: ByteRange) -> None:
-        size = max(wanted.size, _AHEAD)
+        size = max(wanted.size, self._ahead)
         headers = {"Range": f"bytes={wanted.offset}-{wanted.offset + size - 1}"}
         async with self._hub.ask(self._planned.url, headers=headers, authorization=self._authorization) as answer:
             if answer.status == 416:
@@ -73,7 +75,7 @@ class RemoteFileReader:
                 raise HubRefused(
                     f"{host_of(self._planned.url)} cannot give parts of a file, so this one cannot be read"
                 )
-            most = _AHEAD if wanted.offset + wanted.size <= _AHEAD else _MOST_WITHOUT_RANGES
+            most = self._ahead if wanted.offset + wanted.size <= self._ahead else _MOST_WITHOUT_RANGES
             self._start, self._content = 0, await _read_up_to(answer, most)
 
     async def _problem(self, answer: RegistryResponse) -> Exception:
@@ -149,7 +151,7 @@ async def measure(hub: HubAccess, planned: PlannedFile) -> int | None:
     path = local_path(planned.url)
     if path is not None:
         return await asyncio.to_thread(_local_size, path)
-    reader = await open_reader(hub, planned)
+    reader = RemoteFileReader(hub, planned, await hub.authorization(planned), ahead=1)
     await reader.read(ByteRange(0, 1))
     return reader.size
 

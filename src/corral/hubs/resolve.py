@@ -62,6 +62,8 @@ FIRST_MODEL: Final = "corral:first-model"
 """The small model that comes with the set-up, as the built-in gallery names its file."""
 _MOST_CONFIG: Final = 1 << 20
 _MOST_LOCAL: Final = 10_000
+_MOST_PARTS: Final = 200
+"""Parts of a split file behind a URL, each of which is asked for its size."""
 _SHOWN: Final = 6
 
 
@@ -152,9 +154,12 @@ async def _list_url(url: str, hub: HubAccess) -> HubListing:
     parts = urlsplit(url)
     folder = parts.path.rpartition("/")[0]
     files: list[HubFile] = []
-    for part in parts_of(UrlReference(url=url).file_name):
-        address = url if len(files) == 0 and part == UrlReference(url=url).file_name else ""
-        address = address or parts._replace(path=f"{folder}/{quote(part)}").geturl()
+    name = UrlReference(url=url).file_name
+    names = parts_of(name)
+    if len(names) > _MOST_PARTS:
+        raise InvalidInput("reference", f"{name[:80]!r} is one of {len(names)} parts; {_MOST_PARTS} are the most")
+    for part in names:
+        address = url if part == name else parts._replace(path=f"{folder}/{quote(part)}").geturl()
         planned = PlannedFile(path=part or "file", url=address)
         files.append(HubFile(path=part or "file", url=address, size=await measure(hub, planned)))
     return HubListing(name=_stem(files[0].name), resolved=url, files=tuple(files))

@@ -41,6 +41,10 @@ class _Token(msgspec.Struct, frozen=True, kw_only=True):
     access_token: str = ""
 
 
+class _Tags(msgspec.Struct, frozen=True, kw_only=True):
+    tags: list[str] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """A manifest or an index, with its actual digest."""
@@ -89,6 +93,14 @@ class Registry:
         if digest_of(body, like=digest) != digest:
             raise ContentMismatch(f"{self._reference.host} gave something else than the blob {digest}")
         return body
+
+    async def tags(self) -> list[str]:
+        """Return the first tags of the repository, as many as fit into one answer."""
+        body = await self._whole("tags/list", {}, MANIFEST_BYTES, f"the tags of {self._reference.name}")
+        try:
+            return msgspec.json.decode(body, type=_Tags).tags or []
+        except UNREADABLE_JSON:
+            raise RegistryUnavailable(f"{self._reference.host} gave something that is no list of tags") from None
 
     async def referrers(self, digest: str) -> bytes | None:
         """Return the list of manifests that refer to an image; None if the registry does not support such lists."""

@@ -123,6 +123,18 @@ async def test_the_first_model_is_the_one_of_the_setup(tmp_path: Path, hub: HubA
     )
 
 
+async def test_a_crowd_of_parts_is_refused(hub: HubAccess) -> None:
+    with pytest.raises(InvalidInput, match="is one of 9999 parts; 200 are the most"):
+        await plan(hub, "http://127.0.0.1:9/x-00001-of-09999.gguf")
+
+
+async def test_a_file_is_measured_without_reading_it(server: FileServer, hub: HubAccess) -> None:
+    for number, has_ranges in enumerate((True, False)):
+        url = server.add(f"/x{number}.bin", bytes(1 << 20), has_ranges=has_ranges)
+        assert (await plan_file(url, "x.bin", "", hub)).size == 1 << 20
+    assert server.asked("/x0.bin")[0].sent == 1
+
+
 async def test_files_of_gallery_entries_are_measured(server: FileServer, tmp_path: Path, hub: HubAccess) -> None:
     planned = await plan_file(server.add("/x.bin", b"12345"), "x.bin", "AB" * 32, hub)
     assert (planned.size, planned.digest) == (5, "sha256:" + "ab" * 32)

@@ -110,6 +110,13 @@ async def test_a_missing_model_of_ollama_is_named(hub: HubAccess) -> None:
         await plan(hub, "ollama://none")
 
 
+async def test_a_missing_tag_is_told_with_those_that_are_there(ollama: OllamaServer, hub: HubAccess) -> None:
+    for tag in ("1b", "3b"):
+        ollama.add_model("library/tiny", {"model": CHAT}, tag=tag)
+    with pytest.raises(HubModelMissing, match=r"library/tiny:7b; there is 3b, 1b|there is 1b, 3b"):
+        await plan(hub, "ollama://tiny:7b")
+
+
 async def test_ollamas_token_goes_to_its_registry_only(ollama: OllamaServer, registry: FakeRegistry) -> None:
     ollama.add_model("library/tiny", {"model": CHAT}, authorization="Bearer secret")
     registry.add_manifest("library/tiny", {"layers": []}, OCI_MANIFEST, tag="latest")
