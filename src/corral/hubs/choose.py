@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from corral.base.errors import InvalidInput
@@ -62,6 +63,8 @@ class PullWish:
     """The machines of the fleet, as far as they are known."""
     context: int = 0
     """Tokens; 0: by the settings."""
+    directory: Path | None = None
+    """The models directory: a file that is in it already stays where it is. None: it is not here."""
 
     @property
     def memory_bytes(self) -> int:

@@ -56,7 +56,7 @@ from corral.hubs.references import (
     UrlReference,
     parse_reference,
 )
-from corral.hubs.remote_files import look_into_gguf, measure, read_small
+from corral.hubs.remote_files import local_path, look_into_gguf, measure, read_small
 
 FIRST_MODEL: Final = "corral:first-model"
 """The small model that comes with the set-up, as the built-in gallery names its file."""
@@ -249,18 +249,18 @@ class GgufPlanner:
         projector = choose_projector(self._files, chosen)
         name = self._wish.name or self._name(facts)
         folder = clean_name(name)
-        paths = [f"{folder}/{file.name}" for file in chosen.files]
+        paths = [_place_of(file, folder, self._wish) for file in chosen.files]
         configured = configure_gguf(
             name,
             paths[0],
             facts,
             context=self._context,
-            projector=f"{folder}/{projector.name}" if projector else "",
+            projector=_place_of(projector, folder, self._wish) if projector else "",
             own=_own(self._listing, self._wish),
         )
         planned = [file.planned(path) for file, path in zip(chosen.files, paths, strict=True)]
         if projector is not None and facts.kind in (GgufKind.CHAT, GgufKind.COMPLETION):
-            planned.append(projector.planned(f"{folder}/{projector.name}"))
+            planned.append(projector.planned(_place_of(projector, folder, self._wish)))
         planned += [file.planned(f"{folder}/{file.name}") for file in self._listing.beside]
         return PullPlan(
             name=name,
@@ -284,6 +284,14 @@ class GgufPlanner:
     def _name(self, facts: GgufFacts) -> str:
         name = self._listing.name
         return clean_name(facts.name if facts.name and name.lower() in GENERIC_NAMES else name)
+
+
+def _place_of(file: HubFile, folder: str, wish: PullWish) -> str:
+    """Return where a file will be: in the model's folder, or where it is in the models directory already."""
+    path = local_path(file.url)
+    if path is not None and wish.directory is not None and path.is_relative_to(wish.directory):
+        return path.relative_to(wish.directory).as_posix()
+    return f"{folder}/{file.name}"
 
 
 async def _plan_directory(

@@ -225,6 +225,7 @@ def _build_pulls(
     settings = DownloadSettings(
         policy=config.pulls,
         network=Network() if config.hubs is None else config.hubs.network,
+        may_redirect_inside=config.hubs is not None and config.hubs.private_redirects,
         environment={} if config.images is None else config.images.environment,
     )
     return PullRoom.build(foundation, operations, models, keeper, settings, hub=lookups.hub)

@@ -49,12 +49,14 @@ from corral.hubs.downloads.orders import (
     DownloadLimits,
     DownloadOrder,
     DownloadProgress,
+    DownloadRefused,
     FetchedFile,
     FileOrder,
     FileState,
 )
 from corral.hubs.downloads.partial_files import PartialFolder
 from corral.hubs.downloads.receipts import Receipts
+from corral.hubs.listings import HubName
 from corral.hubs.plans import PlannedFile, PullPlan
 from corral.oci.limits import Network
 from corral.wire.backends import FileBytes, InstallBytes, InstallProgress, Phase, size_text
@@ -95,6 +97,8 @@ class PullTools:
     operations: OperationStore
     policy: PullPolicy
     clock: Clock
+    may_redirect_inside: bool = False
+    """Whether a public host may redirect downloads to the own network."""
 
 
 class ModelPulls:
@@ -264,6 +268,19 @@ class PullKind:
         """Nothing was in the way."""
 
     async def _download(self, intent: Intent, plan: PullPlan) -> Sequence[FetchedFile]:
+        """Download all files. Tokens of registries live for minutes, and large files take longer: a refusal is answered
+        with new tokens, as long as each of them brings something."""
+        directory = self._tools.stores.directory
+        while True:
+            before = await in_thread(lambda: _needed_bytes(directory, plan))
+            try:
+                return await self._download_once(intent, plan)
+            except DownloadRefused:
+                has_registry = any(file.hub in (HubName.OLLAMA, HubName.OCI) for file in plan.files)
+                if not has_registry or await in_thread(lambda: _needed_bytes(directory, plan)) >= before:
+                    raise
+
+    async def _download_once(self, intent: Intent, plan: PullPlan) -> Sequence[FetchedFile]:
         order = DownloadOrder(
             files=tuple([await self._file_order(intent, file) for file in plan.files]),
             directory=str(self._tools.stores.directory.absolute()),
@@ -271,6 +288,7 @@ class PullKind:
                 connections=self._tools.policy.connections,
                 bytes_per_second=self._tools.policy.bytes_per_second,
                 free_bytes=self._tools.policy.free_bytes,
+                is_private_reachable=self._tools.may_redirect_inside,
             ),
             network=self._network,
         )

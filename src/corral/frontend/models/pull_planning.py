@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -26,8 +27,9 @@ _AT_ONCE: Final = 8
 class ReferencePlanner:
     """Asks galleries and hubs."""
 
-    def __init__(self, offers: ModelOffers, hub: HubAccess | None) -> None:
-        """`hub` is None where settings name no hubs."""
+    def __init__(self, offers: ModelOffers, hub: HubAccess | None, *, directory: Path) -> None:
+        """`hub` is None where settings name no hubs; `directory` is that of the models."""
+        self._directory = directory.absolute()
         self._offers = offers
         self._hub = hub
 
@@ -56,7 +58,8 @@ class ReferencePlanner:
             MachineMemory(ram_bytes=machine.ram_bytes, vram_bytes=machine.vram_bytes)
             for machine in await self._offers.machines()
         )
-        wish = PullWish(text=ask.reference.strip(), name=ask.name, build=ask.build, machines=machines)
+        text = ask.reference.strip()
+        wish = PullWish(text=text, name=ask.name, build=ask.build, machines=machines, directory=self._directory)
         return await plan_reference(reference, wish, self._access())
 
     async def _plan_taken(self, taken: TakenEntry, ask: PullAsk) -> PullPlan:

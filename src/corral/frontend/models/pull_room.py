@@ -36,6 +36,8 @@ class DownloadSettings:
 
     policy: PullPolicy
     network: Network
+    may_redirect_inside: bool = False
+    """Whether a public host may redirect downloads to the own network."""
     environment: Mapping[str, str]
 
 
@@ -63,10 +65,11 @@ class PullRoom:
             intents=operations.stores.intents,
             operations=operations.stores.operations,
             policy=settings.policy,
+            may_redirect_inside=settings.may_redirect_inside,
             clock=foundation.clock,
         )
         tokens: DownloadTokens = NoTokens() if hub is None else hub
-        planner: PullPlanner = ReferencePlanner(models.galleries, hub)
+        planner: PullPlanner = ReferencePlanner(models.galleries, hub, directory=keeper.directory)
         kind = PullKind(
             tools,
             models.changes,

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 from sqlalchemy import delete
 
 from corral.bus.port import Bus
@@ -30,6 +31,8 @@ from tests.kit.clock import ManualClock
 from tests.kit.file_server import answering
 from tests.kit.gguf import LLAMA, gguf
 from tests.kit.hub_server import HuggingFaceServer
+from tests.kit.images import a_file, gzipped, tar_of
+from tests.kit.registry import FakeRegistry
 from tests.kit.waiting import eventually
 from tests.kit.world import World, open_world
 
@@ -284,6 +287,51 @@ async def test_a_file_of_the_machine_is_pulled(puller: Puller, tmp_path: Path) -
     shown = await puller.done(source.as_uri(), name="mine")
     assert (shown.state, shown.targets[0].message) == ("done", "whole; nobody promised a digest of some files")
     assert source.read_bytes() == CHAT
+
+
+async def test_a_file_in_the_models_directory_stays_where_it_is(puller: Puller) -> None:
+    puller.models.mkdir(exist_ok=True)
+    (puller.models / "lone-Q4_0.gguf").write_bytes(CHAT)
+    before = (puller.models / "lone-Q4_0.gguf").stat().st_ino
+    done = await puller.done(str(puller.models / "lone-Q4_0.gguf"))
+    assert (done.state, done.backend) == ("done", "lone")
+    assert (puller.models / "lone-Q4_0.gguf").stat().st_ino == before
+    assert not (puller.models / "lone").exists()
+
+
+class ForgetfulRegistry(FakeRegistry):
+    """Forgets the token with which a download begins, and breaks off the download."""
+
+    forgets: bool = False
+
+    def _serve(self, request: web.Request, media_type: str, content: bytes) -> web.Response:
+        if self.forgets and request.headers.get("Range") == "bytes=0-0":  # somebody asks whether the token is good
+            self.forgets = False
+            self.faults["GET /v2/team/tiny/blobs"].append(self._forget)
+        return super()._serve(request, media_type, content)
+
+    async def _forget(self, request: web.Request, good: bytes) -> web.StreamResponse:
+        self.tokens.clear()
+        response = web.StreamResponse(status=206, headers={"Content-Range": f"bytes 0-{len(good) - 1}/{len(good)}"})
+        response.content_length = len(good)
+        await response.prepare(request)
+        await response.write(good[: len(good) // 2])
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+
+async def test_a_model_in_an_image_is_pulled_however_short_its_token_lives(puller: Puller) -> None:
+    async with ForgetfulRegistry(uses_tokens=True) as registry:
+        registry.add_image("team/tiny", [gzipped(tar_of(a_file("tiny.gguf", CHAT)), level=0)])
+        started = await puller.ask(f"oci://{registry.address}/team/tiny")
+        registry.forgets = True
+        await puller.work()
+        shown = await puller.shown(started.id)
+        assert (shown.state, shown.targets[0].message) == ("done", "by digest")
+        presented = [request for request in registry.asked_for("/blobs/") if "Authorization" in request.headers]
+        assert len(presented) >= 4
+    assert (puller.models / "tiny" / "tiny.gguf").read_bytes() == CHAT
 
 
 async def test_storage_tells_who_needs_what_and_a_prune_takes_the_rest(puller: Puller) -> None:
