@@ -10,6 +10,7 @@ from corral.base.words import format_size
 from corral.frontend.backends.shapes import repositories
 from corral.frontend.models.decide.keys import usecases_of
 from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.models.decide.offers import is_installed
 from corral.frontend.models.decide.uses import BACKEND_USES, uses_of
 from corral.frontend.models.measures import MeasuredModel
 from corral.frontend.models.offers import TakenEntry
@@ -85,7 +86,7 @@ def available_model(
         backend=stated_facts(entry).backend,
         files=_files(entry),
         gallery=galleries.get(entry.gallery, Gallery(name=entry.gallery)),
-        installed=entry.name in installed,
+        installed=is_installed(entry, installed),
     )
 
 
@@ -103,6 +104,8 @@ def model_page(
     installed: Collection[str],
     moving: Mapping[str, Operation],
     nodes: Sequence[Node],
+    *,
+    installed_models: int,
 ) -> ModelPageView:
     """`moving` are the operations about models that are under way, by what they are about."""
     catalogue = readings.catalogue
@@ -118,7 +121,7 @@ def model_page(
         processing_models={name: operation.id for name, operation in moving.items()},
         task_types={name: _task(operation) for name, operation in moving.items()},
         available_models=len(found),
-        installed_models=len(installed),
+        installed_models=installed_models,
         ram_total=total,
         ram_used=max(total - free, 0),
         ram_usage_percent=round(100 * max(total - free, 0) / total, 2) if total else 0.0,
@@ -141,7 +144,7 @@ def _found(catalogue: ModelCatalogue, query: ModelPageQuery, installed: Collecti
         "name": lambda entry: (entry.name.lower(),),
         "repository": lambda entry: (entry.gallery.lower(),),
         "license": lambda entry: (not entry.license, entry.license.lower()),
-        "status": lambda entry: (entry.name not in installed, entry.name.lower()),
+        "status": lambda entry: (not is_installed(entry, installed), entry.name.lower()),
     }
     key = keys.get(query.sort)
     return entries if key is None else sorted(entries, key=key, reverse=query.order == "desc")
@@ -165,7 +168,7 @@ def _item(entry: GalleryModel, installed: Collection[str], moving: Mapping[str, 
         urls=list(entry.urls) or None,
         tags=list(entry.tags) or None,
         gallery=entry.gallery,
-        installed=entry.name in installed,
+        installed=is_installed(entry, installed),
         processing=operation is not None,
         job_id="" if operation is None else operation.id,
         is_deletion=operation is not None and operation.verb is Verb.REMOVE,

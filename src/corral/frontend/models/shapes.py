@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from msgspec import structs
 
 from corral.frontend.models.decide.keys import DEFAULT_CONTEXT
+from corral.frontend.models.decide.offers import is_installed
 from corral.frontend.models.measures import MeasuredModel
 from corral.frontend.models.offers import TakenEntry
 from corral.galleries.model_catalogue import uses_of_entry
@@ -25,7 +26,7 @@ from corral.wire.gallery_models import (
 
 
 def gallery_model(entry: GalleryModel, installed: Collection[str]) -> GalleryModelView:
-    """`installed` are the names of the fleet's models."""
+    """`installed` are the names and origins of the fleet's models."""
     size = size_of_entry(entry)
     return GalleryModelView(
         id=entry.id,
@@ -41,7 +42,7 @@ def gallery_model(entry: GalleryModel, installed: Collection[str]) -> GalleryMod
         bytes=None if size is None else size.bytes,
         is_size_guessed=size is not None and size.is_guess,
         variants=list(entry.variants),
-        is_installed=entry.name in installed,
+        is_installed=is_installed(entry, installed),
     )
 
 

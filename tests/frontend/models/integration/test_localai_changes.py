@@ -145,6 +145,13 @@ async def test_models_are_switched(world: World) -> None:
         ("toggle-pinned/tiny/unpin", "Model 'tiny' has been unpinned successfully."),
     ):
         assert (await ask(world, "PUT", f"/models/{path}"))["message"].startswith(said)
+    await ask(world, "PUT", "/models/toggle-state/tiny/disable")
+    await ask(world, "PUT", "/models/toggle-pinned/tiny/pin")
+    small, seen = (await ask(world, "GET", "/api/models/capabilities"))["data"]
+    assert (small["disabled"], small["pinned"]) == (False, False)
+    assert (seen["id"], seen["disabled"], seen["pinned"]) == ("tiny", True, True)
+    assert seen["capabilities"] == ["FLAG_CHAT", "FLAG_COMPLETION", "FLAG_EMBEDDINGS"]
+    assert (await ask(world, "GET", "/api/models/config-json/tiny"))["backend"] == "echo"
     wrong = await ask(world, "PUT", "/models/toggle-state/tiny/pin", status=400)
     assert wrong == {"success": False, "error": "Action must be 'enable' or 'disable'"}
     assert (await ask(world, "PUT", "/models/toggle-pinned/none/pin", status=404))["success"] is False

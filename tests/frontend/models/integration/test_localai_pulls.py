@@ -106,6 +106,9 @@ async def test_a_page_installs_a_gallerys_model(world: World) -> None:
     assert (world.models / "t.gguf").read_bytes() == WEIGHTS
     shown = (await world.frontend.call("GET", "/api/models/config-json/talker")).json()
     assert shown["parameters"]["model"] == "t.gguf"
+    page = (await world.frontend.call("GET", "/api/models")).json()
+    assert [(one["name"], one["installed"]) for one in page["models"]][:2] == [("talker", True), ("talker-fast", False)]
+    assert page["installedModels"] == 2
 
 
 async def test_a_page_may_name_the_build(world: World) -> None:
@@ -147,6 +150,9 @@ async def test_programs_apply_a_gallerys_model_with_changes(world: World) -> Non
         "context_size": 512,
     }
     assert [file.path for file in plan.files] == ["t.gguf", "more.gguf"]
+    await world.control.context.operations.dispatcher.tick()
+    found = (await world.frontend.call("GET", "/api/v1/gallery-models?term=talker")).json()
+    assert [one["is_installed"] for one in found["items"]] == [True, False]
 
 
 async def test_programs_apply_a_definition(world: World, server: HuggingFaceServer) -> None:

@@ -1,14 +1,16 @@
-"""Which machines the builds of a gallery's model are measured by, and which galleries may be added. Pure."""
+"""Which machines builds are measured by, which entries the fleet has, and which galleries may be added. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
 from corral.base.errors import Conflict, InvalidInput
 from corral.frontend.backends.decide.backend import traits_of
+from corral.frontend.models.decide.stored import StoredModel
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.record.decide import Event, EventKind
 from corral.galleries.gallery import GallerySource
+from corral.galleries.model_entries import GalleryModel
 from corral.galleries.model_variants import MachineFacts
 from corral.galleries.places import read_place, without_secrets
 
@@ -29,6 +31,17 @@ def machines_of(nodes: Iterable[Node]) -> tuple[MachineFacts, ...]:
             MachineFacts(name=node.name, capability=capability, vram_bytes=vram, ram_bytes=capacity.total_ram),
         )
     return tuple(kinds.values())
+
+
+def installed_entries(models: Iterable[StoredModel]) -> frozenset[str]:
+    """Return the names of models, and the ids of the galleries' entries that they come from."""
+    known = {name for model in models for name in (model.name, "" if model.origin is None else model.origin.gallery)}
+    return frozenset(known - {""})
+
+
+def is_installed(entry: GalleryModel, installed: Collection[str]) -> bool:
+    """Whether the fleet has the model of an entry, or one of its name."""
+    return entry.name in installed or entry.id in installed
 
 
 def checked_addition(source: GallerySource, others: Sequence[GallerySource]) -> GallerySource:

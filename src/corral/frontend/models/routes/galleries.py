@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
+from corral.frontend.models.decide.offers import installed_entries
 from corral.frontend.models.shapes import gallery_detail, gallery_model, with_measures
 from corral.galleries.model_catalogue import ModelQuery, page_of
 from corral.galleries.model_variants import parse_size
@@ -30,7 +31,7 @@ async def search(context: AdminContext, request: Request, caller: Caller) -> Res
     readings = await context.models.galleries.readings(newest=asked.get("refresh") == "1")
     catalogue = readings.catalogue
     found = page_of(catalogue.search(query), page=page, per_page=per_page)
-    installed = context.models.catalogue.catalogue.models
+    installed = installed_entries(context.models.catalogue.rows.values())
     return answer(
         GalleryModelList(
             items=[gallery_model(entry, installed) for entry in found.items],
@@ -47,7 +48,7 @@ async def show(context: AdminContext, request: Request, caller: Caller) -> Respo
     taken = await context.models.galleries.take(
         request.path_params["name"], build=request.query_params.get("build", "")
     )
-    detail = gallery_detail(taken, context.models.catalogue.catalogue.models)
+    detail = gallery_detail(taken, installed_entries(context.models.catalogue.rows.values()))
     if request.query_params.get("estimate") == "0":
         return answer(detail)
     measured = await context.models.galleries.measure(taken)

@@ -23,6 +23,7 @@ from corral.frontend.api.route import (
     read_body,
 )
 from corral.frontend.models.changes import ChangedModel
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.reading import read_one
 from corral.frontend.models.decide.stored import ModelChangeKind
 from corral.wire.localai_models import ModelResponse, ModelText
@@ -36,8 +37,9 @@ _EMPTY_PATCH = {"error": "request body is empty or unreadable"}
 
 
 async def show_config(context: AdminContext, request: Request, caller: Caller) -> Response:
-    spec = context.models.catalogue.catalogue.models.get(_name(request))
-    return answer(_NO_CONFIGURATION, 404) if spec is None else answer(dict(spec.config))
+    row = context.models.catalogue.rows.get(_name(request))
+    spec = None if row is None else context.models.catalogue.spec_of(row)
+    return answer(dict(spec.config)) if isinstance(spec, ModelSpec) else answer(_NO_CONFIGURATION, 404)
 
 
 async def show_text(context: AdminContext, request: Request, caller: Caller) -> Response:

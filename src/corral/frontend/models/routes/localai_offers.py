@@ -12,6 +12,8 @@ from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, Rou
 from corral.frontend.backends.inventory import may_have_backends
 from corral.frontend.backends.shapes import repositories
 from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.models.decide.offers import installed_entries
+from corral.frontend.models.decide.stored import StoredModel
 from corral.frontend.models.localai_shapes import (
     ModelPageQuery,
     available_model,
@@ -49,7 +51,7 @@ _NOT_IN_GALLERY = {"error": "model not found"}
 async def list_available(context: AdminContext, request: Request, caller: Caller) -> Response:
     readings = await context.models.galleries.readings()
     galleries = galleries_by_name(reading.source for reading in readings.readings)
-    installed = context.models.catalogue.catalogue.models
+    installed = installed_entries(context.models.catalogue.rows.values())
     return answer([available_model(entry, galleries, installed) for entry in readings.catalogue.entries])
 
 
@@ -71,8 +73,9 @@ async def list_page(context: AdminContext, request: Request, caller: Caller) -> 
     query = ModelPageQuery(**{name: request.query_params.get(name, "") for name in _PAGE_QUERY})
     readings = await context.models.galleries.readings()
     nodes = [seen.node for seen in await context.nodes.fleet.all() if may_have_backends(seen)]
-    installed = context.models.catalogue.catalogue.models
-    return answer(model_page(readings, query, installed, await _moving(context), nodes))
+    rows = context.models.catalogue.rows
+    installed, moving = installed_entries(rows.values()), await _moving(context)
+    return answer(model_page(readings, query, installed, moving, nodes, installed_models=len(rows)))
 
 
 async def _moving(context: AdminContext) -> Mapping[str, Operation]:
@@ -88,8 +91,8 @@ async def _moving(context: AdminContext) -> Mapping[str, Operation]:
 async def list_capabilities(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Where models run is for administrators."""
     where = await _loaded_on(context) if caller.is_admin else {}
-    models = context.models.catalogue.catalogue.models
-    items = [_capable(spec, where.get(spec.alias_of or name, [])) for name, spec in sorted(models.items())]
+    models = context.models.catalogue.rows
+    items = [_capable(context, row, where) for _, row in sorted(models.items())]
     items += [
         CapableModel(id=name, capabilities=[], loaded_on=places, source="registry-only")
         for name, places in sorted(where.items())
@@ -98,14 +101,17 @@ async def list_capabilities(context: AdminContext, request: Request, caller: Cal
     return answer(ModelCapabilities(data=items))
 
 
-def _capable(spec: ModelSpec, places: list[LoadedOn]) -> CapableModel:
+def _capable(context: AdminContext, row: StoredModel, where: Mapping[str, list[LoadedOn]]) -> CapableModel:
+    spec = context.models.catalogue.spec_of(row)
+    if not isinstance(spec, ModelSpec):
+        spec = ModelSpec(name=row.name)
     return CapableModel(
-        id=spec.name,
+        id=row.name,
         capabilities=capabilities_of(spec),
         backend=spec.backend,
-        disabled=spec.config.get("disabled") is True,
-        pinned=spec.config.get("pinned") is True,
-        loaded_on=places,
+        disabled=row.is_disabled,
+        pinned=row.is_pinned,
+        loaded_on=where.get(spec.alias_of or row.name, []),
     )
 
 
