@@ -54,13 +54,9 @@ async def completions(served: Served, body: bytes, clock: Clock) -> bytes | Asyn
     request = requests.parse(body, requests.CompletionRequest)
     requests.check_completion(request)
     prompts = openai.prompts_of(request)
-    first = openai.completion_options(request, prompts[0], served.model)
-    stamp = _stamp("cmpl", request, served, clock, limit=first.Tokens)
-    predictions = [
-        prediction
-        for prompt in prompts
-        for prediction in openai.repeated(openai.completion_options(request, prompt, served.model), stamp.n)
-    ]
+    options = await asyncio.to_thread(openai.completion_options, request, served.model)
+    stamp = _stamp("cmpl", request, served, clock, limit=options[0].Tokens)
+    predictions = [prediction for each in options for prediction in openai.repeated(each, stamp.n)]
     before = [prompt for prompt in prompts for _ in range(stamp.n)] if request.echo else []
     if request.stream:
         return _prediction(served, predictions, answers.CompletionEvents(stamp, before=before))

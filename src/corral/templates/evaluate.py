@@ -47,8 +47,8 @@ from corral.templates.values import (
 
 MOST_WORK: Final = 1_000_000
 """For one template: a command is worth 4, a value inside of lists and maps 1, as are 32 characters. About a second."""
-MOST_WORK_FOR_A_CHAT: Final = 3_000_000
-"""For the templates of all its messages and the one that holds them: tens of thousands of messages."""
+MOST_WORK_FOR_A_REQUEST: Final = 3_000_000
+"""For the templates of all messages and the one that holds them, or for all prompts: tens of thousands of them."""
 MOST_DEPTH: Final = 80
 """Of blocks, parentheses and templates inside each other."""
 _COMMAND: Final = 4

@@ -14,7 +14,7 @@ from corral.base import config_fields as fields
 from corral.base.errors import InvalidInput
 from corral.templates import template_data
 from corral.templates.errors import TemplateRefused
-from corral.templates.evaluate import MOST_WORK_FOR_A_CHAT, Allowance, execute
+from corral.templates.evaluate import MOST_WORK_FOR_A_REQUEST, Allowance, execute
 from corral.templates.parser import parse
 from corral.templates.printing import JsonStyle, json_text
 from corral.templates.template_data import CHAT_MESSAGE, FUNCTION, PROMPT, items, mapping, text
@@ -129,7 +129,7 @@ def render_chat(settings: PromptSettings, request: Request) -> str:
         "ReasoningEffort": text(request.get("reasoning_effort"), "reasoning_effort") or settings.reasoning_effort,
         "Metadata": template_data.metadata(request.get("metadata"), "metadata"),
     }
-    allowance = Allowance(MOST_WORK_FOR_A_CHAT)
+    allowance = Allowance(MOST_WORK_FOR_A_REQUEST)
     multimodal = settings.templates.get("multimodal", "")
     messages = read_turns(items(request.get("messages"), "messages"), multimodal, allowance)
     constrained = offered.constrained
@@ -149,7 +149,7 @@ def render_chat(settings: PromptSettings, request: Request) -> str:
     return _rendered(settings, name, data, allowance)
 
 
-def _rendered(settings: PromptSettings, name: str, data: StructValue, allowance: Allowance | None = None) -> str:
+def _rendered(settings: PromptSettings, name: str, data: StructValue, allowance: Allowance) -> str:
     """Render the template of that name; without one, the input is the prompt."""
     source = settings.templates.get(name)
     return execute(parse(source, name), data, allowance) if source else str(data.fields["Input"])
@@ -286,15 +286,21 @@ def render_completions(settings: PromptSettings, request: Request) -> list[str]:
         "ReasoningEffort": text(request.get("reasoning_effort"), "reasoning_effort") or settings.reasoning_effort,
         "Metadata": template_data.metadata(request.get("metadata"), "metadata"),
     }
-    prompts = _texts(request.get("prompt"), "prompt")
-    return [_rendered(settings, "completion", _prompt_data(settings, prompt, **extras)) for prompt in prompts]
+    data = [_prompt_data(settings, prompt, **extras) for prompt in _texts(request.get("prompt"), "prompt")]
+    return _rendered_each(settings, "completion", data)
 
 
 def render_edits(settings: PromptSettings, request: Request) -> list[str]:
     """Render each input of an edit."""
     instruction = text(request.get("instruction"), "instruction")
     inputs = _texts(request.get("input"), "input")
-    return [_rendered(settings, "edit", _prompt_data(settings, each, Instruction=instruction)) for each in inputs]
+    data = [_prompt_data(settings, each, Instruction=instruction) for each in inputs]
+    return _rendered_each(settings, "edit", data)
+
+
+def _rendered_each(settings: PromptSettings, name: str, data: Sequence[StructValue]) -> list[str]:
+    allowance = Allowance(MOST_WORK_FOR_A_REQUEST)
+    return [_rendered(settings, name, each, allowance) for each in data]
 
 
 def _prompt_data(settings: PromptSettings, prompt: str, **fields: object) -> StructValue:

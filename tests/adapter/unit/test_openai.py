@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapter.dialects.openai import chat_options, completion_options, embedding_options, prompts_of, repeated
+from corral.adapter.dialects.openai import chat_options, completion_options, embedding_options, repeated
 from corral.adapter.dialects.requests import (
     ChatMessage,
     ChatRequest,
@@ -177,7 +177,7 @@ def test_null_is_what_was_not_given() -> None:
         json.dumps(dict.fromkeys(CompletionRequest.__struct_fields__) | {"prompt": "a"}).encode(), CompletionRequest
     )
     check_completion(completion)
-    assert completion_options(completion, "a", MODEL).Tokens == 0
+    assert completion_options(completion, MODEL)[0].Tokens == 0
 
 
 def test_a_grammar_and_a_named_tool_reach_the_backend() -> None:
@@ -278,7 +278,7 @@ def test_a_completion_has_one_call_for_each_prompt() -> None:
     request = parse(b'{"prompt": ["a", "b"], "max_tokens": -1}', CompletionRequest)
     check_completion(request)
     model = AdapterModel(name="m", templates=PromptTemplates(completion="Q: {{.Input}}"))
-    made = [completion_options(request, prompt, model) for prompt in prompts_of(request)]
+    made = completion_options(request, model)
     assert [(one.Prompt, one.Tokens) for one in made] == [("Q: a", 0), ("Q: b", 0)]
 
 

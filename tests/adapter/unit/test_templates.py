@@ -3,7 +3,7 @@
 import pytest
 
 from corral.adapter.dialects.requests import ChatMessage, ChatRequest
-from corral.adapter.dialects.templates import chat_prompt, completion_prompt
+from corral.adapter.dialects.templates import chat_prompt, completion_prompts
 from corral.templates import TemplateFailed, TemplateRefused
 from corral.wire.adapter import AdapterModel, PromptTemplates
 
@@ -43,7 +43,7 @@ def test_a_gallery_template_gives_the_models_format() -> None:
 def test_without_templates_the_contents_are_the_prompt() -> None:
     messages = [ChatMessage(role="user", content="a"), ChatMessage(role="user", content="b")]
     assert rendered(PromptTemplates(), *messages) == "a\nb"
-    assert completion_prompt("x", AdapterModel(name="m")) == "x"
+    assert completion_prompts(["x", "y"], AdapterModel(name="m")) == ["x", "y"]
 
 
 def test_a_template_that_cannot_be_used_and_one_that_fails_are_told_apart() -> None:
@@ -59,4 +59,4 @@ def test_the_models_system_prompt_reaches_a_template_that_asks_for_it() -> None:
     message = ChatMessage(role="user", content="a")
     assert rendered(templates, message, system_prompt="Be kind") == "Be kind: a"
     model = AdapterModel(name="m", templates=templates, system_prompt="Be kind")
-    assert completion_prompt("a", model) == "Be kind> a"
+    assert completion_prompts(["a"], model) == ["Be kind> a"]

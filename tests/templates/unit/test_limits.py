@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.templates import PromptSettings, TemplateFailed, TemplateRefused, execute, parse, prompt_line, render_chat
+from corral.templates import (
+    PromptSettings,
+    TemplateFailed,
+    TemplateRefused,
+    execute,
+    parse,
+    prompt_line,
+    render_chat,
+    render_completions,
+)
 from corral.templates.functions import FUNCTIONS
 from corral.templates.template_data import data_for
 
@@ -73,6 +82,12 @@ def test_a_long_chat_is_not_too_much() -> None:
     config = {"template": {"chat_message": "<{{.RoleName}}>{{if .Content}}{{.Content}}{{end}}</>"}}
     messages = [{"role": "user", "content": "a" * 100}] * 20_000
     assert len(render_chat(PromptSettings.of(config), {"messages": messages})) == 20_000 * 109 + 19_999
+
+
+def test_so_do_those_of_many_completions() -> None:
+    settings = PromptSettings(templates={"completion": "{{range until 1000}}{{$x := .}}{{end}}"})
+    with pytest.raises(TemplateFailed, match="template completion"):
+        render_completions(settings, {"prompt": ["a"] * 1000})
 
 
 def test_a_great_many_pictures_are_counted_in_the_limit_too() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from corral.adapter.dialects.requests import ChatMessage, ChatRequest, CompletionRequest, MessagePart, Sampling
-from corral.adapter.dialects.templates import chat_prompt, completion_prompt
+from corral.adapter.dialects.templates import chat_prompt, completion_prompts
 from corral.base.errors import InvalidInput
 from corral.rpc.messages import Message, PredictOptions
 from corral.wire.adapter import AdapterModel
@@ -44,11 +44,15 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     return options
 
 
-def completion_options(request: CompletionRequest, prompt: str, model: AdapterModel) -> PredictOptions:
-    """Build the message for one prompt of a completion request, which may hold several."""
+def completion_options(request: CompletionRequest, model: AdapterModel) -> list[PredictOptions]:
+    """Build the messages for a completion request: one for each prompt."""
+    return [_completion(request, prompt, model) for prompt in completion_prompts(prompts_of(request), model)]
+
+
+def _completion(request: CompletionRequest, prompt: str, model: AdapterModel) -> PredictOptions:
     options = _sampling_options(request, model)
     options.Tokens = _limit(request.max_tokens, model)
-    options.Prompt = completion_prompt(prompt, model)
+    options.Prompt = prompt
     options.Logprobs = request.logprobs or 0
     return options
 

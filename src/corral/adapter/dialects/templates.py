@@ -3,6 +3,8 @@
 The templates' language, and what LocalAI gives to them, is in `corral.templates`.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from corral.adapter.dialects.requests import ChatRequest
@@ -38,5 +40,5 @@ def chat_prompt(request: ChatRequest, model: AdapterModel) -> str:
     return render_chat(settings, msgspec.to_builtins(request))
 
 
-def completion_prompt(prompt: str, model: AdapterModel) -> str:
-    return render_completions(prompt_settings(model), {"prompt": prompt})[0]
+def completion_prompts(prompts: Sequence[str], model: AdapterModel) -> list[str]:
+    return render_completions(prompt_settings(model), {"prompt": list(prompts)})
