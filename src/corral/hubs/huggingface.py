@@ -179,21 +179,23 @@ async def _problem(answer: RegistryResponse, reference: HuggingFaceReference, hu
         return HubRefused(
             f"{host} gives {reference.repository} to those who accept its licence: do so at {page}{token}"
         )
-    if code == "RevisionNotFound":
+    is_missing = code == "RepoNotFound" or answer.status in (404, 410) or (answer.status == 401 and not has_token)
+    names = await _repositories(reference.repository.partition("/")[0], hub) if is_missing else []
+    if code == "RevisionNotFound" or reference.repository in names:
         return HubModelMissing(f"{reference.repository} has no branch, tag or commit {reference.revision!r}")
-    if code == "RepoNotFound" or answer.status in (404, 410) or (answer.status == 401 and not has_token):
-        near = await _near(reference.repository, hub)
+    if is_missing:
+        near = near_names(reference.repository, names)
+        hint = f"; there is {listed(near)}" if near else ""
         private = "; for a private one set HF_TOKEN (hubs.hf_token)" if not has_token else ""
-        return HubModelMissing(f"{host} has no repository {reference.repository}{near}{private}")
+        return HubModelMissing(f"{host} has no repository {reference.repository}{hint}{private}")
     if answer.status in (401, 403):
         advice = "the token of hubs.hf_token may not read it" if has_token else "set HF_TOKEN (hubs.hf_token)"
         return HubRefused(f"{host} does not give {reference.repository} ({answer.status}): {advice}; see {page}")
     return HubRefused(f"{host} answered {answer.status} for {reference.repository}")
 
 
-async def _near(repository: str, hub: HubAccess) -> str:
-    """Return a clause with repositories of the same owner that are called alike; empty if none can be had."""
-    owner, _, name = repository.partition("/")
+async def _repositories(owner: str, hub: HubAccess) -> list[str]:
+    """Return the repositories of an owner; empty if they cannot be had."""
     query = urlencode({"author": owner, "limit": _MOST_NAMES})
 
     async def problem(_: RegistryResponse) -> Exception:
@@ -203,11 +205,9 @@ async def _near(repository: str, hub: HubAccess) -> str:
         body, _ = await hub.document(
             f"{hub.config.hf_url}/api/models?{query}", HubName.HUGGING_FACE, most=_MOST_BYTES, problem=problem
         )
-        names = [entry.id.partition("/")[2] for entry in msgspec.json.decode(body, type=list[_Named])]
+        return [entry.id for entry in msgspec.json.decode(body, type=list[_Named])]
     except (HubRefused, HubModelMissing, HubUnavailable, *UNREADABLE_JSON):
-        return ""
-    near = near_names(name, names)
-    return f"; {owner} has {listed(near)}" if near else ""
+        return []
 
 
 def near_names(name: str, names: Iterable[str]) -> list[str]:

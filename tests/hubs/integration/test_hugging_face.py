@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 
 import pytest
 import yaml
@@ -14,7 +15,7 @@ from corral.hubs.listings import HubModelMissing, HubRefused, HubUnavailable
 from corral.hubs.plans import PullPlan
 from corral.hubs.references import parse_reference
 from corral.hubs.resolve import plan_file, plan_reference
-from tests.kit.file_server import FileServer, answering
+from tests.kit.file_server import FileServer, Stall, answering, endless
 from tests.kit.gguf import LLAMA, gguf
 from tests.kit.hub_server import COMMIT, HuggingFaceServer, git_sha1
 
@@ -112,10 +113,12 @@ async def test_a_gated_repository_says_what_to_do(server: HuggingFaceServer, hub
 
 async def test_what_is_missing_is_told_with_near_names(server: HuggingFaceServer, hub: HubAccess) -> None:
     server.add_repository("org/llama-3-gguf", {"a-Q4_K_M.gguf": CHAT})
-    with pytest.raises(HubModelMissing, match=r"no repository org/lama-3-gguf; org has llama-3-gguf; .*HF_TOKEN"):
+    with pytest.raises(HubModelMissing, match=r"no repository org/lama-3-gguf; there is org/llama-3-gguf; .*HF_TOKEN"):
         await plan(hub, "hf://org/lama-3-gguf")
     with pytest.raises(HubModelMissing, match=r"has no 'a-Q4_K_S.gguf'; there is a-Q4_K_M.gguf"):
         await plan(hub, "hf://org/llama-3-gguf/a-Q4_K_S.gguf")
+    with pytest.raises(HubModelMissing, match=r"org/llama-3-gguf has no branch, tag or commit 'v2'"):
+        await plan(hub, "hf://org/llama-3-gguf@v2")
 
 
 async def test_a_crowded_hub_says_how_long_to_wait(server: HuggingFaceServer, hub: HubAccess) -> None:
@@ -126,6 +129,30 @@ async def test_a_crowded_hub_says_how_long_to_wait(server: HuggingFaceServer, hu
     assert caught.value.retry_after == 120
     server.faults["/api/models/org/m/revision/main"] += [answering(503)]
     assert (await plan(hub, "hf://org/m")).name == "m"
+
+
+async def test_a_hub_that_hangs_or_never_ends_is_given_up(server: HuggingFaceServer) -> None:
+    server.add_repository("org/m", {"m.gguf": CHAT})
+    config = HubsConfig(hf_url=server.base, answer_timeout=timedelta(milliseconds=200))
+    stalls = [Stall(), Stall()]
+    async with HubAccess.open(config) as hub:
+        server.faults["/api/models/org/m/revision/main"] += stalls
+        with pytest.raises(HubUnavailable, match="does not answer in time"):
+            await plan(hub, "hf://org/m")
+        for stall in stalls:
+            stall.let_go()
+        server.faults["/api/models/org/m/revision/main"] += [endless(b"x" * (1 << 20))] * 2
+        with pytest.raises(HubUnavailable):
+            await plan(hub, "hf://org/m")
+
+
+async def test_names_of_every_kind_survive(server: HuggingFaceServer, hub: HubAccess) -> None:
+    server.add_repository("org/m", {"ein Modell #1 größer%-Q4_0.gguf": CHAT})
+    made = await plan(hub, "hf://org/m", name="Größe 1")
+    assert (made.name, made.files[0].path) == ("Größe 1", "grosse-1/ein Modell #1 größer%-Q4_0.gguf")
+    assert made.files[0].url.endswith("/ein%20Modell%20%231%20gr%C3%B6%C3%9Fer%25-Q4_0.gguf")
+    config = yaml.safe_load(made.config)
+    assert (config["name"], config["parameters"]["model"]) == (made.name, made.files[0].path)
 
 
 async def test_sizes_come_from_the_tree_where_names_have_none(server: HuggingFaceServer, hub: HubAccess) -> None:
