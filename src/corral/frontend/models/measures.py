@@ -94,7 +94,7 @@ class FileMeasures:
         if kept is not None and kept.until > now:
             return kept.file
         try:
-            async with self._slots, asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._patience), self._slots:
                 found = await self._ask(self._hub, file, inside=inside)
         except TimeoutError:
             found = MeasuredFile(problem=f"{file.filename}: no answer within {self._patience:.0f} s")

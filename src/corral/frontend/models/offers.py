@@ -78,6 +78,8 @@ class _Flight:
 
     def is_over(self, now: float) -> bool:
         """Whether to read again: at once after a good reading, which costs nothing while it is fresh."""
+        if self.task.done() and (self.task.cancelled() or self.task.exception() is not None):
+            return True
         reading = self.reading
         return reading is not None and (reading.is_known or now - self.started >= _REST.total_seconds())
 
@@ -193,7 +195,7 @@ class ModelOffers:
         """
         readings = await self.readings()
         asked = _required(readings, name)
-        builds = await self._builds(asked, readings)
+        builds = await self._builds(asked, readings, measures=bool(asked.variants) and not build)
         facts = {each.entry.name: each.facts for each in builds.values()}
         choice = _choose(asked, readings.catalogue, await self.machines(), facts, build)
         base = builds[choice.entry.name].base
@@ -249,7 +251,7 @@ class ModelOffers:
                 raise BaseUnread(entry.url, error.message) from error
             raise Conflict(f"the base definition {entry.url} {error.message}") from error
 
-    async def _builds(self, asked: GalleryModel, readings: ModelReadings) -> Mapping[str, _Build]:
+    async def _builds(self, asked: GalleryModel, readings: ModelReadings, *, measures: bool) -> Mapping[str, _Build]:
         """Return an entry and its variants by their names, with what can be learned of them."""
         builds: dict[str, _Build] = {}
 
@@ -260,7 +262,7 @@ class ModelOffers:
                 builds[entry.name] = _Build(entry, None, facts_of(entry, None))
                 return
             facts = facts_of(entry, base)
-            if asked.variants and (facts.size_bytes is None or facts.is_size_guessed):
+            if measures and (facts.size_bytes is None or facts.is_size_guessed):
                 facts = await self._measured(entry, base, facts, readings.url_of(entry))
             builds[entry.name] = _Build(entry, base, facts)
 
