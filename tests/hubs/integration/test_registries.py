@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -207,6 +208,17 @@ async def test_an_archive_without_the_promised_file_is_refused(
     with pytest.raises(DownloadDamaged, match=problem):
         await download(tmp_path, order)
     assert not (tmp_path / "m.gguf").exists()
+
+
+async def test_an_archive_that_is_there_is_not_fetched_again(registry: FakeRegistry, tmp_path: Path) -> None:
+    layer = gzipped(tar_of(a_file("m.gguf", CHAT)))
+    url = f"http://{registry.address}/v2/x/blobs/{registry.add_blob(layer).digest}#member=m.gguf"
+    order = FileOrder(url=url, destination="m.gguf", size=1, digest=digest_of(layer))
+    with pytest.raises(DownloadDamaged):
+        await download(tmp_path, order)
+    got = await download(tmp_path, msgspec.structs.replace(order, size=None))
+    assert (got.size, got.fetched_bytes) == (len(CHAT), 0)
+    assert (tmp_path / "m.gguf").read_bytes() == CHAT
 
 
 async def test_a_mirror_with_a_login_stands_in(registry: FakeRegistry) -> None:
