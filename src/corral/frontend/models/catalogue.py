@@ -112,6 +112,10 @@ class Models:
             self._collect()
             return True
 
+    def hear(self, read: Mapping[tuple[str, str], ReadModel]) -> None:
+        """What the files of the directory say, by model and file: what the database says alike is not read again."""
+        self._read = read
+
     def see(self, read: Mapping[tuple[str, str], ReadModel], problems: Sequence[ModelProblem]) -> None:
         """What the files of the directory say, by model and file, and what is wrong with them."""
         self._read, self._problems = read, problems

@@ -128,6 +128,7 @@ class ModelsWatch:
     async def _taken_over(self, reading: DirectoryReading, store: StoreFacts) -> ImportPlan:
         """Write what the files change about models; again when somebody else changed one of them meanwhile."""
         known_store = await self._stores.get(store.id)
+        self._models.hear(_by_name(reading.files))
         plan = ImportPlan()
         names = {one.spec.name for file in reading.files.values() for one in file.said.models}
         for _ in range(_TRIES):
@@ -237,13 +238,16 @@ class ModelsWatch:
         self._weighed, self._offered = rows, reading.weights
         lone = {path: size for path, size in reading.weights.items() if path not in paths}
         self._models.measured({path: one.size for path, one in self._sizes.items()}, lone)
+        news: list[tuple[StoredModel, Sequence[WeightFile]]] = []
         for (name, _), some in self._weights.items():
             row = rows.get(name)
             files = tuple(WeightFile(path=path, size=self._sizes[path].size) for path in some if path in self._sizes)
             is_stated = row is None or any(file.digest for file in row.files)
             is_news = any(before.get(path) != self._sizes.get(path) for path in some)
             if row is not None and not is_stated and files and files != row.files and (is_news or not row.files):
-                await self._store.measure(row, files)
+                news.append((row, files))
+        if news:
+            await self._store.measure(news)
 
     def _weights_by_model(self) -> dict[tuple[str, str], list[str]]:
         """What each model is loaded from; that of models which are as they were is not found out again."""

@@ -89,7 +89,7 @@ async def test_files_that_were_passed_over_are_warned_of(world: World) -> None:
 
 async def test_keys_that_nobody_knows_are_warned_of_and_a_second_file_of_a_known_name_too(world: World) -> None:
     await world.write("name: small\nbackend: echo\nparameters: {model: none}\nthraeds: 1\n")
-    assert (await finding_of(world, "models"))[:2] == ("warning", "files have keys that nobody knows: small.yaml")
+    assert (await finding_of(world, "models"))[:2] == ("warning", "keys that nobody knows are in small.yaml")
     model: Any = (await world.frontend.call("GET", "/api/v1/models/small")).json()
     assert model["warnings"] == ["line 4: unknown key 'thraeds', which has no effect; did you mean threads?"]
 
@@ -97,6 +97,16 @@ async def test_keys_that_nobody_knows_are_warned_of_and_a_second_file_of_a_known
     assert (await finding_of(world, "models"))[:2] == ("warning", "files were passed over: a.yaml")
     model = (await world.frontend.call("GET", "/api/v1/models/small")).json()
     assert (model["backend"], [one["source"] for one in model["problems"]]) == ("echo", ["a.yaml"])
+
+
+async def test_models_without_a_file_are_looked_at_and_lone_weights_are_named(world: World) -> None:
+    (world.models / "lone.gguf").write_bytes(b"w")
+    await world.control.context.models.watch.look()
+    lone = "1 known, none failed to load; weights that no model uses: lone.gguf"
+    assert (await finding_of(world, "models"))[:2] == ("ok", lone)
+    text = "name: big\nbackend: echo\nparameters: {model: none}\nthraeds: 1\n"
+    await world.control.context.models.changes.add(text, by="me")
+    assert (await finding_of(world, "models"))[:2] == ("warning", "keys that nobody knows are in big")
 
 
 async def test_operations_that_failed_are_warned_of_until_somebody_takes_them_back(world: World) -> None:

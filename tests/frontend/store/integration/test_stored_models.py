@@ -79,9 +79,10 @@ async def test_the_history_of_one_model_is_bounded(store: StoredModels, monkeypa
 async def test_sizes_are_noted_without_a_change_unless_the_model_is_another_one(store: StoredModels) -> None:
     assert await store.write(MODEL, ADDED, events=[])
     measured = (WeightFile(path="w.gguf", size=7),)
-    assert await store.measure(MODEL, measured)
+    await store.measure([(MODEL, measured), (replace(MODEL, name="gone"), measured)])
     assert await store.get("small") == replace(MODEL, files=measured)
-    assert not await store.measure(replace(MODEL, number=2), ())
+    await store.measure([(replace(MODEL, number=2), ())])
+    assert await store.get("small") == replace(MODEL, files=measured)
 
 
 async def test_what_files_say_is_written_whole_or_not_at_all(store: StoredModels, database: Database) -> None:

@@ -38,14 +38,16 @@ async def check_models(context: AdminContext) -> Finding:
             summary=f"files were passed over: {listed(passed_over)}",
             remedy="`corral models list` tells why.",
         )
-    if odd := sorted({spec.source for spec in catalogue.models.values() if spec.warnings}):
+    if odd := sorted({spec.source or spec.name for spec in catalogue.models.values() if spec.warnings}):
         return Finding(
             check="models",
             level=WARNING,
-            summary=f"files have keys that nobody knows: {listed(odd)}",
+            summary=f"keys that nobody knows are in {listed(odd)}",
             remedy="`corral models list` tells which, and what was probably meant.",
         )
-    return Finding(check="models", level=OK, summary=f"{len(catalogue.models)} known, none failed to load")
+    lone = [file.path for file in context.models.catalogue.offered]
+    hint = f"; weights that no model uses: {listed(lone)}" if lone else ""
+    return Finding(check="models", level=OK, summary=f"{len(catalogue.models)} known, none failed to load{hint}")
 
 
 async def check_model_galleries(context: AdminContext) -> Finding:

@@ -91,12 +91,15 @@ def plan_imports(
 
 
 def _owners(files: Mapping[str, SaidFile], known: KnownModels) -> dict[str, str]:
-    """Which file says what each model is: the one that did so before, or else the one that has been as it is for
-    longest."""
+    """Which file says what each model is: the one that does so now, or was heard before, or else the one that has been
+    as it is for longest."""
     owners: dict[str, str] = {}
+    heard = {path: imported.names for path, imported in known.imports.items()}
     for path, file in sorted(files.items(), key=lambda item: (item[1].age, item[0])):
         for one in file.models:
-            owners.setdefault(one.spec.name, path)
+            name = one.spec.name
+            if name not in owners or (name in heard.get(path, ()) and name not in heard.get(owners[name], ())):
+                owners[name] = path
     for name in owners:
         row = known.models.get(name)
         former = "" if row is None else row.file

@@ -42,6 +42,8 @@ class ReadModel:
     spec: ModelSpec
     text: str
     """Its YAML, alone and whole: without the other models of its file, with the templates that it names."""
+    digest: str
+    """Of the text."""
 
     @property
     def is_disabled(self) -> bool:
@@ -50,10 +52,6 @@ class ReadModel:
     @property
     def is_pinned(self) -> bool:
         return self.spec.config.get("pinned") is True
-
-    @property
-    def digest(self) -> str:
-        return digest_of(self.text)
 
 
 def digest_of(text: str) -> str:
@@ -125,9 +123,10 @@ def _read_part(part: object, text: str, source: str, named_template: NamedTempla
         problem = f"{where}template.{refused.template}: line {refused.line} of the template: {refused.problem}"
         return ModelProblem(source=source, name=spec.name, problem=problem)
     if text and config is spec.config:
-        return ReadModel(spec=spec, text=text)
+        return ReadModel(spec=spec, text=text, digest=digest_of(text))
     spec = replace(spec, config=config, revision=revision_of(config))
-    return ReadModel(spec=spec, text=write_document(config))
+    written = write_document(config)
+    return ReadModel(spec=spec, text=written, digest=digest_of(written))
 
 
 def _read_config(part: object, source: str) -> ModelSpec | ModelProblem:

@@ -91,12 +91,12 @@ class StoredModels:
             return False
         return True
 
-    async def measure(self, model: StoredModel, files: Sequence[WeightFile]) -> bool:
-        """Note what a model is loaded from. False: the model was changed meanwhile."""
-        same = (models.c.name == model.name) & (models.c.number == model.number)
-        async with self._db.write() as connection:
-            statement = update(models).where(same).values(files=_written(files))
-            return (await connection.execute(statement)).rowcount == 1
+    async def measure(self, measured: Sequence[tuple[StoredModel, Sequence[WeightFile]]]) -> None:
+        """Note what models are loaded from; not of those that were changed meanwhile."""
+        async with self._db.begin() as connection:
+            for model, files in measured:
+                same = (models.c.name == model.name) & (models.c.number == model.number)
+                await connection.execute(update(models).where(same).values(files=_written(files)))
 
 
 async def write_model(connection: AsyncConnection, model: StoredModel, change: ModelChangeKind) -> None:
@@ -139,6 +139,8 @@ async def _write_revision(connection: AsyncConnection, revision: ModelRevision) 
     statement = insert_into(connection, model_revisions).values(**values).on_conflict_do_nothing()
     if (await connection.execute(statement)).rowcount != 1:
         raise Overwritten
+    if revision.number <= MOST_REVISIONS:
+        return
     table = model_revisions.c
     old = (table.name == revision.name) & (table.number <= revision.number - MOST_REVISIONS)
     await connection.execute(delete(model_revisions).where(old))
