@@ -37,10 +37,10 @@ def prompt_line(config: Config, line: str) -> dict[str, object]:
 def _answer(config: Config, document: object) -> dict[str, object]:
     if not isinstance(document, dict):
         raise InvalidInput("", "expected a JSON object")
-    if "template" in document:
-        return {"prompt": _one_template(PromptSettings.of(config), document)}
-    request = mapping(document["request"], "request") if "request" in document else document
     settings = PromptSettings.of(_laid_over(config, mapping(document.get("config"), "config")))
+    if "template" in document:
+        return {"prompt": _one_template(settings, document)}
+    request = mapping(document["request"], "request") if "request" in document else document
     return _answer_request(settings, text(document.get("endpoint"), "endpoint") or _endpoint_of(request), request)
 
 

@@ -17,8 +17,10 @@ from corral.wire.adapter import AdapterModel
 
 _JSON: Final = json.JSONDecoder()
 _START: Final = re.compile(r"[{\[]")
-_MOST_STARTS: Final = 200
-"""Places of an answer where JSON may begin that are tried: each may take as long as the rest of the answer."""
+_MOST_PASSES: Final = 4
+"""How often an answer is read, all places together where JSON seems to begin but does not end."""
+_CHARACTERS_COUNTED: Final = 200
+"""An error of the decoder counts the lines before it, which is that much faster than decoding."""
 _NAMES: Final = ("name", "function")
 _ARGUMENTS: Final = ("arguments", "parameters")
 _MARK: Final = re.compile(r"(?:<[^<>\s]{1,40}>|\[[A-Z_]{1,40}\]|```(?:json)?)\s*\Z")
@@ -71,11 +73,11 @@ def with_calls(reply: Reply, offered: OfferedCalls) -> Reply:
 
 async def whole_with_calls(replies: AsyncIterator[Reply], offered: OfferedCalls) -> AsyncIterator[Reply]:
     """Gather the parts of an answer, and yield it whole: only then it can be known what is a call."""
-    whole = Reply()
+    whole, texts = Reply(), list[bytes]()
     async for reply in replies:
-        text = whole.message + reply.message
+        texts.append(reply.message)
         whole.MergeFrom(reply)
-        whole.message = text
+    whole.message = b"".join(texts)
     yield with_calls(whole, offered)
 
 
@@ -87,22 +89,24 @@ def _delta(index: int, call: _FoundCall) -> ToolCallDelta:
 def _calls_in(text: str, offered: OfferedCalls) -> tuple[int, list[_FoundCall]]:
     """Return where the first call begins, and all calls."""
     first, calls, position = 0, list[_FoundCall](), 0
-    for _ in range(_MOST_STARTS):
-        start = _START.search(text, position)
-        if start is None:
-            break
-        value, position = _value_at(text, start.start())
+    patience = _MOST_PASSES * len(text)
+    while patience >= 0 and (start := _START.search(text, position)):
+        value, position, work = _value_at(text, start.start())
+        patience -= work
         found = [call for item in (value if isinstance(value, list) else [value]) for call in _call(item, offered)]
         first = first if calls or not found else start.start()
         calls += found
     return first, calls
 
 
-def _value_at(text: str, position: int) -> tuple[object, int]:
+def _value_at(text: str, position: int) -> tuple[object, int, int]:
+    """Return the value, where to go on, and how many characters were read in vain."""
     try:
-        return _JSON.raw_decode(text, position)
+        return *_JSON.raw_decode(text, position), 0
+    except json.JSONDecodeError as error:
+        return None, position + 1, error.pos - position + error.pos // _CHARACTERS_COUNTED
     except (ValueError, RecursionError):
-        return None, position + 1
+        return None, position + 1, len(text) - position
 
 
 def _call(value: object, offered: OfferedCalls) -> Iterator[_FoundCall]:
