@@ -42,13 +42,11 @@ class HubAccess:
         fetcher: HttpFetcher,
         *,
         network: Network,
-        credentials: tuple[Credential, ...],
         clock: Clock,
     ) -> None:
         self.config = config
         self._fetcher = fetcher
         self._network = network
-        self._credentials = credentials
         self._clock = clock
 
     @classmethod
@@ -60,7 +58,7 @@ class HubAccess:
         clock: Clock | None = None,
         is_own: Callable[[str], Awaitable[bool]] = is_own_network,
     ) -> AsyncIterator[Self]:
-        """Open sessions, and read the logins of registries. `is_own` says whether a host is of the own network."""
+        """Open a session. `is_own` says whether a host is of the own network."""
 
         async def check_redirect(original: str, onward: str) -> None:
             home, host = urlsplit(original).hostname or "", urlsplit(onward).hostname or ""
@@ -69,7 +67,6 @@ class HubAccess:
             advice = "hubs.private_redirects allows it"
             raise RegistryRefused(f"{host_of(original)} redirects to {host}, which is in the own network; {advice}")
 
-        stored = await in_thread(lambda: read_stored(config.images.auth_files))
         network = replace(
             config.network,
             answer_seconds=config.answer_timeout.total_seconds(),
@@ -81,7 +78,6 @@ class HubAccess:
                 config,
                 HttpFetcher(session, network, check_redirect=check_redirect),
                 network=network,
-                credentials=(*config.images.credentials, *stored.credentials),
                 clock=clock or SystemClock(),
             )
 
@@ -102,7 +98,7 @@ class HubAccess:
         if hub in (HubName.OLLAMA, HubName.OCI):
             reference, digest = blob_of(planned.url)
             with hub_errors():
-                return await self.registry(reference, hub).authorization(digest)
+                return await (await self.registry(reference, hub)).authorization(digest)
         return self.token_for(planned.url, hub)
 
     def advice(self, planned: PlannedFile) -> str:
@@ -120,13 +116,15 @@ class HubAccess:
             case HubName.NONE:
                 return "it is not there, or a login is needed"
 
-    def registry(self, reference: Reference, hub: HubName) -> Registry:
-        """Return a client for one model of a registry."""
+    async def registry(self, reference: Reference, hub: HubName) -> Registry:
+        """Return a client for one model of a registry, with the logins that are there now."""
+        images = self.config.images
+        stored = await in_thread(lambda: read_stored(images.auth_files))
         url, token = {
             HubName.OLLAMA: (self.config.ollama_url, self.config.ollama_token),
             HubName.OCI: (self.config.oci_url, self.config.oci_token),
         }.get(hub, ("", ""))
-        credential = credential_for(self._credentials, reference)
+        credential = credential_for((*images.credentials, *stored.credentials), reference)
         if token and urlsplit(url).netloc == reference.host:
             user, colon, password = token.partition(":")
             place = reference.registry

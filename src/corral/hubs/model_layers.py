@@ -55,7 +55,7 @@ class ModelLayers:
 
 async def read_layers(reference: Reference, hub: HubAccess, name: HubName) -> ModelLayers:
     """Read the manifest of a model; of a list of them, that for this machine or the first."""
-    registry, selector = hub.registry(reference, name), reference.selector
+    registry, selector = await hub.registry(reference, name), reference.selector
     for _ in range(_NESTED):
         try:
             with hub_errors():

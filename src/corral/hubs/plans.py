@@ -59,7 +59,7 @@ class PullPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     files: tuple[PlannedFile, ...] = ()
     origin: ModelOrigin
     choices: tuple[BuildChoice, ...] = ()
-    """What else could have been taken, the largest first."""
+    """What could have been taken, the largest first; the one that is taken among them."""
     notes: tuple[str, ...] = ()
     """Sentences for the person who asks: what was not taken over, what was assumed."""
 

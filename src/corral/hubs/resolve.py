@@ -45,7 +45,7 @@ from corral.hubs.huggingface import list_repository, near_names
 from corral.hubs.listings import HubFile, HubListing, HubModelMissing, HubRefused, OwnSettings
 from corral.hubs.oci_models import list_model_image
 from corral.hubs.ollama import list_ollama
-from corral.hubs.plans import ModelOrigin, PlannedFile, PullPlan
+from corral.hubs.plans import BuildChoice, ModelOrigin, PlannedFile, PullPlan
 from corral.hubs.references import (
     FileReference,
     GalleryReference,
@@ -267,7 +267,7 @@ class GgufPlanner:
             config=configured.text,
             files=tuple(planned),
             origin=_origin(self._listing, self._wish, facts.licence),
-            choices=describe_choices(builds, chosen, wish, needed) if len(builds) > 1 else (),
+            choices=describe_choices(builds, chosen, wish, needed),
             notes=(*self._listing.notes, *notes, *configured.notes),
         )
 
@@ -307,9 +307,20 @@ async def _plan_directory(
         context=wish.context or hub.config.context,
         has_gpu=any(machine.vram_bytes for machine in wish.machines),
     )
+    size = sum(file.size or 0 for file in members)
+    needed = estimate_memory(size, None, 0).total
+    choice = BuildChoice(
+        name="safetensors",
+        bytes=size,
+        files=len(members),
+        needed_bytes=needed,
+        fits=needed <= wish.memory_bytes if wish.memory_bytes else None,
+        is_chosen=True,
+    )
     return PullPlan(
         name=name,
         config=configured.text,
+        choices=(choice,),
         files=tuple(file.planned(f"{folder}/{file.path}") for file in members),
         origin=_origin(listing, wish),
         notes=(*listing.notes, *configured.notes),

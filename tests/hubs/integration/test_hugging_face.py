@@ -48,7 +48,10 @@ async def test_a_repository_becomes_a_plan(server: HuggingFaceServer, hub: HubAc
     assert (file.hub, file.digest) == ("hf", f"sha256:{hashlib.sha256(CHAT).hexdigest()}")
     assert file.url == server.url(f"/org/Chat-GGUF/resolve/{COMMIT}/chat-Q4_K_M.gguf")
     assert made.origin.resolved == f"hf://org/Chat-GGUF@{COMMIT}"
-    assert (made.origin.reference, made.origin.licence, made.choices) == ("hf://org/Chat-GGUF", "mit", ())
+    assert (made.origin.reference, made.origin.licence) == ("hf://org/Chat-GGUF", "mit")
+    assert [(choice.name, choice.is_chosen, choice.needed_bytes > len(CHAT)) for choice in made.choices] == [
+        ("Q4_K_M", True, True)
+    ]
     assert yaml.safe_load(made.config) == {
         "name": "chat",
         "backend": "llama-cpp",
@@ -190,6 +193,7 @@ async def test_safetensors_become_a_directory(server: HuggingFaceServer, hub: Hu
     made = await plan(hub, "hf://org/Big", machines=(MachineMemory(vram_bytes=1),))
     config = yaml.safe_load(made.config)
     assert (config["backend"], config["parameters"]["model"], config["context_size"]) == ("vllm", "big", 2048)
+    assert [(choice.files, choice.fits) for choice in made.choices] == [(4, False)]
     assert [file.path for file in made.files] == [
         "big/config.json",
         "big/model-00001-of-00002.safetensors",

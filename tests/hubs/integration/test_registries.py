@@ -234,6 +234,18 @@ async def test_a_mirror_with_a_login_stands_in(registry: FakeRegistry) -> None:
         assert (await hub.authorization(made.files[0])).removeprefix("Bearer ") in registry.tokens
 
 
+async def test_a_login_that_somebody_makes_later_is_used(registry: FakeRegistry, tmp_path: Path) -> None:
+    registry.username, registry.password = "me", "secret"
+    registry.add_manifest("team/tiny", {"layers": [registry.add_blob(CHAT, "application/x")]}, OCI_MANIFEST, tag="1")
+    images = ImagesConfig(auth_files=(tmp_path / "config.json",))
+    async with HubAccess.open(HubsConfig(images=images)) as hub:
+        with pytest.raises(HubRefused, match="wants a login, and there is none for it"):
+            await plan(hub, f"oci://{registry.address}/team/tiny:1")
+        auths = {registry.address: {"username": "me", "password": "secret"}}
+        (tmp_path / "config.json").write_bytes(msgspec.json.encode({"auths": auths}))
+        assert (await plan(hub, f"oci://{registry.address}/team/tiny:1")).name == "tiny"
+
+
 @pytest.mark.parametrize(
     ("document", "problem"),
     [
