@@ -169,7 +169,7 @@ class PullMatrix:
             assert found[name].read_bytes() == self._contents[name], f"{act.name} {where}: {name} is another file"
         left = {path.name for path in (models / _OTHER / "partial").glob("*")}
         assert not left, f"{act.name} {where} left {left}"
-        own = {path.name for path in (models / _OTHER).iterdir()}
+        own = {path.stem for path in (models / _OTHER).iterdir()}  # a draft of the store's id is some bytes
         assert own <= {"store", "partial", "receipts"}, f"{act.name} {where} left {own}"
         with closing(sqlite3.connect(folder / "corral.db")) as database:
             ((files, number),) = database.execute("SELECT files, number FROM models").fetchall()

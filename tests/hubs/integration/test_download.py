@@ -696,7 +696,7 @@ async def test_orders_that_cannot_be_are_refused(tmp_path: Path, files: list[Fil
 
 async def test_the_bandwidth_is_held(server: FileServer, tmp_path: Path) -> None:
     url = server.add(PATH, CONTENT)
-    limits = DownloadLimits(piece_bytes=64 * 1024, bytes_per_second=4_000_000, free_bytes=0)
+    limits = DownloadLimits(piece_bytes=64 * 1024, connections=2, bytes_per_second=4_000_000, free_bytes=0)
     began = asyncio.get_running_loop().time()
 
     await fetch(an_order(tmp_path, a_file(url), limits=limits))

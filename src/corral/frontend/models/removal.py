@@ -19,6 +19,7 @@ from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.reading import read_stored
 from corral.frontend.models.decide.removal import (
     RemovedModel,
+    awaited_by_none,
     endangered,
     evidence_of_removal,
     files_of,
@@ -40,6 +41,7 @@ from corral.frontend.operations.service import Operations, PlannedTarget, prepar
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
+from corral.hubs.plans import PullPlan
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +110,9 @@ class ModelRemoval:
         clock: Clock,
         *,
         is_served: Callable[[str], Awaitable[bool]],
+        pulls: Callable[[], Awaitable[Sequence[PullPlan]]],
     ) -> None:
-        """`is_served` tells whether processes may still read the files of a model."""
+        """`is_served` tells whether processes may still read the files of a model, `pulls` what is being pulled."""
         self._removals = removals
         self._operations = operations
         self._store = store
@@ -119,6 +122,7 @@ class ModelRemoval:
         self._feed = feed
         self._clock = clock
         self._is_served = is_served
+        self._pulls = pulls
         self._logged: set[tuple[str, str]] = set()
         """Models whose files cannot be deleted, and why, so that it is logged once."""
 
@@ -147,6 +151,8 @@ class ModelRemoval:
         again."""
         await self._models.refresh()
         row = self._removable(name)
+        if any(plan.name == name for plan in await self._pulls()):
+            raise Conflict(f"{name} is being pulled; cancel that operation first, or wait for its end")
         spec, now = self._spec(row), self._clock.now()
         operation = Operation(
             id=new_operation_id(),
@@ -244,10 +250,13 @@ class ModelRemoval:
         name = removed.name
         if await self._is_served(name):
             return False  # processes end before the files that they may still read
+        pulls = await self._pulls()
+        if any(plan.name == name for plan in pulls):
+            return False  # it is about to be there again
         holders = self._holders(name)
         kept = [kept_file(path, beside) for path, beside in holders.items() if beside]
         marks = {path: self._watch.files[path].mark for path, beside in holders.items() if not beside}
-        weights = await self._weights(name, kept)
+        weights = awaited_by_none(await self._weights(name, kept), pulls, kept)
         try:
             is_deleted = await asyncio.to_thread(delete_files, self._models.directory, marks, weights)
         except FilesLeft as error:

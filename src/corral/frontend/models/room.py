@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -12,6 +13,7 @@ from corral.frontend.models.changes import ModelChanges, ReplicaRevisions
 from corral.frontend.models.measures import FileMeasures
 from corral.frontend.models.offers import ModelOffers
 from corral.frontend.models.removal import ModelRemoval
+from corral.frontend.models.storage import pulls_under_way
 from corral.frontend.models.store.galleries import AddedGalleries
 from corral.frontend.models.store.models import StoredModels
 from corral.frontend.models.store.removals import ModelRemovals
@@ -71,6 +73,7 @@ class ModelsRoom:
             record.feed,
             foundation.clock,
             is_served=is_served,
+            pulls=partial(pulls_under_way, operations.stores.intents),
         )
         await remover.sweep()
         operations.peers.on_changed_models.append(models.poke.ring)

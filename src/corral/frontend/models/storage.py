@@ -20,8 +20,9 @@ from corral.frontend.models.store.models import StoredModels
 from corral.frontend.models.stores import FOLDER, StoreKeeper
 from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.store.intents import Intents
-from corral.hubs.downloads.partial_files import PartialFolder, key_of
+from corral.hubs.downloads.partial_files import MEMBER, PartialFolder, key_of
 from corral.hubs.downloads.receipts import Receipts
+from corral.hubs.plans import PullPlan
 
 _MOST_FILES: Final = 200_000
 _FRESH_SECONDS: Final = 3600.0
@@ -119,27 +120,37 @@ class ModelStorage:
         report = self._report(found, needs)
         if not dry_run:
             going = [verdict.path for verdict in report.unneeded if not verdict.kept]
-            wanted = frozenset(key_of(file.path) for plan in needs.pulls for file in plan.files)
+            wanted = _keys(needs)
             await in_thread(lambda: _delete(self.stores.directory, going, wanted))
         return report
 
     async def _needs(self, found: StoreSurvey) -> Needs:
         models = await self._models.load(list(await self._models.marks()))
-        pulls = [plan_of(intent.payload) for intent in await self._intents.open() if intent.kind is IntentKind.PULL]
-        return Needs(models=models, pulls=pulls, texts=found.texts)
+        return Needs(models=models, pulls=await pulls_under_way(self._intents), texts=found.texts)
 
     def _report(self, found: StoreSurvey, needs: Needs) -> StorageReport:
         by_model: dict[str, int] = {}
         for file in found.files:
             for name in needs.owners(file.path):
                 by_model[name] = by_model.get(name, 0) + file.bytes
-        wanted = {key_of(file.path) for plan in needs.pulls for file in plan.files}
+        wanted = _keys(needs)
         return StorageReport(
             used_bytes=found.used_bytes,
             by_model=by_model,
             unneeded=judge(found.files, needs),
             partial_bytes=sum(count for key, count in found.partial.items() if key not in wanted),
         )
+
+
+async def pulls_under_way(intents: Intents) -> list[PullPlan]:
+    """What is being pulled, wherever."""
+    return [plan_of(intent.payload) for intent in await intents.open(IntentKind.PULL)]
+
+
+def _keys(needs: Needs) -> frozenset[str]:
+    """The keys of partial files that pulls go on with; of a file inside of an archive there are two."""
+    paths = [file.path for plan in needs.pulls for file in plan.files]
+    return frozenset(key_of(path) for path in (*paths, *(f"{path}{MEMBER}" for path in paths)))
 
 
 def _delete(directory: Path, paths: list[str], wanted: frozenset[str]) -> None:

@@ -69,6 +69,7 @@ class CurlClient:
 
     async def ask(self, request: CurlRequest, exchange: Exchange) -> None:
         """Send a request and hear its whole response. Raise a DownloadError when there is none, or too slowly."""
+        await self._loop.until_paid()
         handle, hearing = pycurl.Curl(), _Hearing(exchange, self._loop.spend)
         try:
             self._prepare(handle, request, hearing)
@@ -229,6 +230,11 @@ class _CurlLoop:
         """Count received bytes against the bandwidth."""
         if self._rate:
             self._paid_until = max(self._paid_until, self._loop.time()) + count / self._rate
+
+    async def until_paid(self) -> None:
+        """Wait until the bandwidth allows more: a request that begins while others are held is not held itself."""
+        if self._rate and (debt := self._paid_until - self._loop.time()) > 0:
+            await asyncio.sleep(debt)
 
     def close(self) -> None:
         for waiting in (self._timer, self._resuming):

@@ -40,7 +40,7 @@ from corral.hubs.downloads.orders import (
     TooLittleDisk,
     check_order,
 )
-from corral.hubs.downloads.partial_files import FOLDER, PartialFile, PartialFolder, disk_errors
+from corral.hubs.downloads.partial_files import FOLDER, MEMBER, PartialFile, PartialFolder, disk_errors
 from corral.hubs.downloads.prefix_hash import PrefixHash
 from corral.hubs.downloads.receipts import FileReceipt, Receipts
 from corral.hubs.downloads.transfers import RangeTransfers, RemoteFile
@@ -263,7 +263,7 @@ class FileDownload:
         """Take the file out of its archive, which is whole, and forget the archive."""
         stopped = threading.Event()
         self._mark.state = FileState.CHECKING
-        with PartialFile(self._tools.folder, f"{self._order.destination}#member") as file:
+        with PartialFile(self._tools.folder, f"{self._order.destination}{MEMBER}") as file:
             try:
                 taking = functools.partial(self._take_out, part, file, stopped)
                 size, sha256 = await in_thread(taking, stop=stopped.set)

@@ -27,6 +27,8 @@ _BYTES: Final = ".part"
 _LEDGER: Final = ".ledger"
 _MAGIC: Final = b"corral01"
 _HEADER: Final = struct.Struct("<8sQQ64s128s256s")
+MEMBER: Final = "#member"
+"""Behind a destination: the file on its way out of the archive that was downloaded for it."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _MOST_PIECES: Final = 16
 """Pieces that one request asks for: few requests, and yet the file fills from its beginning, where it is hashed."""
@@ -216,9 +218,13 @@ class PartialFolder:
         return 0 if status is None else status.st_blocks * 512
 
     def forget(self, destination: str) -> None:
-        """Remove the ledger that somebody left who was killed right after a file got its name."""
+        """Remove what somebody left who was killed right after the file got its name, unless it is worked on."""
         key = key_of(destination)
-        if look(self.descriptor, key + _BYTES) is None:
+        if look(self.descriptor, key + _BYTES) is not None:
+            with PartialFile.opened(self.descriptor, key) as part:
+                if part.try_lock() and part.is_current():
+                    part.remove()
+        else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(key + _LEDGER, dir_fd=self.descriptor)
 

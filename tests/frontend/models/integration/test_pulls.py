@@ -378,3 +378,30 @@ async def test_a_pull_for_a_store_that_nobody_has_waits(puller: Puller) -> None:
     assert (await puller.shown(started.id)).state == "done"
     (intent,) = await puller.world.control.context.operations.stores.intents.of_node(place_of(own.id))
     assert (intent.kind, intent.state) == (IntentKind.PULL, IntentState.SATISFIED)
+
+
+async def test_a_model_that_is_being_pulled_is_not_removed_and_keeps_what_it_needs(
+    puller: Puller, server: HuggingFaceServer
+) -> None:
+    await puller.done()
+    await puller.done(name="same")  # the same bytes in a folder of its own
+    server.add_repository(REPOSITORY, {FILE: CHAT + b"newer"})
+    started = await puller.ask()
+    answer = await puller.world.frontend.call("DELETE", "/api/v1/models/chat")
+    assert (answer.status, b"is being pulled" in answer.body) == (409, True)
+    assert (await puller.world.frontend.call("DELETE", "/api/v1/models/same")).status in (200, 202)
+    await puller.work()
+    assert (await puller.shown(started.id)).state == "done"
+    assert (puller.models / "chat" / FILE).read_bytes() == CHAT + b"newer"
+
+
+async def test_a_model_that_is_being_removed_is_not_pulled(puller: Puller) -> None:
+    await puller.done()
+    await puller.world.backends("w")
+    assert (await puller.world.frontend.call("DELETE", "/api/v1/models/chat")).status in (200, 202)
+    problem = await puller.ask(status=409)
+    assert "is being removed" in str(problem)
+    await puller.work()
+    again = await puller.done()
+    assert again.state == "done"
+    assert (puller.models / "chat" / FILE).read_bytes() == CHAT

@@ -12,6 +12,7 @@ from corral.frontend.models.decide.model import ModelSpec, load_options
 from corral.frontend.models.decide.stored import WeightFile
 from corral.frontend.operations.decide.intent import Before, Intent, Sighting, Unproven
 from corral.frontend.operations.decide.reasons import ReasonCode, because
+from corral.hubs.plans import PullPlan
 
 REASON: Final = "the model was removed"
 _WEIGHTS: Final = ("ModelFile", "MMProj", "DraftModel")
@@ -69,6 +70,19 @@ def files_of(spec: ModelSpec, files: Iterable[WeightFile], others: Iterable[Mode
         else:
             own.append(path)
     return FilesOfModel(own, kept)
+
+
+def awaited_by_none(paths: Iterable[str], pulls: Iterable[PullPlan], kept: list[str]) -> list[str]:
+    """The paths without those that a pull brings or has brought already; what stays is added to `kept`."""
+    coming = {file.path: plan.name for plan in pulls for file in plan.files}
+    free = []
+    for path in paths:
+        owner = next((name for file, name in coming.items() if file == path or file.startswith(f"{path}/")), "")
+        if owner:
+            kept.append(f"{path} stays: {owner} is being pulled with it")
+        else:
+            free.append(path)
+    return free
 
 
 def kept_file(path: str, beside: Iterable[str]) -> str:

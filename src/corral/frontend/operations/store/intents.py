@@ -83,8 +83,11 @@ class Intents:
     async def of_node(self, node_id: NodeId) -> list[Intent]:
         return await self._fetch(select(intents_table).where(intents_table.c.node_id == node_id))
 
-    async def open(self) -> list[Intent]:
-        return await self._fetch(select(intents_table).where(intents_table.c.state == IntentState.OPEN.value))
+    async def open(self, kind: IntentKind | None = None) -> list[Intent]:
+        """All of a kind, or of all kinds."""
+        is_open = intents_table.c.state == IntentState.OPEN.value
+        which = is_open if kind is None else and_(is_open, intents_table.c.kind == kind.value)
+        return await self._fetch(select(intents_table).where(which))
 
     async def of_subject(self, kind: IntentKind, subject: str) -> list[Intent]:
         """The intents about a subject, on all nodes."""
