@@ -229,7 +229,7 @@ def test_lost_keys_are_replaced_as_described(shell: Shell) -> None:
     assert shell.run("corral nodes list").code == 0, "the new key is used from now on"
 
 
-@pytest.mark.parametrize("page", ["concepts/galleries.md", "guides/sign-backends.md"])
+@pytest.mark.parametrize("page", ["concepts/galleries.md", "concepts/prompt-templates.md", "guides/sign-backends.md"])
 def test_what_needs_no_fleet_can_be_followed_without_one(page: str, tmp_path: Path) -> None:
     shell = Shell(tmp_path, environment_of(tmp_path))
     try:
