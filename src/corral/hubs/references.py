@@ -89,6 +89,20 @@ def parse_reference(text: str) -> ModelReference:
     return GalleryReference(name=text)
 
 
+def likely_reference(name: str) -> str:
+    """Return how a name that no gallery has would be written for a hub; empty if it does not look like any.
+
+    People type `owner/name` as Hugging Face shows it, and `name:tag` as Ollama takes it.
+    """
+    owner, slash, rest = name.partition("/")
+    model, colon, tag = name.partition(":")
+    if slash and _NAME.fullmatch(owner) and _NAME.fullmatch(rest):
+        return f"hf://{name}"
+    if colon and _NAME.fullmatch(model) and _NAME.fullmatch(tag):
+        return f"ollama://{name}"
+    return ""
+
+
 def _page(text: str, rest: str) -> HuggingFaceReference:
     """The address of a page of Hugging Face, as people copy it from their browser."""
     owner, name, *more = (*unquote(urlsplit(rest).path).strip("/").split("/"), "")
@@ -115,9 +129,8 @@ def _hugging_face(text: str, rest: str) -> HuggingFaceReference:
         raise InvalidInput("reference", f"{quantisation[:_SHOWN]!r} is not a quantisation such as Q4_K_M")
     if path:
         _check_path(path)
-    return HuggingFaceReference(
-        repository=f"{owner}/{name}", path=path, revision=revision, quantisation=quantisation.upper()
-    )
+    build = "" if quantisation.lower() == "latest" else quantisation.upper()  # Ollama's users write it
+    return HuggingFaceReference(repository=f"{owner}/{name}", path=path, revision=revision, quantisation=build)
 
 
 def _ollama(text: str, rest: str) -> OllamaReference:

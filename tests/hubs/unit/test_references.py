@@ -32,6 +32,7 @@ def hf(repository: str, path: str = "", revision: str = "main", quantisation: st
         ("hf://org/repo/file.gguf@0123abc", hf("org/repo", "file.gguf", "0123abc")),
         ("hf://org/repo@v1/file.gguf", hf("org/repo", "file.gguf", "v1")),
         ("hf.co/org/repo:q4_k_m", hf("org/repo", quantisation="Q4_K_M")),
+        ("hf.co/org/repo:latest", hf("org/repo")),
         ("https://huggingface.co/org/repo", hf("org/repo")),
         ("https://huggingface.co/org/repo/", hf("org/repo")),
         ("https://huggingface.co/org/repo/tree/dev", hf("org/repo", revision="dev")),

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from corral.base.errors import Conflict, InvalidInput
+from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.tasks import first_failure, task_group
 from corral.base.yaml_values import write_document
 from corral.frontend.models.decide.changing import merged
@@ -18,7 +18,7 @@ from corral.galleries.model_entries import ModelFile
 from corral.hubs.access import HubAccess
 from corral.hubs.choose import MachineMemory, PullWish
 from corral.hubs.plans import BuildChoice, ModelOrigin, PlannedFile, PullPlan
-from corral.hubs.references import GalleryReference, parse_reference
+from corral.hubs.references import GalleryReference, likely_reference, parse_reference
 from corral.hubs.resolve import plan_file, plan_reference
 
 _AT_ONCE: Final = 8
@@ -53,7 +53,12 @@ class ReferencePlanner:
         reference = parse_reference(ask.reference)
         if isinstance(reference, GalleryReference):
             name = f"{reference.gallery}@{reference.name}" if reference.gallery else reference.name
-            return await self._plan_taken(await self._offers.take(name, build=ask.build, as_name=ask.name), ask)
+            try:
+                taken = await self._offers.take(name, build=ask.build, as_name=ask.name)
+            except NotFound as error:
+                likely = likely_reference(name)
+                raise NotFound(f"{error.message}; is it {likely}?" if likely else error.message) from error
+            return await self._plan_taken(taken, ask)
         machines = tuple(
             MachineMemory(ram_bytes=machine.ram_bytes, vram_bytes=machine.vram_bytes)
             for machine in await self._offers.machines()

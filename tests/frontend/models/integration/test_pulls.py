@@ -272,6 +272,8 @@ async def test_too_little_room_is_told_before_the_first_byte(
         ("gopher://x", 400, "scheme"),
         ("hf://org/unknown", 404, "has no repository"),
         ("no-such-model", 404, "no-such-model"),
+        ("org/Chat-GGUF", 404, "is it hf://org/Chat-GGUF?"),
+        ("llama3.2:1b", 404, "is it ollama://llama3.2:1b?"),
         ("file:///no/such/file.gguf", 404, "cannot be read"),
     ],
 )
