@@ -233,8 +233,13 @@ class PullKind:
     async def look(self, intent: Intent) -> Sighting:
         plan, directory = plan_of(intent.payload), self._tools.stores.directory
         missing = await in_thread(lambda: _missing(directory, plan, intent.operation_id))
-        is_added = not missing and has_model(plan, await self._tools.models.get(plan.name))
+        is_added = not missing and await self._is_added(plan)
         return evidence_of_pull(intent, plan, missing, is_added=is_added)
+
+    async def _is_added(self, plan: PullPlan) -> bool:
+        models = self._tools.models
+        stored = await models.get(plan.name)
+        return stored is not None and has_model(plan, stored, await models.history(plan.name))
 
     async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> Reason | None:
         return None

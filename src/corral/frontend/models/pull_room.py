@@ -11,7 +11,7 @@ from corral.frontend.models.pull_planning import ReferencePlanner
 from corral.frontend.models.room import ModelsRoom
 from corral.frontend.models.storage import ModelStorage
 from corral.frontend.models.store.models import StoredModels
-from corral.frontend.models.stores import StoreKeeper
+from corral.frontend.models.stores import StoreKeeper, place_of
 from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
@@ -46,6 +46,7 @@ class PullRoom:
     service: ModelPulls
     storage: ModelStorage
     stores: StoreKeeper
+    operations: OperationsRoom
 
     @classmethod
     def build(
@@ -83,7 +84,18 @@ class PullRoom:
             service=ModelPulls(tools, operations.service, planner),
             storage=ModelStorage(keeper, stored, operations.stores.intents),
             stores=keeper,
+            operations=operations,
         )
 
+    async def look(self) -> None:
+        """Look at the stores. What waited for one that this frontend has now goes on at once."""
+        before = self.stores.told
+        await self.stores.look()
+        own = self.stores.own
+        if own is not None and before != own.id:
+            place = place_of(own.id)
+            if await self.operations.stores.intents.wake([place], at=own.seen_at):
+                self.operations.dispatcher.poke.ring()
+
     def loops(self, record: RecordRoom) -> dict[str, Loop]:
-        return {"stores": record.every(stores.PERIOD, self.stores.poke, self.stores.look, "stores")}
+        return {"stores": record.every(stores.PERIOD, self.stores.poke, self.look, "stores")}

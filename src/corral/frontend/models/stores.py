@@ -119,6 +119,8 @@ class StoreKeeper:
         """As last measured; None: there is none that could be used."""
         self.problem = ""
         """Why there is none."""
+        self.told = ""
+        """The id of the own store that others were told of last."""
         self.poke = Poke()
         self._rows = rows
         self._clock = clock
@@ -155,6 +157,7 @@ class StoreKeeper:
         await self.measure()
         if self.own is not None:
             await self._rows.see(self.own)
+        self.told = "" if self.own is None else self.own.id
         fresh = [store for store in await self._rows.all() if not self.is_away(store)]
         self._elsewhere = frozenset(place_of(store.id) for store in fresh if not self.is_here(place_of(store.id)))
 

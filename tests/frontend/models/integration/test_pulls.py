@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
 from corral.bus.port import Bus
 from corral.frontend.backends.catalogue import Lookups
@@ -21,6 +22,7 @@ from corral.frontend.models.decide.pulling import PullAsk, PullPolicy
 from corral.frontend.models.stores import place_of
 from corral.frontend.operations.decide.intent import IntentKind, IntentState
 from corral.frontend.store.db import Database
+from corral.frontend.store.schema import metadata
 from corral.frontend.store.schema import models as models_table
 from corral.hubs.access import HubAccess
 from corral.hubs.config import HubsConfig
@@ -28,7 +30,7 @@ from corral.hubs.downloads.partial_files import FOLDER
 from corral.wire.operation_views import Changed, OperationView
 from corral.wire.pulls import PruneView, PullPlanView, StorageView
 from tests.kit.clock import ManualClock
-from tests.kit.file_server import answering
+from tests.kit.file_server import FileServer, answering
 from tests.kit.gguf import LLAMA, gguf
 from tests.kit.hub_server import HuggingFaceServer
 from tests.kit.images import a_file, gzipped, tar_of
@@ -407,3 +409,49 @@ async def test_a_model_that_is_being_removed_is_not_pulled(puller: Puller) -> No
     again = await puller.done()
     assert again.state == "done"
     assert (puller.models / "chat" / FILE).read_bytes() == CHAT
+
+
+async def test_what_waited_for_a_directory_goes_on_when_it_is_there(puller: Puller) -> None:
+    started = await puller.ask()
+    room = puller.world.control.context.pulls
+    own, room.stores.own = room.stores.own, None
+    await puller.work()
+    assert (await puller.shown(started.id)).state == "waiting"
+    room.stores.own = own
+    await room.look()  # no time has passed since
+    await puller.work()
+    assert (await puller.shown(started.id)).state == "done"
+
+
+async def test_tokens_go_to_the_hub_and_nowhere_else(
+    server: HuggingFaceServer,
+    database: Database,
+    clock: ManualClock,
+    bus: Bus,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    token, cdn_files = "hf_very-secret-word", {FILE: CHAT}
+    caplog.set_level(logging.DEBUG)
+    async with AsyncExitStack() as stack:
+        cdn = stack.enter_context(FileServer(host="localhost"))
+        server.add_repository("org/Gated-GGUF", cdn_files, token=token, is_gated=True, cdn=cdn)
+        hub = await stack.enter_async_context(HubAccess.open(HubsConfig(hf_url=server.base, hf_token=token)))
+        world = await stack.enter_async_context(
+            open_world(database, clock, bus, tmp_path, lookups=Lookups(hub=hub), pulls=POLICY)
+        )
+        puller = Puller(world=world, models=world.models)
+        shown = await puller.done("hf://org/Gated-GGUF")
+        assert shown.state == "done"
+        assert cdn.requests
+        assert not [request for request in cdn.requests if "Authorization" in request.headers]
+        assert token not in caplog.text
+        async with database.begin() as connection:
+            for table in metadata.sorted_tables:
+                rows = (await connection.execute(select(table))).all()
+                assert token not in str(rows), table.name
+    assert files_with(tmp_path, token) == []
+
+
+def files_with(folder: Path, word: str) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]

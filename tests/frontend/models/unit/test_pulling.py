@@ -22,7 +22,7 @@ from corral.frontend.models.decide.pulling import (
 )
 from corral.frontend.models.decide.removal import awaited_by_none
 from corral.frontend.models.decide.storage import FileVerdict, FoundFile, Needs, judge
-from corral.frontend.models.decide.stored import ModelSource, StoredModel, WeightFile
+from corral.frontend.models.decide.stored import ModelChangeKind, ModelSource, StoredModel, WeightFile, revision_row
 from corral.frontend.operations.decide.intent import Intent, IntentState, Proven, Unproven, Verb
 from corral.frontend.operations.decide.reasons import sentence
 from corral.hubs.plans import BuildChoice, ModelOrigin, PlannedFile, PullPlan
@@ -79,10 +79,15 @@ def test_the_rung_tells_whether_digests_were_promised() -> None:
     assert rungs == [Proven(rung="by digest"), Proven(rung="whole; nobody promised a digest of some files")]
 
 
-def test_a_model_counts_by_where_it_came_from_and_not_by_its_text() -> None:
-    assert has_model(PLAN, a_model(origin=ORIGIN, text="edited"))
-    assert not has_model(PLAN, a_model(origin=msgspec.structs.replace(ORIGIN, resolved="hf://o/r@2")))
-    assert not has_model(PLAN, None)
+def test_a_model_counts_by_what_was_pulled_last_and_not_by_its_text() -> None:
+    pulled = revision_row(a_model(text=PLAN.config, origin=ORIGIN), ModelChangeKind.PULLED)
+    edited = revision_row(a_model(text="edited", origin=ORIGIN), ModelChangeKind.EDITED)
+    other = revision_row(a_model(text="another", origin=ORIGIN), ModelChangeKind.PULLED)
+    there = a_model(origin=ORIGIN, text="edited")
+    assert has_model(PLAN, there, [edited, pulled, other])
+    assert not has_model(PLAN, there, [edited, other, pulled])
+    assert not has_model(PLAN, a_model(origin=msgspec.structs.replace(ORIGIN, resolved="hf://o/r@2")), [pulled])
+    assert not has_model(PLAN, None, [pulled])
 
 
 def test_who_joins_whom() -> None:

@@ -1,6 +1,6 @@
 """Pulling a model: what proves that it is there, who joins whom, and what is refused before the first byte. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from corral.base.errors import Conflict
 from corral.base.setting_kinds import size, whole
 from corral.base.settings import setting
 from corral.base.words import format_size
-from corral.frontend.models.decide.stored import StoredModel
+from corral.frontend.models.decide.stored import ModelChangeKind, ModelRevision, StoredModel
 from corral.frontend.operations.decide.intent import Before, Intent, IntentState, Proven, Sighting, Unproven
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.galleries.model_entries import ModelFile
@@ -101,9 +101,13 @@ def is_same(plan: PullPlan, other: PullPlan) -> bool:
 # What is there.
 
 
-def has_model(plan: PullPlan, stored: StoredModel | None) -> bool:
-    """Whether a model is what the plan makes of it, or what people have made of that since."""
-    return stored is not None and stored.origin == plan.origin
+def has_model(plan: PullPlan, stored: StoredModel | None, history: Iterable[ModelRevision]) -> bool:
+    """Whether a model is what the plan makes of it, or what people have made of that since. The history is newest
+    first."""
+    if stored is None or stored.origin != plan.origin:
+        return False
+    pulled = next((entry for entry in history if entry.change is ModelChangeKind.PULLED), None)
+    return pulled is not None and pulled.text == plan.config
 
 
 def evidence_of_pull(intent: Intent, plan: PullPlan, missing: Sequence[PlannedFile], *, is_added: bool) -> Sighting:
