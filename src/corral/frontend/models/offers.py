@@ -206,9 +206,14 @@ class ModelOffers:
         await self._check_files(choice.entry, plan, readings.url_of(choice.entry))
         return TakenEntry(asked=asked, choice=choice, plan=plan, facts=facts)
 
+    async def take_itself(self, name: str) -> TakenEntry:
+        """The same for the entry itself, whatever its variants are."""
+        entry = await self.find(name)
+        return await self.take(entry.id, build=entry.name)
+
     async def take_definition(self, url: str, *, name: str = "") -> TakenEntry:
-        """The same for a base definition that somebody names without a gallery. It is called as it says itself, or
-        like its file."""
+        """The same for a base definition that somebody names without a gallery. The model is called as it
+        says itself, or like its file."""
         if self._galleries is None:
             raise Conflict("this frontend reads no galleries")
         entry = GalleryModel(name=name or PurePosixPath(url.partition("@")[0]).stem, url=url)

@@ -112,6 +112,15 @@ async def test_localai_gets_an_estimate_per_context(frontend: Frontend) -> None:
     assert list((await get(frontend, "/api/models/estimate/talker"))["estimates"]) == ["8192"]
 
 
+async def test_localai_gets_the_estimate_of_the_entry_itself(frontend: Frontend) -> None:
+    body = {"name": "n", "address": "a:1", "total_ram": 64_000_000_000, "available_ram": 1}
+    await frontend.register(body, token=TRUSTED_TOKEN)
+    await frontend.settle()
+    assert (await get(frontend, "/api/v1/gallery-models/talker"))["build"] == "talker-large"
+    assert (await get(frontend, "/api/models/estimate/talker"))["sizeBytes"] == len(WEIGHTS) + 5
+    assert (await get(frontend, "/api/models/estimate/talker-large"))["sizeBytes"] == len(LARGE)
+
+
 async def test_a_hub_that_does_not_have_it_leaves_a_guess_and_a_sentence(frontend: Frontend) -> None:
     estimate = (await get(frontend, "/api/v1/gallery-models/lost"))["estimate"]
     assert (estimate["bytes"], estimate["is_size_guessed"]) == (4_800_000_000, True)

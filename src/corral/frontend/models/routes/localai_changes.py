@@ -67,7 +67,7 @@ async def patch_config(context: AdminContext, request: Request, caller: Caller) 
 async def save_config(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Only the configuration: its files are not fetched."""
     try:
-        taken = await context.models.galleries.take(_name(request))
+        taken = await context.models.galleries.take_itself(_name(request))
     except NotFound:
         return answer({"error": "model not found"}, 404)
     await context.models.changes.add(write_document(taken.plan.config), by=caller.name)

@@ -149,7 +149,7 @@ async def list_variants(context: AdminContext, request: Request, caller: Caller)
 async def show_estimate(context: AdminContext, request: Request, caller: Caller) -> Response:
     galleries = context.models.galleries
     try:
-        taken = await galleries.take(request.path_params["id"])
+        taken = await galleries.take_itself(request.path_params["id"])
     except NotFound:
         return answer(_NOT_IN_GALLERY, 404)
     return answer(estimate_view(taken, await galleries.measure(taken), _contexts(request)))
