@@ -694,14 +694,18 @@ async def test_orders_that_cannot_be_are_refused(tmp_path: Path, files: list[Fil
         await fetch(an_order(tmp_path, *files))
 
 
-async def test_the_bandwidth_is_held(server: FileServer, tmp_path: Path) -> None:
-    url = server.add(PATH, CONTENT)
-    limits = DownloadLimits(piece_bytes=64 * 1024, connections=2, bytes_per_second=4_000_000, free_bytes=0)
+@pytest.mark.parametrize("piece_bytes", [64 * 1024, 1024 * 1024])
+async def test_the_bandwidth_is_held(server: FileServer, tmp_path: Path, piece_bytes: int) -> None:
+    """Also by transfers that begin while others pause, and by large pieces, which lie in sockets already."""
+    content = CONTENT * (8 * 1024 * 1024 // len(CONTENT))
+    url = server.add(PATH, content)
+    limits = DownloadLimits(piece_bytes=piece_bytes, bytes_per_second=4_000_000, free_bytes=0)
+    file = a_file(url, digest=f"sha256:{hashlib.sha256(content).hexdigest()}", size=len(content))
     began = asyncio.get_running_loop().time()
 
-    await fetch(an_order(tmp_path, a_file(url), limits=limits))
+    await fetch(an_order(tmp_path, file, limits=limits))
 
-    assert asyncio.get_running_loop().time() - began >= 0.8 * len(CONTENT) / 4_000_000
+    assert asyncio.get_running_loop().time() - began >= 0.9 * len(content) / 4_000_000
 
 
 async def test_progress_only_grows(server: FileServer, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from corral.oci.limits import Network
 log = logging.getLogger(__name__)
 
 _BUFFER_BYTES: Final = 512 * 1024
+_MOST_DEBT_SECONDS: Final = 0.05
+"""How far ahead of a limited bandwidth reading may be: enough that pauses are few."""
 _UNWANTED_BYTES: Final = 64 * 1024
 """How much of a body that nobody wants is read, to keep its connection."""
 _BROKE_OFF: Final = "the answer broke off"
@@ -69,7 +71,6 @@ class CurlClient:
 
     async def ask(self, request: CurlRequest, exchange: Exchange) -> None:
         """Send a request and hear its whole response. Raise a DownloadError when there is none, or too slowly."""
-        await self._loop.until_paid()
         handle, hearing = pycurl.Curl(), _Hearing(exchange, self._loop.spend)
         try:
             self._prepare(handle, request, hearing)
@@ -125,7 +126,7 @@ class CurlClient:
 class _Hearing:
     """The callbacks of one request. No exception may reach libcurl, which would print it and go on."""
 
-    def __init__(self, exchange: Exchange, spend: Callable[[int], None]) -> None:
+    def __init__(self, exchange: Exchange, spend: Callable[[int], bool]) -> None:
         self.received = 0
         self.has_head = False
         self._exchange = exchange
@@ -177,8 +178,9 @@ class _Hearing:
 
     def on_body(self, data: bytes) -> int | None:
         """Called for every 16 kB, so it is written for speed."""
+        if not self._spend(len(data)):
+            return int(pycurl.WRITEFUNC_PAUSE)
         self.received += len(data)
-        self._spend(len(data))
         try:
             if self._is_wanted:
                 self._receive(data)
@@ -215,6 +217,7 @@ class _CurlLoop:
         self._sockets: set[int] = set()
         self._rate = bytes_per_second
         self._paid_until = self._loop.time()
+        self._turn = 0
 
     def add(self, handle: Any) -> "asyncio.Future[int]":
         """Start a transfer. The future has libcurl's code when it ends."""
@@ -226,15 +229,19 @@ class _CurlLoop:
         del self._ended[handle]
         self._multi.remove_handle(handle)
 
-    def spend(self, count: int) -> None:
-        """Count received bytes against the bandwidth."""
-        if self._rate:
-            self._paid_until = max(self._paid_until, self._loop.time()) + count / self._rate
-
-    async def until_paid(self) -> None:
-        """Wait until the bandwidth allows more: a request that begins while others are held is not held itself."""
-        if self._rate and (debt := self._paid_until - self._loop.time()) > 0:
-            await asyncio.sleep(debt)
+    def spend(self, count: int) -> bool:
+        """Count bytes against the bandwidth. False: there is none left, and the transfer has to pause; it goes on by
+        itself."""
+        if not self._rate:
+            return True
+        now = self._loop.time()
+        debt = self._paid_until - now
+        if debt > _MOST_DEBT_SECONDS:
+            if self._resuming is None:
+                self._resuming = self._loop.call_later(debt, self._resume)
+            return False
+        self._paid_until = max(self._paid_until, now) + count / self._rate
+        return True
 
     def close(self) -> None:
         for waiting in (self._timer, self._resuming):
@@ -276,23 +283,19 @@ class _CurlLoop:
                 self._end(handle, pycurl.E_OK)
             for handle, code, _ in failed:
                 self._end(handle, code)
-        if self._rate and self._resuming is None and (debt := self._paid_until - self._loop.time()) > 0:
-            self._pause(debt)
 
     def _end(self, handle: Any, code: int) -> None:
         ended = self._ended.get(handle)
         if ended is not None and not ended.done():
             ended.set_result(code)
 
-    def _pause(self, seconds: float) -> None:
-        """Read nothing until the bandwidth allows it again; meanwhile the senders wait."""
-        for handle in self._under_way():
-            handle.pause(pycurl.PAUSE_RECV)
-        self._resuming = self._loop.call_later(seconds, self._resume)
-
     def _resume(self) -> None:
+        """Let all transfers go on; each time another one is the first, so that none starves."""
         self._resuming = None
-        for handle in self._under_way():
+        handles = self._under_way()
+        self._turn += 1
+        first = self._turn % max(len(handles), 1)
+        for handle in handles[first:] + handles[:first]:
             handle.pause(pycurl.PAUSE_CONT)
         self._act(pycurl.SOCKET_TIMEOUT, 0)
 
