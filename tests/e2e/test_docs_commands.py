@@ -26,6 +26,7 @@ from corral.bus.server import PERMISSIONS, find_nats_server
 from corral.cli.main import cli
 from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, known_variables
 from tests.kit.images import own_gallery
+from tests.kit.model_hubs import ModelHubs
 from tests.kit.ports import lasting_port
 from tests.kit.waiting import wait_until
 
@@ -48,7 +49,8 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 VARIABLE = re.compile(r"\b(?:CORRAL|LOCALAI)_[A-Z0-9_]*[A-Z0-9]\b")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 OUR_COMMAND = re.compile(
-    r"\bcorral (?:up|frontend|worker|gallery|backends?|ops|nodes|keys|events|doctor|version)\b[^\n|;&`]*"
+    r"\bcorral (?:up|run|down|models|chat|frontend|worker|gallery|backends?|ops|nodes|keys|events|doctor|version)\b"
+    r"[^\n|;&`]*"
 )
 
 CHANGING = frozenset({"now", "ago", "B", "KiB", "MiB", "GiB", "TiB"})
@@ -240,6 +242,24 @@ def test_what_needs_no_fleet_can_be_followed_without_one(page: str, tmp_path: Pa
 
 def test_speech_and_embeddings_are_as_described(shell: Shell) -> None:
     follow(shell, steps_of(ROOT / "docs" / "guides" / "speech-and-embeddings.md"))
+
+
+@pytest.fixture
+def hub_shell(tmp_path: Path, run_up: Any) -> Iterator[Shell]:
+    """A shell beside a fleet whose hubs are those of the kit."""
+    with (
+        ModelHubs(tmp_path / "hubs") as hubs,
+        run_up(tmp_path, **hubs.settings) as running,
+    ):
+        running.until_ready()
+        running.until_healthy("worker-1", "worker-2")
+        opened = Shell(tmp_path, environment_of(home_of(running, tmp_path)))
+        yield opened
+        opened.close()
+
+
+def test_a_model_is_got_changed_and_removed_as_described(hub_shell: Shell) -> None:
+    follow(hub_shell, steps_of(ROOT / "docs" / "guides" / "get-a-model.md"))
 
 
 _CURL = f"""#!{sys.executable}

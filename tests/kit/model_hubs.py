@@ -15,7 +15,7 @@ from tests.kit.models import chat_model
 
 REPOSITORY: Final = "Qwen/Qwen2.5-1.5B-Instruct-GGUF"
 """As the guide calls it. It has the weights of the small model that comes along."""
-_FILE: Final = "qwen2.5-1.5b-instruct-q4_k_m.gguf"
+_BUILDS: Final = ("qwen2.5-1.5b-instruct-q4_k_m.gguf", "qwen2.5-1.5b-instruct-q8_0.gguf")
 _GALLERY: Final = """\
 - name: qwen-of-a-gallery
   description: The small model, by a gallery.
@@ -50,7 +50,9 @@ class ModelHubs:
         self.ollama = self._stack.enter_context(OllamaServer())
         self.web = self._stack.enter_context(FileServer())
         self.registry = self._stack.enter_context(FileServer())
-        self.hugging_face.add_repository(REPOSITORY, {_FILE: weights}, cardData={"license": "apache-2.0"})
+        self.hugging_face.add_repository(
+            REPOSITORY, dict.fromkeys(_BUILDS, weights), cardData={"license": "apache-2.0"}
+        )
         self.ollama.add_model("library/qwen-of-ollama", {"model": weights, "license": b"Apache License"})
         self._add_image("team/qwen-of-a-registry", weights)
         url = self.web.add("/qwen-of-the-web.gguf", weights)
@@ -72,7 +74,9 @@ class ModelHubs:
             "CORRAL_HF_URL": self.hugging_face.base,
             "CORRAL_OLLAMA_URL": self.ollama.base,
             "CORRAL_OCI_URL": self.registry.url(""),
-            "CORRAL_MODEL_GALLERIES": f'[{{"name": "test", "url": "file://{gallery}"}}]',
+            "CORRAL_MODEL_GALLERIES": json.dumps(
+                [{"name": "corral", "url": "corral:builtin"}, {"name": "test", "url": gallery.as_uri()}]
+            ),
         }
         return self
 

@@ -1,5 +1,6 @@
 """How far an operation is, as bars: one for each node, or for each file of a model that is being pulled."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -84,15 +85,21 @@ def _file_grid(files: Sequence[FileShareView], speeds: FileSpeeds) -> "Table":
 
     grid = _grid()
     grid.columns[0].max_width = _NAME_WIDTH
+    ends = Counter(_last_part(file) for file in files)
     for file in files:
+        end = _last_part(file)
         grid.add_row(
-            Text(printable(file.name), no_wrap=True, overflow="ellipsis"),
+            Text(printable(end if ends[end] == 1 else file.name), no_wrap=True, overflow="ellipsis"),
             ProgressBar(total=100, completed=percentage(file), width=_BAR_WIDTH),
             f"{percentage(file):.0f} %",
             styled(file.state),
             Text(file_amount(file, speeds.of(file)), no_wrap=True, overflow="ellipsis"),
         )
     return grid
+
+
+def _last_part(file: FileShareView) -> str:
+    return file.name.rpartition("/")[2]
 
 
 def percentage(file: FileShareView) -> float:

@@ -28,6 +28,7 @@ from corral.cli.operation_words import (
 from corral.cli.options import warn
 from corral.cli.output import console, json_option, print_json, print_json_list, printable, say
 from corral.cli.units import DurationParameter
+from corral.frontend.operations.decide.operation import TargetStatus
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
 
@@ -189,7 +190,8 @@ def _lines(operation: OperationView) -> Iterator[tuple[str, tuple[object, ...], 
     for target in operation.targets:
         detail = situation(target, operation.verb)
         status = shown_status(target, operation.verb)
-        yield target.node_id, _standing(target), f"{target.node_name}: {status}{f', {detail}' if detail else ''}"
+        if not target.files or status != TargetStatus.DOWNLOADING:  # else its files say more
+            yield target.node_id, _standing(target), f"{target.node_name}: {status}{f', {detail}' if detail else ''}"
         for file in target.files:
             tenth = percentage(file) // 10
             yield (

@@ -128,7 +128,7 @@ class TestEdit:
             "-context_size: 512",
             "+context_size: 1024",
             "1 replica serves what it was, and will be replaced.",
-            "small: stored as revision 3. Back with: corral models rollback small 2",
+            "small: stored as change 3. To undo it: corral models rollback small 2",
         ]
         assert "warning: line 3: odd" in outcome.err
         bodies = [call.body for call in stored.calls if call.method == "PUT"]

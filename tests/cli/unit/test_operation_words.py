@@ -322,7 +322,7 @@ class TestBars:
             return make_operation(make_target("here:/models", "downloading", files=list(files)), verb="pull")
 
         def big(current: int) -> FileShareView:
-            return FileShareView(name="big.gguf", state="fetching", current_bytes=current, total_bytes=20 * MIB)
+            return FileShareView(name="model/big.gguf", state="fetching", current_bytes=current, total_bytes=20 * MIB)
 
         small = FileShareView(name="small.json", state="done", current_bytes=100, total_bytes=100)
         speeds = FileSpeeds()

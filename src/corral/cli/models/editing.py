@@ -1,5 +1,6 @@
 """`corral models add` and `edit`: configurations from a file, a pipe or an editor. No typed text is ever lost."""
 
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -85,7 +86,8 @@ def edit(model: str, file: str, yes: bool, as_json: bool) -> int:
     if as_json:
         print_json(change)
     else:
-        say(f"{model}: stored as revision {change.number}. Back with: corral models rollback {model} {current.number}")
+        undo = shlex.join(["corral", "models", "rollback", model, str(current.number)])
+        say(f"{model}: stored as change {change.number}. To undo it: {undo}")
     return ExitCode.OK
 
 
@@ -162,7 +164,5 @@ class Draft:
 
     def _say_kept(self) -> None:
         if self._path is not None:
-            click.echo(
-                f"Your text is in {self._path}; go on with: corral models edit {self._model} --file {self._path}",
-                err=True,
-            )
+            again = shlex.join(["corral", "models", "edit", self._model, "--file", str(self._path)])
+            click.echo(f"Your text is in {self._path}; go on with: {again}", err=True)

@@ -51,6 +51,13 @@ _OUTCOMES: Final = {
 }
 
 
+def _uri(operation: Operation) -> str:
+    """Where its subject comes from: the URI of a backend, or what was asked for by a pull."""
+    origin = operation.payload.get("origin")
+    reference = origin.get("reference", "") if isinstance(origin, Mapping) else ""
+    return str(operation.payload.get("uri", "") or reference)
+
+
 def operation_view(operation: Operation, progress: ProgressByNode, now: float) -> OperationView:
     """`now` is of the clock that progress was heard by."""
     targets = [
@@ -61,7 +68,7 @@ def operation_view(operation: Operation, progress: ProgressByNode, now: float) -
         id=operation.id,
         verb=operation.verb.value,
         backend=operation.subject,
-        uri=operation.payload.get("uri", ""),  # only backends have one
+        uri=_uri(operation),
         state=operation.state.value,
         progress=round(_overall(operation, progress), 1),
         asked_by=operation.asked_by,
