@@ -21,7 +21,7 @@ from corral.frontend.models.decide.changing import (
     renamed,
 )
 from corral.frontend.models.decide.model import ModelSpec
-from corral.frontend.models.decide.reading import ReadModel, read_one
+from corral.frontend.models.decide.reading import ReadModel, config_of, read_one
 from corral.frontend.models.decide.stored import (
     NEVER_CHANGED,
     LastChange,
@@ -112,7 +112,7 @@ class ModelChanges:
     async def patch(self, name: str, config: Mapping[str, object], *, by: str) -> ChangedModel:
         """Change some keys of a model: mappings are merged, null takes a key away, all else replaces what was there."""
         before = await self._existing(name)
-        text = write_document(merged(read_one(before.text).spec.config, config))
+        text = write_document(merged(config_of(before.text), config))
         return await self.edit(name, text, by=by, if_revision=before.revision)
 
     async def copy(self, name: str, to: str, *, by: str) -> ChangedModel:
@@ -181,7 +181,7 @@ class ModelChanges:
         target = await self._store.get(spec.alias_of)
         if target is None:
             raise InvalidInput("alias", f"{spec.alias_of[:_SHOWN_NAME]!r} is no model")
-        if read_one(target.text).spec.alias_of:
+        if config_of(target.text).get("alias"):
             raise InvalidInput("alias", f"{spec.alias_of[:_SHOWN_NAME]!r} is an alias itself")
 
     async def _look(self, name: str) -> tuple[StoredModel | None, LastChange]:

@@ -188,11 +188,14 @@ def _templates_are(directory: Path, known: Mapping[str, ModelFileMark | None]) -
 # The store.
 
 
-def store_facts(directory: Path) -> StoreFacts:
-    """Which store the directory is. One that cannot be written to is known by where it is."""
+def store_facts(directory: Path, *, make: bool = True) -> StoreFacts:
+    """Which store the directory is. One that cannot be written to is known by where it is. OSError if it is not there.
+
+    With `make`, a directory that is no store becomes one.
+    """
     where = f"{socket.gethostname()}:{directory.absolute()}"
     try:
-        room = stores.measure(directory)
+        room = stores.measure(directory, make=make)
     except StoreUnusable:
         usage = shutil.disk_usage(directory)
         return StoreFacts(f"at-{hashlib.sha256(where.encode()).hexdigest()[:24]}", where, usage.total, usage.free)

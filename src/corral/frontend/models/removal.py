@@ -26,7 +26,7 @@ from corral.frontend.models.decide.removal import (
     kept_file,
 )
 from corral.frontend.models.decide.stored import ModelChangeKind, StoredModel, revision_row
-from corral.frontend.models.directory import ModelFileMark
+from corral.frontend.models.directory import ModelFileMark, store_facts
 from corral.frontend.models.store.models import Overwritten
 from corral.frontend.models.store.removals import ModelRemovals
 from corral.frontend.models.watch import ModelsWatch
@@ -57,12 +57,16 @@ class FilesLeft(CorralError):
     retryable = True
 
 
-def delete_files(directory: Path, marks: Mapping[str, ModelFileMark], weights: Sequence[str]) -> bool:
+def delete_files(
+    directory: Path, marks: Mapping[str, ModelFileMark], weights: Sequence[str], *, store_id: str = ""
+) -> bool:
     """Delete these paths of a directory, then the files of these marks. FilesLeft when some cannot go.
 
     False, and nothing is deleted, if one of the files is another one by now.
     """
     try:
+        if store_id and store_facts(directory, make=False).id != store_id:
+            raise FilesLeft(f"{directory} is another directory by now: is its disk not mounted?")
         if any(_mark_of(directory / file) not in (mark, None) for file, mark in marks.items()):
             return False  # somebody has put another one there; it is looked at again
         for path in weights:
@@ -185,7 +189,7 @@ class ModelRemoval:
             if model.name in self._models.rows:
                 await self._add_again(model)
             elif store is not None and store.id not in model.cleared:
-                is_left |= not await self._clear(model, store.id)
+                is_left |= not (self._watch.is_there and await self._clear(model, store.id))
         return is_left
 
     def _removable(self, name: str) -> StoredModel:
@@ -258,7 +262,9 @@ class ModelRemoval:
         marks = {path: self._watch.files[path].mark for path, beside in holders.items() if not beside}
         weights = awaited_by_none(await self._weights(name, kept), pulls, kept)
         try:
-            is_deleted = await asyncio.to_thread(delete_files, self._models.directory, marks, weights)
+            is_deleted = await asyncio.to_thread(
+                delete_files, self._models.directory, marks, weights, store_id=store_id
+            )
         except FilesLeft as error:
             self._log_once(name, error.message)
             return False

@@ -67,6 +67,8 @@ class ModelsWatch:
         self._looking = asyncio.Lock()
         self.store: StoreFacts | None = None
         """The models directory of this frontend as a place for files; None while there is none."""
+        self.is_there = False
+        """Whether the last look found it."""
         self.files: Mapping[str, ReadFile] = {}
         self._handled: dict[str, str] = {}
         """The content of each file that was handled, by its digest."""
@@ -107,6 +109,7 @@ class ModelsWatch:
         return file is not None and any(one.spec.name != name for one in file.said.models)
 
     async def _take(self, reading: DirectoryReading) -> None:
+        self.is_there = reading.store is not None
         if reading.store is None:
             self._models.is_readable = reading.problem is None or self.store is not None
             self._settled = ()

@@ -6,6 +6,7 @@ from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.frontend.models.changes import ModelChanges
 from corral.frontend.models.decide.stored import ModelSource, WeightFile
 from corral.frontend.record.decide import EventKind
+from corral.frontend.store.schema import models
 from corral.hubs.plans import ModelOrigin
 from tests.kit.world import World
 
@@ -81,6 +82,15 @@ async def test_a_patch_merges_and_null_takes_away(changes: ModelChanges) -> None
     assert patched.text == "name: big\nbackend: echo\nparameters:\n  model: big.gguf\n  temperature: 0.5\n"
     with pytest.raises(InvalidInput, match="name: must stay 'big'"):
         await changes.patch("big", {"name": "other"}, by="bob")
+
+
+async def test_a_model_that_would_be_refused_today_can_be_patched(changes: ModelChanges, world: World) -> None:
+    await changes.add(TEXT, by="ann")
+    async with world.stores.database.begin() as connection:  # as an earlier version may have stored it
+        await connection.execute(models.update().values(text=TEXT + "template: {chat: '{{ nonsense }}'}\n"))
+    await world.control.context.models.catalogue.refresh()
+    patched = await changes.patch("big", {"template": {"chat": "{{.Input}}"}}, by="bob")
+    assert (patched.number, "nonsense" in patched.text) == (2, False)
 
 
 async def test_a_copy_keeps_comments_and_has_a_history_of_its_own(changes: ModelChanges) -> None:

@@ -1,5 +1,6 @@
 """Models removed from the fleet: gone at once for those who ask, then from every disk, whoever sleeps or dies."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -162,7 +163,7 @@ async def test_a_frontend_that_dies_right_after_it_said_yes_loses_nothing(
 async def test_a_death_between_weights_and_file_is_made_good(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (world.models / "small.gguf").mkdir()
 
-    def dies(directory: Path, marks: object, weights: Sequence[str]) -> bool:
+    def dies(directory: Path, marks: object, weights: Sequence[str], *, store_id: str) -> bool:
         assert delete_files(directory, {}, weights)
         raise KeyboardInterrupt
 
@@ -261,6 +262,24 @@ async def test_a_model_without_a_file_goes_with_all_that_it_was_pulled_with(worl
     assert files(world) == ["small.yaml", "w.gguf"]
     await remove(world, "copy")
     assert files(world) == ["small.yaml"]
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+async def test_files_on_a_disk_that_is_not_mounted_go_when_it_is_back(world: World, is_seen: bool) -> None:
+    (world.models / "small.gguf").write_bytes(b"w")
+    await world.control.context.models.watch.look()
+    aside = world.models.with_name("aside")
+    world.models.rename(aside)
+    world.models.mkdir()
+    if is_seen:
+        await world.control.context.models.watch.look()
+    await remove(world)
+    assert files_in(aside) == ["small.gguf", "small.yaml"]
+    shutil.rmtree(world.models)
+    aside.rename(world.models)
+    await world.control.context.models.watch.look()
+    await world.control.context.models.removal.sweep()
+    assert ((await view_of(world.control)).models, files(world)) == ({}, [])
 
 
 async def test_a_removed_model_is_rolled_back(world: World) -> None:

@@ -111,6 +111,15 @@ def read_stored(text: str, *, source: str) -> ModelSpec | ModelProblem:
     return _read_config(part, source)
 
 
+def config_of(text: str) -> Mapping[str, object]:
+    """The configuration that was stored, whatever is wrong with it; empty if it is none."""
+    try:
+        config = plain(read_document(text, LIMITS))
+    except UNREADABLE:
+        return {}
+    return config if isinstance(config, Mapping) else {}
+
+
 def _read_part(part: object, text: str, source: str, named_template: NamedTemplate) -> ReadModel | ModelProblem:
     """One model; `text` is empty where it is one of several."""
     spec = _read_config(part, source)
