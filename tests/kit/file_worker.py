@@ -83,7 +83,12 @@ class FileWorker:
 
 @asynccontextmanager
 async def open_file_worker(
-    root: Path, *, clock: Clock | None = None, config: FilesConfig | None = None, times: LiveTimes | None = None
+    root: Path,
+    *,
+    clock: Clock | None = None,
+    config: FilesConfig | None = None,
+    times: LiveTimes | None = None,
+    secret: str = "own-secret",
 ) -> AsyncIterator[FileWorker]:
     """A worker that is registered; its directories are made below `root`. Its clock begins now: files carry times."""
     presence, time = Presence(), clock or ManualClock(datetime.now(UTC))
@@ -94,7 +99,7 @@ async def open_file_worker(
         server = HttpServer(
             address=HostPort("127.0.0.1", 0),
             readiness=lambda: readiness_problems(presence, link),
-            bearers=lambda: ("own-secret", TOKEN),
+            bearers=lambda: (secret, TOKEN),
             routes=(files.routes, LogRoutes(logs, times=times)),
         )
         async with server, aiohttp.ClientSession(auto_decompress=False) as session:

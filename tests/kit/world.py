@@ -40,11 +40,14 @@ class FakeLoader:
     def __init__(self) -> None:
         self.loads: list[tuple[str, str, str]] = []
         self.options: list[list[str]] = []
+        self.files: list[str] = []
+        """The path of the weights in each, as the backend was told."""
         self.error: str = ""
 
     async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
         self.loads.append((address, token, options.Model))
         self.options.append(list(options.Options))
+        self.files.append(options.ModelFile)
         if self.error:
             raise LoadFailed(address, self.error)
 
@@ -165,10 +168,17 @@ class World:
         return [entry.event for entry in stored if entry.event.kind is kind]
 
     async def node(
-        self, name: str, *, features: Sequence[str] = FEATURES, address: str = "127.0.0.1:50051"
+        self,
+        name: str,
+        *,
+        features: Sequence[str] = FEATURES,
+        address: str = "127.0.0.1:50051",
+        http_address: str = "",
     ) -> FakeNode:
         hello = CorralHello(version="1", features=list(features), secret=SECRET + name, incarnation="1")
         body = {"name": name, "address": address, "corral": msgspec.to_builtins(hello)}
+        if http_address:
+            body["http_address"] = http_address
         answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
         node = FakeNode(NodeId(msgspec.json.decode(answer.body)["id"]))
         for subject, handler in (

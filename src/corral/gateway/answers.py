@@ -136,6 +136,7 @@ def shown_to(loading: Loading, scopes: Collection[str]) -> Loading:
         total_bytes=loading.total_bytes,
         file_index=loading.file_index,
         total_files=loading.total_files,
+        bytes_per_second=loading.bytes_per_second,
         eta_seconds=loading.eta_seconds,
         reason=loading.reason if is_known else "",
         message=REASON_SENTENCES[LoadReason(loading.reason)] if is_known else "",

@@ -48,7 +48,7 @@ from corral.frontend.rules.room import RulesRoom
 from corral.frontend.rules.service import RuleGuard
 from corral.frontend.rules.store import FleetRuleStore
 from corral.frontend.serving.gateway_reports import KeySpread
-from corral.frontend.serving.loading import BackendLoader, GrpcLoader, UsualLimits
+from corral.frontend.serving.model_loader import BackendLoader, GrpcLoader, UsualLimits
 from corral.frontend.serving.room import EarlierRooms, ServingRoom, ServingSettings
 from corral.frontend.serving.store.load_jobs import stop_serving
 from corral.frontend.serving.store.replicas import ReplicaStore, lose_replicas_of

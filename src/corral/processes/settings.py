@@ -177,7 +177,7 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_FILE_TRANSFER_RETRIES": "without effect in LocalAI too",
     "LOCALAI_PREFETCH_MODELS": "Corral does not fetch models yet",
     "PREFETCH_MODELS": "Corral does not fetch models yet",
-    "LOCALAI_DISTRIBUTED_SHARED_MODELS": "Corral does not move model files yet: nodes have to share them in any case",
+    "LOCALAI_DISTRIBUTED_SHARED_MODELS": "not needed: a node that shares the models directory is sent nothing",
     "LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK": "Corral puts no model files on a node's disk yet",
     "LOCALAI_MODEL_SCHEDULING": "Corral has no rules of scheduling yet: it chooses the node itself",
     "LOCALAI_MODEL_SCHEDULING_CONFIG": "Corral has no rules of scheduling yet: it chooses the node itself",

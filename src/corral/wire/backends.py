@@ -221,6 +221,9 @@ class InstallBytes(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Larger each time that the node begins on the same operation; the numbers of events begin at 1 again with it."""
     files: list[FileBytes] = []
     """One by one, for the pull of a model."""
+    file_index: int = 0
+    """Which file it is, counted from 1, when files of a model are brought to the node."""
+    total_files: int = 0
 
 
 class InstallProgress(msgspec.Struct, kw_only=True, omit_defaults=True):

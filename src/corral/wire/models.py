@@ -191,6 +191,8 @@ class LoadReason(StrEnum):
     NO_PLACE = "no_place"
     BEING_REMOVED = "being_removed"
     MACHINE_AWAY = "machine_away"
+    FILES_NOT_SENT = "files_not_sent"
+    FILES_UNUSABLE = "files_unusable"
     ENGINE_NOT_STARTED = "engine_not_started"
     ENGINE_ENDED = "engine_ended"
     REFUSED_BY_ENGINE = "refused_by_engine"
@@ -203,6 +205,8 @@ REASON_SENTENCES: Final[Mapping[LoadReason, str]] = {
     LoadReason.NO_PLACE: "no machine of the fleet can take it at the moment",
     LoadReason.BEING_REMOVED: "it, or the engine that it needs, is about to be removed",
     LoadReason.MACHINE_AWAY: "the machine that was to load it does not answer",
+    LoadReason.FILES_NOT_SENT: "its files could not be brought to the machine that was to load it",
+    LoadReason.FILES_UNUSABLE: "its files cannot be read, or change all the time",
     LoadReason.ENGINE_NOT_STARTED: "the engine that it needs could not be installed or started",
     LoadReason.ENGINE_ENDED: "its engine stopped while it was loading",
     LoadReason.REFUSED_BY_ENGINE: "its engine could not load it",

@@ -269,7 +269,10 @@ class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
     total_bytes: int | None = None
     file_index: int | None = None
     total_files: int | None = None
+    bytes_per_second: float | None = None
     eta_seconds: float | None = None
+    file: str = ""
+    """Which file is being brought to the node: its path below the models directory."""
     reason: str = ""
     """A word of `wire.models.LoadReason`; empty while there is nothing to say."""
     message: str = ""

@@ -36,6 +36,7 @@ class NodesRoom:
     health: Health
     brake: Brake
     client: NodeClient
+    contacts: NodeContacts
     tokens: NodeTokens
     logs: NodeLogs
 
@@ -79,6 +80,7 @@ class NodesRoom:
                 policy=BrakePolicy(share=settings.brake_share),
             ),
             client=NodeClient(bus, nodes, clock, contacts=contacts, health=health.poke),
+            contacts=contacts,
             tokens=tokens,
             logs=NodeLogs(contacts, tokens),
         )

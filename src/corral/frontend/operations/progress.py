@@ -64,10 +64,15 @@ class ProgressBoard:
     def look(self, operation: Operation) -> Mapping[NodeId, Progress]:
         """Return the progress per node, and subscribe to its nodes while it runs: the caller will look again."""
         if operation.state is OperationState.RUNNING:
-            self._looked_until[operation.id] = self._clock.monotonic() + _LOOK_LASTS
-            if operation.id not in self._heard:
-                self.poke.ring()
+            return self.watch(operation.id)
         return self.of(operation.id)
+
+    def watch(self, operation: OperationId) -> Mapping[NodeId, Progress]:
+        """Return the progress per node, and subscribe to its nodes: the caller will look again."""
+        self._looked_until[operation] = self._clock.monotonic() + _LOOK_LASTS
+        if operation not in self._heard:
+            self.poke.ring()
+        return self.of(operation)
 
     @asynccontextmanager
     async def followed(self, operation: OperationId) -> AsyncIterator[None]:
@@ -216,4 +221,6 @@ def _progress(report: InstallProgress | NodeProgress, numbers: InstallBytes | No
         current_bytes=size_of(report.current) if numbers is None else numbers.current,
         total_bytes=size_of(report.total) if numbers is None else numbers.total,
         files=() if numbers is None else tuple(_share(file) for file in numbers.files),
+        file_index=0 if numbers is None else numbers.file_index,
+        total_files=0 if numbers is None else numbers.total_files,
     )

@@ -15,7 +15,7 @@ from corral.base.ids import NodeId, OperationId, new_lease_token, new_load_job_i
 from corral.base.tasks import Poke, poke_or_period, running
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec
-from corral.frontend.operations.decide.operation import NO_PROGRESS, seconds_left
+from corral.frontend.operations.decide.operation import NO_PROGRESS, Progress, seconds_left, speed_of
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.serving.decide.load_job import (
     NO_LOAD_PROGRESS,
@@ -28,7 +28,8 @@ from corral.frontend.serving.decide.load_job import (
     may_claim,
 )
 from corral.frontend.serving.decide.replica import Replica, ReplicaState, unserved_reason
-from corral.frontend.serving.loading import INSTALLING, HeldJob, LoadStores, LoadWork
+from corral.frontend.serving.loading import INSTALLING, STAGING, HeldJob, LoadStores, LoadWork
+from corral.frontend.serving.staging import StagingWatch
 from corral.wire.models import LoadReason
 
 log = logging.getLogger(__name__)
@@ -123,17 +124,14 @@ class Loads:
         )
 
     def progress_of(self, job: LoadJob) -> LoadProgress:
-        """How far the load is, if this process works on it: other frontends know only that somebody does."""
+        """How far the load is. Of one that another frontend works on, the last that was heard."""
         phase = self._work.phases.get(job.model, "")
-        if phase == INSTALLING and job.node_id is not None:
-            install = self._board.of(OperationId(job.id)).get(job.node_id, NO_PROGRESS)
-            left = seconds_left(install, self._clock.monotonic())
-            return LoadProgress(
-                phase=install.phase or INSTALLING,
-                current_bytes=install.current_bytes if install.total_bytes else None,
-                total_bytes=install.total_bytes or None,
-                eta_seconds=None if left is None else round(left, 1),
-            )
+        if (watch := self._work.stagings.get(job.model)) is not None:
+            return _staging_progress(watch)
+        if phase in ("", INSTALLING) and job.node_id is not None and job.state is LoadState.LOADING:
+            operation = OperationId(job.id)
+            known = self._board.of(operation) if phase else self._board.watch(operation)
+            return _told_progress(known.get(job.node_id, NO_PROGRESS), phase, self._clock.monotonic())
         spec = self._models.catalogue.models.get(job.model)
         if phase != ReplicaState.LOADING or spec is None:
             return NO_LOAD_PROGRESS
@@ -207,3 +205,31 @@ class Loads:
             except CorralError as error:
                 shown = {"event": "load.lease_not_renewed", "model": held.job.model}
                 log.warning("a lease was not renewed: %s", error, extra=shown)
+
+
+def _staging_progress(watch: StagingWatch) -> LoadProgress:
+    count, speed = watch.count, watch.speed()
+    left = count.total_bytes - count.present_bytes
+    return LoadProgress(
+        phase=STAGING,
+        current_bytes=count.present_bytes if count.total_bytes else None,
+        total_bytes=count.total_bytes or None,
+        bytes_per_second=None if speed is None else round(speed, 1),
+        eta_seconds=round(left / speed, 1) if speed and left > 0 else None,
+        file_index=min(count.present_files + 1, count.total_files) or None,
+        total_files=count.total_files or None,
+        file=count.file,
+    )
+
+
+def _told_progress(told: Progress, phase: str, now: float) -> LoadProgress:
+    left, speed = seconds_left(told, now), speed_of(told, now)
+    return LoadProgress(
+        phase=told.phase or phase,
+        current_bytes=told.current_bytes if told.total_bytes else None,
+        total_bytes=told.total_bytes or None,
+        bytes_per_second=round(speed, 1) if speed else None,
+        eta_seconds=None if left is None else round(left, 1),
+        file_index=told.file_index or None,
+        total_files=told.total_files or None,
+    )

@@ -3,58 +3,41 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Final, Protocol
-
-import msgspec
-from msgspec.structs import replace as replace_struct
+from pathlib import PurePath
+from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
-from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_replica_id
-from corral.frontend.backends.decide.backend import artefact_of, wish_of
-from corral.frontend.backends.operations import BackendOperations
-from corral.frontend.backends.planning import Ask
+from corral.base.ids import LeaseToken, NodeId, OperationId, new_replica_id
+from corral.base.tasks import running
 from corral.frontend.models.catalogue import Models
-from corral.frontend.models.decide.keys import request_rules
-from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, with_answer_limit
-from corral.frontend.nodes.client import (
-    NodeBusy,
-    NodeClient,
-    NodeLogs,
-    NodeRefused,
-    NodeTokens,
-    NodeUnreachable,
-    StartedBackend,
-)
+from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.nodes.client import NodeBusy, NodeLogs, NodeRefused, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.store.nodes import Nodes
-from corral.frontend.operations.decide.intent import IntentKind, Verb
+from corral.frontend.operations.decide.operation import NO_PROGRESS
 from corral.frontend.operations.progress import ProgressBoard
-from corral.frontend.operations.store.intents import Intents
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.frontend.serving.decide.load_job import LoadJob, LoadNeed, LoadPolicy, LoadState, needed_by_load
+from corral.frontend.serving.decide.load_job import LoadJob, LoadPolicy, LoadState
 from corral.frontend.serving.decide.placement import CandidateNode, Placement, PlacementRefusal, PlacementRequest, place
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
+from corral.frontend.serving.model_loader import ModelLoader
+from corral.frontend.serving.staging import ModelFilesUnusable, StagingCount, StagingFailed, StagingWatch
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
-from corral.galleries.build_uris import BackendRef
-from corral.rpc.backend import Backend
 from corral.rpc.errors import BackendBusy, BackendError, LoadFailed
-from corral.rpc.messages import ModelOptions
-from corral.wire.adapter import AdapterModel
-from corral.wire.backends import CorralInstall, InstallRequest
+from corral.wire.backends import InstallBytes, InstallProgress, size_text
 from corral.wire.models import LoadReason
-from corral.wire.registration import Feature
 
 log = logging.getLogger(__name__)
 
 INSTALLING: Final = "installing"
+STAGING: Final = "staging"
+_TOLD_EVERY: Final = 1.0
+"""Seconds between two words to other frontends of how far a staging is."""
 _BY: Final = "control"
-_MEANWHILE: Final = timedelta(minutes=1)
-"""The load itself installs the backend; so long nobody else does."""
 
 
 async def choose_node(request: PlacementRequest, fleet: Fleet, replicas: ReplicaStore) -> Placement | PlacementRefusal:
@@ -71,30 +54,10 @@ async def choose_node(request: PlacementRequest, fleet: Fleet, replicas: Replica
     return place(request, candidates)
 
 
-class BackendLoader(Protocol):
-    """How a backend is told what to load."""
-
-    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
-        """`rpc.errors.BackendError` when it does not."""
-
-
-class GrpcLoader:
-    """A channel for every call: loads are rare."""
-
-    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
-        async with Backend(address, token=token) as backend:
-            await backend.load(options, timeout=timeout)
-
-
-def adapter_model(spec: ModelSpec, *, file: str, threads: int) -> AdapterModel:
-    """How an adapter translates requests for this model, whose weights are in this file on the node, if in any."""
-    rules = request_rules(spec.config)
-    model = msgspec.convert({"name": spec.name, "identity": spec.model, "file": file, **rules}, AdapterModel)
-    return replace_struct(model, defaults=replace_struct(model.defaults, threads=threads_of(spec.config, threads)))
-
-
 _REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
     (Conflict, LoadReason.BEING_REMOVED),
+    (StagingFailed, LoadReason.FILES_NOT_SENT),
+    (ModelFilesUnusable, LoadReason.FILES_UNUSABLE),
     (NodeRefused, LoadReason.ENGINE_NOT_STARTED),
     (NodeUnreachable, LoadReason.MACHINE_AWAY),
     (NodeBusy, LoadReason.TIMED_OUT),
@@ -104,114 +67,25 @@ _REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
 )
 
 
+def staging_report(count: StagingCount) -> InstallProgress:
+    return InstallProgress(
+        phase=STAGING,
+        current=size_text(count.present_bytes),
+        total=size_text(count.total_bytes),
+        percentage=100.0 * count.present_bytes / count.total_bytes if count.total_bytes else 0.0,
+        corral=InstallBytes(
+            sequence=1,
+            current=count.present_bytes,
+            total=count.total_bytes,
+            file_index=min(count.present_files + 1, count.total_files),
+            total_files=count.total_files,
+        ),
+    )
+
+
 def reason_of(error: CorralError) -> LoadReason:
     """Why a load failed, in a word that every client may read."""
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), LoadReason.OTHER)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsualLimits:
-    """What models get whose configuration does not say it."""
-
-    threads: int
-    most_tokens: int
-    """The limit of an answer, for requests that do not say it either; 0 is without limit."""
-
-
-class ModelLoader:
-    """Has a node load a model. Stores nothing."""
-
-    def __init__(  # noqa: PLR0913 - each is a collaborator
-        self,
-        nodes: NodeClient,
-        models: Models,
-        tokens: NodeTokens,
-        backends: BackendLoader,
-        intents: Intents,
-        operations: BackendOperations,
-        *,
-        usual: UsualLimits,
-    ) -> None:
-        self._nodes = nodes
-        self._models = models
-        self._tokens = tokens
-        self._backends = backends
-        self._intents = intents
-        self._operations = operations
-        self._usual = usual
-
-    async def install(
-        self, replica: Replica, node: Node, spec: ModelSpec, *, timeout: timedelta, job: LoadJobId, now: datetime
-    ) -> StartedBackend:
-        """Have a process of the model's backend on the node. Doing this again for the same place finds the same one.
-
-        The node reports how far it is under the id of the job.
-        """
-        await self._admit(node, spec, now)
-        request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index, op_id=job)
-        if node.peer is not None and Feature.ADAPTER in node.peer.features:
-            file = self._models.file_of(spec)
-            limited = with_answer_limit(spec, self._usual.most_tokens)
-            request.corral = CorralInstall(model=adapter_model(limited, file=file, threads=self._usual.threads))
-        return await self._nodes.install(node.id, request, timeout=timeout)
-
-    async def _admit(self, node: Node, spec: ModelSpec, now: datetime) -> None:
-        """Conflict when the backend, or what the node has of the model, is about to be deleted there.
-
-        A backend that was deleted is wanted again from now on.
-        """
-        for intent in await self._intents.of_node(node.id):
-            is_model = intent.kind is IntentKind.MODEL
-            if not (intent.subject == spec.name if is_model else spec.backend in wish_of(intent).names):
-                continue
-            match needed_by_load(intent, since=self._models.time_of(spec), now=now):
-                case LoadNeed.REFUSED:
-                    name = intent.subject if is_model else artefact_of(intent.payload).backend
-                    raise Conflict(f"{name} is about to be deleted there")
-                case LoadNeed.REPLACE:
-                    ref = BackendRef(backend=spec.backend)
-                    ask = Ask(verb=Verb.INSTALL, ref=ref, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
-                    await self._operations.start(ask)
-                case LoadNeed.FREE:
-                    pass
-
-    async def load(
-        self,
-        replica: Replica,
-        node: Node,
-        spec: ModelSpec,
-        installed: StartedBackend,
-        *,
-        policy: LoadPolicy,
-        clock: Clock,
-    ) -> Replica:
-        """Tell the process to load the model; the replica as it is when it serves."""
-        address = installed.address or node.address
-        fields = load_options(
-            with_answer_limit(spec, self._usual.most_tokens),
-            models=self._models.directory.absolute(),
-            threads=self._usual.threads,
-            is_asked_directly=installed.is_asked_directly,
-        )
-        await self._backends.load(
-            address,
-            token=await self._tokens.of(node.id),
-            options=ModelOptions(**fields),  # type: ignore[arg-type]
-            timeout=policy.load_time(self._models.size_of(spec)),
-        )
-        return replace(
-            replica,
-            address=address,
-            url=installed.url,
-            key=installed.key,
-            routes=installed.routes,
-            front_port=installed.front_port,
-            changed_at=clock.now(),
-        )
-
-    async def stop(self, replica: Replica) -> None:
-        """End what may be left of a load that failed."""
-        await self._nodes.stop(replica.node_id, replica.process_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +131,8 @@ class LoadWork:
         self._logs = logs
         self.phases: dict[str, str] = {}
         """What is being done, by the models that this process works on."""
+        self.stagings: dict[str, StagingWatch] = {}
+        """How far the files of these models are, while they are brought to a node."""
 
     async def bring_up(self, held: HeldJob) -> None:
         """Try node after node, until one serves or it makes no sense to go on."""
@@ -276,8 +152,8 @@ class LoadWork:
                 tried[node.id] = f"{node.name}: {error.message}"
                 lines = await self._failed_on(held, replica, error)
                 held = replace(held, job=replace(held.job, reason=reason_of(error), engine_lines=lines))
-                if isinstance(error, LoadFailed):
-                    break
+                if isinstance(error, LoadFailed | ModelFilesUnusable):
+                    break  # no other node would do better
             else:
                 await self._finish(held, loaded, node)
                 return
@@ -285,13 +161,49 @@ class LoadWork:
 
     async def _load(self, held: HeldJob, replica: Replica, node: Node) -> Replica:
         self.phases[held.job.model] = INSTALLING
-        policy, now = self._policy, self._clock.now()
-        async with self._board.followed(OperationId(held.job.id)):
+        policy, spec, job = self._policy, held.spec, held.job.id
+        async with self._board.followed(OperationId(job)):
+            now = self._clock.now()
+            installed = await self._loader.install(replica, node, spec, timeout=policy.install, job=job, now=now)
+        models = await self._stage(held, node)
+        if self._loader.needs_telling(installed, spec, models):
+            now = self._clock.now()
             installed = await self._loader.install(
-                replica, node, held.spec, timeout=policy.install, job=held.job.id, now=now
+                replica, node, spec, timeout=policy.install, job=job, now=now, models=models
             )
         self.phases[held.job.model] = ReplicaState.LOADING
-        return await self._loader.load(replica, node, held.spec, installed, policy=policy, clock=self._clock)
+        await self._tell(held, node, InstallProgress(phase=ReplicaState.LOADING))
+        return await self._loader.load(replica, node, spec, installed, models=models, policy=policy, clock=self._clock)
+
+    async def _stage(self, held: HeldJob, node: Node) -> PurePath | None:
+        """Bring the files. It may take as long as bytes move."""
+        watch = StagingWatch(self._clock)
+        self.phases[held.job.model], self.stagings[held.job.model] = STAGING, watch
+        try:
+            async with running(self._tell_staging(held, node, watch), name=f"progress of {held.job.model}"):
+                models = await self._loader.stage(node, held.spec, watch)
+        finally:
+            del self.stagings[held.job.model]
+        if sent := watch.count.sent_bytes:
+            shown = {"event": "model.staged", "model": held.job.model, "node": node.name, "bytes": sent}
+            log.info("model files sent", extra=shown)
+        return models
+
+    async def _tell_staging(self, held: HeldJob, node: Node, watch: StagingWatch) -> None:
+        while True:
+            await self._clock.sleep(_TOLD_EVERY)
+            await self._tell(held, node, staging_report(watch.count))
+
+    async def _tell(self, held: HeldJob, node: Node, report: InstallProgress) -> None:
+        """Tell all frontends how far it is, in the words in which the node told of the install."""
+        job = OperationId(held.job.id)
+        known = self._board.of(job).get(node.id, NO_PROGRESS)
+        numbers = InstallBytes(sequence=1, current=0, total=0) if report.corral is None else report.corral
+        numbers.attempt = known.attempt + (known.phase != report.phase)
+        numbers.sequence = 1 if known.phase != report.phase else known.sequence + 1
+        report.op_id, report.node_id, report.backend = held.job.id, node.id, held.spec.backend
+        report.corral = numbers
+        await self._board.report(job, node.id, report)
 
     async def place(self, held: HeldJob, tried: Mapping[NodeId, str]) -> tuple[Replica, Node] | None:
         """A reserved place; None when the job was given back or lost."""

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.bus.port import Handler
+from corral.files.file_peer import FilePeer
 from corral.frontend.access.store import Keys
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.models.room import ModelsRoom
@@ -16,9 +18,11 @@ from corral.frontend.serving import replica_health, unloading, view
 from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.frontend.serving.gateway_reports import GatewayReports, GatewayShares
 from corral.frontend.serving.load_jobs import Loads
-from corral.frontend.serving.loading import BackendLoader, LoadStores, LoadWork, ModelLoader, UsualLimits
+from corral.frontend.serving.loading import LoadStores, LoadWork
+from corral.frontend.serving.model_loader import BackendLoader, ModelLoader, UsualLimits
 from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
 from corral.frontend.serving.rollout import RESTORING_PERIOD, Restoring, Rollout
+from corral.frontend.serving.staging import Staging
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore, Restorations
 from corral.frontend.serving.unloading import ORPHANS_PERIOD, NodeModels, Orphans, Unloading
@@ -124,11 +128,17 @@ class ServingRoom:
 def _build_loads(rooms: EarlierRooms, stores: LoadStores, settings: ServingSettings, loader: BackendLoader) -> Loads:
     nodes, models, clock = rooms.nodes, rooms.models.catalogue, rooms.record.clock
     intents, operations = rooms.operations.stores.intents, rooms.backends.operations
+
+    async def file_server(node_id: NodeId) -> FilePeer | None:
+        address = (await nodes.contacts.of(node_id)).http_address
+        return FilePeer(address=address, token=await nodes.tokens.of(node_id)) if address else None
+
+    staging = Staging(models.directory, file_server)
     work = LoadWork(
         stores,
         models,
         nodes.fleet,
-        ModelLoader(nodes.client, models, nodes.tokens, loader, intents, operations, usual=settings.usual),
+        ModelLoader(nodes.client, models, nodes.tokens, loader, intents, operations, staging, usual=settings.usual),
         rooms.record.feed,
         clock,
         policy=settings.loads,

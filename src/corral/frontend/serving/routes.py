@@ -29,6 +29,7 @@ from corral.frontend.api.route import (
     read_compat,
 )
 from corral.frontend.backends.routes.localai import is_bus_away
+from corral.frontend.serving.shapes import loading_view
 from corral.wire.keys import Scope
 from corral.wire.refusals import Acknowledged
 from corral.wire.view import EnsureModel, GatewayReport, Loading, View, encode_line
@@ -67,20 +68,7 @@ async def report(context: AdminContext, request: Request, caller: Caller) -> Res
 
 async def ensure(context: AdminContext, request: Request, caller: Caller) -> Response:
     status = await context.serving.loads.ensure((await _body(request, EnsureModel)).model)
-    return answer(
-        Loading(
-            model=status.model,
-            state=status.progress.phase or status.state,
-            node=status.node,
-            bytes_sent=status.progress.current_bytes,
-            total_bytes=status.progress.total_bytes,
-            eta_seconds=status.progress.eta_seconds,
-            reason=status.reason or "",
-            message=status.message,
-            engine_lines=list(status.engine_lines),
-            retry_after_seconds=max(1, round(status.retry_after.total_seconds())),
-        )
-    )
+    return answer(loading_view(status))
 
 
 async def _body(request: Request, kind: type[T]) -> T:

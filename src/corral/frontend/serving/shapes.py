@@ -1,13 +1,15 @@
-"""Replicas as answers: LocalAI's form and Corral's own, with the requests that gateways report."""
+"""Replicas and loads as answers: LocalAI's form and Corral's own, with the requests that gateways report."""
 
 from typing import Final
 
 from msgspec import UNSET
 
+from corral.frontend.serving.decide.load_job import LoadStatus
 from corral.frontend.serving.decide.replica import LIVE, SERVING, UNSERVED, Replica, ReplicaState, unserved_reason
 from corral.frontend.serving.gateway_reports import GatewayReports
 from corral.wire.go_json import format_time
 from corral.wire.replicas import ReplicaRow, ReplicaView
+from corral.wire.view import Loading
 
 _LOCALAI_STATES: Final = {state: state.value for state in LIVE} | {
     ReplicaState.RESERVED: ReplicaState.STAGING.value,
@@ -60,4 +62,27 @@ def replica_view(replica: Replica, gateways: GatewayReports, *, node: str) -> Re
         last_used_at=None if used is None else format_time(used),
         created_at=format_time(replica.created_at),
         changed_at=format_time(replica.changed_at),
+    )
+
+
+def loading_view(status: LoadStatus) -> Loading:
+    """How far a load is, with all that administrators may see."""
+    progress = status.progress
+    sent, total = progress.current_bytes, progress.total_bytes
+    return Loading(
+        model=status.model,
+        state=progress.phase or status.state,
+        node=status.node,
+        progress=round(100.0 * sent / total, 1) if sent is not None and total else None,
+        bytes_sent=sent,
+        total_bytes=total,
+        file_index=progress.file_index,
+        total_files=progress.total_files,
+        bytes_per_second=progress.bytes_per_second,
+        eta_seconds=progress.eta_seconds,
+        file=progress.file,
+        reason=status.reason or "",
+        message=status.message,
+        engine_lines=list(status.engine_lines),
+        retry_after_seconds=max(1, round(status.retry_after.total_seconds())),
     )

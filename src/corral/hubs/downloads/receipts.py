@@ -83,6 +83,15 @@ class Receipts:
                 file.write(msgspec.json.encode(receipt))
             os.rename(fresh, name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
 
+    def remove(self, destination: str) -> None:
+        """A receipt turned out to be wrong."""
+        name = _name_of(destination)
+        with (
+            contextlib.suppress(OSError, PathRefused),
+            self._models.reach((*FOLDER, name), self._folder / name) as place,
+        ):
+            os.unlink(place.name, dir_fd=place.directory)
+
     def sweep(self, before: float) -> int:
         """Remove those from before this time (seconds since the epoch) whose files are gone or were changed. Return how
         many."""

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from msgspec.structs import replace as replace_struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,6 +28,7 @@ from corral.frontend.models.localai_shapes import (
 from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.decide.operation import Operation, compat_status
 from corral.frontend.serving.decide.replica import ReplicaState
+from corral.frontend.serving.shapes import loading_view
 from corral.galleries.config import sources_of
 from corral.galleries.model_galleries import ModelReadings
 from corral.wire.backends import Gallery
@@ -177,17 +179,9 @@ async def show_load(context: AdminContext, request: Request, caller: Caller) -> 
     if status is None:
         message = f"no load is running for model {name}"
         return answer({"error": {"code": 404, "message": message, "type": "not_found_error"}}, 404)
-    progress = status.progress
-    loading = Loading(
-        model=status.model,
-        state=progress.phase or status.state,
-        node=status.node if caller.is_admin else "",
-        bytes_sent=progress.current_bytes,
-        total_bytes=progress.total_bytes,
-        eta_seconds=progress.eta_seconds,
-        reason=status.reason or "",
-        message=status.message if caller.is_admin else "",
-    )
+    loading = loading_view(status)
+    if not caller.is_admin:
+        loading = replace_struct(loading, node="", message="", file="", engine_lines=[])
     return answer(loading.for_client())
 
 

@@ -181,6 +181,9 @@ class Progress:
     total_bytes: int = 0
     files: tuple[FileShare, ...] = ()
     """One by one, where the target tells that."""
+    file_index: int = 0
+    """Which of the files of a model it is, counted from 1, where they are brought to a node."""
+    total_files: int = 0
     pace: Pace = Pace()
 
 

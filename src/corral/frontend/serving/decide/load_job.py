@@ -113,14 +113,20 @@ def may_claim(job: LoadJob, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProgress:
-    """How far a load is that this process works on."""
+    """How far a load is."""
 
     phase: str = ""
-    """`installing` or one of the words of `wire.progress.Phase`, then `loading`; empty when it is not known."""
+    """`installing` or the word of the node, then `staging` and `loading`; empty when it is not known."""
     current_bytes: int | None = None
     total_bytes: int | None = None
-    """The size of what the node downloads, or of the weights."""
+    """The size of what the node downloads or is sent, or of the weights."""
+    bytes_per_second: float | None = None
     eta_seconds: float | None = None
+    file_index: int | None = None
+    """Which file is sent, counted from 1."""
+    total_files: int | None = None
+    file: str = ""
+    """Its path, for administrators."""
 
 
 NO_LOAD_PROGRESS: Final = LoadProgress()

@@ -1,0 +1,168 @@
+"""Files of the models directory that are sent to nodes: which there are, and their digests. Blocks: for threads.
+
+A digest holds as long as the file has the same size, time and inode. It is kept in memory and, for large files, in the
+models directory, as those of files that were downloaded are; so no frontend hashes a large file twice.
+"""
+
+import contextlib
+import hashlib
+import os
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from corral.base.errors import CorralError
+from corral.base.open_directories import Confined, PathRefused, look
+from corral.files.file_peer import LocalFileChanged, TransferStopped
+from corral.files.sending import FileMark
+from corral.hubs.downloads.receipts import FileReceipt, Receipts
+
+MOST_FILES: Final = 100_000
+"""Of one model."""
+_PIECE: Final = 1024 * 1024
+_MOST_KEPT: Final = 200_000
+_WORTH_A_RECEIPT: Final = 16 * 1024 * 1024
+_SETTLED_SECONDS: Final = 2.0
+"""A file that was written so shortly ago may be written again without a change of its time."""
+_HASHERS: Final = 2
+_SIDECARS: Final = (".sha256", ".sha256.target")
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class LocalFileUnusable(CorralError):
+    """A file of the models directory cannot be read."""
+
+    code = "local_file_unusable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalFile:
+    path: str
+    """Below the models directory."""
+    size: int
+
+
+class LocalFiles:
+    def __init__(self, directory: Path) -> None:
+        self._models = Confined(directory)
+        self._receipts = Receipts(directory)
+        self._known: OrderedDict[tuple[str, FileMark], str] = OrderedDict()
+        self._lock = threading.Lock()
+        self._hashers = threading.BoundedSemaphore(_HASHERS)
+
+    def below(self, paths: Iterable[str]) -> list[LocalFile]:
+        """The files that are there of these, and those in the directories among them. Links lead nowhere outside."""
+        found: dict[str, LocalFile] = {}
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PathRefused):
+                for file in self._below(path):
+                    found.setdefault(file.path, file)
+                    if len(found) > MOST_FILES:
+                        raise LocalFileUnusable(f"{path}: a model may have {MOST_FILES} files, and this has more")
+        return list(found.values())
+
+    def _below(self, path: str) -> Iterator[LocalFile]:
+        with self._reached(path) as (directory, name):
+            status = look(directory, name)
+            if status is None:
+                return
+            if stat.S_ISREG(status.st_mode):
+                yield LocalFile(path=path, size=status.st_size)
+            elif stat.S_ISDIR(status.st_mode):
+                for top, _, names, folder in os.fwalk(name, dir_fd=directory):
+                    below = Path(path, os.path.relpath(top, name))
+                    yield from self._listed(str(below), names, folder)
+
+    def _listed(self, below: str, names: list[str], folder: int) -> Iterator[LocalFile]:
+        present = frozenset(names)
+        for name in sorted(names):
+            if any(name.endswith(suffix) and name.removesuffix(suffix) in present for suffix in _SIDECARS):
+                continue  # it only tells the hash of another one
+            path = f"{below}/{name}"
+            with contextlib.suppress(OSError, CorralError):
+                status = look(folder, name)
+                if status is not None and stat.S_ISLNK(status.st_mode):
+                    with self.opened(path) as (_, mark):
+                        yield LocalFile(path=path, size=mark.size)
+                elif status is not None and stat.S_ISREG(status.st_mode):
+                    yield LocalFile(path=path, size=status.st_size)
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[tuple[int, FileMark]]:
+        """A descriptor of the file, and what it is known by. LocalFileUnusable says why there is none."""
+        try:
+            with self._reached(path) as (directory, name):
+                descriptor = os.open(name, _OPEN, dir_fd=directory)
+        except (OSError, PathRefused) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise LocalFileUnusable(f"{path} in the models directory cannot be read: {reason}") from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise LocalFileUnusable(f"{path} in the models directory is no file")
+            yield descriptor, FileMark.of(status)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _reached(self, path: str) -> Iterator[tuple[int, str]]:
+        whole = self._models.path(path)
+        with self._models.reach(whole.parts[len(self._models.base.parts) :], whole) as place:
+            yield place.directory, place.name
+
+    def digest(self, path: str, descriptor: int, mark: FileMark, *, stop: threading.Event) -> str:
+        """The SHA-256 of an open file, known or computed."""
+        with self._lock:
+            known = self._known.get((path, mark))
+        if known is None and mark.size >= _WORTH_A_RECEIPT:
+            receipt = self._receipts.find(path)
+            is_it = receipt is not None and receipt.is_of(os.fstat(descriptor))
+            known = receipt.sha256 if receipt is not None and is_it else None
+        if known is not None:
+            return known
+        with self._hashers:
+            digest = _hash(path, descriptor, mark, stop)
+        if time.time() - mark.modified / 1e9 > _SETTLED_SECONDS:
+            self._keep(path, mark, digest)
+        return digest
+
+    def forget(self, path: str, mark: FileMark) -> None:
+        """A digest turned out to be wrong."""
+        with self._lock:
+            self._known.pop((path, mark), None)
+        self._receipts.remove(path)
+
+    def _keep(self, path: str, mark: FileMark, digest: str) -> None:
+        with self._lock:
+            self._known[path, mark] = digest
+            while len(self._known) > _MOST_KEPT:
+                self._known.popitem(last=False)
+        if mark.size >= _WORTH_A_RECEIPT:
+            self._receipts.write(
+                FileReceipt(
+                    destination=path,
+                    size=mark.size,
+                    modified=mark.modified,
+                    inode=mark.inode,
+                    sha256=digest,
+                    digest=f"sha256:{digest}",
+                )
+            )
+
+
+def _hash(path: str, descriptor: int, mark: FileMark, stop: threading.Event) -> str:
+    hasher, offset = hashlib.sha256(), 0
+    while piece := os.pread(descriptor, _PIECE, offset):
+        if stop.is_set():
+            raise TransferStopped
+        hasher.update(piece)
+        offset += len(piece)
+    if offset != mark.size or FileMark.of(os.fstat(descriptor)) != mark:
+        raise LocalFileChanged(f"{path} changed while it was read")
+    return hasher.hexdigest()

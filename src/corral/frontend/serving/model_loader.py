@@ -1,0 +1,194 @@
+"""The steps of a load on one node: have the backend there, bring the files, tell the backend to load."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import PurePath
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace as replace_struct
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict
+from corral.base.ids import LoadJobId
+from corral.frontend.backends.decide.backend import artefact_of, wish_of
+from corral.frontend.backends.operations import BackendOperations
+from corral.frontend.backends.planning import Ask
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.keys import request_rules
+from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, with_answer_limit
+from corral.frontend.nodes.client import NodeClient, NodeTokens, StartedBackend
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.operations.decide.intent import IntentKind, Verb
+from corral.frontend.operations.store.intents import Intents
+from corral.frontend.serving.decide.load_job import LoadNeed, LoadPolicy, needed_by_load
+from corral.frontend.serving.decide.replica import Replica
+from corral.frontend.serving.decide.staging import moved
+from corral.frontend.serving.staging import Staging, StagingWatch
+from corral.galleries.build_uris import BackendRef
+from corral.rpc.backend import Backend
+from corral.rpc.messages import ModelOptions
+from corral.wire.adapter import AdapterModel
+from corral.wire.backends import CorralInstall, InstallRequest
+from corral.wire.registration import Feature
+
+_BY: Final = "control"
+_MEANWHILE: Final = timedelta(minutes=1)
+"""The load itself installs the backend; so long nobody else does."""
+
+
+class BackendLoader(Protocol):
+    """How a backend is told what to load."""
+
+    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
+        """`rpc.errors.BackendError` when it does not."""
+
+
+class GrpcLoader:
+    """A channel for every call: loads are rare."""
+
+    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
+        async with Backend(address, token=token) as backend:
+            await backend.load(options, timeout=timeout)
+
+
+def adapter_model(spec: ModelSpec, *, file: str, threads: int) -> AdapterModel:
+    """How an adapter translates requests for this model, whose weights are in this file on the node, if in any."""
+    rules = request_rules(spec.config)
+    model = msgspec.convert({"name": spec.name, "identity": spec.model, "file": file, **rules}, AdapterModel)
+    return replace_struct(model, defaults=replace_struct(model.defaults, threads=threads_of(spec.config, threads)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualLimits:
+    """What models get whose configuration does not say it."""
+
+    threads: int
+    most_tokens: int
+    """The limit of an answer, for requests that do not say it either; 0 is without limit."""
+
+
+class ModelLoader:
+    """Has a node load a model. Stores nothing."""
+
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        nodes: NodeClient,
+        models: Models,
+        tokens: NodeTokens,
+        backends: BackendLoader,
+        intents: Intents,
+        operations: BackendOperations,
+        staging: Staging,
+        *,
+        usual: UsualLimits,
+    ) -> None:
+        self._nodes = nodes
+        self._models = models
+        self._tokens = tokens
+        self._backends = backends
+        self._intents = intents
+        self._operations = operations
+        self._staging = staging
+        self._usual = usual
+
+    async def install(  # noqa: PLR0913 - what is loaded where, and for whom
+        self,
+        replica: Replica,
+        node: Node,
+        spec: ModelSpec,
+        *,
+        timeout: timedelta,
+        job: LoadJobId,
+        now: datetime,
+        models: PurePath | None = None,
+    ) -> StartedBackend:
+        """Have a process of the model's backend on the node. Doing this again for the same place finds the same one.
+
+        The node reports how far it is under the id of the job. `models` is its models directory, if that is known.
+        """
+        await self._admit(node, spec, now)
+        request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index, op_id=job)
+        if node.peer is not None and Feature.ADAPTER in node.peer.features:
+            file = self._file_of(spec, models)
+            limited = with_answer_limit(spec, self._usual.most_tokens)
+            request.corral = CorralInstall(model=adapter_model(limited, file=file, threads=self._usual.threads))
+        return await self._nodes.install(node.id, request, timeout=timeout)
+
+    async def _admit(self, node: Node, spec: ModelSpec, now: datetime) -> None:
+        """Conflict when the backend, or what the node has of the model, is about to be deleted there.
+
+        A backend that was deleted is wanted again from now on.
+        """
+        for intent in await self._intents.of_node(node.id):
+            is_model = intent.kind is IntentKind.MODEL
+            if not (intent.subject == spec.name if is_model else spec.backend in wish_of(intent).names):
+                continue
+            match needed_by_load(intent, since=self._models.time_of(spec), now=now):
+                case LoadNeed.REFUSED:
+                    name = intent.subject if is_model else artefact_of(intent.payload).backend
+                    raise Conflict(f"{name} is about to be deleted there")
+                case LoadNeed.REPLACE:
+                    ref = BackendRef(backend=spec.backend)
+                    ask = Ask(verb=Verb.INSTALL, ref=ref, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
+                    await self._operations.start(ask)
+                case LoadNeed.FREE:
+                    pass
+
+    async def stage(self, node: Node, spec: ModelSpec, watch: StagingWatch) -> PurePath | None:
+        """Have the model's files on the node; returns what is the models directory there for this model, if files of it
+        are there at all."""
+        return await self._staging.bring(spec.name, self._options(spec), node.id, watch)
+
+    def needs_telling(self, installed: StartedBackend, spec: ModelSpec, models: PurePath | None) -> bool:
+        """Whether an adapter was told another path of the model's file than it has on the node."""
+        is_told = bool(installed.url) and not installed.is_asked_directly
+        return is_told and self._file_of(spec, models) != self._models.file_of(spec)
+
+    def _file_of(self, spec: ModelSpec, models: PurePath | None) -> str:
+        """Where the weights are on the node; before that is known, where they are here."""
+        return str(models / spec.model) if models is not None and spec.model else self._models.file_of(spec)
+
+    def _options(self, spec: ModelSpec, *, is_asked_directly: bool = False) -> dict[str, object]:
+        return load_options(
+            with_answer_limit(spec, self._usual.most_tokens),
+            models=self._staging.models,
+            threads=self._usual.threads,
+            is_asked_directly=is_asked_directly,
+        )
+
+    async def load(  # noqa: PLR0913 - what is loaded where
+        self,
+        replica: Replica,
+        node: Node,
+        spec: ModelSpec,
+        installed: StartedBackend,
+        *,
+        models: PurePath | None,
+        policy: LoadPolicy,
+        clock: Clock,
+    ) -> Replica:
+        """Tell the process to load the model; the replica as it is when it serves."""
+        address = installed.address or node.address
+        fields = self._options(spec, is_asked_directly=installed.is_asked_directly)
+        if models is not None:
+            fields = moved(fields, self._staging.models, models)
+        await self._backends.load(
+            address,
+            token=await self._tokens.of(node.id),
+            options=ModelOptions(**fields),  # type: ignore[arg-type]
+            timeout=policy.load_time(self._models.size_of(spec)),
+        )
+        return replace(
+            replica,
+            address=address,
+            url=installed.url,
+            key=installed.key,
+            routes=installed.routes,
+            front_port=installed.front_port,
+            changed_at=clock.now(),
+        )
+
+    async def stop(self, replica: Replica) -> None:
+        """End what may be left of a load that failed."""
+        await self._nodes.stop(replica.node_id, replica.process_key)

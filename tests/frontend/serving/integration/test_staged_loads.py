@@ -1,0 +1,146 @@
+"""Loads on nodes that lack the files: they are staged first, the next node is tried when that fails, and all frontends
+tell how far it is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from corral.frontend.serving.decide.load_job import LoadStatus
+from corral.frontend.serving.shapes import loading_view
+from corral.gateway.answers import shown_to
+from corral.wire.keys import Scope
+from corral.wire.models import LoadReason
+from tests.kit.file_worker import FileWorker, open_file_worker
+from tests.kit.relay import Relay
+from tests.kit.waiting import eventually, within_timeout
+from tests.kit.world import SECRET, FakeNode, World
+
+SIZE = 24 * 1024 * 1024
+
+
+class Fleet:
+    """Nodes with file servers and models directories of their own."""
+
+    def __init__(self, world: World, root: Path, stack: AsyncExitStack) -> None:
+        self.world = world
+        self._root = root
+        self._stack = stack
+
+    async def node(self, name: str) -> tuple[FakeNode, FileWorker]:
+        worker = await self._stack.enter_async_context(open_file_worker(self._root / name, secret=SECRET + name))
+        return await self.world.node(name, http_address=f"127.0.0.1:{worker.port}"), worker
+
+    async def load(self) -> LoadStatus:
+        await self.world.loads.ensure("small")
+        await self.world.loads.tick()
+        return await self.world.loads.ensure("small")
+
+
+@pytest.fixture
+async def fleet(world: World, tmp_path: Path) -> AsyncIterator[Fleet]:
+    (world.models / "small.gguf").write_bytes(b"weights" * 1000)
+    async with AsyncExitStack() as stack:
+        yield Fleet(world, tmp_path / "nodes", stack)
+
+
+async def test_a_node_gets_the_files_before_it_is_told_to_load(fleet: Fleet) -> None:
+    _, worker = await fleet.node("w1")
+
+    assert (await fleet.load()).state == "loaded"
+
+    assert fleet.world.loader.files == [str(worker.models / "small/small.gguf")]
+    assert (worker.models / "small/small.gguf").read_bytes() == b"weights" * 1000
+
+
+async def test_an_adapter_is_told_where_the_file_is_on_its_node(fleet: Fleet) -> None:
+    node, worker = await fleet.node("w1")
+    node.adapts = True
+
+    await fleet.load()
+
+    told = node.installs[-1].corral.model.file  # type: ignore[union-attr]
+    assert told == str(worker.models / "small/small.gguf")
+    assert len(node.running) == 1
+
+
+async def test_a_node_that_cannot_take_the_files_is_passed_over(fleet: Fleet) -> None:
+    _, full = await fleet.node("w1")
+    (full.models / "small").write_bytes(b"a file where a directory has to be")
+    _, other = await fleet.node("w2")
+
+    assert (await fleet.load()).state == "loaded"
+    assert fleet.world.loader.files == [str(other.models / "small/small.gguf")]
+
+
+async def test_when_no_node_can_take_the_files_every_reason_is_told(fleet: Fleet) -> None:
+    for name in ("w1", "w2"):
+        _, worker = await fleet.node(name)
+        (worker.models / "small").write_bytes(b"a file where a directory has to be")
+
+    failed = await fleet.load()
+
+    assert (failed.state, failed.reason) == ("failed", LoadReason.FILES_NOT_SENT)
+    for name in ("w1", "w2"):
+        assert f"{name}: its files could not be brought there: models/small/small.gguf" in failed.message
+    assert fleet.world.loader.loads == []
+
+
+async def test_files_that_cannot_be_used_here_are_not_tried_on_every_node(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [(await fleet.node(name))[0] for name in ("w1", "w2")]
+    monkeypatch.setattr("corral.frontend.models.local_files.MOST_FILES", 0)
+
+    failed = await fleet.load()
+
+    assert (failed.state, failed.reason) == ("failed", LoadReason.FILES_UNUSABLE)
+    assert "small.gguf: a model may have 0 files, and this has more" in failed.message
+    assert sum(len(node.installs) for node in nodes) == 1
+
+
+async def test_everybody_is_told_how_far_it_is_and_administrators_where(fleet: Fleet) -> None:
+    world = fleet.world
+    other = await world.again()
+    (world.models / "small.gguf").write_bytes(bytes(SIZE))
+    async with (
+        open_file_worker(world.models.parent / "node", secret=SECRET + "w1") as worker,
+        Relay(worker.port) as relay,
+    ):
+        await world.node("w1", http_address=f"127.0.0.1:{relay.port}")
+        relay.freeze()
+        await world.loads.ensure("small")
+        loading = asyncio.create_task(world.loads.tick())
+
+        async def is_staging() -> LoadStatus | None:
+            status = await world.loads.ensure("small")
+            return status if status.progress.total_bytes else None
+
+        status = await eventually(is_staging, "the staging to begin")
+        shown = loading_view(status)
+        assert (shown.state, shown.node, shown.total_bytes) == ("staging", "w1", SIZE)
+        assert (shown.bytes_sent, shown.file_index, shown.total_files) == (0, 1, 1)
+        public = shown_to(shown, [Scope.INFERENCE]).for_client()
+        assert public == {
+            "model": "small",
+            "state": "staging",
+            "progress": 0.0,
+            "bytes_sent": 0,
+            "total_bytes": SIZE,
+            "file_index": 1,
+            "total_files": 1,
+        }
+
+        async def is_heard() -> bool:
+            told = await other.context.serving.loads.status_of("small")
+            await other.context.operations.progress.tend()
+            await world.clock.advance(timedelta(seconds=1))
+            return told is not None and (told.progress.phase, told.progress.total_bytes) == ("staging", SIZE)
+
+        await eventually(is_heard, "the other frontend to hear of it")
+        relay.thaw()
+        await within_timeout(loading, lambda: "the load to end")
+        assert world.loader.files == [str(worker.models / "small/small.gguf")]
