@@ -80,11 +80,15 @@ def bars(operation: OperationView, speeds: FileSpeeds, *, height: int) -> "Rende
 
 
 def _file_grid(files: Sequence[FileShareView], speeds: FileSpeeds) -> "Table":
+    """Only names give way where there is little room."""
     from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
-    grid = _grid()
-    grid.columns[0].max_width = _NAME_WIDTH
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(max_width=_NAME_WIDTH)
+    for _ in range(3):
+        grid.add_column(no_wrap=True)
     ends = Counter(_last_part(file) for file in files)
     for file in files:
         end = _last_part(file)
@@ -92,8 +96,7 @@ def _file_grid(files: Sequence[FileShareView], speeds: FileSpeeds) -> "Table":
             Text(printable(end if ends[end] == 1 else file.name), no_wrap=True, overflow="ellipsis"),
             ProgressBar(total=100, completed=percentage(file), width=_BAR_WIDTH),
             f"{percentage(file):.0f} %",
-            styled(file.state),
-            Text(file_amount(file, speeds.of(file)), no_wrap=True, overflow="ellipsis"),
+            f"{'' if file.state == 'fetching' else styled(file.state) + '  '}{file_amount(file, speeds.of(file))}",
         )
     return grid
 
@@ -121,10 +124,15 @@ def _pace(per_second: float, left: int) -> str:
 
 
 def _target_grid(targets: Sequence[TargetView], verb: str) -> "Table":
+    """Only the last column gives way where there is little room."""
     from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
-    grid = _grid()
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(4):
+        grid.add_column(no_wrap=True)
+    grid.add_column()
     for target in targets:
         words = situation(target, verb)
         if target.status == "downloading" and target.total_bytes:  # progress first: a narrow terminal cuts off the end
@@ -136,17 +144,6 @@ def _target_grid(targets: Sequence[TargetView], verb: str) -> "Table":
             styled(shown_status(target, verb)),
             Text(printable(words), no_wrap=True, overflow="ellipsis"),
         )
-    return grid
-
-
-def _grid() -> "Table":
-    """Five columns, of which only the last gives way where there is little room."""
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(4):
-        grid.add_column(no_wrap=True)
-    grid.add_column()
     return grid
 
 

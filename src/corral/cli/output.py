@@ -20,8 +20,8 @@ WIDTH_OF_A_PIPE: Final = 400
 _WORDS_BY_STYLE: Final = {
     "green": ("healthy", "active", "ok", "loaded", "done", "success"),
     "yellow": ("pending", "expired", "warning", "loading", "waiting", "queued", "running_on_worker"),
-    "cyan": ("draining", "running", "downloading", "deleting", "removing"),
-    "magenta": ("cancelled", "superseded"),
+    "cyan": ("draining", "running", "downloading", "deleting", "removing", "checking"),
+    "magenta": ("cancelled", "superseded", "disabled"),
     "red": ("offline", "revoked"),
     "bold red": ("unhealthy", "problem", "failed", "unusable", "unserved", "error", "blocked"),
 }

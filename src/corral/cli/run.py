@@ -1,6 +1,7 @@
 """`corral run`: a model by its name or reference, with everything that it still needs, and then a talk."""
 
 import difflib
+import shlex
 import sys
 import time
 from contextlib import redirect_stdout
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from corral.base.errors import CorralError, NotFound, PeerUnavailable
+from corral.base.errors import Conflict, CorralError, NotFound, PeerUnavailable
 from corral.cli.chat import StatusLine, ask_once, converse
 from corral.cli.client import ApiClient, Unreachable
 from corral.cli.connection import NoFrontendKnown, connected, target_of
@@ -61,14 +62,17 @@ def run(reference: str, prompt: str | None, name: str, build: str, system: str, 
 
 
 def _known(models: ModelList, reference: str, *, name: str, build: str) -> str:
-    """The model of this name, or the one that came from this reference; empty when it has to be pulled."""
-    for model in models.items:
-        if model.name == (name or reference):
-            return model.name
-    if name or build:
-        return ""
-    origins = [model for model in models.items if model.origin is not None and model.origin.reference == reference]
-    return origins[0].name if origins else ""
+    """The model of this name, or the one that came from this reference; empty when it has to be pulled.
+
+    Conflict when it is disabled.
+    """
+    named = [model for model in models.items if model.name == (name or reference)]
+    if not named and not name and not build:
+        named = [model for model in models.items if model.origin is not None and model.origin.reference == reference]
+    if named and named[0].is_disabled:
+        enable = shlex.join(["corral", "models", "enable", named[0].name])
+        raise Conflict(f"the model {named[0].name} is disabled; to use it: {enable}")
+    return named[0].name if named else ""
 
 
 def _pulled(client: ApiClient, models: ModelList, reference: str, *, name: str, build: str) -> str:

@@ -218,17 +218,22 @@ class TestRemove:
         assert removal.headers["Idempotency-Key"]
 
     def test_says_what_is_deleted_and_what_is_kept_and_why(
-        self, connected: Any, frontend: Any, make_operation: Any
+        self, connected: Any, frontend: Any, make_operation: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         own, shared = ModelFileView(path="own.gguf", size=5 * 1024**2), ModelFileView(path="shared.gguf", size=1)
         frontend.tell("GET /api/v1/models/small", model(files=[own, shared]))
         others = [model(files=[own, shared]), model("big", files=[shared])]
         frontend.tell("GET /api/v1/models", ModelList(items=others))
-        frontend.tell(self.PATH, make_operation(verb="remove", backend="small"), 202)
-        assert connected("models", "remove", "small", "--yes").out.splitlines()[:2] == [
+        note = "shared.gguf stays: big needs it"
+        frontend.tell(self.PATH, make_operation(verb="remove", backend="small", notes=[note]), 202)
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        monkeypatch.setattr("click.confirm", lambda *_, **__: True)
+        outcome = connected("models", "remove", "small")
+        assert outcome.err.splitlines() == [
             "Deleted: own.gguf (5.0 MiB)",
             "Kept: shared.gguf, because big needs it",
         ]
+        assert f"Note: {note}" in outcome.out.splitlines()
 
     @pytest.mark.parametrize(("status", "code"), [("error", 1), ("queued", 2)])
     def test_ends_with_the_code_of_the_operation(

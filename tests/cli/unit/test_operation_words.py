@@ -332,8 +332,10 @@ class TestBars:
         lines = rendered(bars(pull(big(4 * MIB), small), speeds, height=24), 120)
         assert [line.split()[0] for line in lines] == ["big.gguf", "small.json", "all"]
         assert "20 %" in lines[0]
-        assert lines[0].endswith("fetching  4.0 MiB of 20.0 MiB  2.0 MiB/s, 8s left")
-        assert lines[1].endswith("100 %  done      100 B of 100 B")
+        assert lines[0].endswith("20 %   4.0 MiB of 20.0 MiB  2.0 MiB/s, 8s left")
+        assert lines[1].endswith("100 %  done  100 B of 100 B")
+        narrow = rendered(bars(pull(big(4 * MIB), small), speeds, height=24), 80)
+        assert narrow[0].endswith("4.0 MiB of 20.0 MiB  2.0 MiB/s, 8s left"), "the name gives way"
 
     def test_of_many_files_those_are_shown_that_are_not_done(self, make_operation: Any, make_target: Any) -> None:
         files = [FileShareView(name=f"f{number}", state="done") for number in range(50)]

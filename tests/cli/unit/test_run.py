@@ -61,6 +61,13 @@ def test_an_empty_pipe_asks_nothing(connected: Any, fleet: Any, monkeypatch: pyt
     assert (outcome.code, outcome.out, asked(fleet)) == (0, "", [])
 
 
+def test_a_disabled_model_is_not_asked(connected: Any, fleet: Any) -> None:
+    fleet.tell("GET /api/v1/models", ModelList(items=[model("my small", is_disabled=True)]))
+    outcome = connected("run", "my small", "hi")
+    assert (outcome.code, asked(fleet)) == (1, [])
+    assert outcome.err == "error: the model my small is disabled; to use it: corral models enable 'my small'\n"
+
+
 def test_an_empty_prompt_is_refused_before_anything_is_done(connected: Any, fleet: Any) -> None:
     assert connected("run", "small", " ").code == 64
     assert fleet.calls == []

@@ -106,11 +106,10 @@ def remove_model(model: str, yes: bool, watching: Watching) -> int:
     nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
     client, path = open_client(), api_path("models", model)
-    if not yes or not watching.as_json:
+    if not yes:
         view = client.get(path, ModelView)
         for line in _fate_of_files(view, client.get("/api/v1/models", ModelList).items):
-            click.echo(printable(line), err=watching.as_json)
-    if not yes:
+            click.echo(printable(line), err=True)
         confirm(f"Remove {view.name} ({source_of(view)}), and its weights {view.model or '(none)'}?")
     operation = accepted_once(lambda headers: client.delete_for(path, OperationView, headers=headers))
     return watched(client, operation, watching)

@@ -3,13 +3,13 @@
 import shlex
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, NoReturn
 
 import click
 
 from corral.base.errors import InvalidInput, PeerRefused
-from corral.base.private_files import read_bounded
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.models.revisions import current_revision, say_change, show_diff
@@ -45,10 +45,11 @@ def read_text(file: str) -> str:
     """The text of a file, or of standard input for `-`. InvalidInput when it is no text or too long."""
     name = "standard input" if file == "-" else file
     try:
-        content = sys.stdin.buffer.read(_LARGEST + 1) if file == "-" else read_bounded(Path(file), _LARGEST)
+        with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as source:
+            content = source.read(_LARGEST + 1)
     except OSError as error:
         raise InvalidInput("FILE", f"{file} cannot be read: {error.strerror}") from error
-    if content is None or len(content) > _LARGEST:
+    if len(content) > _LARGEST:
         raise InvalidInput("FILE", f"{name} is larger than {_LARGEST} bytes")
     try:
         return content.decode()

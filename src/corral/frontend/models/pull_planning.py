@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from corral.base.errors import Conflict, InvalidInput, NotFound
-from corral.base.tasks import first_failure, task_group
+from corral.base.tasks import first_failure, in_thread, task_group
 from corral.base.yaml_values import write_document
 from corral.frontend.models.decide.changing import merged
 from corral.frontend.models.decide.pulling import PullAsk
@@ -18,7 +18,7 @@ from corral.galleries.model_entries import ModelFile
 from corral.hubs.access import HubAccess
 from corral.hubs.choose import MachineMemory, PullWish
 from corral.hubs.plans import BuildChoice, ModelOrigin, PlannedFile, PullPlan
-from corral.hubs.references import GalleryReference, likely_reference, parse_reference
+from corral.hubs.references import GalleryReference, ModelReference, likely_reference, parse_reference
 from corral.hubs.resolve import plan_file, plan_reference
 
 _AT_ONCE: Final = 8
@@ -51,14 +51,19 @@ class ReferencePlanner:
         if ask.definition:
             return await self._plan_taken(await self._offers.take_definition(ask.definition, name=ask.name), ask)
         reference = parse_reference(ask.reference)
-        if isinstance(reference, GalleryReference):
-            name = f"{reference.gallery}@{reference.name}" if reference.gallery else reference.name
-            try:
-                taken = await self._offers.take(name, build=ask.build, as_name=ask.name)
-            except NotFound as error:
-                likely = likely_reference(name)
-                raise NotFound(f"{error.message}; is it {likely}?" if likely else error.message) from error
-            return await self._plan_taken(taken, ask)
+        if not isinstance(reference, GalleryReference):
+            return await self._plan_reference(reference, ask)
+        name = f"{reference.gallery}@{reference.name}" if reference.gallery else reference.name
+        try:
+            taken = await self._offers.take(name, build=ask.build, as_name=ask.name)
+        except NotFound as error:
+            if (file := await in_thread(lambda: _file_within(self._directory, name))) is not None:
+                return await self._plan_reference(parse_reference(str(file)), ask)
+            likely = likely_reference(name)
+            raise NotFound(f"{error.message}; is it {likely}?" if likely else error.message) from error
+        return await self._plan_taken(taken, ask)
+
+    async def _plan_reference(self, reference: ModelReference, ask: PullAsk) -> PullPlan:
         machines = tuple(
             MachineMemory(ram_bytes=machine.ram_bytes, vram_bytes=machine.vram_bytes)
             for machine in await self._offers.machines()
@@ -103,6 +108,16 @@ class ReferencePlanner:
         if self._hub is None:
             raise Conflict("this frontend asks no hubs of models: it was started without settings for them")
         return self._hub
+
+
+def _file_within(directory: Path, name: str) -> Path | None:
+    """The file of this name in the models directory, as lists of models offer it; None if there is none. Blocks."""
+    try:
+        file = directory / name
+        is_inside = file.resolve().is_relative_to(directory.resolve())
+        return file if is_inside and file.is_file() else None
+    except (OSError, ValueError):
+        return None
 
 
 def _choices(taken: TakenEntry) -> tuple[BuildChoice, ...]:

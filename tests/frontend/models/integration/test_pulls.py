@@ -135,6 +135,21 @@ async def test_a_dry_run_tells_all_and_does_nothing(puller: Puller) -> None:
     assert await puller.world.control.context.operations.stores.operations.newest(limit=9) == []
 
 
+async def test_a_lone_file_is_used_by_the_name_that_it_is_offered_by(puller: Puller, tmp_path: Path) -> None:
+    (puller.models / "my chat.gguf").write_bytes(CHAT)
+    (tmp_path / "outside.gguf").write_bytes(CHAT)
+    (puller.models / "link.gguf").symlink_to(tmp_path / "outside.gguf")
+
+    done = await puller.done("my chat.gguf")
+
+    assert (done.state, done.backend, done.uri) == ("done", "my-chat", "my chat.gguf")
+    stored = await puller.world.control.context.pulls.service._tools.models.get("my-chat")
+    assert stored is not None
+    assert [file.path for file in stored.files] == ["my chat.gguf"], "it stays where it is"
+    for outside in ("link.gguf", "../outside.gguf", "none.gguf"):
+        await puller.ask(outside, status=404)
+
+
 async def test_those_who_ask_for_the_same_share_one_operation(puller: Puller, server: HuggingFaceServer) -> None:
     first = await puller.ask(idempotency_key="k1")
     assert (await puller.ask(idempotency_key="k1")).id == first.id
