@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from corral.base.clock import Clock
 from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
+from corral.rpc.adapter_keeper import AdapterConfig, Adapters
 from corral.rpc.adapter_link import AdapterLink
-from corral.worker.config import AdapterConfig
 from corral.worker.membership.addresses import HostPort
-from corral.worker.processes.adapters import Adapters
+from corral.worker.processes.adapters import AdapterCommand, AdapterProcesses
 from corral.worker.processes.ports import Ports
 
 
@@ -33,11 +33,13 @@ def adapter_command(descriptor: int, place: HostPort, **variables: str) -> Child
     )
 
 
-def adapters_on(ports: Ports, clock: Clock, config: AdapterConfig | None = None) -> Adapters:
+def adapters_on(
+    ports: Ports, clock: Clock, config: AdapterConfig | None = None, *, command: AdapterCommand = adapter_command
+) -> Adapters:
     """Return an adapter keeper. It starts no process before it is entered and a replica needs one."""
-    return Adapters(
-        bind_host="127.0.0.1", command=adapter_command, ports=ports, clock=clock, config=config or AdapterConfig()
-    )
+    config = config or AdapterConfig()
+    source = AdapterProcesses(bind_host="127.0.0.1", command=command, ports=ports, config=config)
+    return Adapters(source, clock, config)
 
 
 @asynccontextmanager

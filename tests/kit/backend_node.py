@@ -10,6 +10,7 @@ from typing import Self
 
 from corral.base.ids import NodeId
 from corral.bus.port import Handler, Message
+from corral.rpc.adapter_keeper import Adapters
 from corral.rpc.backend import Backend
 from corral.wire.backends import InstallRequest
 from corral.worker.backends import Backends
@@ -21,7 +22,6 @@ from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import InstallSource, KeepPrevious
 from corral.worker.installing.progress import InstallReports, InstallStep, Publisher
 from corral.worker.models import ModelFiles, WorkerModels
-from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.backend_logs import BackendLogs
 from corral.worker.processes.ports import Ports, accepts_connections, can_listen
 from corral.worker.processes.process import MARK_VARIABLE, Connect, Ending, Launch

@@ -4,13 +4,24 @@ import asyncio
 import hashlib
 import logging
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from corral.base.errors import CorralError
 from corral.rpc.backend import Backend
-from corral.wire.adapter import ORDER_BYTES, AdapterModel, AdapterOrder, AdapterReplica, Done, Forget, Listening, Serve
+from corral.wire.adapter import (
+    ORDER_BYTES,
+    AdapterModel,
+    AdapterOrder,
+    AdapterReplica,
+    Done,
+    Forget,
+    Listening,
+    Retain,
+    Serve,
+)
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +67,15 @@ class ServedReplicas:
 
     async def forget(self, key: str) -> None:
         """Remove a replica and end its requests in progress. Idempotent."""
-        served = self._served.pop(_digest(key), None)
+        await self._forget(_digest(key))
+
+    async def retain(self, keys: Iterable[str]) -> None:
+        """Remove all replicas but these, as `forget` does."""
+        for digest in self._served.keys() - set(map(_digest, keys)):
+            await self._forget(digest)
+
+    async def _forget(self, digest: bytes) -> None:
+        served = self._served.pop(digest, None)
         if served is not None:
             await served.backend.close()
 
@@ -77,10 +96,22 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-async def obey_orders(descriptor: int, replicas: ServedReplicas, listening: Listening) -> None:
+async def obey_controls(listener: socket.socket, replicas: ServedReplicas, listening: Listening) -> None:
+    """Obey whoever connects, one after the other. Return when one leaves that needs no replica any more.
+
+    Replicas are served on while nobody is there: whoever comes next says which of them it still wants.
+    """
+    while True:
+        connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+        await obey_orders(connection, replicas, listening)
+        if not len(replicas):
+            return
+
+
+async def obey_orders(connection: socket.socket, replicas: ServedReplicas, listening: Listening) -> None:
     """Report the listening address, then execute orders until the parent closes its end or dies."""
     decoder = msgspec.json.Decoder(AdapterOrder)
-    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor), limit=ORDER_BYTES)
+    reader, writer = await asyncio.open_connection(sock=connection, limit=ORDER_BYTES)
     try:
         writer.write(msgspec.json.encode(listening) + b"\n")
         while line := await reader.readline():
@@ -89,6 +120,8 @@ async def obey_orders(descriptor: int, replicas: ServedReplicas, listening: List
                     await replicas.serve(replica)
                 case Forget(number=number, key=key):
                     await replicas.forget(key)
+                case Retain(number=number, keys=keys):
+                    await replicas.retain(keys)
             writer.write(msgspec.json.encode(Done(number=number)) + b"\n")
     except ConnectionError:
         log.info("the parent is gone", extra={"event": "adapter.orphaned"})

@@ -18,7 +18,7 @@ from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
 from corral.rpc import errors
 from corral.templates import TemplateFailed, TemplateRefused
-from corral.wire.adapter import MODEL_GONE_STATUS
+from corral.wire.adapter import BACKEND_GONE_HEADER, MODEL_GONE_STATUS
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,9 @@ _EVENT_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Ca
 def error_response(error: CorralError, *, about: str = "messages") -> web.Response:
     """Return the response for an error. `about` is the name of the field that holds the prompt."""
     status, fields = _error_fields(error, about=about)
-    return web.Response(status=status, body=msgspec.json.encode({"error": fields}), content_type="application/json")
+    headers = {BACKEND_GONE_HEADER: "true"} if isinstance(error, errors.BackendGone) else None
+    body = msgspec.json.encode({"error": fields})
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 
 def _error_fields(error: CorralError, *, about: str) -> tuple[int, dict[str, object]]:

@@ -3,12 +3,37 @@
 import contextlib
 import fcntl
 import os
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-from corral.base.errors import DataInUse, InvalidInput, PathNotUsable
+from corral.base.errors import AddressInUse, DataInUse, InvalidInput, PathNotUsable
+
+_BACKLOG: Final = 1024
+
+
+def bind_private_socket(path: Path) -> socket.socket:
+    """Listen on a Unix socket that only we may use; what an earlier process left there is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                raise AddressInUse(f"another process listens on {path}")
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
+    except AddressInUse:
+        listener.close()
+        raise
+    except OSError as error:
+        listener.close()
+        raise PathNotUsable(f"cannot listen on {path}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener
 
 
 def make_private_directory(path: Path) -> Path:

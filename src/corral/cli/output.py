@@ -23,7 +23,7 @@ _WORDS_BY_STYLE: Final = {
     "cyan": ("draining", "running", "downloading", "deleting", "removing", "checking"),
     "magenta": ("cancelled", "superseded", "disabled"),
     "red": ("offline", "revoked"),
-    "bold red": ("unhealthy", "problem", "failed", "unusable", "unserved", "error", "blocked"),
+    "bold red": ("unhealthy", "problem", "failed", "unusable", "error", "blocked"),
 }
 STATUS_STYLES: Final = {word: style for style, words in _WORDS_BY_STYLE.items() for word in words}
 

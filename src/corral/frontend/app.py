@@ -7,7 +7,6 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from corral.base.errors import AddressInUse, PathNotUsable, SettingInvalid
+from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import REQUEST_ID_HEADER, RequestIds, is_request_id
 from corral.base.logs import log_context
 from corral.frontend.api.pages import describe
@@ -120,27 +119,6 @@ def bind(host: str, port: int) -> socket.socket:
                 f"port {port} on {host} is taken by another program; choose another with --port"
             ) from None
         raise SettingInvalid("host", f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    listener.setblocking(False)
-    return listener
-
-
-def bind_socket(path: Path) -> socket.socket:
-    """A Unix socket that only we may use; what an earlier process left there is replaced."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex(str(path)) == 0:
-                raise AddressInUse(f"another control listens on {path}")
-        path.unlink(missing_ok=True)
-        listener.bind(str(path))
-        path.chmod(0o600)
-        listener.listen(_BACKLOG)
-    except AddressInUse:
-        listener.close()
-        raise
-    except OSError as error:
-        listener.close()
-        raise PathNotUsable(f"cannot listen on {path}: {error.strerror or error}") from error
     listener.setblocking(False)
     return listener
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from corral.base.setting_kinds import (
+    HOST,
     PATH,
     SECRET,
     SECRETS,
@@ -140,6 +141,21 @@ class ControlConfig(PublicPort):
         flag="",
         default=None,
         default_text="one in the data directory, made by `corral frontend`",
+    )
+    adapter_socket: Path | None = setting(
+        PATH,
+        """Unix socket at which control finds the adapter for replicas on LocalAI's workers. Set by `corral frontend`
+        for its child.""",
+        flag="",
+        default=None,
+        default_text="one in the data directory, made by `corral frontend`",
+    )
+    adapter_host: str = setting(
+        HOST,
+        """Address of this machine at which gateways reach the frontend's adapter, which asks replicas on LocalAI's
+        workers. Loopback by default, for the gateways that `corral frontend` starts; a `corral gateway` on another
+        machine needs an address that it can dial. Requests carry a key there, and no TLS.""",
+        default="127.0.0.1",
     )
     bus: BusConfig = field(
         metadata=other_aliases(nats_jwt=("LOCALAI_NATS_SERVICE_JWT",), nats_seed=("LOCALAI_NATS_SERVICE_SEED",))

@@ -143,6 +143,8 @@ class RequestDispatcher:
         """
         self._stranded[waiter] = refusal
         waiter.wait(self._config.time_outs.replacement)
+        if not self._directory.serves(waiter.model):
+            self._submit_stranded(waiter)
 
     def withdraw(self, waiter: Waiter) -> None:
         """Remove a request that no longer waits, for any reason."""
@@ -183,15 +185,21 @@ class RequestDispatcher:
         for waiter in list(self._stranded):
             # Submit it again when another replica exists, or when none is left and a load is needed.
             if serves(waiter.model, waiter.excluded) or not serves(waiter.model):
-                self._stranded.pop(waiter, None)
-                try:
-                    self.submit(waiter)
-                except GatewayRefusal as refusal:
-                    waiter.refuse(refusal)
+                self._submit_stranded(waiter)
         for model in list(self._queues):
             self._pump(model)
             if model in self._queues and not serves(model):
                 self._ensure(model)
+
+    def _submit_stranded(self, waiter: Waiter) -> None:
+        """Where no replica is left, the next one is new, or the same with a URL that works again: none is excluded."""
+        self._stranded.pop(waiter, None)
+        if not self._directory.serves(waiter.model):
+            waiter.excluded.clear()
+        try:
+            self.submit(waiter)
+        except GatewayRefusal as refusal:
+            waiter.refuse(refusal)
 
     def _pump(self, model: str) -> None:
         queue = self._queues.get(model)

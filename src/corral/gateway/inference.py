@@ -16,7 +16,7 @@ from corral.gateway.head import RequestHead, write_head
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Origin, UpstreamFailure
 from corral.gateway.usage import AnswerTail
 from corral.gateway.view import UpstreamReplica
-from corral.wire.adapter import MODEL_GONE_STATUS
+from corral.wire.adapter import BACKEND_GONE_HEADER, MODEL_GONE_STATUS
 from corral.wire.models import ROUTE_USES
 from corral.wire.view import KeyEntry
 
@@ -48,6 +48,7 @@ _ASKED_IN: Final = {
     b"/v1/completions": "prompt",
 }
 """Name of the body field that holds the prompt; `input` for other routes."""
+_BACKEND_GONE: Final = f"\r\n{BACKEND_GONE_HEADER}:".encode()
 _RETRY_AFTER: Final = re.compile(rb"\r\nretry-after:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
@@ -263,6 +264,8 @@ class Inference(Exchange):
             return UpstreamFailure.DENIED  # the port belongs to another process by now, or the key changed
         if head.status == MODEL_GONE_STATUS:
             return UpstreamFailure.MODEL_GONE
+        if head.status == 503 and _BACKEND_GONE in head.raw:  # what an adapter says of the process behind it
+            return UpstreamFailure.REFUSED
         if self._replica is not None:
             self._replica.restore()
         return None

@@ -1,24 +1,29 @@
 """The adapter process: an OpenAI URL for its parent's gRPC-only replicas.
 
     python -m corral.processes.adapter --orders DESCRIPTOR [--listen HOST:PORT]
+    python -m corral.processes.adapter --controls DESCRIPTOR [--listen HOST:PORT]
 
-Ends when the parent closes the descriptor, at SIGTERM and at SIGINT; requests in progress get a short grace period.
+A worker's adapter ends when the worker closes the descriptor. That of a frontend accepts control at the descriptor, one
+after the other, and ends when one leaves without replicas. Both end at SIGTERM and at SIGINT; requests in progress get
+a short grace period.
 """
 
 import argparse
 import asyncio
 import logging
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 from aiohttp import web
 
 from corral.adapter.app import AdapterApp
-from corral.adapter.replicas import ServedReplicas, obey_orders
+from corral.adapter.replicas import ServedReplicas, obey_controls, obey_orders
 from corral.adapter.scratch import Scratch
 from corral.base.clock import SystemClock
 from corral.base.logs import LogOutput, set_up_logs
@@ -32,10 +37,15 @@ log = logging.getLogger(__name__)
 _DRAIN_SECONDS: Final = 5.0
 _BACKLOG: Final = 1024
 
+Obey = Callable[[ServedReplicas, Listening], Coroutine[Any, Any, None]]
+"""Carries out orders until no more will come."""
+
 
 def main(words: Sequence[str]) -> ExitCode:
     parser = argparse.ArgumentParser(prog="corral adapter")
-    parser.add_argument("--orders", type=int, required=True, help="the inherited descriptor that orders come from")
+    parent = parser.add_mutually_exclusive_group(required=True)
+    parent.add_argument("--orders", type=int, help="the inherited descriptor that orders come from")
+    parent.add_argument("--controls", type=int, help="the inherited descriptor at which those connect who give orders")
     parser.add_argument("--listen", default="127.0.0.1:0", help="where to serve HTTP, host:port")
     parser.add_argument("--log-name", default="adapter")
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
@@ -48,10 +58,16 @@ def main(words: Sequence[str]) -> ExitCode:
     )
     look_for_garbage_rarely()
     host, _, port = options.listen.rpartition(":")
-    return uvloop.run(run_adapter(options.orders, host=host.strip("[]"), port=int(port)))
+    if options.orders is None:
+        listener = socket.socket(fileno=options.controls)
+        listener.setblocking(False)
+        obey: Obey = partial(obey_controls, listener)
+    else:
+        obey = partial(obey_orders, socket.socket(fileno=options.orders))
+    return uvloop.run(run_adapter(obey, host=host.strip("[]"), port=int(port)))
 
 
-async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
+async def run_adapter(obey: Obey, *, host: str, port: int) -> ExitCode:
     stop = asyncio.Event()
     with stop_on_signals(stop):
         async with AsyncExitStack() as stack:
@@ -70,7 +86,7 @@ async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
                 return ExitCode.IN_USE
             own_host, own_port = runner.addresses[0][:2]
             listening = Listening(host=own_host, port=own_port)
-            obeying = start_task(obey_orders(orders, replicas, listening), name="orders")
+            obeying = start_task(obey(replicas, listening), name="orders")
             stopping = start_task(stop.wait(), name="stop")
             stack.push_async_callback(end_tasks, obeying, stopping)
             await asyncio.wait({obeying, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import DatabaseUnavailable, SecretsKeyMismatch
 from corral.base.ids import FrontendId, new_frontend_id
-from corral.base.private_files import make_private_directory
+from corral.base.private_files import bind_private_socket, make_private_directory
 from corral.base.retry import Backoff
 from corral.base.tasks import run_services
 from corral.bus.client import NatsBus
@@ -22,7 +23,7 @@ from corral.frontend.access.keys import Credentials, FirstKeys
 from corral.frontend.access.room import AccessRoom
 from corral.frontend.access.store import Keys
 from corral.frontend.api.route import AdminContext
-from corral.frontend.app import AdminServer, bind, bind_socket, build_app
+from corral.frontend.app import AdminServer, bind, build_app
 from corral.frontend.backends.catalogue import GalleryCatalogue, Lookups, RegistryImages
 from corral.frontend.backends.decide.backend import with_alias_kept
 from corral.frontend.backends.operations import BackendKind
@@ -237,6 +238,8 @@ def _serving_settings(config: ControlConfig) -> ServingSettings:
         usual=UsualLimits(threads=config.threads, most_tokens=config.most_tokens),
         admin_keys=config.admin_keys,
         metrics_public=config.metrics_public,
+        adapter_socket=config.adapter_socket,
+        adapter_secret=config.gateway_key.encode() or os.urandom(32),
     )
 
 
@@ -280,7 +283,7 @@ async def open_control(
             database = await stack.enter_async_context(open_database(config.database_url))
             if database.is_ours_alone:
                 await free_all(database, at=the_clock.now())
-            listener = stack.enter_context(port or bind_socket(config.socket or config.data / "control.sock"))
+            listener = stack.enter_context(port or bind_private_socket(config.socket or config.data / "control.sock"))
             early.pop_all()
         key = await load_secrets_key(config, database)
         stores = Stores(database, await Secrets.open(database, key, at=the_clock.now()))

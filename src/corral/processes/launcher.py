@@ -1,5 +1,5 @@
 """`corral frontend`: a launcher without logic. It starts control and gateways, restarts them when they die, and stops
-them.
+them. An adapter is started when control needs one: see `adapter_child.py`.
 
 The gateways own the public port; control listens on a private socket. A key that is created at every start, and
 passed to both through descriptors, authenticates them to each other.
@@ -10,28 +10,34 @@ Errors that a restart cannot repair end the launcher with control's own exit cod
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import os
+import socket
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from corral.base.clock import SystemClock
+from corral.base.errors import AddressInUse, CorralError, SettingInvalid
 from corral.base.logs import LogOutput, set_up_logs
-from corral.base.private_files import make_private_directory
+from corral.base.private_files import bind_private_socket, make_private_directory
 from corral.base.processes import ChildCommand, secret_descriptor
 from corral.base.tasks import run_services, stop_on_signals
 from corral.frontend.config import ControlConfig
+from corral.processes.adapter_child import FrontendAdapter, adapter_argv
 from corral.processes.children import FINAL_BUT_IN_USE, Child, Children, own_command, start_patiently
 from corral.processes.configs import server_tls
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 from corral.processes.probe import ask, ask_socket, dialled, http_url, take_port, until_ok, unverified_tls
 from corral.processes.settings import CONTROL_NEEDS, GATEWAY_NEEDS, child_environment
 from corral.processes.settings_sources import SettingSources
+from corral.rpc.adapter_keeper import ADAPTER
 from corral.wire.keys import new_key
 
 log = logging.getLogger(__name__)
@@ -61,25 +67,33 @@ def run_frontend(
             os.write(report_descriptor, json.dumps(dict(pids)).encode() + b"\n")
 
     set_up_logs("frontend", logs)
-    return asyncio.run(_launch(settings, sources, report))
+    return asyncio.run(_launch(settings, logs, sources, report))
 
 
-async def _launch(settings: ControlConfig, sources: SettingSources, report: Callable[[Mapping[str, int]], None]) -> int:
+async def _launch(
+    settings: ControlConfig, logs: LogOutput, sources: SettingSources, report: Callable[[Mapping[str, int]], None]
+) -> int:
     server_tls(settings.tls_cert, settings.tls_key)  # reports invalid settings here, once
     family = ChildSettings(
         host=settings.host,
         # A port chosen by a gateway would change with each of its restarts.
         port=take_port(settings.host, settings.port),
-        socket=socket_path(settings.data),
+        socket=socket_path(settings.data, CONTROL),
         key=new_key(),
         sources=sources,
         tls_cert=settings.tls_cert,
         tls_key=settings.tls_key,
+        adapter=socket_path(settings.data, ADAPTER),
     )
     stop = asyncio.Event()
     try:
         with stop_on_signals(stop):
-            async with Children(clock=SystemClock(), on_change=report, stop_within=STOP_WITHIN) as children:
+            make_private_directory(family.socket.parent)
+            # The adapter is ended last, after the gateways have passed on its answers.
+            async with (
+                _adapter(family, settings.adapter_host, logs),
+                Children(clock=SystemClock(), on_change=report, stop_within=STOP_WITHIN) as children,
+            ):
                 try:
                     await run_services(stop, family=_keep(children, family, settings.gateways))
                 except ExceptionGroup as group:
@@ -90,10 +104,11 @@ async def _launch(settings: ControlConfig, sources: SettingSources, report: Call
                     log.error("%s", cause, extra={"event": "frontend.failed"})  # noqa: TRY400 - it says it all
                     return exit_code_of(cause)
     finally:  # removed after the children ended: gateways send their last report through it
-        family.socket.unlink(missing_ok=True)
-        if family.socket.parent != settings.data.absolute():  # see `socket_path`
-            with contextlib.suppress(OSError):
-                family.socket.parent.rmdir()
+        for path in (family.socket, family.adapter):
+            path.unlink(missing_ok=True)
+            if path.parent != settings.data.absolute():  # see `socket_path`
+                with contextlib.suppress(OSError):
+                    path.parent.rmdir()
     return ExitCode.OK
 
 
@@ -104,6 +119,8 @@ class ChildSettings:
     host: str
     port: int
     socket: Path
+    adapter: Path
+    """The socket at which control asks for an adapter."""
     key: str = field(repr=False)
     sources: SettingSources
     tls_cert: Path | None = None
@@ -114,9 +131,9 @@ class ChildSettings:
         return http_url(self.host, self.port, "https" if self.tls_cert else "http")
 
 
-def socket_path(data: Path) -> Path:
-    """Return the socket's path: in the private data directory, unless its name is too long for the kernel."""
-    name = f"control-{os.getpid()}.sock"  # a second frontend in this directory must not use the first one's socket
+def socket_path(data: Path, child: str) -> Path:
+    """Return the path of a child's socket: in the private data directory, unless it is too long for the kernel."""
+    name = f"{child}-{os.getpid()}.sock"  # a second frontend in this directory must not use the first one's socket
     path = data.absolute() / name
     if len(os.fsencode(path)) < _LONGEST_SOCKET:
         return path
@@ -125,7 +142,6 @@ def socket_path(data: Path) -> Path:
 
 async def _keep(children: Children, family: ChildSettings, gateways: int) -> None:
     """Start all in parallel: a gateway serves at once and reports itself that control is not ready."""
-    make_private_directory(family.socket.parent)
     async with asyncio.TaskGroup() as starts:
         starts.create_task(start_patiently(children, _control(family), clock=SystemClock()), name="start control")
         group = [_gateway(family, f"{GATEWAY}-{number}") for number in range(1, gateways + 1)]
@@ -156,7 +172,7 @@ def _gateway(family: ChildSettings, name: str) -> Child:
 
 
 def _control(family: ChildSettings) -> Child:
-    settings = {"CORRAL_CONTROL_SOCKET": str(family.socket)}
+    settings = {"CORRAL_CONTROL_SOCKET": str(family.socket), "CORRAL_ADAPTER_SOCKET": str(family.adapter)}
     return Child(
         name=CONTROL,
         command=_command(family, "control", "--gateway-key-descriptor", settings, needs=CONTROL_NEEDS),
@@ -165,6 +181,32 @@ def _control(family: ChildSettings) -> Child:
         stop_grace=CONTROL_GRACE,
         final_exit_codes=FINAL_BUT_IN_USE,
     )
+
+
+@asynccontextmanager
+async def _adapter(family: ChildSettings, host: str, logs: LogOutput) -> AsyncIterator[None]:
+    if host in {str(ipaddress.IPv4Address(0)), str(ipaddress.IPv6Address(0))}:
+        raise SettingInvalid("adapter_host", f"{host} is no address that a gateway can dial; name one of this machine")
+    try:
+        port = take_port(host, 0)
+    except CorralError as error:
+        raise SettingInvalid("adapter_host", error.message) from error
+    environment = child_environment(family.sources, needs=("log",))
+
+    def command(listener: socket.socket) -> ChildCommand:
+        nonlocal port
+        try:
+            port = take_port(host, port)  # the one it had, so that its URLs stay what they are
+        except AddressInUse:
+            port = take_port(host, 0)
+        number = listener.fileno()
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        argv = adapter_argv(["--controls", str(number)], listen=place, logs=logs, log_name=ADAPTER)
+        return ChildCommand(argv=argv, env=environment, shared=[number])
+
+    with bind_private_socket(family.adapter) as listener:
+        async with FrontendAdapter(listener=listener, command=command, clock=SystemClock()).kept():
+            yield
 
 
 def _command(

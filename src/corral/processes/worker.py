@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import socket
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -26,8 +25,10 @@ from corral.bus.client import NatsBus
 from corral.bus.credentials import names_user
 from corral.bus.port import Handler, Message
 from corral.oci.manifests import this_platform
+from corral.processes.adapter_child import adapter_argv
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 from corral.processes.installing import InstallingConfig, open_installer
+from corral.rpc.adapter_keeper import Adapters
 from corral.wire import subjects
 from corral.wire.registration import FEATURES, CorralHello
 from corral.worker.backends import Backends
@@ -51,7 +52,7 @@ from corral.worker.membership.lifecycle import Departure, Membership, NodeSubscr
 from corral.worker.membership.registration import Presence, Profile, Registrar
 from corral.worker.membership.reports import ExitReports, InventoryReports
 from corral.worker.models import ModelFiles, WorkerModels
-from corral.worker.processes.adapters import Adapters
+from corral.worker.processes.adapters import AdapterProcesses
 from corral.worker.processes.backend_logs import BackendLogs, LogRoutes
 from corral.worker.processes.ports import Ports, can_listen, count_connections, ephemeral_ports, usable_ranges
 from corral.worker.processes.process import MARK_VARIABLE, BackendLink
@@ -323,16 +324,12 @@ async def open_backends(stack: AsyncExitStack, surrounding: Surrounding, *, capa
 
 def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
     def command(descriptor: int, place: addresses.HostPort) -> ChildCommand:
-        words = ["--orders", str(descriptor), "--listen", str(place), "--log-name", f"{config.log_name}-adapter"]
-        words += ["--log-format", config.logs.format]  # it logs where its worker does
-        if config.logs.directory is not None:
-            words += ["--log-directory", str(config.logs.directory)]
-        if config.logs.is_verbose:
-            words.append("--verbose")
-        argv = [sys.executable, "-P", "-m", "corral.processes.adapter", *words]
+        orders, name = ["--orders", str(descriptor)], f"{config.log_name}-adapter"
+        argv = adapter_argv(orders, listen=str(place), logs=config.logs, log_name=name)
         return ChildCommand(argv=argv, env=config.backend_environment, handed_over=[descriptor])
 
-    return Adapters(bind_host=places.backend_bind, command=command, ports=ports, clock=clock, config=config.adapter)
+    source = AdapterProcesses(bind_host=places.backend_bind, command=command, ports=ports, config=config.adapter)
+    return Adapters(source, clock, config.adapter)
 
 
 def _supervisor(surrounding: Surrounding, ports: Ports) -> Supervisor:

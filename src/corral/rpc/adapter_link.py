@@ -1,4 +1,4 @@
-"""A parent's end of the descriptor to its adapter: see `wire/adapter.py`.
+"""A parent's end of the socket to its adapter: see `wire/adapter.py`.
 
     link = AdapterLink.open()
     process = start_process(Command(argv=[…, str(link.descriptor)], handed_over=[link.descriptor], …))
@@ -12,22 +12,24 @@ One link lasts as long as one adapter process; the next process gets a new one a
 import asyncio
 import itertools
 import socket
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from corral.base.errors import ChildFailed, InvalidInput
 from corral.base.tasks import end_tasks, start_task
-from corral.wire.adapter import ORDER_BYTES, AdapterReplica, Done, Forget, Listening, Serve, Word
+from corral.wire.adapter import ORDER_BYTES, AdapterReplica, Done, Forget, Listening, Retain, Serve, Word
 
 
 class AdapterLink:
     """Sends orders, which the adapter executes one after the other. Raises ChildFailed when the adapter is gone."""
 
-    def __init__(self, ours: socket.socket, descriptor: int) -> None:
+    def __init__(self, ours: socket.socket, descriptor: int = -1) -> None:
         self._socket = ours
         self.descriptor = descriptor
-        """The adapter's end, which its process inherits."""
+        """The adapter's end, which its process inherits; -1 when the adapter runs already."""
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._listening: asyncio.Future[Listening] | None = None
@@ -38,6 +40,18 @@ class AdapterLink:
     def open(cls) -> Self:
         ours, theirs = socket.socketpair()
         return cls(ours, theirs.detach())
+
+    @classmethod
+    def dial(cls, path: Path) -> Self:
+        """A link to the adapter that accepts at this path, now or later. Raise ChildFailed when nobody listens."""
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)  # a Unix socket is connected at once, or not at all
+        try:
+            ours.connect(str(path))
+        except OSError as error:
+            ours.close()
+            raise ChildFailed(f"nobody starts an adapter at {path}: {error.strerror}", child="adapter") from error
+        return cls(ours)
 
     async def __aenter__(self) -> Self:
         reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=ORDER_BYTES)
@@ -61,6 +75,11 @@ class AdapterLink:
             raise RuntimeError("the link is not open")
         return await asyncio.shield(self._listening)  # cancelling one waiter must not affect the others
 
+    async def ended(self) -> None:
+        """Return when the adapter has closed its end."""
+        if self._hearing is not None:
+            await asyncio.wait([self._hearing])
+
     async def serve(self, replica: AdapterReplica) -> None:
         """Return when requests under this key are served. Raise InvalidInput when the order would be too long."""
         number = next(self._numbers)
@@ -72,6 +91,11 @@ class AdapterLink:
     async def forget(self, key: str) -> None:
         number = next(self._numbers)
         await self._order(number, msgspec.json.encode(Forget(number=number, key=key)))
+
+    async def retain(self, keys: Iterable[str]) -> None:
+        """Have all but these forgotten."""
+        number = next(self._numbers)
+        await self._order(number, msgspec.json.encode(Retain(number=number, keys=tuple(keys))))
 
     async def _order(self, number: int, line: bytes) -> None:
         if self._writer is None or self._hearing is None or self._hearing.done():

@@ -1,7 +1,8 @@
-"""What an adapter is told by its parent, and answers, over the descriptor that it inherits: one JSON document per line.
+"""What an adapter is told by its parent, and answers, over a private socket: one JSON document per line.
 
 The adapter says first where it listens. Every order has a number, which the answer repeats. A replica is known by its
-bearer key alone: ordering it again under the same key replaces it. The end of the descriptor is the adapter's end.
+bearer key alone: ordering it again under the same key replaces it. A worker's adapter ends with the socket that it
+inherits. One of a frontend takes control after control, and serves on while there is none.
 """
 
 from typing import Any, Final
@@ -14,6 +15,9 @@ ORDER_BYTES: Final = 16 * 1024 * 1024
 
 MODEL_GONE_STATUS: Final = 421
 """HTTP's word for a request that was led to the wrong place: the process has no model, or another one."""
+
+BACKEND_GONE_HEADER: Final = "Corral-Backend-Gone"
+"""In an answer of the adapter's: nobody serves at the replica's own address, so another replica may be asked."""
 
 
 class RequestDefaults(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -111,6 +115,13 @@ class Forget(msgspec.Struct, kw_only=True, frozen=True, tag="forget", tag_field=
     key: str
 
 
+class Retain(msgspec.Struct, kw_only=True, frozen=True, tag="retain", tag_field="order"):
+    """Forget all keys but these: the first order of a parent, since there may be replicas of an earlier one."""
+
+    number: int
+    keys: tuple[str, ...]
+
+
 class Listening(msgspec.Struct, kw_only=True, frozen=True, tag="listening", tag_field="kind"):
     """The adapter is ready."""
 
@@ -124,5 +135,5 @@ class Done(msgspec.Struct, kw_only=True, frozen=True, tag="done", tag_field="kin
     number: int
 
 
-AdapterOrder = Serve | Forget
+AdapterOrder = Serve | Forget | Retain
 Word = Listening | Done

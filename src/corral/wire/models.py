@@ -153,8 +153,8 @@ class ModelView(msgspec.Struct, kw_only=True):
     revision: str
     source: str
     state: str
-    """`loaded`, `loading`, `failed`, `cold` when nothing asks for it, `unserved` when it is loaded only where no
-    request can be sent to it, or `unusable` when its file was passed over."""
+    """`loaded`, `loading`, `failed`, `cold` when nothing asks for it, or `unusable` when its file was passed
+    over."""
     warnings: list[str] = []
     """What its author probably meant otherwise, such as keys that nobody knows, with lines of the file."""
     replicas: list[ReplicaView] = []

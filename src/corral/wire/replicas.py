@@ -109,7 +109,7 @@ class ReplicaView(msgspec.Struct, kw_only=True):
     model: str = ""
     index: int
     state: str
-    """As [replicas](../concepts/replicas.md#states) tells, or `unserved`: loaded, and no request can be sent to it."""
+    """As [replicas](../concepts/replicas.md#states) tells."""
     revision: str
     address: str
     url: str

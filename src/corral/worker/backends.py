@@ -14,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
+from corral.rpc.adapter_keeper import Adapters
 from corral.wire.adapter import AdapterModel, AdapterReplica
 from corral.wire.backends import (
     CorralInstall,
@@ -29,7 +30,6 @@ from corral.worker.installing.backend_directory import BackendDirectory, Home, L
 from corral.worker.installing.installer import BackendLocks, Installer
 from corral.worker.installing.orders import CannotInstall, InstallableBackend, InstallOrder, NoSuchBackend
 from corral.worker.installing.progress import Report, starting
-from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.process import Launch
 from corral.worker.processes.supervisor import Supervisor, UnusedProcesses
 

@@ -17,6 +17,7 @@ from corral.bus.config import BusConfig
 from corral.files.storage import StorageConfig
 from corral.galleries.config import BUILT_IN, GalleriesConfig
 from corral.oci.config import ImagesConfig
+from corral.rpc.adapter_keeper import AdapterConfig
 from corral.wire.nodes import VramBudget, label_problem
 from corral.worker.membership.addresses import AddressConfig
 
@@ -239,26 +240,6 @@ class FilesConfig:
         name="file_stall_timeout",
         default="1m",
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterConfig:
-    """How long the node's adapter may take, how long it stays, and when it is started again."""
-
-    ready_within: timedelta = timedelta(seconds=30)
-    """Time from the start of its process until it listens. Usually less than a second; more on a machine that swaps."""
-    obey_within: timedelta = timedelta(seconds=10)
-    """For one order, which only changes a table. An adapter that takes longer hangs, and is started again."""
-    url_within: timedelta = timedelta(seconds=60)
-    """How long an install waits for its URL, a start again after a failure included."""
-    linger: timedelta = timedelta(seconds=30)
-    """How long the adapter stays without a replica, so that a reloaded model finds it running."""
-    stop_grace: timedelta = timedelta(seconds=7)
-    """Between the request to end and the end by force: a little more than it gives requests under way."""
-    backoff: Backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=10))
-    """Between a death and the next start. Requests wait for it, so it begins short."""
-    stable_after: timedelta = timedelta(seconds=60)
-    """A life of this length makes earlier deaths forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

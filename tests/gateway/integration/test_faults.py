@@ -84,6 +84,9 @@ BEFORE_THE_FIRST_BYTE = {
     "more than one answer": saying(json_answer(b"{}") + json_answer(b"{}"), then="go on"),
     "wrong key": saying(json_answer(b"{}", status=401), then="go on"),
     "no model": saying(json_answer(b"{}", status=MODEL_GONE_STATUS), then="go on"),
+    "no backend": saying(
+        b"HTTP/1.1 503 Gone\r\nCorral-Backend-Gone: true\r\nContent-Length: 2\r\n\r\n{}", then="go on"
+    ),
     "switches protocols": saying(b"HTTP/1.1 101 Fine\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"),
 }
 AFTER_THE_FIRST_BYTE = {
@@ -120,6 +123,22 @@ async def test_a_failure_of_the_only_replica_is_an_error(name: str) -> None:
         assert answer.error["code"] in ("replica_failed", "replica_timed_out")
         await lone.until_quiet()
         assert lone.gateway.services.pool.open_count == 0
+
+
+async def test_a_replica_that_left_the_view_and_is_back_is_asked_again() -> None:
+    """So it is with replicas behind an adapter that died: their ids stay, and nobody loads them again."""
+    async with world() as lone:
+        there, lone.engine.behave = lone.control.view.replicas, saying(b"", then="close")
+        async with lone.client() as client:
+            await client.send(request(chat()))
+            await lone.until(lambda: bool(lone.gateway.services.dispatcher.waiting()))
+            lone.control.change(replicas={})
+            await lone.until(lambda: bool(lone.control.ensured))
+            lone.engine.behave = answering
+            lone.control.change(replicas=there)
+
+            assert (await client.read_answer()).status == 200
+        await lone.until_quiet()
 
 
 @pytest.mark.parametrize("name", AFTER_THE_FIRST_BYTE)

@@ -17,16 +17,15 @@ import pytest
 
 from corral.base.errors import ChildFailed, Conflict, InvalidInput
 from corral.base.processes import ChildCommand
+from corral.rpc.adapter_keeper import AdapterConfig, Adapters
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions
 from corral.wire.adapter import ORDER_BYTES, AdapterModel, AdapterReplica
 from corral.wire.backends import CorralInstall, InstallRequest
-from corral.worker.config import AdapterConfig
 from corral.worker.membership.addresses import HostPort
-from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.ports import Ports, PortsExhausted
 from corral.worker.processes.process import Launch
-from tests.kit.adapters import adapter_command
+from tests.kit.adapters import adapter_command, adapters_on
 from tests.kit.backend_node import BackendNode
 from tests.kit.backend_scripts import write_serving_backend
 from tests.kit.clock import ManualClock
@@ -65,9 +64,7 @@ class Rig:
         self.supervisor, self.backends = self.node.supervisor, self.node.backends
 
     def adapters_on(self, ports: Ports) -> Adapters:
-        self.adapters = Adapters(
-            bind_host="127.0.0.1", command=self.command, ports=ports, clock=self.clock, config=self.config
-        )
+        self.adapters = adapters_on(ports, self.clock, self.config, command=self.command)
         return self.adapters
 
     def command(self, descriptor: int, place: HostPort) -> ChildCommand:

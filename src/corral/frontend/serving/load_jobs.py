@@ -6,6 +6,7 @@ reserve, install, load. For a job that failed, `ensure` returns the reason until
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -27,7 +28,7 @@ from corral.frontend.serving.decide.load_job import (
     due_at,
     may_claim,
 )
-from corral.frontend.serving.decide.replica import Replica, ReplicaState, unserved_reason
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.loading import INSTALLING, STAGING, HeldJob, LoadStores, LoadWork
 from corral.frontend.serving.staging import StagingWatch
 from corral.wire.models import LoadReason
@@ -42,7 +43,7 @@ _NOT_BEFORE: Final = timedelta(milliseconds=50)
 class Loads:
     """`ensure` for those who wait, `run` for the work."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         stores: LoadStores,
         models: Models,
@@ -50,6 +51,8 @@ class Loads:
         clock: Clock,
         policy: LoadPolicy,
         board: ProgressBoard,
+        *,
+        adapter_problem: Callable[[], str],
     ) -> None:
         self._stores = stores
         self._models = models
@@ -57,6 +60,7 @@ class Loads:
         self._clock = clock
         self._policy = policy
         self._board = board
+        self._adapter_problem = adapter_problem
         self._working: set[str] = set()
         self._next_due: datetime | None = None
         """When the first of the jobs that could not be claimed yet is due, as the last look found them."""
@@ -103,11 +107,12 @@ class Loads:
         return None if job is None else await self._status(job)
 
     async def _loaded(self, spec: ModelSpec, loaded: list[Replica]) -> LoadStatus:
-        reachable = [replica for replica in loaded if replica.url]
-        if not reachable:
-            why, reason = unserved_reason(spec.backend), LoadReason.NOT_REACHABLE
-            return LoadStatus(model=spec.name, state=LoadState.FAILED, message=why, reason=reason)
-        node = await self._node_name(reachable[0].node_id)
+        """A replica that needs the adapter has a URL soon, unless something is wrong with the adapter."""
+        problem = self._adapter_problem()
+        if problem and all(replica.needs_adapter for replica in loaded):
+            reason = LoadReason.NOT_REACHABLE
+            return LoadStatus(model=spec.name, state=LoadState.FAILED, message=problem, reason=reason)
+        node = await self._node_name(loaded[0].node_id)
         return LoadStatus(model=spec.name, state=ReplicaState.LOADED, node=node)
 
     async def _status(self, job: LoadJob) -> LoadStatus:

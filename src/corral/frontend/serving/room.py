@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from corral.base.ids import NodeId
@@ -15,6 +16,7 @@ from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
 from corral.frontend.serving import replica_health, unloading, view
+from corral.frontend.serving.adapted import AdaptedReplicas
 from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.frontend.serving.gateway_reports import GatewayReports, GatewayShares
 from corral.frontend.serving.load_jobs import Loads
@@ -36,6 +38,9 @@ class ServingSettings:
     usual: UsualLimits
     admin_keys: Sequence[str] = field(repr=False)
     metrics_public: bool
+    adapter_socket: Path | None
+    adapter_secret: bytes = field(repr=False)
+    """What the keys of this frontend's adapter are made of; the same after a restart of control."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +57,7 @@ class EarlierRooms:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRoom:
     replicas: ReplicaStore
+    adapted: AdaptedReplicas
     loads: Loads
     node_models: NodeModels
     view: ViewKeeper
@@ -82,10 +88,21 @@ class ServingRoom:
         jobs, restorations = LoadJobs(foundation.database, foundation.secrets), Restorations(foundation.database)
         health = ReplicaHealth(replicas, nodes.store, fleet, client, feed, clock, brake=brake)
         gateways = GatewayReports(health, clock)
-        loads = _build_loads(rooms, LoadStores(jobs=jobs, replicas=replicas, nodes=nodes.store), settings, loader)
+        adapted = AdaptedReplicas(
+            settings.adapter_socket,
+            models,
+            nodes.tokens,
+            settings.usual,
+            feed,
+            clock,
+            secret=settings.adapter_secret,
+        )
+        stores = LoadStores(jobs=jobs, replicas=replicas, nodes=nodes.store)
+        loads = _build_loads(rooms, stores, settings, loader, adapted)
         sources = ViewSources(
             models=models,
             replicas=replicas,
+            adapted=adapted,
             nodes=nodes.store,
             keys=Keys(foundation.database),
             admin_keys=settings.admin_keys,
@@ -96,6 +113,7 @@ class ServingRoom:
         )
         return cls(
             replicas=replicas,
+            adapted=adapted,
             loads=loads,
             node_models=NodeModels(replicas, fleet, client, feed, clock),
             view=ViewKeeper(sources, clock),
@@ -116,6 +134,7 @@ class ServingRoom:
         unload, restore = record.when_new(self.unloading.sweep), record.when_new(self.restoring.sweep)
         refresh = record.when_new(self.view.refresh, mark=self.view.mark)
         return {
+            "adapter": self.adapted.run,
             "loads": self.loads.run,
             "replicas": record.every(replica_health.PERIOD, self.health.poke, self.health.sweep, "replicas"),
             "unloading": record.every(unloading.PERIOD, Poke(), unload, "unloading"),
@@ -125,7 +144,13 @@ class ServingRoom:
         }
 
 
-def _build_loads(rooms: EarlierRooms, stores: LoadStores, settings: ServingSettings, loader: BackendLoader) -> Loads:
+def _build_loads(
+    rooms: EarlierRooms,
+    stores: LoadStores,
+    settings: ServingSettings,
+    loader: BackendLoader,
+    adapted: AdaptedReplicas,
+) -> Loads:
     nodes, models, clock = rooms.nodes, rooms.models.catalogue, rooms.record.clock
     intents, operations = rooms.operations.stores.intents, rooms.backends.operations
 
@@ -145,4 +170,12 @@ def _build_loads(rooms: EarlierRooms, stores: LoadStores, settings: ServingSetti
         board=rooms.operations.progress,
         logs=nodes.logs,
     )
-    return Loads(stores, models, work, clock, settings.loads, rooms.operations.progress)
+    return Loads(
+        stores,
+        models,
+        work,
+        clock,
+        settings.loads,
+        rooms.operations.progress,
+        adapter_problem=lambda: adapted.problem,
+    )

@@ -5,7 +5,7 @@ from typing import Final
 from msgspec import UNSET
 
 from corral.frontend.serving.decide.load_job import LoadStatus
-from corral.frontend.serving.decide.replica import LIVE, SERVING, UNSERVED, Replica, ReplicaState, unserved_reason
+from corral.frontend.serving.decide.replica import LIVE, SERVING, Replica, ReplicaState
 from corral.frontend.serving.gateway_reports import GatewayReports
 from corral.wire.go_json import format_time
 from corral.wire.replicas import ReplicaRow, ReplicaView
@@ -46,18 +46,17 @@ def replica_view(replica: Replica, gateways: GatewayReports, *, node: str) -> Re
     in_flight: int | None = 0
     if replica.state in SERVING:
         in_flight = None if gateways.silent() else gateways.in_flight()[replica.id]
-    unserved = f"loaded, but cannot be asked: {unserved_reason(replica.backend)}"
     return ReplicaView(
         id=replica.id,
         node_id=replica.node_id,
         node=node,
         model=replica.model,
         index=replica.index,
-        state=UNSERVED if replica.is_unserved else replica.state.value,
+        state=replica.state.value,
         revision=replica.revision,
         address=replica.address,
         url=replica.url,
-        reason=unserved if replica.is_unserved else replica.reason,
+        reason=replica.reason,
         in_flight=in_flight,
         last_used_at=None if used is None else format_time(used),
         created_at=format_time(replica.created_at),

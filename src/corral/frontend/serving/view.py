@@ -21,6 +21,7 @@ from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.liveness import Brake
 from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.serving.adapted import AdaptedReplicas, AdaptedUrl
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.wire.keys import Scope, hash_secret
@@ -41,6 +42,7 @@ class ViewSources:
 
     models: Models
     replicas: ReplicaStore
+    adapted: AdaptedReplicas
     nodes: Nodes
     keys: Keys
     admin_keys: Sequence[str] = field(default=(), repr=False)
@@ -99,7 +101,10 @@ class ViewKeeper:
         nodes = await sources.nodes.load_many(replica.node_id for replica in living) if living else {}
         keys = await sources.keys.list(include_revoked=False)
         now = self._clock.now()
-        entries = [self._replica_entry(replica, nodes.get(replica.node_id)) for replica in living]
+        adapted = await sources.adapted.urls_of(living)
+        entries = [
+            self._replica_entry(replica, nodes.get(replica.node_id), adapted.get(replica.id)) for replica in living
+        ]
         # Keys of every scope: one that may not ask models is told so, and not that it is unknown.
         stored = {
             key.hash: KeyEntry(
@@ -143,9 +148,10 @@ class ViewKeeper:
                 last = current
                 await poke.wait(self._clock, BEAT)
 
-    def _replica_entry(self, replica: Replica, node: Node | None) -> ReplicaEntry | None:
+    def _replica_entry(self, replica: Replica, node: Node | None, adapted: AdaptedUrl | None) -> ReplicaEntry | None:
         """None for what no request can be sent to."""
-        if node is None or replica.state is not ReplicaState.LOADED or not replica.url:
+        url, key = adapted or (replica.url, replica.key)
+        if node is None or replica.state is not ReplicaState.LOADED or not url:
             return None
         status = self._sources.fleet.see(node).status
         spec = self._sources.models.catalogue.models.get(replica.model)
@@ -159,8 +165,8 @@ class ViewKeeper:
             model=replica.model,
             node_id=node.id,
             node_name=node.name,
-            url=replica.url,
-            key=replica.key,
+            url=url,
+            key=key,
             limit=spec.max_concurrent,
             state=replica.state.value,
             rank=rank,

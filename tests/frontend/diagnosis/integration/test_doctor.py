@@ -9,8 +9,10 @@ import pytest
 
 from corral.bus.port import Bus
 from corral.frontend.backends.catalogue import Lookups
+from corral.frontend.serving.adapted import NO_ADAPTER
 from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource
+from corral.wire.models import LoadReason
 from tests.kit.clock import ManualClock
 from tests.kit.galleries import StaticCatalogue
 from tests.kit.world import World, open_world
@@ -54,19 +56,16 @@ async def test_a_model_that_cannot_be_loaded_is_a_problem_until_it_is(world: Wor
     assert (await finding_of(world, "models"))[:2] == ("ok", "1 known, none failed to load")
 
 
-async def test_a_model_that_is_loaded_where_no_request_can_be_sent_is_not_called_loaded(world: World) -> None:
-    """LocalAI's workers give a replica no URL: every chat with it is refused."""
+async def test_a_control_without_an_adapter_says_which_models_cannot_be_asked(world: World) -> None:
+    """LocalAI's workers give a replica no URL, and only the launcher of a frontend starts an adapter for it."""
     await world.worker("l", "echo", is_corral=False)
-    await world.loaded()
-    why = "the backend echo speaks gRPC only, and its worker gives it no URL; LocalAI's workers never do"
+    replica = await world.loaded()
 
-    for path in ("/api/v1/models", "/api/v1/models/small"):
-        body: Any = (await world.frontend.call("GET", path)).json()
-        model = body["items"][0] if "items" in body else body
-        (replica,) = model["replicas"]
-        assert (model["state"], replica["state"]) == ("unserved", "unserved")
-        assert replica["reason"] == f"loaded, but cannot be asked: {why}"
-    assert (await finding_of(world, "models"))[:2] == ("problem", "1 of 1 are loaded, but cannot be asked: small")
+    assert (replica.state, replica.needs_adapter) == ("loaded", True)
+    level, summary, _ = await finding_of(world, "models")
+    assert (level, summary) == ("problem", f"small cannot be asked on workers of LocalAI's: {NO_ADAPTER}")
+    status = await world.loads.ensure("small")
+    assert (status.state, status.message, status.reason) == ("failed", NO_ADAPTER, LoadReason.NOT_REACHABLE)
 
 
 async def test_a_model_whose_file_is_gone_is_no_problem_any_more(world: World) -> None:

@@ -1,7 +1,5 @@
 """Where a model goes, and why not elsewhere."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,24 +42,13 @@ def test_among_equals_the_one_with_more_room_is_chosen() -> None:
     assert chosen.node.name == "b"
 
 
-def test_beside_our_own_a_worker_of_localais_gets_no_model() -> None:
-    """It would win: nothing runs there."""
+def test_workers_of_localais_are_chosen_by_the_same_merit_as_our_own() -> None:
     ours, theirs = a_candidate("ours", "x", peer=Peer(version="1")), a_candidate("theirs")
 
     chosen = place(PlacementRequest(model="m"), [ours, theirs])
+
     assert isinstance(chosen, Placement)
-    assert (chosen.node.name, chosen.reasons) == (
-        "ours",
-        {"theirs": "is LocalAI's worker, where models cannot be asked yet"},
-    )
-    assert isinstance(
-        place(PlacementRequest(model="m"), [replace(ours, status=NodeStatus.UNHEALTHY), theirs]), PlacementRefusal
-    )
-    alone = place(PlacementRequest(model="m"), [theirs])
-    assert isinstance(alone, Placement)
-    back = place(PlacementRequest(model="m", prefer=theirs.node.id), [ours, theirs])
-    assert isinstance(back, Placement)
-    assert back.node.name == "theirs"
+    assert (chosen.node.name, chosen.reasons) == ("theirs", {"ours": "comes after theirs"})
 
 
 def test_every_node_that_cannot_take_it_says_why() -> None:

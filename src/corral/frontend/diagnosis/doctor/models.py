@@ -4,7 +4,6 @@ from corral.base.words import listed
 from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, PROBLEM, WARNING
 from corral.frontend.serving.decide.load_job import LoadState
-from corral.frontend.serving.decide.replica import ReplicaState
 from corral.wire.nodes import Finding
 
 
@@ -19,16 +18,14 @@ async def check_models(context: AdminContext) -> Finding:
             summary=f"{len(failed)} of {len(catalogue.models)} could not be loaded: {listed(failed)}",
             remedy=f"`corral models show {failed[0]}` tells why.",
         )
-    living = await context.serving.replicas.living()
-    loaded = [replica for replica in living if replica.state is ReplicaState.LOADED]
-    served = {replica.model for replica in loaded if not replica.is_unserved}
-    unserved = sorted({replica.model for replica in loaded} - served)
-    if unserved:
+    problem = context.serving.adapted.problem
+    needy = {replica.model for replica in await context.serving.replicas.living() if replica.needs_adapter}
+    if problem and needy:
         return Finding(
             check="models",
             level=PROBLEM,
-            summary=f"{len(unserved)} of {len(catalogue.models)} are loaded, but cannot be asked: {listed(unserved)}",
-            remedy=f"`corral models show {unserved[0]}` tells why; a worker of Corral's can serve it.",
+            summary=f"{listed(sorted(needy))} cannot be asked on workers of LocalAI's: {problem}",
+            remedy="The log of the adapter tells more; replicas on workers of Corral's go on answering.",
         )
     if catalogue.problems:
         passed_over = sorted({problem.source for problem in catalogue.problems})

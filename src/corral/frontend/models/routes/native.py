@@ -15,7 +15,7 @@ from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.shapes import operation_view
 from corral.frontend.serving.decide.load_job import LoadJob
-from corral.frontend.serving.decide.replica import LIVE, UNSERVED, Replica, ReplicaState
+from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
 from corral.frontend.serving.shapes import replica_view
 from corral.wire.go_json import format_time
 from corral.wire.models import LoadJobView, ModelFileView, ModelList, ModelOriginView, ModelProblemView, ModelView
@@ -125,9 +125,8 @@ def _file_view(file: WeightFile) -> ModelFileView:
 
 def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
     living = [replica for replica in replicas if replica.state in LIVE]
-    loaded = [replica for replica in living if replica.state is ReplicaState.LOADED]
-    if loaded:
-        return UNSERVED if all(replica.is_unserved for replica in loaded) else ReplicaState.LOADED.value
+    if any(replica.state is ReplicaState.LOADED for replica in living):
+        return ReplicaState.LOADED.value
     if job is not None:
         return job.state.value
     return LOADING if living else COLD

@@ -68,10 +68,8 @@ def place(request: PlacementRequest, candidates: Iterable[CandidateNode]) -> Pla
     """The best node, or every node's reason why not."""
     reasons: dict[str, str] = {}
     fitting: list[CandidateNode] = []
-    candidates = list(candidates)
-    has_own_workers = any(candidate.node.peer for candidate in candidates)
     for candidate in candidates:
-        if why := _why_not(request, candidate, has_own_workers=has_own_workers):
+        if why := _why_not(request, candidate):
             reasons[candidate.node.name] = why
         else:
             fitting.append(candidate)
@@ -88,7 +86,7 @@ def free_index(replicas: Iterable[Replica]) -> int:
     return next(index for index in range(len(taken) + 1) if index not in taken)
 
 
-def _why_not(request: PlacementRequest, candidate: CandidateNode, *, has_own_workers: bool) -> str:
+def _why_not(request: PlacementRequest, candidate: CandidateNode) -> str:
     """The first reason why the node cannot take the model; empty when it can."""
     node, capacity = candidate.node, candidate.node.capacity
     if node.type is not NodeType.BACKEND:
@@ -104,10 +102,6 @@ def _why_not(request: PlacementRequest, candidate: CandidateNode, *, has_own_wor
     reports_memory = capacity.total_ram or capacity.total_vram  # else it gets the benefit of the doubt
     if reports_memory and needed > free:
         return f"has {_gib(free)} free and needs {_gib(needed)}"
-    # A model there would be loaded, and could not be asked; so it goes there only where there are no other nodes, or
-    # back to where it was.
-    if has_own_workers and not node.peer and node.id != request.prefer:
-        return "is LocalAI's worker, where models cannot be asked yet"
     return ""
 
 

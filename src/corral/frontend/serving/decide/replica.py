@@ -58,7 +58,7 @@ class Replica:
     address: str = ""
     """The address of its gRPC port, as the node advertised it; empty before it answered."""
     url: str = ""
-    """Where requests go; empty while nothing gives the replica a URL."""
+    """Where requests go, as its node says; empty when it says nothing, as LocalAI's never do."""
     key: str = field(default="", repr=False)
     """The bearer that its URL wants; new at every start of the process, and so the process's identity."""
     routes: tuple[str, ...] | None = None
@@ -92,17 +92,9 @@ class Replica:
         return port_of(process.address) == port_of(self.address)
 
     @property
-    def is_unserved(self) -> bool:
-        """Whether it is loaded and no request can be sent to it."""
-        return self.state is ReplicaState.LOADED and not self.url
-
-
-UNSERVED: Final = "unserved"
-"""How people are shown a replica that is loaded and cannot be asked, or a model that has only such ones."""
-
-
-def unserved_reason(backend: str) -> str:
-    return f"the backend {backend} speaks gRPC only, and its worker gives it no URL; LocalAI's workers never do"
+    def needs_adapter(self) -> bool:
+        """Whether it answers requests, and only the adapter of a frontend can put them: its node gives it no URL."""
+        return self.state in SERVING and bool(self.address) and not self.url
 
 
 class Outgrown(StrEnum):

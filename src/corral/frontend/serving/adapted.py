@@ -1,0 +1,137 @@
+"""URLs for replicas whose workers give them none, as LocalAI's never do: through the adapter of this frontend.
+
+Each frontend has an adapter of its own, so such a URL holds for the gateways of one frontend and is stored nowhere. It
+is given when their view is made.
+"""
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from corral.base.clock import Clock
+from corral.base.errors import ChildFailed
+from corral.base.ids import ReplicaId
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.model import with_answer_limit
+from corral.frontend.nodes.client import NodeTokens
+from corral.frontend.record.feed import Feed
+from corral.frontend.serving.decide.replica import Replica
+from corral.frontend.serving.model_loader import UsualLimits, adapter_model
+from corral.rpc.adapter_keeper import ADAPTER, AdapterConfig, Adapters, LiveAdapter, within
+from corral.rpc.adapter_link import AdapterLink
+from corral.wire.adapter import AdapterReplica
+
+NO_ADAPTER: Final = "this control was started without an adapter, which `corral frontend` gives it"
+_CONFIG: Final = AdapterConfig()
+
+
+class LaunchedAdapter:
+    """The adapter that the launcher of this frontend starts for whoever connects to its socket."""
+
+    def __init__(self, path: Path, *, ready_within: timedelta) -> None:
+        self._path = path
+        self._ready_within = ready_within
+
+    async def open(self, stack: AsyncExitStack) -> LiveAdapter:
+        link = await stack.enter_async_context(AdapterLink.dial(self._path))
+        place = await within(link.listening(), self._ready_within, "did not listen")
+
+        async def end() -> None:
+            await link.ended()
+            raise ChildFailed("the adapter of this frontend ended", child=ADAPTER)
+
+        async def dismiss() -> None:
+            """It ends when the link does, since it has no replica any more."""
+
+        return LiveAdapter(link=link, place=place, end=end, dismiss=dismiss)
+
+    def rest(self) -> None:
+        """Nothing is held while nobody needs it."""
+
+
+class AdaptedUrl(NamedTuple):
+    """How the gateways of this frontend reach a replica."""
+
+    url: str
+    key: str
+
+
+class AdaptedReplicas:
+    """Has the adapter serve what needs it. Keys come from `secret`, so that they outlive this process.
+
+    Requests under way through an adapter that outlives control must find their keys again.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        path: Path | None,
+        models: Models,
+        tokens: NodeTokens,
+        usual: UsualLimits,
+        feed: Feed,
+        clock: Clock,
+        *,
+        secret: bytes,
+    ) -> None:
+        self._models = models
+        self._tokens = tokens
+        self._usual = usual
+        self._secret = secret
+        self._adapters: Adapters | None = None
+        if path is not None:
+            source = LaunchedAdapter(path, ready_within=_CONFIG.ready_within)
+            self._adapters = Adapters(source, clock, _CONFIG, on_change=feed.ring)
+        self._told: dict[ReplicaId, AdapterReplica] = {}
+
+    async def run(self) -> None:
+        """Keep an adapter whenever one is needed, until cancelled."""
+        for_ever = asyncio.get_running_loop().create_future()
+        if self._adapters is None:
+            await for_ever
+            return
+        async with self._adapters:
+            await for_ever
+
+    @property
+    def problem(self) -> str:
+        """Why replicas that need the adapter cannot be asked; empty when they can, or soon will."""
+        return NO_ADAPTER if self._adapters is None else self._adapters.problem
+
+    async def urls_of(self, living: Iterable[Replica]) -> Mapping[ReplicaId, AdaptedUrl]:
+        """Have those served that need it, and no others; return the URLs of those that are served by now."""
+        if self._adapters is None:
+            return {}
+        needy = [replica for replica in living if replica.needs_adapter]
+        told = {replica.id: await self._told_of(replica) for replica in needy}
+        self._told = {id: adapted for id, adapted in told.items() if adapted is not None}
+        self._adapters.retain([adapted.key for adapted in self._told.values()])
+        urls = {}
+        for id, adapted in self._told.items():
+            self._adapters.want(adapted)
+            if (place := self._adapters.place_of(adapted.key)) is not None:
+                host = f"[{place.host}]" if ":" in place.host else place.host
+                urls[id] = AdaptedUrl(f"http://{host}:{place.port}", adapted.key)
+        return urls
+
+    async def _told_of(self, replica: Replica) -> AdapterReplica | None:
+        """What the adapter is told. It does not change, as the process behind it does not.
+
+        None for a replica that another control loaded with an earlier configuration: it is about to be ended.
+        """
+        if (before := self._told.get(replica.id)) is not None:
+            return before
+        spec = self._models.catalogue.models.get(replica.model)
+        if spec is None or spec.revision != replica.revision:
+            return None
+        limited = with_answer_limit(spec, self._usual.most_tokens)
+        return AdapterReplica(
+            key=hmac.digest(self._secret, f"adapter/{replica.id}".encode(), hashlib.sha256).hex(),
+            address=replica.address,
+            token=await self._tokens.of(replica.node_id),
+            model=adapter_model(limited, file=self._models.file_of(spec), threads=self._usual.threads),
+        )
