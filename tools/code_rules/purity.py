@@ -13,7 +13,14 @@ PURE_GALLERIES = """
     build_uris catalogue fit gallery
     model_catalogue model_check model_entries model_key_checks model_keys model_sizes model_variants places
 """
-PURE = ("base", "wire", "templates", *(f"galleries.{noun}" for noun in PURE_GALLERIES.split()), "hubs.plans")
+PURE = (
+    "base",
+    "wire",
+    "templates",
+    *(f"galleries.{noun}" for noun in PURE_GALLERIES.split()),
+    "hubs.choose",
+    "hubs.plans",
+)
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"})
 
 

@@ -18,6 +18,7 @@ from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.reading import read_stored
 from corral.frontend.models.decide.removal import (
+    NeededModel,
     RemovedModel,
     awaited_by_none,
     endangered,
@@ -204,8 +205,9 @@ class ModelRemoval:
         spec = self._models.spec_of(row)
         return spec if isinstance(spec, ModelSpec) else ModelSpec(name=row.name)
 
-    def _others(self, name: str) -> list[ModelSpec]:
-        return [self._spec(row) for row in self._models.rows.values() if row.name != name]
+    def _others(self, name: str) -> list[NeededModel]:
+        rows = self._models.rows.values()
+        return [NeededModel(self._spec(row), row.files) for row in rows if row.name != name]
 
     def _kept(self, row: StoredModel, spec: ModelSpec) -> list[str]:
         """What is known now to stay; each store decides again when it deletes."""

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,9 +12,12 @@ from corral.base.errors import Conflict
 from corral.base.open_directories import Confined, PathRefused
 from corral.base.private_files import read_bounded
 from corral.base.tasks import in_thread
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.pulling import plan_of
-from corral.frontend.models.decide.reading import LARGEST_FILE
+from corral.frontend.models.decide.reading import LARGEST_FILE, read_stored
+from corral.frontend.models.decide.removal import paths_of
 from corral.frontend.models.decide.storage import FileVerdict, FoundFile, Needs, judge
+from corral.frontend.models.decide.stored import StoredModel
 from corral.frontend.models.directory import SUFFIXES
 from corral.frontend.models.store.models import StoredModels
 from corral.frontend.models.stores import FOLDER, StoreKeeper
@@ -126,7 +129,8 @@ class ModelStorage:
 
     async def _needs(self, found: StoreSurvey) -> Needs:
         models = await self._models.load(list(await self._models.marks()))
-        return Needs(models=models, pulls=await pulls_under_way(self._intents), texts=found.texts)
+        paths = await in_thread(lambda: needed_paths(models))
+        return Needs(models=models, pulls=await pulls_under_way(self._intents), texts=found.texts, paths=paths)
 
     def _report(self, found: StoreSurvey, needs: Needs) -> StorageReport:
         by_model: dict[str, int] = {}
@@ -140,6 +144,15 @@ class ModelStorage:
             unneeded=judge(found.files, needs),
             partial_bytes=sum(count for key, count in found.partial.items() if key not in wanted),
         )
+
+
+def needed_paths(models: Iterable[StoredModel]) -> dict[str, list[str]]:
+    """What each model needs below the models directory, by its name. Reads all configurations."""
+    needed = {}
+    for model in models:
+        spec = read_stored(model.text, source="")
+        needed[model.name] = paths_of(spec if isinstance(spec, ModelSpec) else ModelSpec(name=model.name), model.files)
+    return needed
 
 
 async def pulls_under_way(intents: Intents) -> list[PullPlan]:

@@ -258,8 +258,8 @@ async def test_a_model_without_a_file_goes_with_all_that_it_was_pulled_with(worl
     await changes.add(text, by="me", source=ModelSource.PULL, origin=ModelOrigin(reference="x"), files=pulled)
     await changes.copy("big", "copy", by="me")
     operation = await remove(world, "big")
-    assert operation.payload["notes"] == ["w.gguf stays: copy needs it"]
-    assert files(world) == ["small.yaml", "w.gguf"]
+    assert operation.payload["notes"] == ["w.gguf stays: copy needs it", "licence.txt stays: copy needs it"]
+    assert files(world) == ["licence.txt", "small.yaml", "w.gguf"]
     await remove(world, "copy")
     assert files(world) == ["small.yaml"]
 

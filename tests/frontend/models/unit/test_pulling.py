@@ -9,6 +9,7 @@ import pytest
 
 from corral.base.errors import Conflict
 from corral.base.ids import NodeId, OperationId
+from corral.base.yaml_values import write_document
 from corral.frontend.models.decide.pulling import (
     PullPolicy,
     StoreSpace,
@@ -23,6 +24,7 @@ from corral.frontend.models.decide.pulling import (
 from corral.frontend.models.decide.removal import awaited_by_none
 from corral.frontend.models.decide.storage import FileVerdict, FoundFile, Needs, judge
 from corral.frontend.models.decide.stored import ModelChangeKind, ModelSource, StoredModel, WeightFile, revision_row
+from corral.frontend.models.storage import needed_paths
 from corral.frontend.operations.decide.intent import Intent, IntentState, Proven, Unproven, Verb
 from corral.frontend.operations.decide.reasons import sentence
 from corral.hubs.plans import BuildChoice, ModelOrigin, PlannedFile, PullPlan
@@ -153,3 +155,15 @@ def test_a_removal_keeps_what_a_pull_brings() -> None:
     kept: list[str] = []
     assert awaited_by_none(["m/a.gguf", "m", "b"], [PLAN], kept) == ["b"]
     assert kept == ["m/a.gguf stays: m is being pulled with it", "m stays: m is being pulled with it"]
+
+
+def test_a_prune_understands_configurations_however_they_are_written() -> None:
+    long = " ".join(["a long name"] * 20) + ".gguf"
+    models = [
+        a_model("folded", write_document({"name": "folded", "backend": "echo", "parameters": {"model": long}})),
+        a_model("escaped", 'name: escaped\nbackend: echo\nparameters: {model: "caf\\u00e9.gguf"}\n'),
+        a_model("split", "name: split\nbackend: echo\nparameters:\n  model: s-00001-of-00002.gguf\n"),
+    ]
+    paths = [long, "caf\u00e9.gguf", "s-00001-of-00002.gguf", "s-00002-of-00002.gguf"]
+    files = [FoundFile(path=path, bytes=1, is_ours=True) for path in paths]
+    assert judge(files, Needs(models=models, paths=needed_paths(models))) == []

@@ -1,6 +1,7 @@
 """Removing a model: which of its files may go, and which names would take those of other models along. Pure."""
 
 import json
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,9 +13,14 @@ from corral.frontend.models.decide.model import ModelSpec, load_options
 from corral.frontend.models.decide.stored import WeightFile
 from corral.frontend.operations.decide.intent import Before, Intent, Sighting, Unproven
 from corral.frontend.operations.decide.reasons import ReasonCode, because
+from corral.hubs.choose import parts_of
 from corral.hubs.plans import PullPlan
 
 REASON: Final = "the model was removed"
+OWN_FOLDER: Final = ".corral"
+"""Where the models directory has what Corral keeps for itself: the id of the store, receipts, downloads."""
+CONFIGURATIONS: Final = frozenset({".yaml", ".yml"})
+"""How the names of files end that are read as models."""
 _WEIGHTS: Final = ("ModelFile", "MMProj", "DraftModel")
 
 
@@ -44,6 +50,14 @@ def weights_of(spec: ModelSpec) -> list[str]:
     return [path for path in paths if path and not PurePath(path).is_absolute() and path != "."]
 
 
+class NeededModel(NamedTuple):
+    """A model that stays."""
+
+    spec: ModelSpec
+    files: Sequence[WeightFile] = ()
+    """What it was pulled with."""
+
+
 class FilesOfModel(NamedTuple):
     """What becomes of the files of a model that is removed."""
 
@@ -53,19 +67,41 @@ class FilesOfModel(NamedTuple):
     """What stays, and why, as sentences."""
 
 
-def files_of(spec: ModelSpec, files: Iterable[WeightFile], others: Iterable[ModelSpec]) -> FilesOfModel:
-    """What the model is loaded from, and was pulled with; kept is what another model speaks of, in whatever option."""
-    others = [other for other in others if other.name != spec.name]
-    texts = {other.name: json.dumps(other.config, default=str) for other in others}
-    theirs = {other.name: [PurePath(path) for path in weights_of(other)] for other in others}
+def is_no_weight(path: str) -> bool:
+    """Whether a path is one of Corral's own, or a configuration of models: no model brings these along."""
+    parts = PurePath(path).parts
+    return parts[:1] == (OWN_FOLDER,) or (len(parts) == 1 and PurePath(path).suffix in CONFIGURATIONS)
+
+
+def paths_of(spec: ModelSpec, files: Iterable[WeightFile]) -> list[str]:
+    """All paths below the models directory that a model needs: what it is loaded from, all parts of a file that is
+    split, and what it was pulled with."""
+    loaded = [PurePath(path) for path in weights_of(spec)]
+    parts = [str(path.with_name(part)) for path in loaded for part in parts_of(path.name)]
+    pulled = [str(PurePath(file.path)) for file in files]
+    return list(dict.fromkeys((*map(str, loaded), *parts, *pulled)))
+
+
+def is_among(path: str, needed: Iterable[str]) -> bool:
+    """Whether deleting a path would take something of what is needed: it, something in it, or a part of a directory."""
+    place = str(PurePath(path))
+    return any(other == place or other.startswith(f"{place}/") or place.startswith(f"{other}/") for other in needed)
+
+
+def files_of(spec: ModelSpec, files: Iterable[WeightFile], others: Iterable[NeededModel]) -> FilesOfModel:
+    """What the model is loaded from, and was pulled with; kept is what another model needs, or speaks of in whatever
+    option, and what is no file of weights."""
+    others = [other for other in others if other.spec.name != spec.name]
+    texts = {other.spec.name: json.dumps(other.spec.config, default=str) for other in others}
+    needed = {other.spec.name: paths_of(*other) for other in others}
     own, kept = [], []
     for path in dict.fromkeys((*weights_of(spec), *(file.path for file in files))):
         needed_by = sorted(
-            name
-            for name, text in texts.items()
-            if json.dumps(path)[1:-1] in text or any(PurePath(path) in other.parents for other in theirs[name])
+            name for name, text in texts.items() if json.dumps(path)[1:-1] in text or is_among(path, needed[name])
         )
-        if needed_by:
+        if is_no_weight(path):
+            kept.append(f"{path} stays: it is not a file of weights")
+        elif needed_by:
             kept.append(f"{path} stays: {' and '.join(needed_by[:3])} need{'s' if len(needed_by) == 1 else ''} it")
         else:
             own.append(path)
@@ -90,15 +126,18 @@ def kept_file(path: str, beside: Iterable[str]) -> str:
     return f"{path} stays: it also holds {', '.join(sorted(beside)[:3])}; take the model out of it"
 
 
-def endangered(name: str, others: Iterable[ModelSpec]) -> str:
+def endangered(name: str, others: Iterable[NeededModel]) -> str:
     """What other models have in the models directory and a node that shares it would delete with this name; empty if
     nothing.
 
-    Workers delete the directory of this name, or the file and all that begin with it and a dot.
+    Workers delete the directory of this name, or the file and all that begin with it and a dot. They read a name as a
+    path: `/a` and `b/../a` are `a`.
     """
-    for other in others:
-        for path in (other.source, *weights_of(other)):
-            first = PurePath(path).parts[0] if path else ""
-            if other.name != name and (first == name or first.startswith(f"{name}.")):
+    place = posixpath.normpath(name.lstrip("/") or ".")
+    if PurePath(place).parts[:1] == (OWN_FOLDER,):
+        return f"{OWN_FOLDER}, which Corral needs"
+    for other, files in others:
+        for path in (other.source, *paths_of(other, files)):
+            if other.name != name and (path == place or path.startswith((f"{place}/", f"{place}."))):
                 return f"{path}, which {other.name} needs"
     return ""

@@ -1,9 +1,10 @@
 """Which files of a store models need, and which of the others may go. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from corral.frontend.models.decide.removal import is_among
 from corral.frontend.models.decide.stored import StoredModel
 from corral.hubs.plans import PullPlan
 
@@ -38,10 +39,14 @@ class Needs:
     """Those that are not over."""
     texts: Mapping[str, str] | None = None
     """Configurations that lie in the store itself, by the names of their files."""
+    paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What each model needs, by its name, as its configuration is understood: a text may be folded or escaped."""
 
     def owners(self, path: str) -> list[str]:
         """The models that need a file."""
-        return [model.name for model in self.models if _needs(model, path)]
+        return [
+            model.name for model in self.models if _needs(model, path) or is_among(path, self.paths.get(model.name, ()))
+        ]
 
     def reason(self, path: str) -> str:
         """Who needs a file, as a clause; empty: nobody."""
