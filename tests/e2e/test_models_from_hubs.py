@@ -12,7 +12,7 @@ from tests.kit.models import QUESTION
 from tests.kit.ports import lasting_port
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-SCHEMES = ("hf", "ollama", "oci", "http", "file", "gallery")
+SCHEMES = ("hf", "ollama", "oci", "https", "file", "gallery")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from corral.oci.manifests import OCI_MANIFEST
 from corral.oci.references import digest_of
+from tests.kit.certificates import Authority
 from tests.kit.file_server import FileServer
 from tests.kit.hub_server import HuggingFaceServer, OllamaServer
 from tests.kit.models import chat_model
@@ -48,10 +49,11 @@ class ModelHubs:
         weights = chat_model().read_bytes()
         self.hugging_face = self._stack.enter_context(HuggingFaceServer())
         self.ollama = self._stack.enter_context(OllamaServer())
-        self.web = self._stack.enter_context(FileServer())
+        authority = Authority(folder / "authority")
+        self.web = self._stack.enter_context(FileServer(certificate=authority.issue("web")))
         self.registry = self._stack.enter_context(FileServer())
         self.hugging_face.add_repository(
-            REPOSITORY, dict.fromkeys(_BUILDS, weights), cardData={"license": "apache-2.0"}
+            REPOSITORY, dict.fromkeys(_BUILDS, weights), cdn=self.web, cardData={"license": "apache-2.0"}
         )
         self.ollama.add_model("library/qwen-of-ollama", {"model": weights, "license": b"Apache License"})
         self._add_image("team/qwen-of-a-registry", weights)
@@ -65,7 +67,7 @@ class ModelHubs:
             "hf": f"hf://{REPOSITORY}",
             "ollama": "ollama://qwen-of-ollama",
             "oci": "oci://registry.example/team/qwen-of-a-registry:1",
-            "http": url,
+            "https": url,
             "file": str(own),
             "gallery": "qwen-of-a-gallery",
         }
@@ -74,6 +76,7 @@ class ModelHubs:
             "CORRAL_HF_URL": self.hugging_face.base,
             "CORRAL_OLLAMA_URL": self.ollama.base,
             "CORRAL_OCI_URL": self.registry.url(""),
+            "SSL_CERT_FILE": str(authority.file),
             "CORRAL_MODEL_GALLERIES": json.dumps(
                 [{"name": "corral", "url": "corral:builtin"}, {"name": "test", "url": gallery.as_uri()}]
             ),
