@@ -1,7 +1,7 @@
 """Measures Corral on this machine and prints tables; ends with 1 when a goal of the design is missed.
 
 Without a name it runs what `make bench` is for: `heartbeats` and `start`. The others run only when they are named:
-`frameworks` installs things of its own under `.build`; `files`, `images` and `download` write gigabytes.
+`frameworks` installs things of its own under `.build`; `files`, `staging`, `images` and `download` write gigabytes.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from bench import (
     images_streams,
     questions,
     readings,
+    staging,
     warm,
 )
 from bench import run as running
@@ -62,6 +63,10 @@ async def _files(_: float | None, *, megabytes: int | None = None) -> list[Table
     return [await files.files(None if megabytes is None else megabytes * readings.MEGABYTE)]
 
 
+async def _staging(_: float | None, *, megabytes: int | None = None) -> list[Table]:
+    return [await staging.staging(None if megabytes is None else megabytes * readings.MEGABYTE)]
+
+
 async def _download(_: float | None, *, megabytes: int | None = None) -> list[Table]:
     return [await downloads.downloads(None if megabytes is None else megabytes * readings.MEGABYTE)]
 
@@ -79,6 +84,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "frameworks": _frameworks,
     "gateway": gateway.gateway,
     "files": _files,
+    "staging": _staging,
     "images": _images,
     "download": _download,
     "engines": engines.engines,
@@ -87,7 +93,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "questions": questions.questions,
     "run": running.run,
 }
-SIZED: Final = {"files": _files, "images": _images, "download": _download}
+SIZED: Final = {"files": _files, "staging": _staging, "images": _images, "download": _download}
 UNNAMED: Final = ("heartbeats", "start")
 
 
@@ -115,7 +121,8 @@ def _parser() -> argparse.ArgumentParser:
         "--megabytes",
         type=int,
         metavar="N",
-        help="size of what `files` sends, `images` pulls and `download` fetches, instead of 4000, 1000 and 1000",
+        help="size of what `files` and `staging` send, `images` pulls and `download` fetches, instead of 4000, 1074, "
+        "1000 and 1000",
     )
     parser.add_argument("--json", action="store_true", help="print figures for machines")
     return parser

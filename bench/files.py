@@ -104,7 +104,7 @@ class Contender:
         self.sender.append(_ended_children_seconds() - sender)
 
     async def keep(self, name: Path) -> None:
-        """Bring what was taken to the disk. It stays until the end, under another name: see `_fill_memory`."""
+        """Bring what was taken to the disk. It stays until the end, under another name: see `fill_memory`."""
         await asyncio.to_thread(_bring_to_disk, self.received)
         self.to_disk.append(self.seconds[-1] + time.perf_counter() - self.answered[-1])
         await asyncio.to_thread(self.received.rename, name)
@@ -176,8 +176,8 @@ async def files(size: int | None = None, *, rounds: int = ROUNDS, send: "Send | 
         folder = Path(name)
         bounded = min(size or SIZE, shutil.disk_usage(folder).free // (CONTENDERS * rounds + 2))
         say(f"files: writing {bounded / MEGABYTE:,.0f} MB to send")
-        digest = await asyncio.to_thread(_make_source, folder / "source", bounded)
-        await asyncio.to_thread(_fill_memory, folder / "filler", CONTENDERS * rounds * bounded)
+        digest = await asyncio.to_thread(make_source, folder / "source", bounded)
+        await asyncio.to_thread(fill_memory, folder / "filler", CONTENDERS * rounds * bounded)
         upload = Upload(source=folder / "source", size=bounded, digest=digest, send=send or curl)
         rows = await _measure(folder, upload, rounds)
     return Table(
@@ -192,7 +192,7 @@ async def files(size: int | None = None, *, rounds: int = ROUNDS, send: "Send | 
     )
 
 
-def _fill_memory(path: Path, size: int) -> None:
+def fill_memory(path: Path, size: int) -> None:
     """Have so much memory in use, or all that there is, for a file without content that nobody needs.
 
     Memory that is free goes back to the host of a virtual machine, which stops all of it for a tenth of a second at a
@@ -207,7 +207,7 @@ def _fill_memory(path: Path, size: int) -> None:
             pass
 
 
-def _make_source(path: Path, size: int) -> str:
+def make_source(path: Path, size: int) -> str:
     block, digest = os.urandom(min(_BLOCK, size)), hashlib.sha256()
     with path.open("wb") as file:
         while (left := size - file.tell()) > 0:

@@ -1,6 +1,6 @@
 """A serving fleet of separately started processes. A killed process stays dead until a test restarts it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +41,19 @@ class ServingFleet:
     nats: NatsServer
     session: aiohttp.ClientSession
     models: Path
-    """The directory of model files, which control and all workers share."""
+    """The directory of model files, which control and all workers share, unless workers have their own."""
     backends: Path
     """The directory of backends that all workers share, beside those that ship with Corral."""
+    folder: Path
+    worker_environment: Mapping[str, str]
+
+    def another_worker(self, name: str) -> WorkerProcess:
+        """One more, which the caller starts and ends."""
+        return WorkerProcess(name, self.folder / name, self.worker_environment)
+
+    def models_of(self, worker: str) -> Path:
+        """The models directory of a worker that has its own."""
+        return self.folder / worker / "models"
 
     def question(self, *, model: str = MODEL, tokens: int = 4) -> StreamRequest:
         """Return a chat request to the gateway."""
@@ -91,9 +101,15 @@ class ServingFleet:
 
 @asynccontextmanager
 async def serving_fleet(
-    folder: Path, *, database: str | None = None, beat_seconds: float = INTERVAL_SECONDS
+    folder: Path,
+    *,
+    database: str | None = None,
+    beat_seconds: float = INTERVAL_SECONDS,
+    names: Sequence[str] = WORKERS,
+    own_models: bool = False,
 ) -> AsyncIterator[ServingFleet]:
-    """Start two healthy nodes and a model that is not loaded; on SQLite unless another database is given."""
+    """Start two healthy nodes and a model that is not loaded; on SQLite unless another database is given. Workers may
+    have models directories of their own, which are empty."""
     models, backends = folder / "models", folder / "backends"
     write_model(models, MODEL)
     backends.mkdir()
@@ -114,7 +130,9 @@ async def serving_fleet(
             "CORRAL_REGISTER_TO": gateway.url,
             "CORRAL_HEARTBEAT_INTERVAL": f"{beat_seconds}s",
         }
-        workers = {name: WorkerProcess(name, folder / name, of_workers) for name in WORKERS}
+        if own_models:
+            del of_workers["CORRAL_MODELS_PATH"]
+        workers = {name: WorkerProcess(name, folder / name, of_workers) for name in names}
         for worker in workers.values():
             await stack.enter_async_context(worker)
         fleet = ServingFleet(
@@ -125,9 +143,11 @@ async def serving_fleet(
             session=session,
             models=models,
             backends=backends,
+            folder=folder,
+            worker_environment=of_workers,
         )
         await gateway.until_ready()
-        await fleet.until_healthy(*WORKERS)
+        await fleet.until_healthy(*names)
         yield fleet
 
 

@@ -9,6 +9,7 @@ import http.client
 import os
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,8 @@ _IN_ONE_PACKET: Final = 64 * 1024
 """Bodies up to this are sent together with their head."""
 _LOOK_SECONDS: Final = 0.25
 """How often a thread that waits for its peer looks whether it shall stop."""
+_MOMENT: Final = struct.pack("@ll", 0, int(_LOOK_SECONDS * 1_000_000))
+"""The same, as seconds and microseconds."""
 _INVITED_WITHIN: Final = 2.0
 """Seconds in which a peer says that it wants a body, if it does."""
 _LARGEST_INVITATION: Final = 4096
@@ -201,22 +204,28 @@ class FilePeerConnection:
 
     def _send(self, descriptor: int, offset: int, length: int, sent: Callable[[int], None]) -> bool:
         """Until all is sent, or the peer answers before: then it wants no more. Whether all was sent."""
-        end = offset + length
-        poll = select.poll()
-        poll.register(self._http.sock, select.POLLIN | select.POLLOUT)
-        while offset < end:
-            if self._wait(poll, self.peer.stall_seconds) & ~select.POLLOUT:
-                return False
-            try:
-                count = os.sendfile(self._http.sock.fileno(), descriptor, offset, min(_AT_ONCE, end - offset))
-            except BlockingIOError:
-                continue
-            except (BrokenPipeError, ConnectionResetError):
-                return False  # it may have said why
-            if not count:
-                raise LocalFileChanged("the file became shorter while it was sent")
-            offset += count
-            sent(count)
+        end, deadline = offset + length, time.monotonic() + self.peer.stall_seconds
+        answered = select.poll()
+        answered.register(self._http.sock, select.POLLIN)
+        with _sending(self._http.sock) as descriptor_out:
+            while offset < end:
+                if self._stop.is_set():
+                    raise TransferStopped
+                if answered.poll(0):
+                    return False
+                try:
+                    count = os.sendfile(descriptor_out, descriptor, offset, min(_AT_ONCE, end - offset))
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise self._silent(self.peer.stall_seconds) from None
+                    continue
+                except (BrokenPipeError, ConnectionResetError):
+                    return False  # it may have said why
+                if not count:
+                    raise LocalFileChanged("the file became shorter while it was sent")
+                offset += count
+                deadline = time.monotonic() + self.peer.stall_seconds
+                sent(count)
         return True
 
     def _wait(self, poll: select.poll, seconds: float) -> int:
@@ -226,8 +235,11 @@ class FilePeerConnection:
             if ready := poll.poll(_LOOK_SECONDS * 1000):
                 return ready[0][1]
             if time.monotonic() > deadline:
-                raise FilePeerAway(f"{self.peer.address} is silent for {seconds:.0f} s")
+                raise self._silent(seconds)
         raise TransferStopped
+
+    def _silent(self, seconds: float) -> FilePeerAway:
+        return FilePeerAway(f"{self.peer.address} is silent for {seconds:.0f} s")
 
     def _answer(self, seconds: float) -> "_Answer":
         poll = select.poll()
@@ -257,6 +269,17 @@ class FilePeerConnection:
         except BaseException:
             self._http.close()
             raise
+
+
+@contextmanager
+def _sending(connection: socket.socket) -> Iterator[int]:
+    """Have the kernel wait for room in the connection, a moment at a time: fewer calls than being told of all room."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _MOMENT)
+    os.set_blocking(connection.fileno(), True)
+    try:
+        yield connection.fileno()
+    finally:
+        os.set_blocking(connection.fileno(), False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,8 +165,9 @@ class LoadWork:
         async with self._board.followed(OperationId(job)):
             now = self._clock.now()
             installed = await self._loader.install(replica, node, spec, timeout=policy.install, job=job, now=now)
-        models = await self._stage(held, node)
-        if self._loader.needs_telling(installed, spec, models):
+        models, has_sent = await self._stage(held, node)
+        # Bytes take their time: the worker, and with it the process, may have been started anew meanwhile.
+        if has_sent or self._loader.needs_telling(installed, spec, models):
             now = self._clock.now()
             installed = await self._loader.install(
                 replica, node, spec, timeout=policy.install, job=job, now=now, models=models
@@ -175,8 +176,8 @@ class LoadWork:
         await self._tell(held, node, InstallProgress(phase=ReplicaState.LOADING))
         return await self._loader.load(replica, node, spec, installed, models=models, policy=policy, clock=self._clock)
 
-    async def _stage(self, held: HeldJob, node: Node) -> PurePath | None:
-        """Bring the files. It may take as long as bytes move."""
+    async def _stage(self, held: HeldJob, node: Node) -> tuple[PurePath | None, bool]:
+        """Bring the files, which may take as long as bytes move; whether any were sent."""
         watch = StagingWatch(self._clock)
         self.phases[held.job.model], self.stagings[held.job.model] = STAGING, watch
         try:
@@ -187,7 +188,7 @@ class LoadWork:
         if sent := watch.count.sent_bytes:
             shown = {"event": "model.staged", "model": held.job.model, "node": node.name, "bytes": sent}
             log.info("model files sent", extra=shown)
-        return models
+        return models, sent > 0
 
     async def _tell_staging(self, held: HeldJob, node: Node, watch: StagingWatch) -> None:
         while True:

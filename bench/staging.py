@@ -1,0 +1,123 @@
+"""`staging`: how long a frontend takes to bring a file to a worker, against `curl -T` into the same file server.
+
+Both send the hash along, and the worker checks it. A frontend asks first what is there; it also has to know the hash.
+That is told apart: it is computed once per file, and not at all for one that was pulled. The second staging of the same
+file sends nothing. The order changes from round to round, and memory is full before: see `bench/files.py`.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from bench.files import Upload, curl, fill_memory, make_source
+from bench.lone_worker import HOST, TOKEN, LoneWorker, lone_worker
+from bench.readings import MEGABYTE
+from bench.report import Row, Table, figure
+from bench.say import say
+from corral.base.clock import SystemClock
+from corral.base.ids import NodeId
+from corral.files.file_peer import FilePeer
+from corral.frontend.serving.staging import Staging, StagingWatch
+
+SIZE: Final = 1024**3
+ROUNDS: Final = 5
+AGAINST_CURL: Final = 0.80
+_FILE: Final = "weights.gguf"
+_NODE: Final = NodeId("worker")
+
+
+@dataclass(slots=True)
+class Seconds:
+    curl: list[float] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)
+    """With a hash that nobody knew."""
+    known: list[float] = field(default_factory=list)
+    again: list[float] = field(default_factory=list)
+    sent_again: int = 0
+
+
+async def staging(size: int | None = None, *, rounds: int = ROUNDS) -> Table:
+    """The rounds are interleaved, so that all meet the same moods of the disk."""
+    size = size or SIZE
+    took = Seconds()
+    with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:
+        folder = Path(name)
+        models = folder / "frontend"
+        models.mkdir()
+        digest = await asyncio.to_thread(make_source, models / _FILE, size)
+        os.utime(models / _FILE, (1, 1))
+        await asyncio.to_thread(fill_memory, folder / "filler", (3 * rounds + 1) * size)
+        upload = Upload(source=models / _FILE, size=size, digest=digest, send=curl)
+        async with lone_worker(folder) as worker:
+            for number in range(rounds):
+                say(f"staging: round {number + 1} of {rounds}")
+                await _round(number, worker, upload, took)
+    return Table(
+        title=f"Bringing a file of {size / MEGABYTE:,.0f} MB to a worker",
+        rows=_rows(size, took),
+        notes=[
+            f"Medians of {rounds} rounds, interleaved, with sync before each; sender and worker share the processors."
+        ],
+    )
+
+
+async def _round(number: int, worker: LoneWorker, upload: Upload, took: Seconds) -> None:
+    async def file_server(_: NodeId) -> FilePeer:
+        return FilePeer(address=f"{HOST}:{worker.http_port}", token=TOKEN)
+
+    models = upload.source.parent
+    sender = Staging(models, file_server)
+
+    async def by_curl() -> None:
+        url = f"http://{HOST}:{worker.http_port}/v1/files/models/curl-{number}/{_FILE}"
+        took.curl.append(await upload.send(upload.source, url, upload.headers))
+
+    async def cold() -> None:
+        await asyncio.to_thread(_forget, models)
+        took.cold.append((await _bring(Staging(models, file_server), upload, f"cold-{number}"))[0])
+
+    async def known() -> None:
+        took.known.append((await _bring(sender, upload, f"known-{number}"))[0])
+
+    contenders = [by_curl, cold, known]
+    for contender in contenders[number % 3 :] + contenders[: number % 3]:
+        if contender is known:
+            await _bring(sender, upload, "curl-0" if number else "warm-up")  # so that the hash is known
+        await asyncio.to_thread(os.sync)
+        await contender()
+    again, sent = await _bring(sender, upload, f"known-{number}")
+    took.again.append(again)
+    took.sent_again += sent
+
+
+def _forget(models: Path) -> None:
+    """Have no hash left from before."""
+    for receipt in (models / ".corral" / "receipts").glob("*"):
+        receipt.unlink()
+
+
+async def _bring(sender: Staging, upload: Upload, model: str) -> tuple[float, int]:
+    """Seconds, and bytes that were sent."""
+    watch = StagingWatch(SystemClock())
+    began = time.perf_counter()
+    await sender.bring(model, {"ModelFile": str(upload.source)}, _NODE, watch)
+    return time.perf_counter() - began, watch.count.sent_bytes
+
+
+def _rows(size: int, took: Seconds) -> list[Row]:
+    against = median(took.curl)
+    return [
+        figure("curl -T into the worker", against, "s"),
+        figure("staging, hash known", median(took.known), "s"),
+        figure("staging, hash to be computed", median(took.cold), "s"),
+        figure("staging with a known hash against curl", median(took.known) / against, "×", at_most=AGAINST_CURL),
+        figure("staging with the hash against curl", median(took.cold) / against, "×"),
+        figure("speed with a known hash", size / median(took.known) / MEGABYTE, "MB/s"),
+        figure("the second staging of the same file", median(took.again) * 1000, "ms"),
+        figure("bytes that it sends", took.sent_again, "B", at_most=0),
+    ]

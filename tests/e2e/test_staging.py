@@ -1,0 +1,108 @@
+"""Workers with models directories of their own: real processes, a real engine, and kills in the middle of a staging."""
+
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from corral.base.tasks import running
+from tests.kit.models import chat_model, write_model
+from tests.kit.serving import MODEL, ServingFleet, serving_fleet
+from tests.kit.waiting import eventually
+
+SIZE = 2_000_000_000
+"""Of a file without content: large enough that a kill comes in the middle."""
+IN_FLIGHT = 32 * 1024 * 1024
+"""What two sockets may hold, and the worker had not written."""
+_SENT = re.compile(r"model files sent.*?bytes\W+(\d+)")
+
+
+async def is_answered(fleet: ServingFleet, model: str = MODEL) -> bool:
+    return (await fleet.question(model=model).ask()).is_served
+
+
+def staged(fleet: ServingFleet, worker: str, path: str) -> Path:
+    return fleet.models_of(worker) / path
+
+
+def received(fleet: ServingFleet, worker: str, model: str) -> int:
+    """Bytes of the model's files on the worker, those of an unfinished one included."""
+    total = 0
+    for file in (fleet.models_of(worker) / model).glob("*"):
+        with suppress(FileNotFoundError):  # it got its name meanwhile
+            total += 0 if "sha256" in file.name else file.stat().st_size
+    return total
+
+
+def sent(fleet: ServingFleet) -> list[int]:
+    return [int(count) for count in _SENT.findall(fleet.control.output)]
+
+
+async def test_a_model_is_answered_by_workers_that_never_had_its_file(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    shutil.copyfile(chat_model(), models / "chat.gguf")
+    async with serving_fleet(tmp_path, own_models=True, beat_seconds=2) as fleet:
+        await eventually(lambda: is_answered(fleet), "an answer", seconds=120)
+        first = await fleet.serving()
+        assert staged(fleet, first.name, "chat/chat.gguf").stat().st_size == chat_model().stat().st_size
+
+        async with fleet.another_worker("w3") as third:
+            await fleet.until_healthy("w3")
+            for worker in fleet.workers.values():
+                await worker.kill()
+            await eventually(lambda: is_answered(fleet), "an answer of the third", seconds=120)
+            assert third.is_running
+            assert [replica.node for replica in await fleet.loaded()] == ["w3"]
+        assert staged(fleet, "w3", "chat/chat.gguf").exists()
+
+
+@pytest.fixture
+def heavy(tmp_path: Path) -> str:
+    """A model whose engine needs nothing of its large file."""
+    write_model(tmp_path / "models", "heavy", backend="echo", parameters={"model": "heavy.bin"})
+    with (tmp_path / "models" / "heavy.bin").open("wb") as file:
+        file.truncate(SIZE)
+    os.utime(tmp_path / "models" / "heavy.bin", (1, 1))
+    return "heavy"
+
+
+async def until_half(fleet: ServingFleet, model: str) -> None:
+    async def is_half() -> bool:
+        return received(fleet, "w1", model) > 100_000_000
+
+    async def ask() -> None:
+        await fleet.question(model=model).ask()
+
+    async with running(ask(), name="question"):
+        await eventually(is_half, "a part of the file", seconds=60, longest_pause=0.005)
+
+
+async def test_a_worker_that_is_killed_meanwhile_gets_the_rest(tmp_path: Path, heavy: str) -> None:
+    async with serving_fleet(tmp_path, own_models=True, names=["w1"], beat_seconds=2) as fleet:
+        await until_half(fleet, heavy)
+        await fleet.workers["w1"].kill()
+        assert received(fleet, "w1", heavy) < SIZE
+        fleet.workers["w1"].start()
+        await eventually(lambda: is_answered(fleet, heavy), "an answer", seconds=120)
+
+        assert staged(fleet, "w1", "heavy/heavy.bin").stat().st_size == SIZE
+        assert SIZE <= sum(sent(fleet)) <= SIZE + IN_FLIGHT
+
+
+async def test_what_a_killed_frontend_had_sent_is_not_sent_again(tmp_path: Path, heavy: str) -> None:
+    async with serving_fleet(tmp_path, own_models=True, names=["w1"], beat_seconds=2) as fleet:
+        await until_half(fleet, heavy)
+        await fleet.control.kill()
+        before = received(fleet, "w1", heavy)
+        assert before < SIZE
+        fleet.control.start()
+        await fleet.control.until_ready()
+        await eventually(lambda: is_answered(fleet, heavy), "an answer", seconds=120)
+
+        assert staged(fleet, "w1", "heavy/heavy.bin").stat().st_size == SIZE
+        [rest] = sent(fleet)
+        assert rest <= SIZE - before + IN_FLIGHT
