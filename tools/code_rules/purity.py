@@ -20,6 +20,7 @@ PURE = (
     *(f"galleries.{noun}" for noun in PURE_GALLERIES.split()),
     "hubs.choose",
     "hubs.plans",
+    "hubs.references",
 )
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"})
 

@@ -7,10 +7,12 @@ files come in a child process, and the model is added when all of them are there
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
@@ -25,7 +27,10 @@ from corral.frontend.models.decide.pulling import (
     check_space,
     evidence_of_pull,
     has_model,
+    is_name_derived,
+    is_name_free,
     joined,
+    other_names,
     payload_of,
     plan_of,
 )
@@ -110,8 +115,19 @@ class ModelPulls:
         self._planner = planner
 
     async def plan(self, ask: PullAsk) -> PullPlan:
-        """What a pull would download and add; nothing is stored."""
-        return await self._planner.plan(ask)
+        """What a pull would download and add; nothing is stored.
+
+        A name that nobody chose gives way to a model of another origin.
+        """
+        plan = await self._planner.plan(ask)
+        if not is_name_derived(ask) or is_name_free(plan, await self._tools.models.get(plan.name)):
+            return plan
+        for name in other_names(plan.name):
+            if is_name_free(plan, await self._tools.models.get(name)):
+                other = await self._planner.plan(replace(ask, name=name))
+                note = f"there is another model {plan.name}, so this one is called {name}"
+                return msgspec.structs.replace(other, notes=(*other.notes, note))
+        return plan
 
     async def needed_bytes(self, plan: PullPlan) -> int:
         """Disk space that is still needed, as far as sizes are known."""

@@ -165,6 +165,21 @@ async def test_those_who_ask_for_the_same_share_one_operation(puller: Puller, se
     assert "there is a model chat already (from hf://org/Chat-GGUF)" in str(taken)
 
 
+async def test_a_name_that_nobody_chose_gives_way_to_models_of_other_origins(
+    puller: Puller, server: HuggingFaceServer
+) -> None:
+    await puller.done()
+    server.add_repository("other/Chat-GGUF", {FILE: CHAT + b"other"})
+
+    done = await puller.done("hf://other/Chat-GGUF")
+
+    assert done.backend == "chat-2"
+    assert (await puller.done("hf://other/Chat-GGUF")).backend == "chat-2", "it is known by its origin"
+    stored = await puller.world.control.context.pulls.service._tools.models.get("chat-2")
+    assert stored is not None
+    assert [file.path for file in stored.files] == [f"chat-2/{FILE}"]
+
+
 async def test_all_at_once_begin_one_operation(puller: Puller) -> None:
     many = await asyncio.gather(*(puller.ask() for _ in range(8)))
     assert len({one.id for one in many}) == 1

@@ -1,6 +1,6 @@
 """Pulling a model: what proves that it is there, who joins whom, and what is refused before the first byte. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,11 +15,13 @@ from corral.frontend.operations.decide.intent import Before, Intent, IntentState
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.galleries.model_entries import ModelFile
 from corral.hubs.plans import PlannedFile, PullPlan
+from corral.hubs.references import GalleryReference, parse_reference
 
 BY_DIGEST: Final = "by digest"
 BY_SIZE: Final = "whole; nobody promised a digest of some files"
 """Rungs of the proof."""
 _TIB: Final = "1048576GiB"
+_MOST_NAMES: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +153,26 @@ def check_space(plan: PullPlan, needed: int, space: StoreSpace, policy: PullPoli
         )
 
 
+def is_name_derived(ask: PullAsk) -> bool:
+    """Whether the name of the model will be made from that of a repository or a file: nobody chose it."""
+    is_named = ask.name or ask.definition or "name" in ask.overrides
+    return not is_named and not isinstance(parse_reference(ask.reference), GalleryReference)
+
+
+def other_names(name: str) -> Iterator[str]:
+    """What a model may be called when its name is taken."""
+    return (f"{name}-{number}" for number in range(2, _MOST_NAMES))
+
+
+def is_name_free(plan: PullPlan, stored: StoredModel | None) -> bool:
+    """Whether a model of this plan may have the name of the stored one: that came from the same reference, and is
+    brought up to date."""
+    return stored is None or (stored.origin is not None and stored.origin.reference == plan.origin.reference)
+
+
 def check_name_is_free(plan: PullPlan, stored: StoredModel | None) -> None:
-    """Conflict when another model has the name. One that came from the same reference is brought up to date."""
-    if stored is None or (stored.origin is not None and stored.origin.reference == plan.origin.reference):
+    """Conflict when another model has the name."""
+    if stored is None or is_name_free(plan, stored):
         return
     came = f"from {stored.origin.reference}" if stored.origin is not None else f"by {stored.changed_by}"
     raise Conflict(
