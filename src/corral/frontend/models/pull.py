@@ -24,6 +24,7 @@ from corral.frontend.models.decide.pulling import (
     PullPolicy,
     StoreSpace,
     check_name_is_free,
+    check_places,
     check_space,
     evidence_of_pull,
     has_model,
@@ -35,7 +36,7 @@ from corral.frontend.models.decide.pulling import (
     plan_of,
 )
 from corral.frontend.models.decide.stored import KnownStore, ModelSource, WeightFile
-from corral.frontend.models.storage import used_bytes
+from corral.frontend.models.storage import check_others, files_of_other_models, pulls_under_way, size_of, used_bytes
 from corral.frontend.models.store.models import StoredModels
 from corral.frontend.models.stores import StoreKeeper, StoreUnusable, place_of
 from corral.frontend.nodes.client import NodeRefused
@@ -185,6 +186,9 @@ class ModelPulls:
     async def _refuse(self, plan: PullPlan, store: KnownStore) -> None:
         tools = self._tools
         check_name_is_free(plan, await tools.models.get(plan.name))
+        check_places(plan, await pulls_under_way(tools.intents))
+        others = await files_of_other_models(tools.models, plan)
+        await in_thread(lambda: check_others(tools.stores.directory, plan, others))
         for operation in await tools.operations.current():
             is_removal = operation.verb is Verb.REMOVE and operation.subject == plan.name
             if is_removal and operation.state is OperationState.RUNNING:
@@ -207,15 +211,8 @@ def _needed_bytes(directory: Path, plan: PullPlan) -> int:
         return sum(
             max(0, (file.size or 0) - folder.present_bytes(file.path))
             for file in plan.files
-            if not (file.digest and file.size is not None and _size_of(directory / file.path) == file.size)
+            if not (file.digest and file.size is not None and size_of(directory / file.path) == file.size)
         )
-
-
-def _size_of(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 class PullEnded(CorralError):
@@ -268,6 +265,7 @@ class PullKind:
             async with self._places:
                 files = await self._download(intent, plan) if plan.files else ()
                 await self._check_wanted(intent)
+                check_name_is_free(plan, await self._tools.models.get(plan.name))  # it was, when this was accepted
                 await self._changes.add(
                     plan.config,
                     by="pull" if operation is None else operation.asked_by,
@@ -302,8 +300,9 @@ class PullKind:
                     raise
 
     async def _download_once(self, intent: Intent, plan: PullPlan) -> Sequence[FetchedFile]:
+        others = await files_of_other_models(self._tools.models, plan)
         order = DownloadOrder(
-            files=tuple([await self._file_order(intent, file) for file in plan.files]),
+            files=tuple([await self._file_order(intent, file, is_shared=file.path in others) for file in plan.files]),
             directory=str(self._tools.stores.directory.absolute()),
             limits=DownloadLimits(
                 connections=self._tools.policy.connections,
@@ -320,7 +319,7 @@ class PullKind:
                 result = await child.result()
         return result.files
 
-    async def _file_order(self, intent: Intent, file: PlannedFile) -> FileOrder:
+    async def _file_order(self, intent: Intent, file: PlannedFile, *, is_shared: bool) -> FileOrder:
         return FileOrder(
             url=file.url,
             destination=file.path,
@@ -329,6 +328,7 @@ class PullKind:
             digest=file.digest,
             purpose=intent.operation_id,
             advice=self._tokens.advice(file),
+            is_shared=is_shared,
         )
 
     async def _end_unwanted(self, intent: Intent, child: Downloader) -> None:

@@ -11,7 +11,7 @@ from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.tasks import first_failure, in_thread, task_group
 from corral.base.yaml_values import write_document
 from corral.frontend.models.decide.changing import merged
-from corral.frontend.models.decide.pulling import PullAsk
+from corral.frontend.models.decide.pulling import PullAsk, check_files
 from corral.frontend.models.decide.reading import read_one
 from corral.frontend.models.offers import ModelOffers, TakenEntry
 from corral.galleries.model_entries import ModelFile
@@ -38,6 +38,7 @@ class ReferencePlanner:
         plan = await self._plan(ask)
         if ask.overrides or ask.files:
             plan = await self._with_changes(plan, ask)
+        check_files(plan)
         spec = read_one(plan.config).spec
         return msgspec.structs.replace(plan, name=spec.name, notes=(*plan.notes, *spec.warnings))
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from corral.base.open_directories import Confined, PathRefused
 from corral.base.private_files import read_bounded
 from corral.base.tasks import in_thread
 from corral.frontend.models.decide.model import ModelSpec
-from corral.frontend.models.decide.pulling import plan_of
+from corral.frontend.models.decide.pulling import files_of_others, plan_of
 from corral.frontend.models.decide.reading import LARGEST_FILE, read_stored
 from corral.frontend.models.decide.removal import paths_of
 from corral.frontend.models.decide.storage import FileVerdict, FoundFile, Needs, judge
@@ -180,3 +180,36 @@ def _delete(directory: Path, paths: list[str], wanted: frozenset[str]) -> None:
     with contextlib.suppress(OSError, PathRefused), PartialFolder(directory) as folder:
         folder.sweep(time.time(), keep=wanted)
     Receipts(directory).sweep(time.time() - _FRESH_SECONDS)
+
+
+# Files that several models have.
+
+
+async def files_of_other_models(stored: StoredModels, plan: PullPlan) -> dict[str, str]:
+    """The paths of a plan where other models may need what is there, with the names of those."""
+    models = await stored.load(list(await stored.marks()))
+    return await in_thread(lambda: files_of_others(plan, models, needed_paths(models)))
+
+
+def check_others(directory: Path, plan: PullPlan, others: Mapping[str, str]) -> None:
+    """Conflict when a file is there that another model needs, and is not the one of the plan. One of the same size may
+    be: whoever downloads it compares the digests. Blocks."""
+    receipts = Receipts(directory)
+    for file in plan.files:
+        size = size_of(directory / file.path) if file.path in others else None
+        if size is None or file.url == (directory.absolute() / file.path).as_uri():
+            continue
+        receipt = receipts.find(file.path)
+        is_other = receipt is not None and not receipt.proves(file.digest, file.size, "")
+        if is_other or not file.digest or file.size not in (None, size):
+            raise Conflict(
+                f"the model {others[file.path]} needs another file as {file.path}; remove it first, or give this model "
+                "another name with `name`"
+            )
+
+
+def size_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

@@ -147,6 +147,9 @@ class FileDownload:
                 if before is not None and (there := await self._checked_destination(before)) is not None:
                     self._tools.folder.forget(self._order.destination)
                     return there
+                if before is not None and self._order.is_shared:
+                    problem = "another file is there, which another model needs"
+                    raise DestinationUnusable(f"destination: {self._order.destination!r}: {problem}")
                 self._mark.state = FileState.WAITING
                 with PartialFile(self._tools.folder, self._order.destination) as part:
                     while not part.try_lock():  # another process fetches this file, and its lock has no event

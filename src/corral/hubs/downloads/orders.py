@@ -127,6 +127,8 @@ class FileOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     purpose: str = ""
     """Whom the file is for, in one word. One without a digest that came for the same purpose before is not downloaded
     again."""
+    is_shared: bool = False
+    """Whether somebody else needs what is at the destination: another file there is not replaced."""
     advice: str = ""
     """What to do when the server answers 401 or 403, as a clause: "accept the licence at …"."""
 

@@ -485,3 +485,43 @@ async def test_tokens_go_to_the_hub_and_nowhere_else(
 
 def files_with(folder: Path, word: str) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
+
+
+# Files that other models need.
+
+
+async def test_a_pull_never_replaces_what_another_model_needs(puller: Puller, server: HuggingFaceServer) -> None:
+    other = CHAT[:-1] + b"x"  # of the same size
+    server.add_repository("other/Chat-GGUF", {FILE: other})
+    server.add_repository("third/Chat-GGUF", {FILE: CHAT + b"longer"})
+    assert (await puller.done(name="a b")).state == "done"
+    path = puller.models / "a-b" / FILE
+
+    refused: Any = await puller.ask("hf://other/Chat-GGUF", status=409, name="a/b")
+    assert "the model a b needs another file as a-b/chat-Q4_K_M.gguf" in refused["error"]["message"]
+    await puller.ask("hf://third/Chat-GGUF", status=409, name="a/b")
+    await puller.ask(server.url(FILE_URL), status=409, name="a/b")  # nobody promises a digest
+    assert path.read_bytes() == CHAT
+
+    path.touch()  # so that nothing is known about it any more, and only its content tells
+    assert (await puller.done("hf://other/Chat-GGUF", name="a/b")).state == "failed"
+    assert path.read_bytes() == CHAT
+    assert (await puller.done(name="A-B")).state == "done"  # the same file
+
+
+async def test_two_pulls_do_not_bring_different_files_to_one_place(puller: Puller, server: HuggingFaceServer) -> None:
+    server.add_repository("other/Chat-GGUF", {FILE: CHAT + b"other"})
+    await puller.ask(name="a b")
+    refused: Any = await puller.ask("hf://other/Chat-GGUF", status=409, name="a/b")
+    assert "a-b/chat-Q4_K_M.gguf is being pulled for a b" in refused["error"]["message"]
+    await puller.ask(name="a/b")
+
+
+async def test_a_model_that_was_added_meanwhile_is_not_overwritten(puller: Puller) -> None:
+    started = await puller.ask()
+    text = "name: chat\nbackend: echo\nparameters: {model: x}\n"
+    await puller.world.control.context.models.changes.add(text, by="ada")
+    await puller.work()
+    (target,) = (await puller.shown(started.id)).targets
+    assert "there is a model chat already (by ada)" in target.message
+    assert puller.world.control.context.models.catalogue.rows["chat"].changed_by == "ada"

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.base.errors import Conflict
+from corral.base.errors import Conflict, InvalidInput
 from corral.base.ids import NodeId, OperationId
 from corral.base.yaml_values import write_document
 from corral.frontend.models.decide.pulling import (
     PullPolicy,
     StoreSpace,
+    check_files,
     check_name_is_free,
     check_space,
     evidence_of_pull,
@@ -167,3 +168,10 @@ def test_a_prune_understands_configurations_however_they_are_written() -> None:
     paths = [long, "caf\u00e9.gguf", "s-00001-of-00002.gguf", "s-00002-of-00002.gguf"]
     files = [FoundFile(path=path, bytes=1, is_ours=True) for path in paths]
     assert judge(files, Needs(models=models, paths=needed_paths(models))) == []
+
+
+@pytest.mark.parametrize("path", ["other.yaml", "./other.yml", ".corral/store"])
+def test_a_pull_brings_no_configurations_and_nothing_of_corral_s_own(path: str) -> None:
+    with pytest.raises(InvalidInput, match="a pull must not change them"):
+        check_files(msgspec.structs.replace(PLAN, files=(msgspec.structs.replace(FILE, path=path),)))
+    check_files(PLAN)

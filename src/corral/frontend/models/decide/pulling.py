@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from corral.base.errors import Conflict
+from corral.base.errors import Conflict, InvalidInput
 from corral.base.setting_kinds import size, whole
 from corral.base.settings import setting
 from corral.base.words import format_size
+from corral.frontend.models.decide.removal import is_among, is_no_weight
 from corral.frontend.models.decide.stored import ModelChangeKind, ModelRevision, StoredModel
 from corral.frontend.operations.decide.intent import Before, Intent, IntentState, Proven, Sighting, Unproven
 from corral.frontend.operations.decide.reasons import ReasonCode, because
@@ -178,6 +179,43 @@ def check_name_is_free(plan: PullPlan, stored: StoredModel | None) -> None:
     raise Conflict(
         f"there is a model {plan.name} already ({came}); remove it first, or give this one another name with `name`"
     )
+
+
+def check_files(plan: PullPlan) -> None:
+    """InvalidInput when a pull would bring a file that is read as a configuration, or one of Corral's own."""
+    for file in plan.files:
+        if is_no_weight(file.path):
+            problem = "is where configurations of models, or Corral's own files, are; a pull must not change them"
+            raise InvalidInput("files", f"{file.path[:80]!r} {problem}")
+
+
+def check_places(plan: PullPlan, pulls: Iterable[PullPlan]) -> None:
+    """Conflict when a pull of another model brings something else to the place of a file."""
+    places = {file.path: file for file in plan.files}
+    for other in pulls:
+        for file in other.files:
+            mine = places.get(file.path)
+            if other.name != plan.name and mine is not None and not _is_same_file(mine, file):
+                raise Conflict(f"{file.path} is being pulled for {other.name}; pull {plan.name} when that is over")
+
+
+def _is_same_file(file: PlannedFile, other: PlannedFile) -> bool:
+    return file.digest == other.digest if file.digest else file.url == other.url
+
+
+def files_of_others(
+    plan: PullPlan, models: Iterable[StoredModel], needed: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """The files of a plan at whose places other models need what is there, unless they were pulled with the same: by
+    their paths, the names of those models. `needed` has the paths of each model."""
+    found = {}
+    for model in models:
+        digests = {file.path: file.digest for file in model.files}
+        for file in plan.files if model.name != plan.name else ():
+            is_same = file.digest and digests.get(file.path) == file.digest
+            if not is_same and is_among(file.path, needed[model.name]):
+                found[file.path] = model.name
+    return found
 
 
 def joined(plan: PullPlan, known: Intent | None) -> bool:
