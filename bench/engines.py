@@ -1,9 +1,13 @@
-"""Real engines behind the gateway: `echo` through the adapter, and llama.cpp on the small chat model.
+"""Real engines behind the gateway: `echo` and a compiled one through the adapter, and llama.cpp on a small chat model.
 
-Each way is measured beside the one without the gateway within one run: `echo` in turns, llama.cpp at the same time.
+Each way is measured beside the one without the gateway within one run: those behind the adapter in turns, llama.cpp at
+the same time. `echo` is Python and shares its time with the adapter; the compiled one, in Go, shows the adapter alone.
+Without Go its tables are left out.
 """
 
 import asyncio
+import math
+import shutil
 import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -13,7 +17,19 @@ from typing import Final
 
 import aiohttp
 
-from bench.gateway import KEY, Way, build, open_gateway, rate_table, run_load
+from bench.gateway import (
+    BUILD,
+    HERE,
+    KEY,
+    Load,
+    Way,
+    build,
+    call_program,
+    open_gateway,
+    rate_table,
+    run_load,
+    running,
+)
 from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import Row, Table, at_least, figure
 from bench.say import say
@@ -32,6 +48,11 @@ TURNS: Final = 3
 LLAMA_STREAMS: Final = 4
 LLAMA_TOKENS: Final = 64
 ADAPTER_KEY: Final = "replica"
+EVENTS: Final = 39
+"""Of one stream of the compiled engine."""
+FAIR_CLIENTS: Final = (8, 32, 100)
+FAIR: Final = 5.0
+"""How many times longer than the middle stream the slowest hundredth may take."""
 
 
 async def engines(seconds: float | None = None) -> list[Table]:
@@ -41,6 +62,7 @@ async def engines(seconds: float | None = None) -> list[Table]:
     return [
         *await through_the_adapter(turn, per_message=8, is_judged=True),
         *await through_the_adapter(turn, per_message=1, is_judged=False),
+        *await compiled(turn),
         await llama(max(turn, 8.0)),
     ]
 
@@ -74,15 +96,58 @@ async def open_echo(per_message: int) -> AsyncIterator[tuple[list[tuple[Way, str
         echo = await stack.enter_async_context(backends.running_backend("echo"))
         options = [f"tokens:{TOKENS}", f"per_message:{per_message}"]
         await echo.client.load(ModelOptions(Model="m", Options=options), timeout=backends.SOON)
+        ways, pids = await stack.enter_async_context(open_adapter(echo.address))
+        yield ways, {"echo": echo.process.pid, **pids}
+
+
+@asynccontextmanager
+async def open_adapter(address: str) -> AsyncIterator[tuple[list[tuple[Way, str]], dict[str, int]]]:
+    """The ways to a gRPC backend with their keys, and the processes on them by name."""
+    async with AsyncExitStack() as stack:
         adapter = await stack.enter_async_context(running_adapter())
         model = AdapterModel(name="m", identity="m", use_tokenizer_template=True)
-        replica = AdapterReplica(key=ADAPTER_KEY, address=echo.address, token=backends.TOKEN, model=model)
+        replica = AdapterReplica(key=ADAPTER_KEY, address=address, token=backends.TOKEN, model=model)
         await adapter.link.serve(replica)
         gateway = await stack.enter_async_context(open_gateway(adapter.url, ADAPTER_KEY))
         direct = Way(name="adapter", port=int(adapter.url.rpartition(":")[2]), pid=adapter.process.pid)
         assert gateway.pid is not None
-        pids = {"echo": echo.process.pid, "adapter": adapter.process.pid, "gateway": gateway.pid}
+        pids = {"adapter": adapter.process.pid, "gateway": gateway.pid}
         yield [(direct, ADAPTER_KEY), (gateway, KEY)], pids
+
+
+# A compiled engine that speaks gRPC only: how fair the adapter is to many clients.
+
+
+async def compiled(turn: float) -> list[Table]:
+    """Streams through the adapter, in turns with those that go through the gateway too."""
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        say("compiled engine: left out, since there is no Go")
+        return []
+    program = BUILD / "backend"
+    await call_program(go, "build", "-o", str(program), str(HERE / "backend.go"))
+    async with AsyncExitStack() as stack:
+        _, port = await stack.enter_async_context(running([str(program), str(EVENTS)], core=None))
+        ways, pids = await stack.enter_async_context(open_adapter(f"127.0.0.1:{port.strip()}"))
+        tables, goals = [], []
+        for clients in FAIR_CLIENTS:
+            say(f"compiled engine: {clients} clients")
+            turns = [
+                {way.name: await run_load(way, clients, turn, "stream", key=key) for way, key in ways}
+                for _ in range(TURNS)
+            ]
+            found = {name: sorted((each[name] for each in turns), key=_unfairness)[TURNS // 2] for name in turns[0]}
+            tables.append(rate_table(f"compiled engine, {EVENTS} events, {clients} clients", found))
+            for name, load in found.items():
+                goals.append(figure(f"{name}, {clients} clients: p99 / p50", _unfairness(load), "×", at_most=FAIR))
+                goals.append(figure(f"{name}, {clients} clients: failed", load.failed, "", at_most=0))
+        goals.append(figure("memory of the adapter", memory_of(pids["adapter"]).resident / MEGABYTE, "MB"))
+    return [*tables, Table(title="compiled engine: goals", rows=goals)]
+
+
+def _unfairness(load: Load) -> float:
+    """How many times longer than the middle one the slowest hundredth took."""
+    return load.p99 / load.p50 if load.p50 else math.inf
 
 
 # llama.cpp: an engine with an HTTP port of its own.

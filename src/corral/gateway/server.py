@@ -6,7 +6,6 @@ and can close a pending handshake like any stranger.
 """
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -16,6 +15,7 @@ from dataclasses import astuple
 from functools import partial
 from typing import Final
 
+from corral.base.accepting import Acceptor
 from corral.gateway.exchange import Services
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
@@ -23,11 +23,6 @@ from corral.gateway.senders import Evictable, RequestSender, Senders
 
 log = logging.getLogger(__name__)
 
-_ACCEPTED_AT_ONCE: Final = 64
-"""Connections accepted in one turn of the loop. Connections evicted to make room are closed in the next turn."""
-_PAUSE_SECONDS: Final = 0.1
-"""Pause after an accept failed for lack of descriptors: the listener stays readable, so the loop would spin."""
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _SLOWEST_LOOK: Final = 0.5
 _FASTEST_LOOK: Final = 0.01
 _LOOKS: Final = 5
@@ -69,46 +64,23 @@ class TlsListener:
     def __init__(
         self, listener: socket.socket, tls: ssl.SSLContext, services: Services, router: Router, server: "Server"
     ) -> None:
-        self._listener = listener
         self._tls = tls
         self._services = services
         self._router = router
         self._server = server
-        self._resuming: asyncio.TimerHandle | None = None
-        listener.setblocking(False)
         listener.listen(services.config.limits.backlog)
-        self._watch()
+        self._acceptor = Acceptor(listener, self._shake_hands, failed=self._failed)
 
     def close(self) -> None:
-        if self._resuming is not None:
-            self._resuming.cancel()
-        self._services.loop.remove_reader(self._listener)
-        self._listener.close()
+        self._acceptor.close()
 
     async def wait_closed(self) -> None:
         """Return immediately: `close` leaves nothing behind. Handshakes and clients belong to the server."""
 
-    def _watch(self) -> None:
-        self._services.loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTED_AT_ONCE):
-            try:
-                accepted, peer = self._listener.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    log.warning("cannot accept clients: %s", error, extra={"event": "gateway.accept_failed"})
-                    loop = self._services.loop
-                    loop.remove_reader(self._listener)
-                    self._resuming = loop.call_later(_PAUSE_SECONDS, self._watch)
-                    return
-                continue  # the client left before it was accepted
-            self._shake_hands(accepted, peer)
+    def _failed(self, error: OSError) -> None:
+        log.warning("cannot accept clients: %s", error, extra={"event": "gateway.accept_failed"})
 
     def _shake_hands(self, accepted: socket.socket, peer: object) -> None:
-        accepted.setblocking(False)
         handshake: Handshake
         is_taken = False
 

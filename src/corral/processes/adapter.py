@@ -14,7 +14,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from aiohttp import web
 from corral.adapter.app import AdapterApp
 from corral.adapter.replicas import ServedReplicas, obey_controls, obey_orders
 from corral.adapter.scratch import Scratch
+from corral.base.accepting import Acceptor
 from corral.base.clock import SystemClock
 from corral.base.logs import LogOutput, set_up_logs
 from corral.base.processes import look_for_garbage_rarely
@@ -67,6 +68,33 @@ def main(words: Sequence[str]) -> ExitCode:
     return uvloop.run(run_adapter(obey, host=host.strip("[]"), port=int(port)))
 
 
+class Clients:
+    """Connections to the HTTP server. They belong to it once they are made."""
+
+    def __init__(self, runner: web.AppRunner) -> None:
+        self._runner = runner
+        self._making: set[asyncio.Task[None]] = set()
+
+    def accept(self, listener: socket.socket) -> Acceptor:
+        return Acceptor(listener, self._take, failed=self._failed)
+
+    def _take(self, accepted: socket.socket, _: object) -> None:
+        task = start_task(self._make(accepted), name="connection")
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+
+    async def _make(self, accepted: socket.socket) -> None:
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if (server := self._runner.server) is None:
+            accepted.close()  # it has just been shut down
+            return
+        with suppress(OSError):  # the client has left
+            await asyncio.get_running_loop().connect_accepted_socket(server, accepted)
+
+    def _failed(self, error: OSError) -> None:
+        log.warning("cannot accept clients: %s", error, extra={"event": "adapter.accept_failed"})
+
+
 async def run_adapter(obey: Obey, *, host: str, port: int) -> ExitCode:
     stop = asyncio.Event()
     with stop_on_signals(stop):
@@ -79,12 +107,14 @@ async def run_adapter(obey: Obey, *, host: str, port: int) -> ExitCode:
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             try:
-                await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
             except OSError as error:
                 fields = {"event": "adapter.not_listening", "host": host, "port": port}
                 log.error("cannot listen: %s", error.strerror, extra=fields)  # noqa: TRY400 - the reason says it all
                 return ExitCode.IN_USE
-            own_host, own_port = runner.addresses[0][:2]
+            own_host, own_port = listener.getsockname()[:2]
+            stack.callback(Clients(runner).accept(listener).close)
             listening = Listening(host=own_host, port=own_port)
             obeying = start_task(obey(replicas, listening), name="orders")
             stopping = start_task(stop.wait(), name="stop")
