@@ -217,7 +217,10 @@ async def check_reachable(url: str, index_url: str) -> None:
 
     An index of the own network, or a file, may name whatever it likes. Names are resolved here, unless a proxy does.
     """
-    host, index_host = urlsplit(url).hostname or "", urlsplit(index_url).hostname or ""
+    try:
+        host, index_host = urlsplit(url).hostname or "", urlsplit(index_url).hostname or ""
+    except ValueError as error:
+        raise InvalidInput("", f"is no URL: {error}") from None
     if not index_host or host == index_host or await is_own_network(index_host):
         return
     if await is_own_network(host):

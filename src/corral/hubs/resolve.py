@@ -6,6 +6,7 @@ Nothing is downloaded but heads of files. What a plan says is pinned: a commit, 
 import asyncio
 import os
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import quote, urlsplit
@@ -174,8 +175,11 @@ def _list_local(path: Path) -> HubListing:
     path = Path(os.path.abspath(path.expanduser()))
     try:
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.is_file())[:_MOST_LOCAL]
+            found = sorted(islice((file for file in path.rglob("*") if file.is_file()), _MOST_LOCAL + 1))
             root = path
+            if len(found) > _MOST_LOCAL:
+                problem = f"has more than {_MOST_LOCAL} files; name the directory of one model, or its file"
+                raise InvalidInput("reference", f"{path} {problem}")
         else:
             root = path.parent
             found = [root / name for name in parts_of(path.name)]

@@ -132,6 +132,8 @@ async def test_a_gallery_of_the_internet_does_not_reach_the_own_network(gallerie
         await galleries.definition(GalleryModel(name="m", url=url), PUBLIC)
     await check_reachable(url, "http://10.0.0.1/index.yaml")
     await check_reachable(url, "file:///srv/index.yaml")
+    with pytest.raises(InvalidInput, match="is no URL"):
+        await check_reachable("http://[", PUBLIC)
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,10 @@ async def test_a_name_that_leads_elsewhere_is_refused(server: FileServer, hub: H
         return
     with pytest.raises(InvalidInput, match=r"^name: "):
         await plan(hub, url, name=name)
+
+
+async def test_a_directory_with_very_many_files_is_not_walked_to_its_end(tmp_path: Path, hub: HubAccess) -> None:
+    for number in range(10_001):
+        (tmp_path / f"{number}.txt").touch()
+    with pytest.raises(InvalidInput, match="has more than 10000 files; name the directory of one model"):
+        await plan(hub, str(tmp_path))

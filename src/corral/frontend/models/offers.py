@@ -26,6 +26,7 @@ from corral.galleries.model_entries import NO_BASE, BaseDefinition, GalleryModel
 from corral.galleries.model_galleries import ModelGalleries, ModelGalleryReading, ModelReadings, check_reachable
 from corral.galleries.model_sizes import size_of_entry
 from corral.galleries.model_variants import BuildFacts, MachineFacts, VariantChoice, choose_variant, stated_facts
+from corral.galleries.places import read_place
 
 PERIOD: Final = timedelta(minutes=10)
 """How often galleries are looked at; only copies that are too old are asked for again."""
@@ -203,7 +204,7 @@ class ModelOffers:
             base = await self.base_of(choice.entry, readings)  # says why it is not there
         wanted = as_name or ("" if choice.entry is asked else asked.name)
         plan = plan_model(choice.entry, base, name=wanted)
-        await self._check_files(choice.entry, plan, readings.url_of(choice.entry))
+        await self.check_files(choice.entry, plan, readings.url_of(choice.entry))
         return TakenEntry(asked=asked, choice=choice, plan=plan, facts=facts)
 
     async def take_itself(self, name: str) -> TakenEntry:
@@ -220,7 +221,7 @@ class ModelOffers:
         base = await self.base_of(entry, ModelReadings())
         own = base.config.get("name")
         plan = plan_model(entry, base, name=name or (own if isinstance(own, str) else ""))
-        await self._check_files(entry, plan, "")
+        await self.check_files(entry, plan, read_place(url).url)
         choice = VariantChoice(entry=entry, reason="it was asked for", verdicts=())
         return TakenEntry(asked=entry, choice=choice, plan=plan, facts={entry.name: facts_of(entry, base)})
 
@@ -228,17 +229,18 @@ class ModelOffers:
         """Return what hubs say about the files of an entry."""
         return await self._measures.measure(taken.plan)
 
-    async def _check_files(self, entry: GalleryModel, plan: ModelPlan, index_url: str) -> None:
+    async def check_files(self, entry: GalleryModel, plan: ModelPlan, index_url: str) -> None:
         """Conflict for files of this machine, or of the own network, that a gallery from elsewhere names."""
         if entry.index_path:
             return
         for file in plan.files:
-            if file.uri.startswith(_LOCAL):
+            uri = file.uri.lower()
+            if uri.startswith(_LOCAL):
                 problem = "is a file of this machine, which a gallery from elsewhere must not name"
                 raise Conflict(f"{file.filename} of {entry.id}: {file.uri[:_SHOWN]!r} {problem}")
-            if file.uri.startswith(("http://", "https://")):
+            if _names_host(uri):
                 try:
-                    await check_reachable(file.uri, index_url)
+                    await check_reachable(uri, index_url)
                 except InvalidInput as error:
                     raise Conflict(f"{file.filename} of {entry.id}: {file.uri[:_SHOWN]!r} {error.message}") from error
 
@@ -281,7 +283,7 @@ class ModelOffers:
     ) -> BuildFacts:
         try:
             plan = plan_model(entry, base)
-            await self._check_files(entry, plan, index_url)
+            await self.check_files(entry, plan, index_url)
         except CorralError:
             return facts
         size = (await self._measures.measure(plan)).bytes
@@ -306,6 +308,14 @@ class BaseUnread(CorralError):
 _WORKING: Final = NodeFilter(
     types=frozenset({NodeType.BACKEND}), statuses=frozenset({NodeStatus.HEALTHY, NodeStatus.UNHEALTHY})
 )
+
+
+def _names_host(uri: str) -> bool:
+    """Whether a uri may name any host. Registries have names without one, such as `ollama://gemma:2b`."""
+    scheme, _, rest = uri.partition("://")
+    host, slash, _ = rest.partition("/")
+    is_registry = scheme in ("oci", "ollama") and bool(slash) and (host == "localhost" or "." in host or ":" in host)
+    return scheme in ("http", "https") or is_registry
 
 
 def _builds_of(entry: GalleryModel, catalogue: ModelCatalogue) -> list[GalleryModel]:

@@ -4,6 +4,7 @@ that are away."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from corral.frontend.models.offers import ModelOffers
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import SecretsKey
 from corral.galleries.gallery import GallerySource
+from corral.galleries.model_entries import GalleryModel, ModelFile, ModelPlan
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 from tests.kit.galleries import open_gallery_of_models
@@ -236,3 +238,24 @@ async def test_the_doctor_names_a_gallery_that_cannot_be_read(
     ):
         assert (await found(frontend))["galleries"][1]["problem"]
         assert (await finding(frontend)).startswith("warning: lost cannot be read; its models cannot be found")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://169.254.169.254/x.gguf",
+        "HTTP://127.0.0.1/x.gguf",
+        "oci://127.0.0.1:5000/team/model:1",
+        "ollama://[::1]:80/team/model",
+        "OLLAMA://localhost/team/model:1",
+        "FILE:///etc/passwd",
+    ],
+)
+async def test_a_gallery_of_the_internet_names_no_files_of_the_own_network(frontend: Frontend, uri: str) -> None:
+    plan = ModelPlan(name="m", config={}, files=(ModelFile(filename="x.gguf", uri=uri),))
+    entry = GalleryModel(name="m")
+    with pytest.raises(Conflict, match=r"a gallery from elsewhere must not name"):
+        await frontend.control.context.models.galleries.check_files(entry, plan, "https://93.184.215.14/index.yaml")
+    await frontend.control.context.models.galleries.check_files(
+        entry, replace(plan, files=(ModelFile(filename="x.gguf", uri="ollama://gemma:2b"),)), "https://93.184.215.14/i"
+    )
