@@ -11,6 +11,7 @@ from aiohttp import web
 
 from corral.adapter.dialects import answers, calls, localai, openai, requests, sound
 from corral.adapter.forms import read_body, read_form
+from corral.adapter.node_files import files_of
 from corral.adapter.replicas import Served
 from corral.adapter.responses import stream_events, stream_sound
 from corral.adapter.scratch import Scratch, read_parts, size_of
@@ -152,9 +153,10 @@ async def speech(served: Served, request: web.Request, scratch: Scratch) -> web.
     asked.check()
     if asked.stream:
         return await stream_sound(request, _speech_parts(served, asked), _WAV)
-    async with scratch.folder() as folder:
-        file = folder / "speech.wav"
-        await served.backend.speak(sound.speech_options(asked, served.model, file=str(file)))
+    async with scratch.folder() as folder, files_of(served.replica, folder) as files:
+        path = await files.place("speech.wav")
+        await served.backend.speak(sound.speech_options(asked, served.model, file=path))
+        file = await files.fetch(path)
         size = await asyncio.to_thread(size_of, file)
         if not size:
             raise BackendFailed(served.replica.address, "it wrote no sound")
@@ -170,10 +172,10 @@ async def _speech_parts(served: Served, asked: sound.SpeechRequest) -> AsyncGene
 
 
 async def transcriptions(served: Served, request: web.Request, scratch: Scratch) -> web.StreamResponse:
-    async with scratch.folder() as folder:
+    async with scratch.folder() as folder, files_of(served.replica, folder) as files:
         fields, file = await read_form(request, folder)
         wish = sound.transcription_wish(fields)
-        options = sound.transcription_options(wish, served.model, file=str(file))
+        options = sound.transcription_options(wish, served.model, file=await files.give(file))
         if wish.stream:
             return await stream_events(request, _transcript_events(served, options))
         body, kind = sound.transcription_answer(await served.backend.transcribe(options), wish)

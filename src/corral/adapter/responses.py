@@ -13,6 +13,7 @@ from aiohttp import web
 
 from corral.adapter.dialects.engine_errors import refusal_in
 from corral.adapter.forms import RequestTooLarge
+from corral.adapter.node_files import NodeFilesUnusable
 from corral.adapter.replicas import KeyUnknown
 from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
@@ -28,6 +29,7 @@ _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
     (KeyUnknown, 401, _INVALID),
     (RequestTooLarge, 413, _INVALID),
     (ScratchNotUsable, 507, _SERVER),
+    (NodeFilesUnusable, 502, _SERVER),
     (InvalidInput, 400, _INVALID),
     (TemplateFailed, 400, _INVALID),
     (TemplateRefused, 400, _INVALID),

@@ -98,6 +98,8 @@ class AdapterReplica(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     """The bearer key that selects it."""
     address: str
     token: str = ""
+    files_url: str = ""
+    """The file server of its machine, with the same token; empty when the adapter is on that machine."""
     model: AdapterModel
 
 

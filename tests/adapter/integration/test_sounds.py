@@ -16,6 +16,7 @@ from corral.rpc.messages import StatusResponse
 from corral.wire.adapter import AdapterModel, AdapterReplica
 from tests.kit.adapters import RunningAdapter, running_adapter
 from tests.kit.backends import SOON, TOKEN, RunningBackend
+from tests.kit.file_worker import open_file_worker
 from tests.kit.speech import SENTENCE, UNDERSTOOD, loaded_backend, rate_of, samples_of, wave_file
 from tests.kit.waiting import wait_until
 
@@ -66,7 +67,7 @@ class Sounds:
 
 
 @asynccontextmanager
-async def serving(scratch: Path, *folders: str) -> AsyncIterator[Sounds]:
+async def serving(scratch: Path, *folders: str, files_url: str = "") -> AsyncIterator[Sounds]:
     async with AsyncExitStack() as stack:
         adapter = await stack.enter_async_context(running_adapter(TMPDIR=str(scratch)))
         session = await stack.enter_async_context(aiohttp.ClientSession())
@@ -74,7 +75,7 @@ async def serving(scratch: Path, *folders: str) -> AsyncIterator[Sounds]:
         for folder in folders:
             backend = sounds.backends[folder] = await stack.enter_async_context(loaded_backend(folder))
             model = AdapterModel(name=folder, identity="m")
-            replica = AdapterReplica(key=folder, address=backend.address, token=TOKEN, model=model)
+            replica = AdapterReplica(key=folder, address=backend.address, token=TOKEN, files_url=files_url, model=model)
             await adapter.link.serve(replica)
         yield sounds
 
@@ -98,6 +99,32 @@ async def test_a_text_is_spoken_whole_or_as_a_stream(tmp_path: Path) -> None:
         assert (streamed[:8], rate_of(streamed)) == (b"RIFF\xff\xff\xff\xff", 22050)
         assert len(streamed) == pytest.approx(len(whole), rel=0.02)
         assert len(await sounds.say(speed=2)) < 0.7 * len(whole)
+
+
+async def test_sounds_pass_through_the_file_server_of_another_machine(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    async with AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(open_file_worker(tmp_path / "worker", secret=TOKEN))
+        folders = ("espeak_tts", "pocketsphinx_stt")
+        sounds = await stack.enter_async_context(serving(scratch, *folders, files_url=worker.url))
+
+        spoken = await sounds.say()
+        assert spoken[:4] == b"RIFF"
+        status, _, body = await sounds.ask("pocketsphinx_stt", TRANSCRIPTIONS, data=form(spoken, model="m"))
+        assert status == 200, body
+
+        names = sorted(path.name for path in worker.staging.rglob("*") if path.is_file() and ".sha256" not in path.name)
+        assert [name.partition("-")[0] for name in names] == ["localai", "sound.wav"], "both were there"
+        await sounds.until_nothing_is_left()
+
+
+async def test_a_file_server_that_is_away_is_told_without_its_address(tmp_path: Path) -> None:
+    async with serving(tmp_path, "espeak_tts", files_url="http://127.0.0.1:1") as sounds:
+        status, _, body = await sounds.ask("espeak_tts", SPEECH, json={"input": SENTENCE})
+
+        assert (status, json.loads(body)["error"]["code"]) == (502, "node_files_unusable")
+        assert b"127.0.0.1" not in body
 
 
 async def test_what_cannot_be_spoken_is_refused_in_openais_shape(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed
-from corral.base.ids import ReplicaId
+from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import with_answer_limit
 from corral.frontend.nodes.client import NodeTokens
+from corral.frontend.nodes.decide.node import Node
 from corral.frontend.record.feed import Feed
 from corral.frontend.serving.decide.replica import Replica
 from corral.frontend.serving.model_loader import UsualLimits, adapter_model
@@ -102,12 +103,12 @@ class AdaptedReplicas:
         """Why replicas that need the adapter cannot be asked; empty when they can, or soon will."""
         return NO_ADAPTER if self._adapters is None else self._adapters.problem
 
-    async def urls_of(self, living: Iterable[Replica]) -> Mapping[ReplicaId, AdaptedUrl]:
+    async def urls_of(self, living: Iterable[Replica], nodes: Mapping[NodeId, Node]) -> Mapping[ReplicaId, AdaptedUrl]:
         """Have those served that need it, and no others; return the URLs of those that are served by now."""
         if self._adapters is None:
             return {}
         needy = [replica for replica in living if replica.needs_adapter]
-        told = {replica.id: await self._told_of(replica) for replica in needy}
+        told = {replica.id: await self._told_of(replica, nodes.get(replica.node_id)) for replica in needy}
         self._told = {id: adapted for id, adapted in told.items() if adapted is not None}
         self._adapters.retain([adapted.key for adapted in self._told.values()])
         urls = {}
@@ -118,7 +119,7 @@ class AdaptedReplicas:
                 urls[id] = AdaptedUrl(f"http://{host}:{place.port}", adapted.key)
         return urls
 
-    async def _told_of(self, replica: Replica) -> AdapterReplica | None:
+    async def _told_of(self, replica: Replica, node: Node | None) -> AdapterReplica | None:
         """What the adapter is told. It does not change, as the process behind it does not.
 
         None for a replica that another control loaded with an earlier configuration: it is about to be ended.
@@ -126,12 +127,13 @@ class AdaptedReplicas:
         if (before := self._told.get(replica.id)) is not None:
             return before
         spec = self._models.catalogue.models.get(replica.model)
-        if spec is None or spec.revision != replica.revision:
+        if node is None or spec is None or spec.revision != replica.revision:
             return None
         limited = with_answer_limit(spec, self._usual.most_tokens)
         return AdapterReplica(
             key=hmac.digest(self._secret, f"adapter/{replica.id}".encode(), hashlib.sha256).hex(),
             address=replica.address,
-            token=await self._tokens.of(replica.node_id),
+            token=await self._tokens.of(node.id),
+            files_url=f"http://{node.http_address}" if node.http_address else "",
             model=adapter_model(limited, file=self._models.file_of(spec), threads=self._usual.threads),
         )

@@ -101,7 +101,7 @@ class ViewKeeper:
         nodes = await sources.nodes.load_many(replica.node_id for replica in living) if living else {}
         keys = await sources.keys.list(include_revoked=False)
         now = self._clock.now()
-        adapted = await sources.adapted.urls_of(living)
+        adapted = await sources.adapted.urls_of(living, nodes)
         entries = [
             self._replica_entry(replica, nodes.get(replica.node_id), adapted.get(replica.id)) for replica in living
         ]
