@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from bench import downloads, fanout, files, frameworks, idle, images, images_streams, run, worker
+from bench import downloads, fanout, files, frameworks, idle, images, images_streams, run, staging, worker
 from bench.fleet import Scale, heartbeats
 from bench.report import Row, Table
 from bench.start import start
@@ -90,6 +90,14 @@ async def test_receiving_a_small_file() -> None:
 
     assert table.title == "Receiving a file of 20 MB"
     assert all(value >= 0 for value in measured(table.rows))
+    assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_staging_a_small_file() -> None:
+    table = await staging.staging(20_000_000, rounds=1)
+
+    assert table.title == "Bringing a file of 20 MB to a worker"
+    assert figures(table)["bytes that it sends"]["measured"] == 0
     assert len(measured(table.rows)) == len(table.rows)
 
 

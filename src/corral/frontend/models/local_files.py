@@ -7,6 +7,7 @@ models directory, as those of files that were downloaded are; so no frontend has
 import contextlib
 import hashlib
 import os
+import secrets
 import stat
 import threading
 import time
@@ -32,6 +33,9 @@ _SETTLED_SECONDS: Final = 2.0
 """A file that was written so shortly ago may be written again without a change of its time."""
 _HASHERS: Final = 2
 _SIDECARS: Final = (".sha256", ".sha256.target")
+_PROOFS: Final = (".corral", "proofs")
+_PROOF: Final = "proof-"
+_LEFT_SECONDS: Final = 3600.0
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -111,6 +115,24 @@ class LocalFiles:
             os.close(descriptor)
 
     @contextmanager
+    def proof(self) -> Iterator[tuple[str, str]]:
+        """A fresh file that nobody can have a copy of: its path and its digest. Whoever knows both sees this very
+        directory. LocalFileUnusable when nothing can be written there."""
+        name, content = f"{_PROOF}{secrets.token_hex(16)}", secrets.token_bytes(32)
+        path = "/".join((*_PROOFS, name))
+        try:
+            with self._models.reach((*_PROOFS, name), self._models.base / path, create=True) as place:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                with os.fdopen(os.open(name, flags, 0o644, dir_fd=place.directory), "wb") as file:
+                    file.write(content)
+                try:
+                    yield path, hashlib.sha256(content).hexdigest()
+                finally:
+                    _clear_proofs(place.directory, name)
+        except (OSError, PathRefused) as error:
+            raise LocalFileUnusable(f"the models directory cannot be written: {error}") from error
+
+    @contextmanager
     def _reached(self, path: str) -> Iterator[tuple[int, str]]:
         whole = self._models.path(path)
         with self._models.reach(whole.parts[len(self._models.base.parts) :], whole) as place:
@@ -154,6 +176,17 @@ class LocalFiles:
                     digest=f"sha256:{digest}",
                 )
             )
+
+
+def _clear_proofs(directory: int, own: str) -> None:
+    """Remove a proof, with the hash that a worker left beside it, and what somebody who was killed left."""
+    before = time.time() - _LEFT_SECONDS
+    for name in os.listdir(directory):
+        status = look(directory, name)
+        is_left = name.startswith(_PROOF) and status is not None and status.st_mtime < before
+        if name.startswith(own) or is_left:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=directory)
 
 
 def _hash(path: str, descriptor: int, mark: FileMark, stop: threading.Event) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import random
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -126,15 +127,26 @@ async def test_a_file_is_sent_once(site: Site, worker: FileWorker) -> None:
     assert (base, count.sent_bytes, count.present_bytes) == (worker.models / "m", 0, LARGE)
 
 
-async def test_a_shared_directory_costs_nothing(site: Site, tmp_path: Path) -> None:
+async def test_a_shared_directory_costs_one_question_and_no_hash(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.write("weights.gguf", noise(100_000))
-    site.write("proj.gguf", noise(1000))
+    monkeypatch.setattr("corral.frontend.models.local_files._hash", None)
     async with open_file_worker(site.models.parent) as worker:
         site.address = f"127.0.0.1:{worker.port}"
-        base, count = await site.bring("m", "weights.gguf", MMProj=str(site.models / "proj.gguf"))
+        base, count = await site.bring("m", "weights.gguf")
 
-    assert (base, count.sent_bytes, count.present_files) == (site.models, 0, 2)
-    assert not (site.models / "m").exists()
+    assert (base, count.sent_bytes) == (site.models, 0)
+    assert sorted(path.name for path in site.models.rglob("*")) == [".corral", "proofs", "weights.gguf"]
+
+
+async def test_a_node_with_a_copy_of_all_files_is_sent_nothing(site: Site, worker: FileWorker) -> None:
+    site.write("weights.gguf", noise(100_000))
+    site.write("proj.gguf", noise(1000))
+    shutil.copytree(site.models, worker.models, dirs_exist_ok=True)
+
+    base, count = await site.bring("m", "weights.gguf", MMProj=str(site.models / "proj.gguf"))
+
+    assert (base, count.sent_bytes, count.present_files) == (worker.models, 0, 2)
+    assert not (worker.models / "m").exists()
 
 
 async def test_a_node_whose_own_copy_lacks_a_part_gets_all_of_it_beside(site: Site, worker: FileWorker) -> None:
@@ -416,7 +428,7 @@ async def test_a_localai_worker_that_never_finished_a_whole_upload_gets_it_again
         base, _ = await site.bring("m", "weights.gguf")
 
     assert base == PurePath("/models/m")
-    assert [method for method, _ in asked] == ["HEAD", "HEAD", "PUT", "HEAD", "PUT"]
+    assert [method for method, _ in asked] == ["HEAD", "HEAD", "HEAD", "PUT", "HEAD", "PUT"]
 
 
 async def test_an_answer_before_the_end_of_the_body_is_heard_and_no_more_is_sent(site: Site) -> None:
