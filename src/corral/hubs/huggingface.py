@@ -1,5 +1,6 @@
 """Asks Hugging Face, or a mirror with the same routes, for the files of a repository at one commit."""
 
+import asyncio
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
@@ -92,7 +93,7 @@ async def list_repository(reference: HuggingFaceReference, hub: HubAccess) -> Hu
             if file.type == "file"
         ]
     base = f"{hub.config.hf_url}/{reference.repository}/resolve/{repository.sha}"
-    files = tuple(_file(base, *entry) for entry in entries[:_MOST_FILES])
+    files = await asyncio.to_thread(lambda: tuple(_file(base, *entry) for entry in entries[:_MOST_FILES]))
     return HubListing(
         name=reference.repository.partition("/")[2],
         resolved=f"hf://{reference.repository}@{repository.sha}",

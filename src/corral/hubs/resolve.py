@@ -211,7 +211,7 @@ async def _plan_listing(
     if path and not files:
         near = near_names(path, [file.path for file in listing.files])
         raise HubModelMissing(f"{listing.resolved} has no {path!r}" + (f"; there is {listed(near)}" if near else ""))
-    builds = group_builds(files)
+    builds = await asyncio.to_thread(group_builds, files)  # a repository may have a hundred thousand files
     if not builds and len(listing.files) == 1 and not listing.files[0].path.endswith(".safetensors"):
         only = listing.files[0]  # a file without the usual ending: its content decides
         builds = (GgufBuild(name=only.name, stem=only.name, quantisation="", files=(only,)),)
