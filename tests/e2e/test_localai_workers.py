@@ -205,7 +205,7 @@ async def test_an_adapter_that_dies_is_back_with_all_its_replicas(site: Site, pi
     (new,) = site.adapters()
     assert new.pid != adapter.pid
     assert [replica.state for replica in (await site.model()).replicas] == ["loaded"], "nobody loaded it again"
-    assert [request.model_id for request in site.workers[0].installs] == ["echo", "endless"]
+    assert site.workers[0].starts == ["echo#0", "endless#0"]
 
 
 async def test_a_stream_goes_on_while_control_dies_and_comes_back(site: Site, pipe: Pipe) -> None:
@@ -264,4 +264,4 @@ async def test_each_frontend_has_its_own_adapter_and_survives_a_node(
             return [status for status, _ in answers] == [200, 200]
 
         await eventually(both_answer, "both frontends to answer")
-        assert [request.model_id for request in other.installs] == ["echo"]
+        assert other.starts == ["echo#0"]

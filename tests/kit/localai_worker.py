@@ -37,7 +37,8 @@ class LocalAiWorker:
 
     def __init__(self, name: str, frontend_url: str, token: str, *, backends: Path, session: aiohttp.ClientSession):
         self.name = name
-        self.installs: list[InstallRequest] = []
+        self.starts: list[str] = []
+        """Keys of the processes that were started, each as often as it was. Asking for a running one starts none."""
         self.processes: dict[str, ChildProcess] = {}
         """Backend processes by key, such as `model#0`."""
         self.node_id = NodeId("")
@@ -89,7 +90,6 @@ class LocalAiWorker:
 
     async def _on_install(self, message: Message) -> None:
         request = msgspec.json.decode(message.data, type=InstallRequest)
-        self.installs.append(request)
         key = str(request.process_key)
         if key not in self._running:
             self._running[key] = await self._start(request)
@@ -98,6 +98,7 @@ class LocalAiWorker:
     async def _start(self, request: InstallRequest) -> RunningModel:
         folder = next(path for path in (self._backends / request.backend, BACKENDS / request.backend) if path.is_dir())
         address = f"{_LOOPBACK}:{lasting_port()}"
+        self.starts.append(str(request.process_key))
         environment = {
             "PATH": os.defpath,
             "LOCALAI_GRPC_AUTH_TOKEN": self._token,
