@@ -226,7 +226,7 @@ def test_a_hundred_first_requests_are_answered_by_one_load(answering_up: Any, cl
     assert len(processes_of(answering_up, "cold")) == 1
     events = answering_up.api("GET", "/api/v1/events?limit=1000").json()
     about_it = [event["kind"] for event in events if event["data"].get("model") == "cold"]
-    assert about_it == ["model.loaded"]
+    assert about_it == ["model.changed", "model.loaded"], "it was added and loaded, once each"
     shown = answering_up.api("GET", "/api/v1/models/cold").json()
     assert [replica["state"] for replica in shown["replicas"]] == ["loaded"], "those of the last day"
     assert shown["load_job"] is None

@@ -340,7 +340,7 @@ class _ValueBuilder:
         return False
 
 
-class _Writer(yaml.SafeDumper):
+class _YamlWriter(yaml.SafeDumper):
     """Writes lists indented, and long texts as they are."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
@@ -350,7 +350,7 @@ class _Writer(yaml.SafeDumper):
         return True
 
 
-def _written_text(writer: _Writer, text: str) -> yaml.ScalarNode:
+def _written_text(writer: _YamlWriter, text: str) -> yaml.ScalarNode:
     """A text that would be read as something else is quoted; one of several lines is written line by line."""
     is_odd = any(not character.isprintable() and character != "\n" for character in text)
     is_plain = isinstance(as_value(ScalarEvent(None, None, (True, False), text)), str)
@@ -358,11 +358,11 @@ def _written_text(writer: _Writer, text: str) -> yaml.ScalarNode:
     return writer.represent_scalar(f"{_TAG}str", text, style=style)
 
 
-_Writer.add_representer(str, _written_text)
-_Writer.add_multi_representer(str, _written_text)
-_Writer.add_multi_representer(dict, yaml.SafeDumper.represent_dict)
+_YamlWriter.add_representer(str, _written_text)
+_YamlWriter.add_multi_representer(str, _written_text)
+_YamlWriter.add_multi_representer(dict, yaml.SafeDumper.represent_dict)
 
 
 def write_document(value: object) -> str:
     """Write a value of mappings, lists, texts, numbers and switches as YAML that `read_document` reads as the same."""
-    return yaml.dump(value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(value, Dumper=_YamlWriter, sort_keys=False, allow_unicode=True, width=120)

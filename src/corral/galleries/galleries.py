@@ -42,7 +42,7 @@ class _Known(Generic[E]):
     mark: CopyMark | None
 
 
-class GalleryReader(Generic[E]):
+class GalleryIndexReader(Generic[E]):
     """Reads and caches galleries of a kind. Safe for concurrent tasks: readers of the same gallery share one fetch."""
 
     def __init__(
@@ -196,7 +196,7 @@ def _reading(cached: _Known[E]) -> IndexReading[E]:
     )
 
 
-class Galleries(GalleryReader[GalleryEntry]):
+class Galleries(GalleryIndexReader[GalleryEntry]):
     """The galleries of backends."""
 
     def __init__(self, config: GalleriesConfig, *, fetcher: IndexFetcher, clock: Clock) -> None:

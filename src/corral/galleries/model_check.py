@@ -164,7 +164,7 @@ class _Checker:
         except InvalidInput as error:
             yield _problem(entry, Severity.ERROR, CheckKind.ENTRY, (error.field,), error.message)
             return
-        place = _Place(entry, base)
+        place = _CheckedPlace(entry, base)
         yield from self._config(place, plan)
         if plan.config.get("alias"):
             if plan.backend or plan.config.get("parameters"):
@@ -195,7 +195,7 @@ class _Checker:
             if problem:
                 yield _problem(entry, Severity.WARNING, CheckKind.VARIANT, ("variants",), problem)
 
-    def _config(self, place: "_Place", plan: ModelPlan) -> Iterator[CheckProblem]:
+    def _config(self, place: "_CheckedPlace", plan: ModelPlan) -> Iterator[CheckProblem]:
         for wrong in wrong_values(plan.config):
             yield place.problem(Severity.ERROR, CheckKind.VALUE, wrong.path, wrong.sentence)
         for key in unknown_keys(plan.config):
@@ -213,7 +213,7 @@ class _Checker:
             self._templates[text] = self._rules.template_problem(text)
         return self._templates[text]
 
-    def _files(self, place: "_Place", plan: ModelPlan) -> Iterator[CheckProblem]:
+    def _files(self, place: "_CheckedPlace", plan: ModelPlan) -> Iterator[CheckProblem]:
         for file in plan.files:
             if problem := self._rules.uri_problem(file.uri):
                 sentence = f"{file.filename} cannot be fetched: {problem}"
@@ -230,7 +230,7 @@ class _Checker:
             sentence = f"names no files: the backend has to fetch {what} itself"
             yield place.problem(Severity.NOTE, CheckKind.NO_FILES, ("files",), sentence)
 
-    def _backend(self, place: "_Place", plan: ModelPlan) -> Iterator[CheckProblem]:
+    def _backend(self, place: "_CheckedPlace", plan: ModelPlan) -> Iterator[CheckProblem]:
         name = plan.backend.lower()
         if plan.is_backend_assumed:
             sentence = f"names no backend: {plan.backend} is taken for its GGUF file"
@@ -256,7 +256,7 @@ def _hint(name: str, names: Collection[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _CheckedPlace:
     """Where the parts of a model come from: the entry, or its base."""
 
     entry: GalleryModel

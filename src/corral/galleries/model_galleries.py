@@ -25,7 +25,7 @@ from corral.base.yaml_values import as_value
 from corral.galleries.cache import Copy, IndexCache
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import ArtefactReader, IndexFetcher
-from corral.galleries.galleries import GalleryReader, open_fetcher
+from corral.galleries.galleries import GalleryIndexReader, open_fetcher
 from corral.galleries.gallery import GallerySource
 from corral.galleries.index_document import BUILT_IN_FILES, IndexKind
 from corral.galleries.model_catalogue import ModelCatalogue
@@ -79,7 +79,7 @@ class _KnownDefinition:
     checked_at: float
 
 
-class ModelGalleries(GalleryReader[GalleryModel]):
+class ModelGalleries(GalleryIndexReader[GalleryModel]):
     """The galleries of models, and their base definitions."""
 
     def __init__(self, config: GalleriesConfig, *, fetcher: IndexFetcher, clock: Clock) -> None:

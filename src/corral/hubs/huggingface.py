@@ -58,7 +58,7 @@ class _Repository(msgspec.Struct, rename="camel"):
     card_data: dict[str, object] | None = None
 
 
-class _TreeEntry(msgspec.Struct):
+class _RepositoryEntry(msgspec.Struct):
     type: str
     path: str
     size: int | None = None
@@ -109,16 +109,16 @@ def file_url(reference: HuggingFaceReference, hub: HubAccess) -> str:
     return f"{hub.config.hf_url}/{reference.repository}/resolve/{revision}/{quote(reference.path)}"
 
 
-async def _tree(url: str, reference: HuggingFaceReference, hub: HubAccess) -> list[_TreeEntry]:
+async def _tree(url: str, reference: HuggingFaceReference, hub: HubAccess) -> list[_RepositoryEntry]:
     """Return all pages of a listing. A next page at another host is not asked for."""
-    entries: list[_TreeEntry] = []
+    entries: list[_RepositoryEntry] = []
 
     async def problem(answer: RegistryResponse) -> Exception:
         return await _problem(answer, reference, hub)
 
     for _ in range(_MOST_PAGES):
         body, link = await hub.document(url, HubName.HUGGING_FACE, most=_MOST_BYTES, problem=problem)
-        entries += _decode(body, list[_TreeEntry], hub)
+        entries += _decode(body, list[_RepositoryEntry], hub)
         onward = _next_page(url, link)
         if not onward:
             return entries

@@ -32,7 +32,7 @@ def convert_template(text: str) -> Mapping[str, object]:
     """Return LocalAI's templates for one of Ollama's. InvalidInput says what of it they cannot say."""
     if len(text) > _LONGEST:
         raise InvalidInput("template", f"it has more than {_LONGEST} characters")
-    turns = _TurnReader().read(text)
+    turns = _OllamaTurns().read(text)
     system, user, assistant = (turns[name] for name in _ORDER)
 
     def turn(role: str, texts: _TurnTexts) -> str:
@@ -50,7 +50,7 @@ def convert_template(text: str) -> Mapping[str, object]:
     }
 
 
-class _TurnReader:
+class _OllamaTurns:
     """Walks over a template once."""
 
     def __init__(self) -> None:

@@ -135,18 +135,7 @@ async def build_control(
     await keeper.measure()
     operations = _build_operations(config, foundation, record, nodes, guard, keeper)
     backends = BackendsRoom.build(foundation, nodes, operations, lookups, guard=guard, policy=config.upgrades)
-    removals = ModelRemovals(database, operations.stores.operations, on_removal=(stop_serving,))
-    models = await ModelsRoom.build(
-        foundation,
-        record,
-        nodes,
-        operations,
-        config.models_path,
-        removals=removals,
-        is_served=replicas.serve,
-        lookups=lookups,
-        replicas=replicas.revisions_of,
-    )
+    models = await _build_models(config, foundation, record, nodes, operations, replicas, lookups)
     earlier = EarlierRooms(record=record, nodes=nodes, operations=operations, backends=backends, models=models)
     serving = ServingRoom.build(
         foundation,
@@ -190,6 +179,28 @@ def _build_nodes(
     forget = (lose_replicas_of, cancel_intents_of)
     nodes = Nodes(foundation.database, on_removal=forget, on_suspicion=(lose_replicas_of,))
     return NodesRoom.build(foundation, record, settings, nodes, registration_token=credentials.registration_token)
+
+
+async def _build_models(  # noqa: PLR0913 - each is a collaborator
+    config: ControlConfig,
+    foundation: Foundation,
+    record: RecordRoom,
+    nodes: NodesRoom,
+    operations: OperationsRoom,
+    replicas: ReplicaStore,
+    lookups: Lookups,
+) -> ModelsRoom:
+    return await ModelsRoom.build(
+        foundation,
+        record,
+        nodes,
+        operations,
+        config.models_path,
+        removals=ModelRemovals(foundation.database, operations.stores.operations, on_removal=(stop_serving,)),
+        is_served=replicas.serve,
+        lookups=lookups,
+        replicas=replicas.revisions_of,
+    )
 
 
 def _build_operations(

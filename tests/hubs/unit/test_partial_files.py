@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.hubs.downloads.partial_files import Ledger, LedgerFacts, PartialFile, PartialFolder, key_of
+from corral.hubs.downloads.partial_files import LedgerFacts, PartialFile, PartialFolder, PieceLedger, key_of
 
 SIZES = st.integers(1, 5000)
 PIECES = st.integers(1, 700)
@@ -21,9 +21,9 @@ def facts(size: int, piece_bytes: int, *, boot: str = "boot", identity: str = ""
 
 
 @contextmanager
-def a_ledger(size: int, piece_bytes: int) -> Iterator[tuple[Ledger, int]]:
+def a_ledger(size: int, piece_bytes: int) -> Iterator[tuple[PieceLedger, int]]:
     with tempfile.TemporaryFile() as file:
-        ledger = Ledger.new(file.fileno(), facts(size, piece_bytes))
+        ledger = PieceLedger.new(file.fileno(), facts(size, piece_bytes))
         try:
             yield ledger, file.fileno()
         finally:
@@ -54,7 +54,7 @@ def test_claims_never_overlap_and_lead_to_the_end(size: int, piece_bytes: int, a
         assert ledger.prefix() == next((number for number in range(size) if number not in there), size)
         for span in held:
             ledger.release(span)
-        again = Ledger.read(descriptor)
+        again = PieceLedger.read(descriptor)
         assert again is not None
         while (span := again.claim(2)) is not None:
             assert not set(range(*span)) & there
@@ -71,7 +71,7 @@ def test_a_damaged_ledger_is_bounded(size: int, piece_bytes: int, damage: bytes,
     with a_ledger(size, piece_bytes) as (_, descriptor):
         length = os.fstat(descriptor).st_size
         os.pwrite(descriptor, damage[: max(0, length - offset)], offset)
-        ledger = Ledger.read(descriptor)
+        ledger = PieceLedger.read(descriptor)
         if ledger is None:
             return
         try:

@@ -13,7 +13,7 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.yaml_values import write_document
 from corral.frontend.models.decide.changing import (
-    Provenance,
+    ModelProvenance,
     change_event,
     last_change_of,
     merged,
@@ -93,7 +93,7 @@ class ModelChanges:
             raise Conflict(f"the model {before.name} is there already, {_last_change(before)}; edit it instead")
         if before is not None and (before.text, before.files) == (text, tuple(files)):
             return _unchanged(before, read.spec.warnings)
-        model = self._next(read, before, last, by=by, came=Provenance(source, origin, tuple(files)))
+        model = self._next(read, before, last, by=by, came=ModelProvenance(source, origin, tuple(files)))
         change = ModelChangeKind.PULLED if is_pull else ModelChangeKind.ADDED
         return await self._write(model, change, read, dry_run=dry_run)
 
@@ -122,7 +122,7 @@ class ModelChanges:
         if there is not None:
             raise Conflict(f"the model {to} is there already")
         read = read_one(renamed(before.text, to))
-        model = self._next(read, None, last, by=by, came=Provenance(ModelSource.API, before.origin, before.files))
+        model = self._next(read, None, last, by=by, came=ModelProvenance(ModelSource.API, before.origin, before.files))
         return await self._write(model, ModelChangeKind.COPIED, read)
 
     async def rollback(self, name: str, number: int, *, by: str, dry_run: bool = False) -> ChangedModel:
@@ -134,7 +134,7 @@ class ModelChanges:
         read, (before, last) = read_one(entry.text), await self._look(name)
         if before is not None:
             return await self._edit(before, read, ModelChangeKind.ROLLED_BACK, by=by, dry_run=dry_run)
-        model = self._next(read, None, last, by=by, came=Provenance(ModelSource.API, entry.origin, entry.files))
+        model = self._next(read, None, last, by=by, came=ModelProvenance(ModelSource.API, entry.origin, entry.files))
         return await self._write(model, ModelChangeKind.ROLLED_BACK, read, dry_run=dry_run)
 
     async def history(self, name: str) -> list[ModelRevision]:
@@ -190,7 +190,7 @@ class ModelChanges:
         return await self._store.get(name), last
 
     def _next(
-        self, read: ReadModel, before: StoredModel | None, last: LastChange, *, by: str, came: Provenance
+        self, read: ReadModel, before: StoredModel | None, last: LastChange, *, by: str, came: ModelProvenance
     ) -> StoredModel:
         """The model after its next change."""
         return next_model(read, before, last, came=came, by=by, now=self._clock.now())
@@ -202,7 +202,7 @@ class ModelChanges:
             return _unchanged(before, read.spec.warnings)
         await self._check_alias(read.spec)
         origin = None if before.source is ModelSource.FILE else before.origin
-        came = Provenance(ModelSource.API, origin, before.files)
+        came = ModelProvenance(ModelSource.API, origin, before.files)
         model = self._next(read, before, NEVER_CHANGED, by=by, came=came)
         return await self._write(model, change, read, dry_run=dry_run)
 

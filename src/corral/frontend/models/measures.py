@@ -57,7 +57,7 @@ class MeasuredModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptMeasure:
     file: MeasuredFile
     until: float
 
@@ -70,7 +70,7 @@ class FileMeasures:
         self._clock = clock
         self._patience = patience.total_seconds()
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._kept: dict[tuple[str, str, bool], _Kept] = {}
+        self._kept: dict[tuple[str, str, bool], _KeptMeasure] = {}
 
     async def measure(self, plan: ModelPlan) -> MeasuredModel:
         """Never fails: what could not be learned in time has a problem."""
@@ -102,7 +102,7 @@ class FileMeasures:
             found = MeasuredFile(problem=f"{file.filename}: {error.message}")
         if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
-        self._kept[key] = _Kept(found, now + (_KEPT_FAILURE if found.problem else _KEPT).total_seconds())
+        self._kept[key] = _KeptMeasure(found, now + (_KEPT_FAILURE if found.problem else _KEPT).total_seconds())
         return found
 
     async def _ask(self, hub: HubAccess, file: ModelFile, *, inside: bool) -> MeasuredFile:

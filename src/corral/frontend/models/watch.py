@@ -11,7 +11,7 @@ from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.frontend.models import directory
 from corral.frontend.models.catalogue import Models
-from corral.frontend.models.decide.changing import Provenance, change_event, last_change_of, next_model
+from corral.frontend.models.decide.changing import ModelProvenance, change_event, last_change_of, next_model
 from corral.frontend.models.decide.imports import FileChange, ImportPlan, KnownModels, plan_imports
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.reading import ReadModel, digest_of
@@ -263,9 +263,9 @@ def _by(path: str) -> str:
     return f"file {path}"
 
 
-def _from_file(path: str, before: StoredModel | None) -> Provenance:
+def _from_file(path: str, before: StoredModel | None) -> ModelProvenance:
     files = () if before is None else before.files
-    return Provenance(ModelSource.FILE, ModelOrigin(reference=path), files)
+    return ModelProvenance(ModelSource.FILE, ModelOrigin(reference=path), files)
 
 
 def _by_name(files: Mapping[str, ReadFile]) -> dict[tuple[str, str], ReadModel]:

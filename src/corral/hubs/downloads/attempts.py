@@ -27,10 +27,10 @@ from corral.hubs.downloads.orders import (
     TooLittleDisk,
     too_large,
 )
-from corral.hubs.downloads.partial_files import Ledger, LedgerFacts, PartialFile, PartialFolder, key_of
+from corral.hubs.downloads.partial_files import LedgerFacts, PartialFile, PartialFolder, PieceLedger, key_of
 from corral.hubs.downloads.prefix_hash import PrefixHash
 from corral.hubs.downloads.receipts import Receipts
-from corral.hubs.downloads.transfers import ByteSpan, RangeTransfers, RemoteFile, ResponseHead
+from corral.hubs.downloads.transfers import ByteSpan, DownloadSource, RangeTransfers, ResponseHead
 from corral.oci.limits import Network
 from corral.wire.backends import size_text
 
@@ -55,7 +55,7 @@ class DownloadTools:
     clock: Clock
 
 
-class FileMark:
+class DownloadMark:
     """How far a file is."""
 
     def __init__(self, total_bytes: int | None) -> None:
@@ -115,8 +115,8 @@ class DownloadAttempt:
         self,
         order: FileOrder,
         part: PartialFile,
-        remote: RemoteFile,
-        mark: FileMark,
+        remote: DownloadSource,
+        mark: DownloadMark,
         tools: DownloadTools,
         patience: Patience,
     ) -> None:
@@ -127,7 +127,7 @@ class DownloadAttempt:
         self._mark = mark
         self._tools = tools
         self._patience = patience
-        self._ledger: Ledger | None = None
+        self._ledger: PieceLedger | None = None
         self._is_stream = self._is_spread = self._is_rangeless = False
         self._validator = ""
         self._workers = 0
@@ -164,7 +164,7 @@ class DownloadAttempt:
             return
         self._use(ledger)
 
-    def _is_useful(self, ledger: Ledger) -> bool:
+    def _is_useful(self, ledger: PieceLedger) -> bool:
         facts = ledger.facts
         if self._order.size not in (None, facts.size) or facts.size > self._tools.limits.largest_bytes:
             return False
@@ -178,7 +178,7 @@ class DownloadAttempt:
     def _identity(self) -> str:
         return self._order.digest or f"url:{key_of(self._order.url)}"
 
-    def _begin_ledger(self, size: int, validator: str) -> Ledger:
+    def _begin_ledger(self, size: int, validator: str) -> PieceLedger:
         self._check_room(size)
         facts = LedgerFacts(
             size=size,
@@ -189,7 +189,7 @@ class DownloadAttempt:
         )
         return self._part.new_ledger(facts)
 
-    def _use(self, ledger: Ledger) -> Ledger:
+    def _use(self, ledger: PieceLedger) -> PieceLedger:
         self._ledger = ledger
         self._validator = "" if self._order.digest else ledger.facts.validator
         self._mark.total_bytes = ledger.size

@@ -38,7 +38,7 @@ _DIAGNOSES: Final[Mapping[int, str]] = {
 _UNTRUSTED: Final = frozenset({pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE})
 
 
-class Exchange(Protocol):
+class CurlExchange(Protocol):
     """Hears of one request and its response. Whatever it raises ends the request, and is raised by `ask`."""
 
     def on_connection(self, address: str) -> None:
@@ -69,7 +69,7 @@ class CurlClient:
     def close(self) -> None:
         self._loop.close()
 
-    async def ask(self, request: CurlRequest, exchange: Exchange) -> None:
+    async def ask(self, request: CurlRequest, exchange: CurlExchange) -> None:
         """Send a request and hear its whole response. Raise a DownloadError when there is none, or too slowly."""
         handle, hearing = pycurl.Curl(), _Hearing(exchange, self._loop.spend)
         try:
@@ -126,7 +126,7 @@ class CurlClient:
 class _Hearing:
     """The callbacks of one request. No exception may reach libcurl, which would print it and go on."""
 
-    def __init__(self, exchange: Exchange, spend: Callable[[int], bool]) -> None:
+    def __init__(self, exchange: CurlExchange, spend: Callable[[int], bool]) -> None:
         self.received = 0
         self.has_head = False
         self._exchange = exchange

@@ -22,7 +22,7 @@ from corral.base.http_facts import host_of
 from corral.base.open_directories import Confined, look
 from corral.base.tasks import first_failure, in_thread, task_group
 from corral.hubs.archives import extract, split_member
-from corral.hubs.downloads.attempts import DownloadAttempt, DownloadTools, FileMark, Patience, StreamBroke
+from corral.hubs.downloads.attempts import DownloadAttempt, DownloadMark, DownloadTools, Patience, StreamBroke
 from corral.hubs.downloads.local_copies import copy_into, local_source, opened_source
 from corral.hubs.downloads.orders import (
     DestinationUnusable,
@@ -43,7 +43,7 @@ from corral.hubs.downloads.orders import (
 from corral.hubs.downloads.partial_files import FOLDER, MEMBER, PartialFile, PartialFolder, disk_errors
 from corral.hubs.downloads.prefix_hash import PrefixHash
 from corral.hubs.downloads.receipts import FileReceipt, Receipts
-from corral.hubs.downloads.transfers import RangeTransfers, RemoteFile
+from corral.hubs.downloads.transfers import DownloadSource, RangeTransfers
 from corral.oci.errors import ImageError
 from corral.wire.backends import size_text
 
@@ -58,7 +58,7 @@ class Download:
         check_order(order)
         self._order = order
         self._clock = clock
-        self._marks = [FileMark(file.size) for file in order.files]
+        self._marks = [DownloadMark(file.size) for file in order.files]
         self._sequence = 0
 
     def reading(self) -> DownloadProgress:
@@ -112,7 +112,7 @@ class _WrongDigest(DownloadDamaged):
 class FileDownload:
     """Has one file at its destination."""
 
-    def __init__(self, order: FileOrder, mark: FileMark, tools: DownloadTools) -> None:
+    def __init__(self, order: FileOrder, mark: DownloadMark, tools: DownloadTools) -> None:
         self._order = order
         self._mark = mark
         self._tools = tools
@@ -236,7 +236,7 @@ class FileDownload:
         restarts = self._tools.limits.restarts
         patience = Patience(self._tools.network, self._tools.clock)
         order = self._fetched_order
-        remote = RemoteFile(url=order.url, authorization=order.authorization, advice=order.advice)
+        remote = DownloadSource(url=order.url, authorization=order.authorization, advice=order.advice)
         fetched = 0
         try:
             while True:

@@ -79,7 +79,7 @@ class LedgerFacts:
         return cls(size=size, piece_bytes=piece_bytes, boot=boot, identity=identity, validator=validator)
 
 
-class Ledger:
+class PieceLedger:
     """How many bytes of each piece are there, from the beginning of each piece; and who fetches which."""
 
     def __init__(self, descriptor: int, facts: LedgerFacts) -> None:
@@ -99,7 +99,7 @@ class Ledger:
         self.open_pieces = sum(not self._is_done(number) for number in range(self.count))
 
     @classmethod
-    def new(cls, descriptor: int, facts: LedgerFacts) -> "Ledger":
+    def new(cls, descriptor: int, facts: LedgerFacts) -> "PieceLedger":
         """Write an empty ledger over whatever there was."""
         os.ftruncate(descriptor, 0)
         os.ftruncate(descriptor, _HEADER.size + 8 * -(-facts.size // facts.piece_bytes))
@@ -107,7 +107,7 @@ class Ledger:
         return cls(descriptor, facts)
 
     @classmethod
-    def read(cls, descriptor: int) -> "Ledger | None":
+    def read(cls, descriptor: int) -> "PieceLedger | None":
         """The ledger of an earlier attempt; None when it cannot be believed."""
         facts = LedgerFacts.unpacked(os.pread(descriptor, _HEADER.size, 0))
         if facts is None:
@@ -300,20 +300,20 @@ class PartialFile:
         status = look(self._folder, self._key + _BYTES)
         return status is not None and os.path.samestat(status, os.fstat(self.descriptor))
 
-    def read_ledger(self) -> Ledger | None:
+    def read_ledger(self) -> PieceLedger | None:
         """The ledger of an earlier attempt, if it fits the bytes."""
         with self._ledger_file() as descriptor:
-            ledger = Ledger.read(descriptor)
+            ledger = PieceLedger.read(descriptor)
         if ledger is not None and os.fstat(self.descriptor).st_size != ledger.size:
             ledger.close()
             return None
         return ledger
 
-    def new_ledger(self, facts: LedgerFacts) -> Ledger:
+    def new_ledger(self, facts: LedgerFacts) -> PieceLedger:
         """Begin from nothing, with a file of the final size."""
         self.empty()
         with self._ledger_file() as descriptor:
-            ledger = Ledger.new(descriptor, facts)
+            ledger = PieceLedger.new(descriptor, facts)
         try:
             os.ftruncate(self.descriptor, facts.size)
         except BaseException:

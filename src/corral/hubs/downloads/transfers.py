@@ -35,7 +35,7 @@ _STRONG_TAG: Final = re.compile(r'"[\x21\x23-\x7e]{1,200}"')
 
 
 @dataclass(slots=True, kw_only=True)
-class RemoteFile:
+class DownloadSource:
     """Where one file comes from. Remembers where its URL led, so that not every range is redirected again."""
 
     url: str
@@ -111,7 +111,7 @@ class RangeTransfers:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    async def fetch(self, remote: RemoteFile, wanted: ByteSpan, validator: str, receiver: SpanReceiver) -> None:
+    async def fetch(self, remote: DownloadSource, wanted: ByteSpan, validator: str, receiver: SpanReceiver) -> None:
         """Ask for a range, and hand the response to the receiver. Raise a DownloadError when it fails or breaks off.
 
         With a validator, a server that has another version by now gives all of it, with the status 200.
@@ -129,7 +129,7 @@ class RangeTransfers:
                 await self._follow(remote.url, remote, wanted, validator, receiver)
 
     async def _follow(
-        self, url: str, remote: RemoteFile, wanted: ByteSpan, validator: str, receiver: SpanReceiver
+        self, url: str, remote: DownloadSource, wanted: ByteSpan, validator: str, receiver: SpanReceiver
     ) -> None:
         url = self._allowed(url)
         for _ in range(_MAX_REDIRECTS):
@@ -162,7 +162,7 @@ class RangeTransfers:
             raise DownloadRefused(f"{host_of(url)} redirects from HTTPS to HTTP")
         return onward
 
-    def _is_refused(self, remote: RemoteFile, url: str, proxy: str) -> Callable[[str], bool]:
+    def _is_refused(self, remote: DownloadSource, url: str, proxy: str) -> Callable[[str], bool]:
         """A decision about the address that a connection leads to. Behind a proxy, only the proxy knows it."""
 
         def decide(address: str) -> bool:
@@ -178,7 +178,9 @@ class RangeTransfers:
 class _Hop:
     """One request on the way to the file."""
 
-    def __init__(self, url: str, remote: RemoteFile, receiver: SpanReceiver, is_refused: Callable[[str], bool]) -> None:
+    def __init__(
+        self, url: str, remote: DownloadSource, receiver: SpanReceiver, is_refused: Callable[[str], bool]
+    ) -> None:
         self.host = host_of(url)
         self.remote = remote
         self.status = 0
@@ -204,7 +206,7 @@ class _Hop:
         return True
 
 
-def _headers(remote: RemoteFile, url: str, wanted: ByteSpan, validator: str) -> list[str]:
+def _headers(remote: DownloadSource, url: str, wanted: ByteSpan, validator: str) -> list[str]:
     headers = ["Accept: */*", "Accept-Encoding: identity"]
     if wanted.start or wanted.end is not None:
         headers.append(f"Range: bytes={wanted.start}-{'' if wanted.end is None else wanted.end - 1}")

@@ -16,7 +16,7 @@ from corral.hubs.plans import ModelOrigin
 _NAME_LINE: Final = re.compile(r"^name:[^\n]*$", re.MULTILINE)
 
 
-class Provenance(NamedTuple):
+class ModelProvenance(NamedTuple):
     """Where the configuration and the files of a model come from."""
 
     source: ModelSource
@@ -29,7 +29,7 @@ def next_model(
     before: StoredModel | None,
     last: LastChange,
     *,
-    came: Provenance,
+    came: ModelProvenance,
     by: str,
     now: datetime,
 ) -> StoredModel:
