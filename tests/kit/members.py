@@ -21,7 +21,7 @@ from tests.kit.member_clock import MemberClock
 from tests.kit.relay import Relay
 from tests.kit.waiting import within_timeout
 
-FRONTEND_LOOPS: Final = 27
+FRONTEND_LOOPS: Final = 26
 """Loops of a frontend that wait for its clock when there is nothing to do: lost rings, hearing, health, brake, models,
 their catalogue, galleries of them, their stores, removed models, loads, dispatcher, leases of intents, returning nodes,
 fleet rules, what they notice, inventory, reports of it, upgrades, progress, broadcasts,
