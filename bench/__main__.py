@@ -68,7 +68,7 @@ async def _staging(_: float | None, *, megabytes: int | None = None) -> list[Tab
 
 
 async def _download(_: float | None, *, megabytes: int | None = None) -> list[Table]:
-    return [await downloads.downloads(None if megabytes is None else megabytes * readings.MEGABYTE)]
+    return await downloads.downloads(None if megabytes is None else megabytes * readings.MEGABYTE)
 
 
 async def _images(seconds: float | None, *, megabytes: int | None = None) -> list[Table]:

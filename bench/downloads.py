@@ -18,12 +18,14 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from bench.download_streams import beside_streams
 from bench.readings import MEGABYTE
 from bench.report import Row, Table, at_least, figure
 from bench.say import say
 from corral.base.errors import ChildFailed
 from corral.hubs.downloads.downloader import Downloader
 from corral.hubs.downloads.orders import DownloadLimits, DownloadOrder, FileOrder
+from tests.kit.gguf import LLAMA, gguf
 from tests.kit.nginx import nginx_serving
 
 SIZE: Final = 1_000_000_000
@@ -128,8 +130,8 @@ def _is_here(name: str) -> bool:
     return shutil.which(name.split()[0]) is not None
 
 
-async def downloads(size: int | None = None, *, rounds: int = ROUNDS) -> Table:
-    """The rounds are interleaved, so that all meet the same moods of the machine."""
+async def downloads(size: int | None = None, *, rounds: int = ROUNDS, beside: bool = True) -> list[Table]:
+    """The rounds are interleaved, so that all meet the same moods of the machine. `beside`: also beside streams."""
     contenders = [DownloadContender(name="Corral", fetch=by_corral)]
     contenders += [DownloadContender(name=name, fetch=fetch) for name, fetch in PEERS.items() if _is_here(name)]
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:
@@ -146,15 +148,16 @@ async def downloads(size: int | None = None, *, rounds: int = ROUNDS) -> Table:
                 turn = number % len(contenders)
                 for contender in contenders[turn:] + contenders[:turn]:
                     await contender.take(offer, folder / "fetched")
-    return Table(
-        title=f"Downloading a file of {bounded / MEGABYTE:,.0f} MB from nginx over loopback",
-        rows=_rows(contenders, bounded),
-        notes=[
-            f"{rounds} rounds each, in turns, with sync before each; nginx shares the processors.",
-            "Corral's time includes a new process, the hash, and a file that is safe on disk; the others only write.",
-            *(f"There is no {name.split()[0]} on this machine." for name in PEERS if not _is_here(name)),
-        ],
-    )
+            if beside:
+                say("download: beside streams")
+            tables = [await beside_streams(offer.url, bounded, folder / "fleet")] if beside else []
+    notes = [
+        f"{rounds} rounds each, in turns, with sync before each; nginx shares the processors.",
+        "Corral's time includes a new process, the hash, and a file that is safe on disk; the others only write.",
+        *(f"There is no {name.split()[0]} on this machine." for name in PEERS if not _is_here(name)),
+    ]
+    title = f"Downloading a file of {bounded / MEGABYTE:,.0f} MB from nginx over loopback"
+    return [Table(title=title, rows=_rows(contenders, bounded), notes=notes), *tables]
 
 
 def _rows(contenders: list[DownloadContender], size: int) -> list[Row]:
@@ -175,6 +178,9 @@ def _rows(contenders: list[DownloadContender], size: int) -> list[Row]:
 def _make_served(path: Path, size: int) -> str:
     block, digest = os.urandom(min(_BLOCK, size)), hashlib.sha256()
     with path.open("wb") as file:
+        head = gguf(**LLAMA)  # so that it can be pulled as a model
+        file.write(head)
+        digest.update(head)
         while (left := size - file.tell()) > 0:
             file.write(block[:left])
             digest.update(block[:left])

@@ -78,7 +78,7 @@ async def beside_streams(image: SampleImage, folder: Path, scale: Scale | None =
     scale = scale or Scale()
     seen = Seen()
     with own_folder(folder):
-        async with serving_fleet(folder) as (up, node), open_streams(_order(up, scale)) as streams:
+        async with serving_fleet(folder) as (up, node), open_streams(streams_of(up, scale)) as streams:
             for turn in range(scale.turns):
                 say(f"images: {scale.streams} streams, turn {turn + 1} of {scale.turns}")
                 await _listen(scale, seen, up.pids.workers[0])
@@ -145,7 +145,7 @@ async def _load(session: aiohttp.ClientSession) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _order(up: UpFile, scale: Scale) -> GapsOrder:
+def streams_of(up: UpFile, scale: Scale) -> GapsOrder:
     parts = urlsplit(up.url)
     host, port = parts.hostname or "", parts.port or 0
     return GapsOrder(host=host, port=port, key=up.keys.admin, model=_MODEL, streams=scale.streams)

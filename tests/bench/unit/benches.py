@@ -102,7 +102,7 @@ async def test_staging_a_small_file() -> None:
 
 
 async def test_downloading_a_small_file() -> None:
-    table = await downloads.downloads(5_000_000, rounds=1)
+    (table,) = await downloads.downloads(5_000_000, rounds=1, beside=False)
 
     assert table.title == "Downloading a file of 5 MB from nginx over loopback"
     assert figures(table)["Corral"]["measured"]
