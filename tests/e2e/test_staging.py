@@ -74,10 +74,9 @@ async def until_half(fleet: ServingFleet, model: str) -> None:
     async def is_half() -> bool:
         return received(fleet, "w1", model) > 100_000_000
 
-    async def ask() -> None:
-        await fleet.question(model=model).ask()
-
-    async with running(ask(), name="question"):
+    # Asked again and again: a gateway that has not heard of the model yet refuses the first question.
+    asking = eventually(lambda: is_answered(fleet, model), "an answer", seconds=120)
+    async with running(asking, name="question"):
         await eventually(is_half, "a part of the file", seconds=60, longest_pause=0.005)
 
 
