@@ -32,7 +32,7 @@ _IN_ONE_PACKET: Final = 64 * 1024
 _LOOK_SECONDS: Final = 0.25
 """How often a thread that waits for its peer looks whether it shall stop."""
 _MOMENT: Final = struct.pack("@ll", 0, int(_LOOK_SECONDS * 1_000_000))
-"""The same, as seconds and microseconds."""
+"""`_LOOK_SECONDS` as the option of a socket takes it: seconds and microseconds."""
 _INVITED_WITHIN: Final = 2.0
 """Seconds in which a peer says that it wants a body, if it does."""
 _LARGEST_INVITATION: Final = 4096

@@ -18,7 +18,7 @@ class SaidFile:
     """What a file holds now."""
 
     digest: str
-    """Of its content, and of the content of templates that it names."""
+    """Digest of the file's content and of the templates that the file names."""
     models: tuple[ReadModel, ...] = ()
     is_whole: bool = True
     """Whether all of it can be used. What a file held before counts until it is whole again."""
@@ -147,7 +147,7 @@ def _is_news(model: ReadModel, path: str, known: KnownModels) -> bool:
 def _ended(
     before: ImportedFile, names: Collection[str], known: KnownModels, owners: Mapping[str, str]
 ) -> Sequence[str]:
-    """Those of the names that are gone with the file: they still are what it said, and no other file holds them."""
+    """Return the models that go with a deleted file: nobody changed them since, and no other file holds them."""
     return [
         name
         for name in names

@@ -43,7 +43,7 @@ class ReadModel:
     text: str
     """Its YAML, alone and whole: without the other models of its file, with the templates that it names."""
     digest: str
-    """Of the text."""
+    """Digest of `text`."""
 
     @property
     def is_disabled(self) -> bool:

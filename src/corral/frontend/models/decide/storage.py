@@ -32,11 +32,11 @@ class FileVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Who needs which files."""
+    """All that may need a file of the store: nothing that one of these names is deleted."""
 
     models: Sequence[StoredModel] = ()
     pulls: Sequence[PullPlan] = ()
-    """Those that are not over."""
+    """Plans of the pulls that are not over."""
     texts: Mapping[str, str] | None = None
     """Configurations that lie in the store itself, by the names of their files."""
     paths: Mapping[str, Sequence[str]] = field(default_factory=dict)

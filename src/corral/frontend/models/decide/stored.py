@@ -110,7 +110,7 @@ class ImportedFile:
 
     path: str
     digest: str
-    """Of its content, and of the content of templates that it names."""
+    """Digest of the file's content and of the templates that the file names."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Digests of what it says about each model, by the model's name."""
 
