@@ -5,7 +5,7 @@ as nested aliases, is refused there. Only then may it be built into objects.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
@@ -15,8 +15,6 @@ from yaml.events import (
     CollectionStartEvent,
     DocumentStartEvent,
     Event,
-    MappingStartEvent,
-    NodeEvent,
     ScalarEvent,
 )
 
@@ -145,60 +143,3 @@ class Weigher:
         if frame.size > self._limits.most_values:
             most = self._limits.most_values
             raise YamlRefused(f"stands for more than {most} values: do its aliases repeat each other?")
-
-
-KeyPath = tuple[str | int, ...]
-"""Keys of mappings and indexes of lists, from the top of a document."""
-
-
-@dataclass(slots=True)
-class _Level:
-    path: KeyPath
-    is_mapping: bool
-    key: str | None = None
-    """The key whose value is next; None when a key is next."""
-    items: int = 0
-    keys: set[str] = field(default_factory=set)
-
-
-class KeyLines:
-    """Finds the line of every key, and which values are referred to by an alias. Refuses duplicate keys of a mapping,
-    of which a builder would silently drop one."""
-
-    def __init__(self) -> None:
-        self.lines: dict[KeyPath, int] = {}
-        self.anchored: set[KeyPath] = set()
-        self._levels: list[_Level] = []
-
-    def take(self, event: Event) -> None:
-        """Process an event. Raise YamlUnusable at a duplicate key."""
-        match event:
-            case CollectionStartEvent():
-                path = self._place(event)
-                self._levels.append(_Level(path, isinstance(event, MappingStartEvent)))
-            case CollectionEndEvent():
-                self._levels.pop()
-            case ScalarEvent() | AliasEvent():
-                self._place(event)
-
-    def _place(self, event: NodeEvent) -> KeyPath:
-        """Return the path of an event's value; for a key, the path of its value."""
-        if not self._levels:
-            return ()
-        level = self._levels[-1]
-        if not level.is_mapping:
-            level.items += 1
-            return (*level.path, level.items - 1)
-        if level.key is None:
-            level.key = event.value if isinstance(event, ScalarEvent) else ""
-            if isinstance(event, ScalarEvent):
-                if level.key in level.keys:
-                    raise YamlUnusable(f"has the key {level.key[:SHOWN]!r} twice, again in line {line_of(event)}")
-                level.keys.add(level.key)
-            path = (*level.path, level.key)
-            self.lines[path] = line_of(event)
-            return path
-        path, level.key = (*level.path, level.key), None
-        if event.anchor is not None:
-            self.anchored.add(path)
-        return path

@@ -103,12 +103,6 @@ async def list_repository(reference: HuggingFaceReference, hub: HubAccess) -> Hu
     )
 
 
-def file_url(reference: HuggingFaceReference, hub: HubAccess) -> str:
-    """Return the address of one file of a repository, without asking for it."""
-    revision = quote(reference.revision, safe="")
-    return f"{hub.config.hf_url}/{reference.repository}/resolve/{revision}/{quote(reference.path)}"
-
-
 async def _tree(url: str, reference: HuggingFaceReference, hub: HubAccess) -> list[_RepositoryEntry]:
     """Return all pages of a listing. A next page at another host is not asked for."""
     entries: list[_RepositoryEntry] = []

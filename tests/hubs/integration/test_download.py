@@ -12,7 +12,7 @@ import pytest
 from corral.base.clock import SystemClock
 from corral.base.own_network import is_private_address
 from corral.hubs.downloads import attempts
-from corral.hubs.downloads.download import Download, sweep_partial_files
+from corral.hubs.downloads.download import Download
 from corral.hubs.downloads.orders import (
     DestinationUnusable,
     DownloadDamaged,
@@ -30,7 +30,7 @@ from corral.hubs.downloads.orders import (
     ServerUnavailable,
     TooLittleDisk,
 )
-from corral.hubs.downloads.partial_files import FOLDER, key_of
+from corral.hubs.downloads.partial_files import FOLDER, PartialFolder, key_of
 from corral.hubs.downloads.prefix_hash import PrefixHash
 from corral.hubs.downloads.receipts import Receipts
 from corral.hubs.downloads.transfers import RangeTransfers
@@ -738,8 +738,9 @@ async def test_what_nobody_came_back_for_is_swept(server: FileServer, tmp_path: 
     assert leftovers(tmp_path) == [".ledger", ".part"]
     written = tmp_path.joinpath(*FOLDER, f"{key_of('model.gguf')}.part").stat().st_mtime
 
-    assert sweep_partial_files(tmp_path, before=written - 1) == 0
-    assert sweep_partial_files(tmp_path, before=written + 1) == 1
+    with PartialFolder(tmp_path) as folder:
+        assert folder.sweep(written - 1) == 0
+        assert folder.sweep(written + 1) == 1
     assert leftovers(tmp_path) == []
 
 

@@ -108,15 +108,6 @@ class StorePlaces(Protocol):
         """Whether this frontend has the store."""
 
 
-class NoStores:
-    """Of a frontend without a models directory of its own, while no other one is known."""
-
-    elsewhere: Collection[NodeId] = ()
-
-    def is_here(self, store: NodeId) -> bool:
-        return False
-
-
 class KindActions(Protocol):
     """What the dispatcher needs of the room that owns a kind. `look` and `send` fail as calls to nodes do."""
 

@@ -366,9 +366,3 @@ class DownloadReporter:
         if reading.files != self._last_sent:
             self._last_sent = reading.files
             self._tell(reading)
-
-
-def sweep_partial_files(directory: Path, *, before: float) -> int:
-    """Remove partial files that nobody has written to since this time (seconds since the epoch). Return how many."""
-    with PartialFolder(directory) as folder, disk_errors(str(directory)):
-        return folder.sweep(before)

@@ -59,9 +59,6 @@ class ModelProblem:
     """Whether it may hold a model that nobody has heard of yet."""
 
 
-ModelReading = ModelSpec | ModelProblem
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
     """All models at one moment, and what could not be read."""
