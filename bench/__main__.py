@@ -15,6 +15,7 @@ from typing import Final
 from bench import (
     downloads,
     engines,
+    estimates,
     fanout,
     files,
     fleet,
@@ -23,6 +24,9 @@ from bench import (
     idle,
     images,
     images_streams,
+    joins,
+    peers,
+    placement,
     questions,
     readings,
     staging,
@@ -46,8 +50,16 @@ async def _start(_: float | None) -> list[Table]:
     return [await starting.start()]
 
 
+async def _joins(_: float | None) -> list[Table]:
+    return [await joins.joins()]
+
+
 async def _fanout(_: float | None) -> list[Table]:
     return await fanout.fanout(fanout.Scale())
+
+
+async def _placement(_: float | None) -> list[Table]:
+    return await placement.placement(placement.Scale())
 
 
 async def _idle(seconds: float | None) -> list[Table]:
@@ -67,6 +79,10 @@ async def _staging(_: float | None, *, megabytes: int | None = None) -> list[Tab
     return [await staging.staging(None if megabytes is None else megabytes * readings.MEGABYTE)]
 
 
+async def _peers(_: float | None, *, megabytes: int | None = None) -> list[Table]:
+    return [await peers.peers(None if megabytes is None else megabytes * readings.MEGABYTE)]
+
+
 async def _download(_: float | None, *, megabytes: int | None = None) -> list[Table]:
     return await downloads.downloads(None if megabytes is None else megabytes * readings.MEGABYTE)
 
@@ -80,20 +96,24 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "heartbeats": _heartbeats,
     "start": _start,
     "fanout": _fanout,
+    "joins": _joins,
     "idle": _idle,
+    "placement": _placement,
     "frameworks": _frameworks,
     "gateway": gateway.gateway,
     "files": _files,
     "staging": _staging,
+    "peers": _peers,
     "images": _images,
     "download": _download,
     "engines": engines.engines,
+    "estimates": estimates.estimates,
     "warm": warm.warm,
     "worker": one_worker.worker,
     "questions": questions.questions,
     "run": running.run,
 }
-SIZED: Final = {"files": _files, "staging": _staging, "images": _images, "download": _download}
+SIZED: Final = {"files": _files, "staging": _staging, "peers": _peers, "images": _images, "download": _download}
 UNNAMED: Final = ("heartbeats", "start")
 
 
@@ -121,8 +141,8 @@ def _parser() -> argparse.ArgumentParser:
         "--megabytes",
         type=int,
         metavar="N",
-        help="size of what `files` and `staging` send, `images` pulls and `download` fetches, instead of 4000, 1074, "
-        "1000 and 1000",
+        help="size of what `files`, `staging` and `peers` send, `images` pulls and `download` fetches, instead of "
+        "4000, 1074, 67, 1000 and 1000",
     )
     parser.add_argument("--json", action="store_true", help="print figures for machines")
     return parser

@@ -18,9 +18,9 @@ import msgspec
 
 from bench.readings import children_of, processor_seconds, words_of
 from bench.say import say
-from corral.bus.server import NatsServer
 from corral.wire.operation_views import OperationView
 from tests.kit.admin_api import open_session
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.postgres import PostgresServer
 from tests.kit.processes import FrontendProcess, said_once
@@ -149,7 +149,7 @@ async def open_site(kind: str, folder: Path) -> AsyncIterator[Site]:
         postgres = stack.enter_context(PostgresServer(durable=True)) if kind == "postgres" else None
         file = folder / "corral.db"
         url = f"sqlite:///{file}" if postgres is None else postgres.url()
-        nats = await stack.enter_async_context(NatsServer(folder / "nats", port=lasting_port()))
+        nats = await stack.enter_async_context(PlainNats(folder / "nats", port=lasting_port()))
         session = await stack.enter_async_context(open_session())
         settings = {
             "CORRAL_DATA": str(folder / "frontend"),

@@ -19,6 +19,7 @@ from typing import Final
 
 from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import Cell, Row, Table, at_least, figure
+from corral.processes.probe import ask, until_ok
 from corral.wire.keys import hash_secret
 from corral.wire.view import KeyEntry, ModelEntry, ReplicaEntry, View
 from tests.kit.gateway import GATEWAY_KEY, StubControl
@@ -274,7 +275,9 @@ async def open_gateway(url: str, key: str, *, core: int | None = None) -> AsyncI
     try:
         words = [sys.executable, "-m", "bench.gateway_process", control.url, GATEWAY_KEY]
         async with running(words, core=core) as (pid, said):
-            yield Way(name="gateway", port=int(said), pid=pid)
+            port = int(said)
+            await until_ok(lambda: ask("127.0.0.1", port, "/readyz"))  # it has its view by then
+            yield Way(name="gateway", port=port, pid=pid)
     finally:
         await control.stop()
 

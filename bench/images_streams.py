@@ -27,12 +27,11 @@ from bench.readings import MEGABYTE, children_of, peak_of, resident_of, words_of
 from bench.report import Row, Table, figure, percentile
 from bench.sample_image import SampleImage
 from bench.say import say
-from bench.up import READY_WITHIN_SECONDS, fleet, frontend_nats_url
+from bench.up import READY_WITHIN_SECONDS, fleet, frontend_bus
 from corral.base.errors import ChildFailed
 from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
-from corral.bus.config import BusConfig
 from corral.oci.puller import MODULE
 from corral.processes.up_file import UpFile
 from corral.wire import subjects
@@ -116,7 +115,7 @@ async def serving_fleet(folder: Path) -> AsyncIterator[tuple[UpFile, Node]]:
     settings = {"CORRAL_MODELS_PATH": str(folder / "models")}
     async with (
         fleet(folder / "up", workers=1, settings=settings) as up,
-        NatsBus(BusConfig(url=frontend_nats_url(folder / "up", up))) as bus,
+        NatsBus(frontend_bus(folder / "up", up)) as bus,
     ):
         headers = {"Authorization": f"Bearer {up.keys.admin}"}
         async with aiohttp.ClientSession(up.url, headers=headers) as session:

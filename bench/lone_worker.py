@@ -17,8 +17,8 @@ from corral.base.ids import NodeId
 from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer
 from corral.wire import subjects
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 
 HOST: Final = "127.0.0.1"
@@ -55,7 +55,7 @@ async def lone_worker(folder: Path, settings: Mapping[str, str] | None = None) -
     """Registered and connected. Its models and backends are in the folder."""
     port = lasting_port()
     async with (
-        NatsServer(folder / "nats", port=lasting_port()) as nats,
+        PlainNats(folder / "nats", port=lasting_port()) as nats,
         _listening(frontend := Frontend()) as url,
         start_process(_command(folder, port, {**_reached(url, nats), **(settings or {})})) as process,
         NatsBus(BusConfig(url=nats.frontend_url)) as bus,
@@ -64,7 +64,7 @@ async def lone_worker(folder: Path, settings: Mapping[str, str] | None = None) -
         yield LoneWorker(process=process, frontend=frontend, bus=bus, http_port=port)
 
 
-def _reached(frontend: str, nats: NatsServer) -> dict[str, str]:
+def _reached(frontend: str, nats: PlainNats) -> dict[str, str]:
     return {"CORRAL_REGISTER_TO": frontend, "CORRAL_REGISTRATION_TOKEN": TOKEN, "CORRAL_NATS_URL": nats.worker_url}
 
 

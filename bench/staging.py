@@ -2,27 +2,36 @@
 
 Both send the hash along, and the worker checks it. A frontend asks first what is there; it also has to know the hash.
 That is told apart: it is computed once per file, and not at all for one that was pulled. The second staging of the same
-file sends nothing. The order changes from round to round, and memory is full before: see `bench/files.py`.
+file sends nothing. Through an object storage the file goes twice over the network, into a real S3 server and out of it,
+and for every further node only the second time. The order changes from round to round, and memory is full before: see
+`bench/files.py`.
 """
 
 import asyncio
 import os
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 from bench.files import Upload, curl, fill_memory, make_source
-from bench.lone_worker import HOST, TOKEN, LoneWorker, lone_worker
+from bench.lone_worker import HOST, NODE, TOKEN, LoneWorker, lone_worker
 from bench.readings import MEGABYTE
 from bench.report import Row, Table, figure
 from bench.say import say
 from corral.base.clock import SystemClock
 from corral.base.ids import NodeId
 from corral.files.file_peer import FilePeer
+from corral.files.s3_bucket import open_bucket
+from corral.frontend.models.local_files import LocalFiles
+from corral.frontend.nodes.node_storage import NodeStorage
+from corral.frontend.serving.http_carrier import HttpCarrier
+from corral.frontend.serving.object_carrier import ObjectCarrier
 from corral.frontend.serving.staging import Staging, StagingWatch
+from tests.kit.s3 import S3Server
 
 SIZE: Final = 1024**3
 ROUNDS: Final = 5
@@ -39,6 +48,11 @@ class Seconds:
     known: list[float] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
     sent_again: int = 0
+    stored: list[float] = field(default_factory=list)
+    """Through the storage, which did not have the file."""
+    fetched: list[float] = field(default_factory=list)
+    """From the storage, which had it."""
+    fetched_again: list[float] = field(default_factory=list)
 
 
 async def staging(size: int | None = None, *, rounds: int = ROUNDS) -> Table:
@@ -57,6 +71,9 @@ async def staging(size: int | None = None, *, rounds: int = ROUNDS) -> Table:
             for number in range(rounds):
                 say(f"staging: round {number + 1} of {rounds}")
                 await _round(number, worker, upload, took)
+        say("staging: through an object storage")
+        with S3Server(volumes=40, volume_megabytes=max(64, 3 * size // 40 // 1024**2)) as server:
+            await _through_storage(folder / "objects", server, upload, took)
     return Table(
         title=f"Bringing a file of {size / MEGABYTE:,.0f} MB to a worker",
         rows=_rows(size, took),
@@ -66,12 +83,17 @@ async def staging(size: int | None = None, *, rounds: int = ROUNDS) -> Table:
     )
 
 
+def _over_http(models: Path, file_server: Callable[[NodeId], Awaitable[FilePeer | None]]) -> Staging:
+    files = LocalFiles(models)
+    return Staging(models, files, [HttpCarrier(files, file_server)])
+
+
 async def _round(number: int, worker: LoneWorker, upload: Upload, took: Seconds) -> None:
     async def file_server(_: NodeId) -> FilePeer:
         return FilePeer(address=f"{HOST}:{worker.http_port}", token=TOKEN)
 
     models = upload.source.parent
-    sender = Staging(models, file_server)
+    sender = _over_http(models, file_server)
 
     async def by_curl() -> None:
         url = f"http://{HOST}:{worker.http_port}/v1/files/models/curl-{number}/{_FILE}"
@@ -79,7 +101,7 @@ async def _round(number: int, worker: LoneWorker, upload: Upload, took: Seconds)
 
     async def cold() -> None:
         await asyncio.to_thread(_forget, models)
-        took.cold.append((await _bring(Staging(models, file_server), upload, f"cold-{number}"))[0])
+        took.cold.append((await _bring(_over_http(models, file_server), upload, f"cold-{number}"))[0])
 
     async def known() -> None:
         took.known.append((await _bring(sender, upload, f"known-{number}"))[0])
@@ -95,17 +117,43 @@ async def _round(number: int, worker: LoneWorker, upload: Upload, took: Seconds)
     took.sent_again += sent
 
 
+async def _through_storage(folder: Path, server: S3Server, upload: Upload, took: Seconds) -> None:
+    """The storage gets the file for the first model, has it for the second, and the third staging needs nothing."""
+    config = server.config()
+    settings = {
+        "CORRAL_STORAGE_URL": config.url,
+        "CORRAL_STORAGE_ACCESS_KEY": config.access_key,
+        "CORRAL_STORAGE_SECRET_KEY": config.secret_key,
+    }
+
+    async def admitted(_: NodeId) -> None: ...
+
+    async def fetches_by_digest(_: NodeId) -> bool:
+        return True
+
+    models = upload.source.parent
+    files = LocalFiles(models)
+    async with lone_worker(folder, settings) as worker, open_bucket(config) as bucket:
+        asked = NodeStorage(worker.bus, admitted)
+        sender = Staging(models, files, [ObjectCarrier(files, bucket, asked, fetches_by_digest, SystemClock())])
+        for times, model in ((took.stored, "first"), (took.fetched, "second"), (took.fetched_again, "second")):
+            await asyncio.to_thread(os.sync)
+            seconds, sent = await _bring(sender, upload, model, NODE)
+            times.append(seconds)
+            took.sent_again += sent if times is not took.stored else 0
+
+
 def _forget(models: Path) -> None:
     """Have no hash left from before."""
     for receipt in (models / ".corral" / "receipts").glob("*"):
         receipt.unlink()
 
 
-async def _bring(sender: Staging, upload: Upload, model: str) -> tuple[float, int]:
+async def _bring(sender: Staging, upload: Upload, model: str, node: NodeId = _NODE) -> tuple[float, int]:
     """Seconds, and bytes that were sent."""
     watch = StagingWatch(SystemClock())
     began = time.perf_counter()
-    await sender.bring(model, {"ModelFile": str(upload.source)}, _NODE, watch)
+    await sender.bring(model, {"ModelFile": str(upload.source)}, node, watch)
     return time.perf_counter() - began, watch.count.sent_bytes
 
 
@@ -119,5 +167,8 @@ def _rows(size: int, took: Seconds) -> list[Row]:
         figure("staging with the hash against curl", median(took.cold) / against, "×"),
         figure("speed with a known hash", size / median(took.known) / MEGABYTE, "MB/s"),
         figure("the second staging of the same file", median(took.again) * 1000, "ms"),
-        figure("bytes that it sends", took.sent_again, "B", at_most=0),
+        figure("through an S3 server that has nothing of it, hash known", median(took.stored), "s"),
+        figure("from an S3 server that has it, to another node", median(took.fetched), "s"),
+        figure("the second staging through the S3 server", median(took.fetched_again) * 1000, "ms"),
+        figure("bytes that second stagings send", took.sent_again, "B", at_most=0),
     ]

@@ -15,7 +15,7 @@ from bench.say import say
 from bench.up import corral, environment, fleet
 from corral.base.errors import ChildFailed
 from corral.base.processes import ChildCommand, Output, start_process
-from corral.bus.server import NatsServer
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 
 MeasuredT = TypeVar("MeasuredT")
@@ -38,7 +38,7 @@ async def start(times: int = TIMES, *, cold_starts: int = 1) -> Table:
         folder = Path(name)
         say("start: corral version")
         version = await repeated(_version)
-        async with NatsServer(folder / "nats", port=lasting_port()) as nats:
+        async with PlainNats(folder / "nats", port=lasting_port()) as nats:
             say("start: the control process")
             control = await repeated(lambda: _control(folder / "control", nats.frontend_url))
         say("start: corral up")

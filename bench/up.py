@@ -1,12 +1,12 @@
 """A fleet for the benches, started as a user would: `corral up` with real processes, a data directory of its own."""
 
 import asyncio
-import json
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 from bench.simulation import Frontend
 from corral.base.errors import ChildFailed
 from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
-from corral.bus.server import FRONTEND
+from corral.bus.authority import Authority
+from corral.bus.config import BusConfig
+from corral.bus.minting import Minter
 from corral.processes.up_file import UpFile, read_up_file
 
 READY_WITHIN_SECONDS: Final = 60.0
@@ -67,8 +69,8 @@ def frontend_of(up: UpFile) -> Frontend:
     )
 
 
-def frontend_nats_url(data: Path, up: UpFile) -> str:
-    """Return the URL by which the frontend reaches the fleet's NATS server, for callers that act as the frontend. It
-    contains a password."""
-    server = json.loads((data / "nats" / "nats-server.json").read_text())
-    return f"nats://{FRONTEND}:{server['passwords']['frontend']}@{up.nats_url.rpartition('@')[2]}"
+def frontend_bus(data: Path, up: UpFile) -> BusConfig:
+    """How to log in to the fleet's NATS as its frontend does, to ask its workers."""
+    authority = Authority.load_or_create(data / "nats")
+    user = Minter(authority.account_seed, timedelta(hours=1)).mint_frontend(at=datetime.now(UTC))
+    return BusConfig(url=up.nats_url, jwt=user.jwt, seed=user.seed)

@@ -21,12 +21,14 @@ from chaos import (
     first_requests,
     fleet,
     installs,
+    kills,
     operations,
     outages,
     processes,
     pulls,
     registry,
     strangers,
+    upgrades,
 )
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 from tests.kit.databases import DatabaseSource
@@ -40,11 +42,13 @@ SCENARIOS: Final[Mapping[str, tuple[Scenario, int]]] = {
     "cold": (first_requests.at_once, 1),
     "outage": (outages.one_after_another, 4),
     "death": (deaths.of_the_worker_that_serves, 2),
+    "kills": (kills.one_after_another, 60),
     "installs": (installs.killed_at_every_step, 400),
     "pulls": (pulls.killed_at_every_step, 400),
     "operations": (operations.killed, 100),
     "absence": (absence.of_one_among_five, 1),
     "strangers": (strangers.without_keys, 3000),
+    "upgrade": (upgrades.one_by_one, 1),
 }
 """Each with the number of steps of a round: a minute or less, but for installs, pulls and operations, where each is a
 kill. Of strangers each is a connection that they hold."""

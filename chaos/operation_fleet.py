@@ -10,10 +10,10 @@ import msgspec
 
 from chaos.workers import Surroundings, Workers
 from corral.base.ids import new_secret
-from corral.bus.server import NatsServer
 from corral.frontend.store.secrets import SecretsKey
 from corral.wire.operation_views import OperationPage, OperationView
 from tests.kit.admin_api import AdminApi, open_session
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.postgres import PostgresServer
 from tests.kit.processes import ControlProcess, FrontendProcess, HttpProcess, said_once
@@ -45,7 +45,7 @@ class Plan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     frontends: Sequence[HttpProcess]
-    nats: NatsServer
+    nats: PlainNats
     postgres: PostgresServer | None
     workers: Workers
 
@@ -55,7 +55,7 @@ async def open_fleet(folder: Path, plan: Plan) -> AsyncIterator[Fleet]:
     """The frontends are ready, the workers have not joined."""
     folder.mkdir()  # noqa: ASYNC240 - before anything runs
     async with AsyncExitStack() as stack:
-        nats = await stack.enter_async_context(NatsServer(folder / "nats", port=lasting_port()))
+        nats = await stack.enter_async_context(PlainNats(folder / "nats", port=lasting_port()))
         session = await stack.enter_async_context(open_session())
         token = new_secret()
         settings = {

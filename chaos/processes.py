@@ -16,10 +16,10 @@ from chaos import invariants
 from chaos.databases import mortal_postgres
 from chaos.round import Workshop
 from corral.base.ids import NodeId
-from corral.bus.server import NatsServer
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.store.secrets import SecretsKey
 from tests.kit.admin_api import open_session
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.postgres import PostgresServer
 from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
@@ -38,7 +38,7 @@ class Machines:
 
     frontends: list[FrontendProcess]
     workers: list[WorkerProcess]
-    nats: NatsServer
+    nats: PlainNats
     postgres: PostgresServer
     suspended: set[str] = field(default_factory=set)
     has_nats: bool = True
@@ -58,7 +58,7 @@ async def killed(workshop: Workshop) -> None:
 
 async def _start(workshop: Workshop, stack: AsyncExitStack) -> Machines:
     url, postgres = await stack.enter_async_context(mortal_postgres(workshop.databases))
-    nats = await stack.enter_async_context(NatsServer(workshop.directory / "nats", port=lasting_port()))
+    nats = await stack.enter_async_context(PlainNats(workshop.directory / "nats", port=lasting_port()))
     session = await stack.enter_async_context(open_session())
     frontends = [
         await stack.enter_async_context(process)

@@ -23,6 +23,8 @@ import click
 from corral.base.settings import Setting, settings_of
 from corral.cli.main import cli
 from corral.cli.options import SettingOption
+from corral.frontend.access.decide import Permission, permits
+from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.diagnosis.routes.metrics import OF_CONTROL
 from corral.frontend.record.decide import EventKind
 from corral.frontend.routes import ROUTES
@@ -30,6 +32,7 @@ from corral.galleries.model_keys import MISPLACED, MODEL_KEYS, OPTIONS, USECASES
 from corral.gateway.inference import ROUTES as MODEL_ROUTES
 from corral.processes.exit_codes import MEANINGS, NOT_WORTH_A_RESTART
 from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, all_sections
+from corral.wire.keys import Scope
 from corral.wire.metrics import PER_GATEWAY, REPORT_AGE, UP, MetricDescription
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -224,11 +227,60 @@ MODEL_ROUTE_MEANINGS: Final = {
 }
 
 ROUTES_INTRODUCTION: Final = """
-Who may call: `public` everyone; `admin` keys of scope admin; `node` workers, with the registration token, their own
-secret or a key of scope node; `metrics` everyone or administrators, by the setting `frontend.metrics_public`. Keys are
+Who may call: `public` everyone; `node` workers, with the registration token, their own secret or a key of scope node;
+`metrics` everyone or keys with the permission `metrics.read`, by the setting `frontend.metrics_public`. Everything else
+is a permission that the key must give: [permissions](permissions.md) says which keys do. Keys are
 sent as `Authorization: Bearer KEY`. Any route may also answer 401 without a valid key, 403 with a key that lacks the
-scope, 413 to a body over `frontend.max_body`, and 503 with `Retry-After` while the database is away. A running
+permission, 413 to a body over `frontend.max_body`, and 503 with `Retry-After` while the database is away. A running
 frontend shows the same at `/docs`, and as OpenAPI at `/openapi.json`.
+"""
+
+
+# Permissions
+
+PEOPLE: Final = (Scope.ADMIN, Scope.OPERATOR, Scope.VIEWER, Scope.INFERENCE)
+ROLE_NAMES: Final = ("administrator", "operator", "viewer", "inference")
+
+
+def permissions_page() -> str:
+    meanings = member_docstrings(SOURCES / "frontend/access/decide.py", "Permission")
+    permissions = [[code(each), meanings[each.name], *allowed(each, PEOPLE)] for each in Permission]
+    calls = [[code(f"{route.method} {route.path}"), *callers(route)] for route in ROUTES]
+    return page(
+        "Permissions",
+        PERMISSIONS_INTRODUCTION,
+        "## What a role may do",
+        table(["permission", "meaning", *ROLE_NAMES], permissions),
+        "## Who may call what",
+        CALLS_INTRODUCTION,
+        table(["route", "needs", *ROLE_NAMES, "others"], calls),
+    )
+
+
+def allowed(permission: Permission, scopes: Iterable[Scope]) -> list[str]:
+    return ["yes" if permits([scope], permission) else "" for scope in scopes]
+
+
+def callers(route: RouteSpec) -> list[str]:
+    """What a route needs, which roles have it, and who else may call."""
+    others = {Access.PUBLIC: "everyone", Access.METRICS: "everyone, by setting", Access.WORKER: "workers"}
+    other = others[route.access] if isinstance(route.access, Access) else ""
+    if route.permission is None:
+        return ["", *("yes" if route.access is Access.PUBLIC else "" for _ in PEOPLE), other]
+    if permits([Scope.GATEWAY], route.permission):
+        other = "gateways"
+    return [code(route.permission), *allowed(route.permission, PEOPLE), other]
+
+
+PERMISSIONS_INTRODUCTION: Final = """
+Every route needs one permission, and a key gives those of its scopes. [Access](../concepts/access.md) explains the
+roles. Permissions can not be given one by one.
+"""
+CALLS_INTRODUCTION: Final = """
+A key without the permission is answered 403, which names it. A few bodies need more than their route: an operation
+or a fleet rule that names a uri or galleries of its own needs `backends.trust`, and a pull of files of the frontend's
+machine needs `machine.read`. The routes that ask models are in [routes](routes.md#models); they need `inference`, and
+`GET /v1/models` does too.
 """
 
 
@@ -393,6 +445,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings_page,
     "cli.md": cli_page,
     "routes.md": routes_page,
+    "permissions.md": permissions_page,
     "events.md": events_page,
     "exit-codes.md": exit_codes_page,
     "metrics.md": metrics_page,

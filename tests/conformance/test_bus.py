@@ -14,10 +14,10 @@ from corral.base.errors import BusTimeout, BusUnavailable, InvalidInput, Message
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.port import Bus, Message
-from corral.bus.server import NatsServer
 from tests.kit import bus as memory
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.loop_time import let_loop_time_pass
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 
 LONG = timedelta(seconds=20)
@@ -36,7 +36,7 @@ class World(Protocol):
 
 
 class NatsWorld:
-    def __init__(self, stack: AsyncExitStack, server: NatsServer) -> None:
+    def __init__(self, stack: AsyncExitStack, server: PlainNats) -> None:
         self._stack = stack
         self._server = server
 
@@ -69,7 +69,7 @@ class MemoryWorld:
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         if request.param == "nats":
-            yield NatsWorld(stack, await stack.enter_async_context(NatsServer(tmp_path, port=lasting_port())))
+            yield NatsWorld(stack, await stack.enter_async_context(PlainNats(tmp_path, port=lasting_port())))
         else:
             yield MemoryWorld(stack)
 

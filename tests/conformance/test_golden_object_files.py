@@ -10,8 +10,11 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.bus.port import Message
+from corral.worker.config import FilesConfig
 from corral.worker.files.object_cache import ObjectPlaces
+from corral.worker.files.object_fetches import ObjectFetches
 from corral.worker.files.object_files import ObjectFiles, object_handlers
+from corral.worker.files.serving import FileServing
 from tests.kit.clock import ManualClock
 from tests.kit.objects import MemoryStorage
 
@@ -27,7 +30,7 @@ VECTORS: list[tuple[str, str, dict[str, Any]]] = [
     *[("files.ensure", data, {"error": "invalid request"}) for data in ("", "{", "[]", "5", '{"key":5}')],
     ("files.ensure", "null", {"error": "any"}),
     ("files.temp", "%%", {"local_path": "HOME/cache/staging-tmp/localai-staging-1.tmp"}),
-    ("files.stage", '{"local_path":"HOME/models/exp/a.bin","key":"k//x"}', {"key": "k//x"}),
+    ("files.stage", '{"local_path":"HOME/models/exp/a.bin","key":"ephemeral//x"}', {"key": "ephemeral//x"}),
     ("files.stage", '{"local_path":"/etc/hostname","key":"k"}', {"error": "path outside allowed directories"}),
     ("files.stage", "null", {"error": "path outside allowed directories"}),
     ("files.stage", "{", {"error": "invalid request"}),
@@ -46,7 +49,8 @@ class Worker:
             storage.objects[key] = b"content"
         self.home = home
         self.files = ObjectFiles(storage, ObjectPlaces.beside(home / "models"), ManualClock())
-        handlers = object_handlers(self.files)
+        serving = FileServing(FilesConfig(), models=home / "models", clock=ManualClock())
+        handlers = object_handlers(self.files, ObjectFetches(storage, serving.store, serving.threads))
         self._handlers = {
             subject(NodeId("n")).removeprefix("nodes.n."): handler for subject, handler in handlers.items()
         }

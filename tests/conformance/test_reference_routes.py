@@ -23,14 +23,9 @@ from tests.kit.frontend import Frontend, frontend_config, open_frontend
 LIST = Path(__file__).parent / "reference_routes.json"
 Route = dict[str, Any]
 
-_SCHEDULING = "scheduling rules are not built yet"
 _HOST = "about LocalAI's own process and its settings; not built"
 
 NOT_BUILT: dict[str, str] = {
-    "GET /api/nodes/scheduling": _SCHEDULING,
-    "GET /api/nodes/scheduling/:model": _SCHEDULING,
-    "POST /api/nodes/scheduling": _SCHEDULING,
-    "DELETE /api/nodes/scheduling/:model": _SCHEDULING,
     "GET /ws/nodes/:id/backend-logs/:modelId": "live logs are the worker's own route; frontends pass on the rest",
     "GET /api/settings": _HOST,
     "POST /api/settings": _HOST,

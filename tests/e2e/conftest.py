@@ -144,14 +144,14 @@ class RunningUp(Running):
 
         wait_until(healthy, f"{', '.join(names)} to be healthy", seconds=120)
 
-    def corral(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_corral(self._home, *arguments, "--data", str(self.data))
+    def corral(self, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        return run_corral(self._home, *arguments, "--data", str(self.data), typed=typed)
 
 
 def run_corral(
-    home: Path, *arguments: str, before: Callable[[], None] | None = None, **variables: str
+    home: Path, *arguments: str, before: Callable[[], None] | None = None, typed: str = "", **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself; `before` is called in its process, before it starts."""
+    """A command that ends by itself; `before` is called in its process, before it starts. `typed` is its input."""
     return subprocess.run(
         [*CORRAL, *arguments],
         preexec_fn=before,
@@ -160,16 +160,18 @@ def run_corral(
         text=True,
         timeout=300,
         check=False,
-        stdin=subprocess.DEVNULL,
+        input=typed,
     )
 
 
 @contextmanager
-def started(home: Path, arguments: Sequence[str], log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    home: Path, arguments: Sequence[str], log: Path, *, command: Sequence[str] = CORRAL, **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*CORRAL, *arguments],
+            [*command, *arguments],
             env=environment(home, **variables),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -180,7 +182,7 @@ def started(home: Path, arguments: Sequence[str], log: Path, **variables: str) -
 
 
 @contextmanager
-def running_up(folder: Path, *arguments: str, **variables: str) -> Iterator[RunningUp]:
+def running_up(folder: Path, *arguments: str, command: Sequence[str] = CORRAL, **variables: str) -> Iterator[RunningUp]:
     """`corral up` on a free port, in `folder/fleet`, without provisions and with its log on its output.
 
     Nothing of it is left afterwards.
@@ -191,7 +193,7 @@ def running_up(folder: Path, *arguments: str, **variables: str) -> Iterator[Runn
     everything = ["up", "--data", str(data), "--port", "0", *arguments]
     if not (data / "nats").exists():
         variables = {"CORRAL_NATS_PORT": str(lasting_port()), **variables}
-    with started(folder, everything, folder / "up.log", **variables) as process:
+    with started(folder, everything, folder / "up.log", command=command, **variables) as process:
         up = RunningUp(process, folder / "up.log", folder, data)
         try:
             yield up
@@ -241,6 +243,12 @@ def run_up() -> Callable[..., AbstractContextManager[RunningUp]]:
     return running_up
 
 
+@pytest.fixture(scope="session")
+def run_process() -> Callable[..., AbstractContextManager[Running]]:
+    """Any command of ours in a directory, for as long as a block lasts."""
+    return running
+
+
 @pytest.fixture(scope="module")
 def answering_up(module_folder: Path) -> Iterator[RunningUp]:
     """One fleet for all tests of a module that ask real models, and leave its processes alone.
@@ -261,9 +269,9 @@ def answering_up(module_folder: Path) -> Iterator[RunningUp]:
 @pytest.fixture
 def corral(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(
-        *arguments: str, before: Callable[[], None] | None = None, **variables: str
+        *arguments: str, before: Callable[[], None] | None = None, typed: str = "", **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        return run_corral(tmp_path, *arguments, before=before, **variables)
+        return run_corral(tmp_path, *arguments, before=before, typed=typed, **variables)
 
     return run
 

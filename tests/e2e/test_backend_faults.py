@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.kit.backend_scripts import IGNORES_SIGTERM, write_backend, write_serving_backend
+from tests.kit.backends import BACKENDS
 from tests.kit.models import chat_model, write_model
 from tests.kit.processes import words_of
 from tests.kit.waiting import wait_until
@@ -102,12 +103,16 @@ def test_a_corrupt_gguf_says_why_to_administrators_and_only_that_it_failed_to_ot
     created = faulty.corral("keys", "create", "app", "--scope", "inference")
     status, _, body = refused(faulty, "corrupt", created.stdout.strip())
     assert (status, body["error"]["code"]) == (503, "model_load_failed")
-    assert body["error"]["message"] == "model corrupt cannot be loaded: its engine could not load it"
+    assert body["error"]["message"] == (
+        "model corrupt cannot be loaded: its engine could not load it; this does not pass by itself: the model, its "
+        "files or its engine have to be changed"
+    )
     assert body["loading"] == {
         "model": "corrupt",
         "state": "failed",
         "reason": "refused_by_engine",
         "message": "its engine could not load it",
+        "is_permanent": True,
     }
 
 
@@ -129,11 +134,14 @@ def test_a_backend_that_never_becomes_ready_is_told_to_load_and_ends_with_the_fl
 def test_a_backend_that_ignores_sigterm_is_gone_after_ctrl_c(start_up: Any, tmp_path: Path) -> None:
     said = tmp_path / "said"
     said.touch()
+    said.chmod(0o666)
     write_serving_backend(tmp_path / "backends", "stubborn", pipe=said, body=IGNORES_SIGTERM)
     write_model(tmp_path / "models", "stubborn", backend="stubborn")
     up = start_up(
         CORRAL_MODELS_PATH=str(tmp_path / "models"),
         CORRAL_SYSTEM_BACKENDS_PATH=str(tmp_path / "backends"),
+        CORRAL_BACKEND_READ_PATHS=str(BACKENDS),
+        CORRAL_BACKEND_WRITE_PATHS=str(said),
         CORRAL_LOAD_WAIT="0s",
     )
     up.until_ready()

@@ -22,11 +22,13 @@ from typing import Any
 import click
 import pytest
 
-from corral.bus.server import PERMISSIONS, find_nats_server
+from corral.bus.authority import write_for_own_server
+from corral.bus.server import find_nats_server
 from corral.cli.main import cli
 from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, known_variables
 from tests.kit.images import own_gallery
 from tests.kit.model_hubs import ModelHubs
+from tests.kit.plain_nats import PERMISSIONS
 from tests.kit.ports import lasting_port
 from tests.kit.waiting import wait_until
 
@@ -38,7 +40,8 @@ WRITTEN_BASE_PORT, WRITTEN_HTTP_PORT = "24001", "24000"
 """Ports of the third worker in the guide; on the machine of a test somebody else may use them."""
 
 LOOKING = re.compile(
-    r"(\.venv/bin/)?corral (nodes (list|show)|backends list|ops (list|show)|models list|keys list|events|doctor)\b"
+    r"(\.venv/bin/)?corral (nodes (list|show)|backends list|ops (list|show)|models list|engines (list|show)|keys list|"
+    r"events|doctor)\b"
 )
 """Commands that may be repeated until they show what they should: the fleet needs a moment."""
 END = "=== end of command, exit code"
@@ -49,7 +52,8 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 VARIABLE = re.compile(r"\b(?:CORRAL|LOCALAI)_[A-Z0-9_]*[A-Z0-9]\b")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 OUR_COMMAND = re.compile(
-    r"\bcorral (?:up|run|down|models|chat|frontend|worker|gallery|backends?|ops|nodes|keys|events|doctor|version)\b"
+    r"\bcorral (?:up|run|down|models|chat|frontend|worker|gallery|backends?|ops|nodes|engines|keys|events|doctor|"
+    r"version)\b"
     r"[^\n|;&`]*"
 )
 
@@ -231,6 +235,13 @@ def test_lost_keys_are_replaced_as_described(shell: Shell) -> None:
     assert shell.run("corral nodes list").code == 0, "the new key is used from now on"
 
 
+def test_people_are_let_in_and_kept_out_as_described(shell: Shell) -> None:
+    follow(shell, steps_of(ROOT / "docs" / "guides" / "let-people-in.md"))
+    record = shell.run("corral events").output
+    assert "user.deleted" in record
+    assert "alice (password)" in record
+
+
 @pytest.mark.parametrize("page", ["concepts/galleries.md", "concepts/prompt-templates.md", "guides/sign-backends.md"])
 def test_what_needs_no_fleet_can_be_followed_without_one(page: str, tmp_path: Path) -> None:
     shell = Shell(tmp_path, environment_of(tmp_path))
@@ -289,6 +300,25 @@ def test_a_key_is_made_and_used_as_described(answering_up: Any, tmp_path: Path) 
             step.command = step.command.replace("http://127.0.0.1:8080", answering_up.state()["url"]).replace(
                 "smollm2", "chat"
             )
+        follow(shell, steps)
+    finally:
+        shell.close()
+
+
+def test_engines_of_others_answer_as_described(up: Any, tmp_path: Path) -> None:
+    environment = environment_of(home_of(up, tmp_path))
+    if shutil.which("curl") is None:
+        (tmp_path / "curl").write_text(_CURL)
+        (tmp_path / "curl").chmod(0o755)
+        environment["PATH"] += f":{tmp_path}"
+    shell = Shell(tmp_path, environment)
+    ports = {"8001": str(lasting_port()), "8002": str(lasting_port())}
+    try:
+        steps = steps_of(ROOT / "docs" / "guides" / "external-engines.md")
+        for step in steps:
+            step.command = step.command.replace("http://127.0.0.1:8080", up.state()["url"])
+            for written, free in ports.items():
+                step.command = step.command.replace(written, free)
         follow(shell, steps)
     finally:
         shell.close()
@@ -363,15 +393,20 @@ def test_a_fleet_is_declared_as_described(installing_up: Any, installing_shell: 
 # NATS of one's own.
 
 
-def test_the_nats_configuration_of_the_guide_is_sound_and_grants_what_ours_does(tmp_path: Path) -> None:
-    users, server = blocks(ROOT / "docs" / "guides" / "several-frontends.md", "nats")
-    (tmp_path / "users.conf").write_text(users)
+def test_the_nats_configurations_of_the_guide_are_sound_and_grant_what_ours_does(tmp_path: Path) -> None:
+    server, users = blocks(ROOT / "docs" / "guides" / "several-frontends.md", "nats")
     (tmp_path / "nats.conf").write_text(server)
+    logins, _ = write_for_own_server(tmp_path)
+    assert logins.name == "logins.conf"
 
-    tried = subprocess.run(
-        [find_nats_server(), "-c", tmp_path / "nats.conf", "-t"], capture_output=True, text=True, check=False
-    )
+    def is_sound() -> subprocess.CompletedProcess[str]:
+        command = [find_nats_server(), "-c", tmp_path / "nats.conf", "-t"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
 
+    tried = is_sound()
+    assert tried.returncode == 0, tried.stderr
+    logins.write_text(users)
+    tried = is_sound()
     assert tried.returncode == 0, tried.stderr
     assert granted(users) == {user: dict(rights) for user, rights in PERMISSIONS.items()}
 

@@ -112,6 +112,36 @@ def test_another_secrets_key_ends_it_with_78(start: Any, call: Any, port: int, t
     assert "child died" not in again.output, "it is not worth a restart"
 
 
+def test_a_lost_or_damaged_database_ends_it_with_78_until_a_new_fleet_is_asked_for(
+    start: Any, call: Any, port: int, tmp_path: Path
+) -> None:
+    database = tmp_path / "data" / "corral.db"
+    running = start("--port", str(port))
+    until_serving(running, port, call)
+    running.stop(signal.SIGTERM)
+    whole = database.read_bytes()
+
+    database.write_bytes(whole[: len(whole) // 2])
+    damaged = start("--port", str(port))
+    assert damaged.process.wait(timeout=90) == 78
+    assert f"the database {database} is damaged" in damaged.output
+    database.unlink()
+    lost = start("--port", str(port))
+    assert lost.process.wait(timeout=90) == 78
+    assert f"the database {database} is missing, but" in lost.output
+    assert "start with --new-fleet" in lost.output
+    assert not database.exists()
+
+    database.write_bytes(whole)
+    back = start("--port", str(port))
+    until_serving(back, port, call)
+    back.stop(signal.SIGTERM)
+    database.unlink()
+    new = start("--port", str(port), "--new-fleet")
+    until_serving(new, port, call)
+    new.stop(signal.SIGTERM)
+
+
 def test_a_taken_port_ends_it_with_75(start: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]

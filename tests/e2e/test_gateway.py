@@ -69,6 +69,12 @@ def test_it_waits_for_control_then_serves_and_passes_on(start: Any, call: Any, c
     unknown = call("POST", f"{own}/v1/chat/completions", {"model": "x", "messages": []}, key=admin)
     assert (unknown.status, unknown.json()["error"]["code"]) == (404, "model_not_found")
 
+    def doctor() -> list[str]:
+        findings = call("GET", f"{url}/api/v1/doctor", key=admin).json()["findings"]
+        return [one["summary"] for one in findings if one["check"] == "gateways"]
+
+    wait_until(lambda: "the gateway at 127.0.0.1 counts as one address" in doctor()[0], "the doctor's warning")
+
     def metrics() -> str:
         return str(call("GET", f"{own}/metrics", key=admin).body.decode())
 

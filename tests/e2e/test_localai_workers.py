@@ -20,6 +20,7 @@ from corral.wire.models import ModelView
 from tests.kit.admin_api import open_session
 from tests.kit.backend_scripts import Pipe, open_pipe, write_serving_backend
 from tests.kit.databases import DatabaseSource
+from tests.kit.inspection import environment_text
 from tests.kit.load_clients import StreamRequest
 from tests.kit.localai_worker import LocalAiWorker, localai_worker
 from tests.kit.models import write_model
@@ -99,7 +100,7 @@ async def open_site(stack: AsyncExitStack, folder: Path, *, frontends: int, work
     session = await stack.enter_async_context(open_session())
     settings = {
         "CORRAL_MODELS_PATH": str(folder / "models"),
-        "CORRAL_NATS_URL": nats.frontend_url,
+        **nats.frontend_environment,
         "CORRAL_REGISTRATION_TOKEN": TOKEN,
         "CORRAL_AUTO_APPROVE": "true",
         "CORRAL_ADMIN_KEYS": "key-of-these-tests-0123456789",
@@ -122,7 +123,7 @@ async def open_site(stack: AsyncExitStack, folder: Path, *, frontends: int, work
             f"l{number}",
             site.frontend.url,
             TOKEN,
-            nats_url=nats.worker_url,
+            nats_url=nats.url,
             backends=folder / "backends",
             session=session,
         )
@@ -166,7 +167,7 @@ async def test_replicas_there_answer_as_all_others_do(site: Site) -> None:
     assert (replica.state, replica.url, replica.node) == ("loaded", "", "l0"), "the URL is the frontend's own"
     assert [path.read_bytes() for path in (site.folder / "l0" / "models").rglob("echo.bin")] == [b"weights"]
     (adapter,) = site.adapters()
-    assert TOKEN not in " ".join([*adapter.cmdline(), *adapter.environ().values()])
+    assert TOKEN not in " ".join(adapter.cmdline()) + environment_text(adapter.pid)
     assert adapter.memory_info().rss < 120 * 2**20
 
 

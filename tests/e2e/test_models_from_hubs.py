@@ -40,7 +40,7 @@ def run(corral: Any, hubs: ModelHubs, tmp_path: Path) -> Iterator[Run]:
 def test_one_command_from_nothing_to_an_answer(run: Run, hubs: ModelHubs, scheme: str) -> None:
     reference = hubs.references[scheme]
     before = hubs.sent
-    first = run("run", reference, QUESTION, "--up")
+    first = run("run", reference, QUESTION, "--temperature", "0", "--up")
     assert first.returncode == 0, first.stderr
     assert "Paris" in first.stdout
     fetched = hubs.sent - before

@@ -52,7 +52,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_one_command_starts_a_fleet_and_answers(run: Run, data: Path) -> None:
-    first = run("run", "smollm2", QUESTION, "--up")
+    first = run("run", "smollm2", QUESTION, "--temperature", "0", "--up")
     assert first.returncode == 0, first.stderr
     assert "Paris" in first.stdout
     assert len(first.stdout.splitlines()) == 1
@@ -91,7 +91,7 @@ def test_an_interrupted_start_leaves_no_fleet(data: Path, tmp_path: Path) -> Non
 
 def test_two_commands_at_once_share_one_fleet(run: Run, data: Path) -> None:
     with ThreadPoolExecutor() as pool:
-        outcomes = list(pool.map(lambda _: run("run", "smollm2", QUESTION, "--up"), range(2)))
+        outcomes = list(pool.map(lambda _: run("run", "smollm2", QUESTION, "--temperature", "0", "--up"), range(2)))
     assert [(one.returncode, "Paris" in one.stdout) for one in outcomes] == [(0, True)] * 2, outcomes
 
 

@@ -1,10 +1,12 @@
 """Workers with models directories of their own: real processes, a real engine, and kills in the middle of a staging."""
 
+import json
 import os
 import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +107,33 @@ async def test_what_a_killed_frontend_had_sent_is_not_sent_again(tmp_path: Path,
         assert staged(fleet, "w1", "heavy/heavy.bin").stat().st_size == SIZE
         [rest] = sent(fleet)
         assert rest <= SIZE - before + IN_FLIGHT
+
+
+async def test_real_workers_get_files_from_each_other(tmp_path: Path) -> None:
+    models, names = tmp_path / "models", ["w1", "w2", "w3", "w4"]
+    models.mkdir()
+    (models / "chat.gguf").write_bytes(os.urandom(3_000_000))
+    settings = {"CORRAL_STAGING_SOURCES": "peers", "CORRAL_STAGING_PEER_MIN_SIZE": "1MiB"}
+    async with serving_fleet(tmp_path, own_models=True, names=names, beat_seconds=2, settings=settings) as fleet:
+
+        async def stage(**where: object) -> dict[str, Any]:
+            body = {"model": MODEL, **where}
+            answer = await fleet.control.call("POST", "/api/v1/model-stagings", body)
+            assert answer.status == 202, answer.body
+
+            async def outcome() -> dict[str, Any] | None:
+                id = json.loads(answer.body)["id"]
+                operation = json.loads((await fleet.control.call("GET", f"/api/v1/operations/{id}")).body)
+                return operation if operation["state"] != "running" else None
+
+            return await eventually(outcome, "the end of the staging", seconds=60)
+
+        nodes = json.loads((await fleet.control.call("GET", "/api/v1/nodes")).body)["items"]
+        first = next(node["id"] for node in nodes if node["name"] == "w1")
+        assert (await stage(nodes=[first]))["state"] == "done"
+        assert (await stage(all=True))["state"] == "done"
+
+        for name in names:
+            assert staged(fleet, name, "chat/chat.gguf").read_bytes() == (models / "chat.gguf").read_bytes()
+        assert fleet.workers["w1"].output.count("another node fetches a file") >= 1
+        assert "a ticket is not good" not in "".join(worker.output for worker in fleet.workers.values())

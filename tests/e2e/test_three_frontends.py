@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from corral.base.ids import NodeId
-from corral.bus.server import NatsServer
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.secrets import SecretsKey
 from tests.kit.admin_api import open_session
 from tests.kit.databases import DatabaseSource
 from tests.kit.nats_cluster import running_cluster
+from tests.kit.plain_nats import PlainNats
 from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
 from tests.kit.waiting import eventually
 
@@ -26,7 +26,7 @@ class Fleet:
     """What a test talks to."""
 
     frontends: list[FrontendProcess]
-    nats: list[NatsServer]
+    nats: list[PlainNats]
     worker: WorkerProcess
 
     async def the_node(self) -> NodeId:

@@ -43,14 +43,13 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(NatsServer(tmp_path / "nats", port=lasting_port()))
         session = await stack.enter_async_context(open_session())
-        of_frontend = {"CORRAL_DATA": str(tmp_path / "frontend"), "CORRAL_NATS_URL": nats.frontend_url}
+        of_frontend = {"CORRAL_DATA": str(tmp_path / "frontend"), **nats.frontend_environment}
         frontend = await stack.enter_async_context(FrontendProcess("frontend", session, of_frontend))
         await frontend.until_ready()
         frontend.admin_key = said_once([frontend], lambda process: process.new_keys)
         of_worker = {
             "CORRAL_REGISTER_TO": frontend.url,
             "CORRAL_REGISTRATION_TOKEN": said_once([frontend], lambda process: process.new_tokens),
-            "CORRAL_NATS_URL": nats.worker_url,
             "CORRAL_HEARTBEAT_INTERVAL": f"{INTERVAL:g}s",
         }
         worker = await stack.enter_async_context(WorkerProcess("w1", tmp_path / "worker", of_worker))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from corral.base.clock import Clock
 from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
 from corral.rpc.adapter_keeper import AdapterConfig, Adapters
-from corral.rpc.adapter_link import AdapterLink
+from corral.rpc.adapter_link import AdapterLink, PassFile
 from corral.worker.membership.addresses import HostPort
 from corral.worker.processes.adapters import AdapterCommand, AdapterProcesses
 from corral.worker.processes.ports import Ports
@@ -43,8 +43,8 @@ def adapters_on(
 
 
 @asynccontextmanager
-async def running_adapter(**variables: str) -> AsyncIterator[RunningAdapter]:
-    link = AdapterLink.open()
+async def running_adapter(on_file: PassFile | None = None, **variables: str) -> AsyncIterator[RunningAdapter]:
+    link = AdapterLink.open(on_file)
     command = adapter_command(link.descriptor, HostPort("127.0.0.1", 0), **variables)
     async with start_process(command) as process, link:
         listening = await link.listening()

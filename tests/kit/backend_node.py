@@ -16,15 +16,17 @@ from corral.wire.backends import InstallRequest
 from corral.worker.backends import Backends
 from corral.worker.config import SupervisionConfig
 from corral.worker.handlers import BackendHandlers, ModelHandlers
+from corral.worker.hardware.gpus import MeasuredGpu
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.directory_source import DirectorySource
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import InstallSource, KeepPrevious
 from corral.worker.installing.progress import InstallReports, InstallStep, Publisher
+from corral.worker.membership.registration import ProcessToken
 from corral.worker.models import ModelFiles, WorkerModels
 from corral.worker.processes.backend_logs import BackendLogs
 from corral.worker.processes.ports import Ports, accepts_connections, can_listen
-from corral.worker.processes.process import MARK_VARIABLE, Connect, Ending, Launch
+from corral.worker.processes.process import MARK_VARIABLE, Confinement, Connect, Ending, Launch, Unconfined
 from corral.worker.processes.remains import Remains
 from corral.worker.processes.supervisor import ProcessDefaults, Supervisor, UnusedProcesses
 from tests.kit.adapters import adapters_on
@@ -67,6 +69,8 @@ class BackendNode:
     ranges: Sequence[range]
     limits: SupervisionConfig = field(default_factory=SupervisionConfig)
     token: str = "node-secret"
+    tokens: Callable[[InstallRequest], ProcessToken] | None = None
+    """What decides the tokens of processes instead, as a worker's membership does."""
     environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": os.defpath})
     is_free: Callable[[int], bool] = field(default_factory=lambda: lambda port: can_listen("127.0.0.1", port))
     listens: Callable[[str], Awaitable[bool]] = accepts_connections
@@ -78,6 +82,9 @@ class BackendNode:
     advertised: str = "127.0.0.1:1"
     publisher: Publisher = field(default_factory=Published)
     adapters: Callable[[Ports], Adapters] | None = None
+    cards: Sequence[MeasuredGpu] = ()
+    """The GPUs of the machine."""
+    confinement: Confinement = field(default_factory=Unconfined)
 
     def __post_init__(self) -> None:
         self.installed = self.folder / "backends"
@@ -139,9 +146,11 @@ class BackendNode:
         surroundings = ProcessDefaults(
             bind_host="127.0.0.1",
             environment=self.environment,
-            token=lambda: self.token,
+            token=self.tokens or (lambda _: ProcessToken(self.token, is_own=False)),
             limits=self.limits,
             listens=self.listens,
+            cards=lambda: self.cards,
+            confinement=self.confinement,
         )
         return Supervisor(
             surroundings=surroundings,

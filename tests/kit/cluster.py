@@ -26,7 +26,6 @@ from corral.base.clock import Clock, SystemClock
 from corral.base.ids import NodeId
 from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer
 from corral.frontend.config import ControlConfig
 from corral.frontend.nodes.decide.liveness import LivenessPolicy
 from corral.frontend.nodes.decide.node import NodeStatus
@@ -38,6 +37,7 @@ from tests.kit.admin_api import open_session
 from tests.kit.clock import ManualClock
 from tests.kit.member_clock import MemberClock
 from tests.kit.members import LOOPBACK, ClusterFrontend, ClusterWorker, Expected, FleetMember
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.relay import Relay
 from tests.kit.waiting import within_timeout
@@ -97,7 +97,7 @@ class Cluster:
         self.interval = interval
         """Interval of the workers' heartbeats."""
         self.clock = clock or ManualClock()
-        self.nats = NatsServer(directory / "nats", port=lasting_port())
+        self.nats = PlainNats(directory / "nats", port=lasting_port())
         self.frontends: list[ClusterFrontend] = []
         self.workers: dict[str, ClusterWorker] = {}
         self._directory = directory

@@ -5,6 +5,7 @@ It reads requests with a small reader of its own, so that a mistake of the gatew
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -118,8 +119,9 @@ class GuidedStream:
 class StubEngine:
     """`async with StubEngine() as engine:`, then `engine.behave = …`."""
 
-    def __init__(self, behave: Behaviour = streaming) -> None:
+    def __init__(self, behave: Behaviour = streaming, *, tls: ssl.SSLContext | None = None) -> None:
         self.behave = behave
+        self._tls = tls
         self.requests: list[EngineRequest] = []
         self.broken: list[bytes] = []
         """Connections on which something came that was no request, with what came."""
@@ -133,7 +135,7 @@ class StubEngine:
 
     @property
     def url(self) -> str:
-        return f"http://{_LOOPBACK}:{self.port}"
+        return f"{'https' if self._tls else 'http'}://{_LOOPBACK}:{self.port}"
 
     @property
     def connections(self) -> int:
@@ -153,7 +155,7 @@ class StubEngine:
         await self.stop()
 
     async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, _LOOPBACK, self.port, backlog=2048)
+        self._server = await asyncio.start_server(self._serve, _LOOPBACK, self.port, backlog=2048, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import io
+import os
+import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,8 +17,10 @@ from yarl import URL
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
+from corral.oci.limits import Network
 from corral.worker.config import FilesConfig
-from corral.worker.files.routes import FileServing
+from corral.worker.files.fetching import why_not_public
+from corral.worker.files.serving import FileMember, FileServing
 from corral.worker.http import HttpServer, readiness_problems
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.registration import AcceptedRegistration, Presence
@@ -54,6 +58,8 @@ class FileWorker:
         self.session = session
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
+        self.node_id = "n1"
+        """Whom tickets have to be for."""
 
     async def ask(
         self,
@@ -81,6 +87,11 @@ class FileWorker:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
 
+async def _may_be_fetched(url: str) -> str:
+    """Servers of tests are on this machine; others are judged as in earnest."""
+    return "" if url.startswith("http://127.0.0.1:") else await why_not_public(url)
+
+
 @asynccontextmanager
 async def open_file_worker(
     root: Path,
@@ -89,22 +100,38 @@ async def open_file_worker(
     config: FilesConfig | None = None,
     times: LiveTimes | None = None,
     secret: str = "own-secret",
+    node_id: str = "n1",
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[FileWorker]:
     """A worker that is registered; its directories are made below `root`. Its clock begins now: files carry times."""
     presence, time = Presence(), clock or ManualClock(datetime.now(UTC))
     presence.member = AcceptedRegistration(node_id=NodeId("n1"), bearer="b")
     logs = BackendLogs(time)
     link = StubLink()
-    async with FileServing(config or FilesConfig(), models=root / "models", clock=time) as files:
+    known: list[FileWorker] = []
+    member = FileMember(
+        node_id=lambda: known[-1].node_id if known else "",
+        secret=lambda: secret,
+        network=Network(attempts=2, first_pause_seconds=0.01),
+        environment=os.environ,
+        why_not=_may_be_fetched,
+        may_ask=lambda: True,
+        tls=lambda: tls,
+    )
+    serving = FileServing(config or FilesConfig(), models=root / "models", clock=time, member=member)
+    async with serving as files:
         server = HttpServer(
             address=HostPort("127.0.0.1", 0),
             readiness=lambda: readiness_problems(presence, link),
             bearers=lambda: (secret, TOKEN),
-            routes=(files.routes, LogRoutes(logs, times=times)),
+            routes=(*files.routes, LogRoutes(logs, times=times)),
+            admits=files.admits,
         )
         async with server, aiohttp.ClientSession(auto_decompress=False) as session:
             worker = FileWorker(root, session, server.port, logs)
             worker.link = link
+            worker.node_id = node_id
+            known.append(worker)
             yield worker
 
 

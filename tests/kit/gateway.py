@@ -15,6 +15,7 @@ from aiohttp import WSMsgType, web
 from corral.base.retry import Backoff
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.processes.gateway import Gateway, open_gateway
+from corral.wire.fleet_tls import CertificateAsk, IssuedCertificate
 from corral.wire.keys import hash_secret
 from corral.wire.view import (
     Beat,
@@ -158,6 +159,9 @@ class StubControl:
         self.hangs_at = "/api/hold"
         self.denied_bearers: set[str] = set()
         """Requests with one of them are answered with 401."""
+        self.sign: Callable[[str], IssuedCertificate] | None = None
+        """Makes certificates for gateways; None: it makes none."""
+        self.signed = 0
         self.views_served = 0
         self._followers: set[asyncio.Queue[ViewMessage]] = set()
         self._news = asyncio.Event()
@@ -189,6 +193,7 @@ class StubControl:
         app.router.add_get("/api/v1/gateway/view", self._view)
         app.router.add_post("/api/v1/gateway/report", self._report)
         app.router.add_post("/api/v1/gateway/ensure", self._ensure)
+        app.router.add_post("/api/v1/gateway/certificate", self._certificate)
         app.router.add_get("/ws", self._socket)
         app.router.add_route("*", "/{rest:.*}", self._other)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
@@ -233,6 +238,14 @@ class StubControl:
         self._news.set()
         loading = msgspec.structs.replace(self.loading, model=model)
         return web.Response(body=msgspec.json.encode(loading), content_type="application/json")
+
+    async def _certificate(self, request: web.Request) -> web.Response:
+        csr = msgspec.json.decode(await request.read(), type=CertificateAsk).csr
+        if self.sign is None:
+            return web.json_response({"error": "TLS inside the fleet is off"}, status=409)
+        issued = self.sign(csr)
+        self.signed += 1
+        return web.Response(body=msgspec.json.encode(issued), content_type="application/json")
 
     async def _other(self, request: web.Request) -> web.Response:
         self.passed.append((request.method, request.path_qs, dict(request.headers), await request.read()))

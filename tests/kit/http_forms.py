@@ -106,7 +106,7 @@ TYPED_ELSEWHERE: Mapping[str, str] = {
     f"(GET|PUT|PATCH|DELETE) /api/nodes/{_ID}/(labels|max-replicas-per-model|vram-budget)(/.*)?": "bare values, "
     "played against our routes by test_golden_nodes.py",
     f"GET /api/nodes/{_ID}/backend-logs": "a bare list of names",
-    "(GET|POST|DELETE) /api/nodes/scheduling(/.*)?": "scheduling rules are not built yet",
+    "(GET|POST|DELETE) /api/nodes/scheduling(/.*)?": "played against our routes by test_golden_nodes.py",
     "(GET|POST) /(api/)?backends/upgrades(/.*)?": "newer versions are not asked for like this yet",
     "GET /api/models/[^/]+/load-status": "only a refusal was recorded",
     "POST /backends/apply": "two documents in one body",

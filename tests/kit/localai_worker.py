@@ -19,6 +19,7 @@ from corral.base.processes import ChildCommand, ChildProcess, Output, start_proc
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
+from corral.bus.credentials import UserJwt
 from corral.bus.port import Message
 from corral.rpc.backend import Backend
 from corral.wire import subjects
@@ -48,8 +49,13 @@ class LocalAiWorker:
         self._backends = backends
         self._session = session
         self._stack = AsyncExitStack()
+        self._user: UserJwt | None = None
 
-    async def join(self, bus: NatsBus, files: FileWorker) -> None:
+    async def user(self) -> UserJwt | None:
+        """What the frontend made for it to log in to NATS with."""
+        return self._user
+
+    async def register(self, files: FileWorker) -> None:
         body = {
             "name": self.name,
             "address": f"{_LOOPBACK}:{lasting_port()}",
@@ -61,6 +67,10 @@ class LocalAiWorker:
         if status != 201:
             raise AssertionError(f"not registered: {status} {answer}")
         self.node_id = NodeId(answer["id"])
+        if "nats_jwt" in answer:
+            self._user = UserJwt(answer["nats_jwt"], answer["nats_user_seed"])
+
+    async def join(self, bus: NatsBus) -> None:
         for subject, handler in (
             (subjects.backend_install(self.node_id), self._on_install),
             (subjects.models_running(self.node_id), self._on_running),
@@ -131,13 +141,15 @@ async def localai_worker(
     Beside that directory is its own, with the models that frontends sent.
     """
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(NatsBus(BusConfig(url=nats_url), name=name))
-        await bus.wait_connected()
         folder = backends.parent / name
         files = await stack.enter_async_context(open_file_worker(folder, clock=SystemClock(), secret=token))
         worker = LocalAiWorker(name, frontend_url, token, backends=backends, session=session)
+        await worker.register(files)
+        bus = NatsBus(BusConfig(url=nats_url), name=name, credentials=worker.user)
+        await stack.enter_async_context(bus)
+        await bus.wait_connected()
         try:
-            await worker.join(bus, files)
+            await worker.join(bus)
             yield worker
         finally:
             await worker.die()

@@ -1,71 +1,56 @@
-"""A NATS server in operator mode, which requires a user JWT, and the issuer of such users."""
+"""The embedded server, which knows no passwords, and the issuer of users in its account."""
 
-import base64
-import json
-import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
-import nkeys
-
-from corral.bus.credentials import UserJwt
+from corral.base.ids import NodeId
+from corral.bus.config import BusConfig
+from corral.bus.credentials import UserJwt, read_creds
+from corral.bus.minting import IssuedUser, Minter
+from corral.bus.nkey_claims import ClaimsKey
+from corral.bus.revoking import Revoker
 from corral.bus.server import NatsServer
 
 _UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
-_ACCOUNT: Final = {"limits": {**_UNLIMITED, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}}
-
-
-@dataclass
-class NatsKey:
-    """An nkey that signs JWTs."""
-
-    seed: str
-    public: str
-
-    @classmethod
-    def new(cls, prefix: int) -> Self:
-        seed = nkeys.encode_seed(secrets.token_bytes(32), prefix)
-        return cls(seed.decode(), nkeys.from_seed(bytearray(seed)).public_key.decode())
-
-    def sign(self, subject: "NatsKey", claims: Mapping[str, object], **standard: object) -> str:
-        """A NATS JWT: this key says something about the subject."""
-        body: dict[str, Any] = {"jti": secrets.token_hex(8), "iat": int(time.time()), "iss": self.public}
-        body |= {"name": "test", "sub": subject.public, "nats": {"version": 2, **claims}, **standard}
-        head = {"typ": "JWT", "alg": "ed25519-nkey"}
-        text = f"{_part(json.dumps(head).encode())}.{_part(json.dumps(body).encode())}"
-        pair = nkeys.from_seed(bytearray(self.seed.encode()))
-        return f"{text}.{_part(pair.sign(text.encode()))}"
 
 
 @dataclass
 class Realm:
     server: NatsServer
-    account: NatsKey
+    account: ClaimsKey
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, folder: Path) -> AsyncIterator[Self]:
-        operator, account = NatsKey.new(nkeys.PREFIX_BYTE_OPERATOR), NatsKey.new(nkeys.PREFIX_BYTE_ACCOUNT)
-        extra = {
-            "authorization": {"timeout": 5},
-            "operator": operator.sign(operator, {"type": "operator"}),
-            "resolver": "MEMORY",
-            "resolver_preload": {account.public: operator.sign(account, {"type": "account", **_ACCOUNT})},
-        }
-        async with NatsServer(folder, extra=extra) as server:
-            yield cls(server, account)
+    async def open(cls, folder: Path, *, port: int | None = None) -> AsyncIterator[Self]:
+        async with NatsServer(folder, port=port) as server:
+            yield cls(server, ClaimsKey(server.authority.account_seed, "account"))
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self.server.port}"
+        return self.server.url
+
+    @property
+    def revoker(self) -> Revoker:
+        """What control has with the operator's seed."""
+        authority = self.server.authority
+        return Revoker(
+            operator_seed=authority.operator_seed,
+            system=read_creds(authority.system_creds.read_text()),
+            account=authority.account,
+            config=BusConfig(url=self.url),
+        )
+
+    def minter(self, lifetime: timedelta = timedelta(hours=1)) -> Minter:
+        return Minter(self.account.seed, lifetime)
 
     def stranger(self) -> "Realm":
         """Makes users that this server does not know."""
-        return Realm(self.server, NatsKey.new(nkeys.PREFIX_BYTE_ACCOUNT))
+        return Realm(self.server, ClaimsKey.make("account"))
 
     def user(self, *, lives: float = 3600) -> UserJwt:
         """Return a user with all permissions."""
@@ -77,13 +62,18 @@ class Realm:
         publish = [f"{own}.backend.install.*.progress", f"{own}.files.>", "_INBOX.>"]
         return self._user({"allow": publish}, {"allow": [f"{own}.>", "_INBOX.>"]}, lives)
 
+    def node(
+        self, node_id: str, *, is_corral: bool = True, node_type: str = "backend", lives: float = 3600
+    ) -> IssuedUser:
+        """Return the user that a frontend of ours gives to a node."""
+        now = datetime.now(UTC)
+        minter = self.minter(timedelta(seconds=lives))
+        return minter.mint(NodeId(node_id), node_type=node_type, is_corral=is_corral, approved_at=now, at=now)
+
     def _user(
         self, publish: Mapping[str, Sequence[str]], subscribe: Mapping[str, Sequence[str]], lives: float
     ) -> UserJwt:
-        key = NatsKey.new(nkeys.PREFIX_BYTE_USER)
+        key, now = ClaimsKey.make("user"), int(time.time())
         claims = {"type": "user", "pub": publish, "sub": subscribe, "issuer_account": self.account.public, **_UNLIMITED}
-        return UserJwt(self.account.sign(key, claims, exp=int(time.time() + lives)), key.seed)
-
-
-def _part(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+        about = {"iat": now, "exp": int(now + lives), "name": "test", "sub": key.public}
+        return UserJwt(self.account.sign({**about, "nats": {"version": 2, **claims}}), key.seed)

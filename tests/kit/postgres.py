@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -80,6 +80,24 @@ class PostgresServer:
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://{_ADMINISTRATOR}:{self._password}@127.0.0.1:{self._port}/{database}"
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def folder(self) -> Path:
+        """The server's own directory, gone with it."""
+        return self._home
+
+    def configure(self, settings: Mapping[str, str], files: Mapping[str, str]) -> None:
+        """Before the start: settings beside the usual ones, and files that only the server may read, by their names."""
+        self._settings = {**self._settings, **settings}
+        for name, content in files.items():
+            path = self._home / name
+            path.touch(0o600)
+            path.write_text(content)
+            self._launcher.own(path)
 
     @property
     def password(self) -> str:

@@ -48,6 +48,12 @@ class CorralProcess:
         command = ChildCommand(argv=own_command(*self._arguments), env=self._environment, output=Output.TAIL)
         self._process = start_process(command)
 
+    def set_variable(self, name: str, value: str | None) -> None:
+        """Change its environment for the next start; None takes the variable away."""
+        self._environment.pop(name, None)
+        if value is not None:
+            self._environment[name] = value
+
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None

@@ -22,6 +22,9 @@ class Relay:
         self._flowing.set()
         self._ends: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
+        self._ending = b""
+        self.passed = bytearray()
+        """All bytes of both directions, for tests that look at what passes."""
 
     async def __aenter__(self) -> Self:
         await self._listen()
@@ -30,6 +33,10 @@ class Relay:
     async def __aexit__(self, *_: object) -> None:
         self.thaw()
         await self.cut()
+
+    def cut_after(self, word: bytes) -> None:
+        """Break the next connection over which a client sends this, once it was passed on."""
+        self._ending = word
 
     async def cut(self) -> None:
         """Connections break, new ones are refused."""
@@ -88,6 +95,10 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await self._flowing.wait()
+                self.passed += data
                 writer.write(data)
                 await writer.drain()
+                if self._ending and self._ending in data:
+                    self._ending = b""
+                    break
         writer.close()

@@ -29,7 +29,10 @@ SECRET_KEY: Final = "not-much-of-a-secret"
 class S3Server:
     """`with S3Server() as server:` gives a running server; its bucket is made with the first object."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, volumes: int = 20, volume_megabytes: int = 64) -> None:
+        """It has room for so many bytes; what is deleted stays there for a while."""
+        self._volumes = volumes
+        self._volume_megabytes = volume_megabytes
         self._home = Path(tempfile.mkdtemp(prefix="corral-s3-"))
         self._ports = {part: lasting_port() for part in ("master", "volume", "filer", "s3")}
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,8 +103,8 @@ class S3Server:
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
             "-master.telemetry=false",
-            "-master.volumeSizeLimitMB=64",
-            "-volume.max=20",
+            f"-master.volumeSizeLimitMB={self._volume_megabytes}",
+            f"-volume.max={self._volumes}",
             *ports,
             *inner,
         ]

@@ -11,14 +11,15 @@ import msgspec
 import psutil
 
 from corral.base.ids import new_secret
-from corral.bus.server import NatsServer
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.wire.models import ModelView
 from corral.wire.replicas import ReplicaView
 from tests.kit.admin_api import open_session
+from tests.kit.backends import BACKENDS
 from tests.kit.load_clients import StreamRequest
 from tests.kit.models import write_model
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.processes import ControlProcess, GatewayProcess, WorkerProcess, said_once, words_of
 from tests.kit.waiting import eventually
@@ -38,7 +39,7 @@ class ServingFleet:
     control: ControlProcess
     gateway: GatewayProcess
     workers: Mapping[str, WorkerProcess]
-    nats: NatsServer
+    nats: PlainNats
     session: aiohttp.ClientSession
     models: Path
     """The directory of model files, which control and all workers share, unless workers have their own."""
@@ -107,17 +108,20 @@ async def serving_fleet(
     beat_seconds: float = INTERVAL_SECONDS,
     names: Sequence[str] = WORKERS,
     own_models: bool = False,
+    settings: Mapping[str, str] | None = None,
+    worker_settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ServingFleet]:
     """Start two healthy nodes and a model that is not loaded; on SQLite unless another database is given. Workers may
-    have models directories of their own, which are empty."""
+    have models directories of their own, which are empty. `settings` are for control, `worker_settings` for
+    all workers."""
     models, backends = folder / "models", folder / "backends"
     write_model(models, MODEL)
     backends.mkdir()
     async with AsyncExitStack() as stack:
-        nats = await stack.enter_async_context(NatsServer(folder / "nats", port=lasting_port()))
+        nats = await stack.enter_async_context(PlainNats(folder / "nats", port=lasting_port()))
         session = await stack.enter_async_context(open_session())
         token = new_secret()
-        control = ControlProcess(session, _of_control(folder, database, nats, token))
+        control = ControlProcess(session, _of_control(folder, database, nats, token) | dict(settings or {}))
         await stack.enter_async_context(control)
         await control.until_ready()
         control.admin_key = said_once([control], lambda process: process.new_keys)
@@ -126,10 +130,9 @@ async def serving_fleet(
         )
         gateway.admin_key = control.admin_key
         await stack.enter_async_context(gateway)
-        of_workers = _of_workers(models, backends, nats, token) | {
-            "CORRAL_REGISTER_TO": gateway.url,
-            "CORRAL_HEARTBEAT_INTERVAL": f"{beat_seconds}s",
-        }
+        of_workers = _of_workers(models, backends, nats, token) | _of_confinement(folder)
+        of_workers |= {"CORRAL_REGISTER_TO": gateway.url, "CORRAL_HEARTBEAT_INTERVAL": f"{beat_seconds}s"}
+        of_workers |= dict(worker_settings or {})
         if own_models:
             del of_workers["CORRAL_MODELS_PATH"]
         workers = {name: WorkerProcess(name, folder / name, of_workers) for name in names}
@@ -151,7 +154,7 @@ async def serving_fleet(
         yield fleet
 
 
-def _of_control(folder: Path, database: str | None, nats: NatsServer, token: str) -> dict[str, str]:
+def _of_control(folder: Path, database: str | None, nats: PlainNats, token: str) -> dict[str, str]:
     return {
         "CORRAL_DATA": str(folder / "control"),
         "CORRAL_MODELS_PATH": str(folder / "models"),
@@ -162,7 +165,12 @@ def _of_control(folder: Path, database: str | None, nats: NatsServer, token: str
     }
 
 
-def _of_workers(models: Path, backends: Path, nats: NatsServer, token: str) -> dict[str, str]:
+def _of_confinement(folder: Path) -> dict[str, str]:
+    """Test backends use the SDK of the checkout, and may tell a test what they do through the pipe `said`."""
+    return {"CORRAL_BACKEND_READ_PATHS": str(BACKENDS), "CORRAL_BACKEND_WRITE_PATHS": str(folder / "said")}
+
+
+def _of_workers(models: Path, backends: Path, nats: PlainNats, token: str) -> dict[str, str]:
     return {
         "CORRAL_MODELS_PATH": str(models),
         "CORRAL_SYSTEM_BACKENDS_PATH": str(backends),

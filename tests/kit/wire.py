@@ -9,9 +9,12 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, cast
 
 from corral.base.clock import SystemClock
+from corral.base.tls_keys import PrivateKey
 from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.dispatch import RequestDispatcher, Tasks
+from corral.gateway.engine_dialling import EngineDialler
 from corral.gateway.exchange import Services
+from corral.gateway.fleet_dialling import FleetDialler
 from corral.gateway.pool import Pool
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
@@ -19,6 +22,7 @@ from corral.gateway.senders import Senders
 from corral.gateway.tally import Ledger
 from corral.gateway.upstream import Origin, UpstreamConnection
 from corral.gateway.view import Directory
+from corral.wire.fleet_tls import IssuedCertificate
 from corral.wire.keys import hash_secret
 from corral.wire.view import KeyEntry, Loading, ModelEntry, ReplicaEntry, View
 
@@ -83,11 +87,22 @@ class Wire(asyncio.Transport):
         return True
 
 
+def no_fleet(loop: asyncio.AbstractEventLoop) -> FleetDialler:
+    """A dialler for tests in which no worker has TLS."""
+
+    async def ask(csr: str) -> IssuedCertificate:
+        raise AssertionError("no certificate is needed here")
+
+    return FleetDialler(loop, ask=ask, new_key=PrivateKey, clock=SystemClock())
+
+
 class WirePool(Pool):
     """Makes new connections at once, to origins that exist only here."""
 
     def __init__(self, config: GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(config.limits, config.time_outs, loop, control=Origin.of(config.control_url))
+        engines = EngineDialler(loop, is_ours=lambda address, port: False)
+        control = Origin.of(config.control_url)
+        super().__init__(config.limits, config.time_outs, loop, control=control, engines=engines, fleet=no_fleet(loop))
         self.wires: list[Wire] = []
         self.journal: list[bytes] = []
         """All writes to all engines and to control, in order."""
@@ -139,6 +154,7 @@ class WireGateway:
             dispatcher=RequestDispatcher(config, directory, _NoLoader(), tasks),
             ledger=Ledger("g"),
             tasks=tasks,
+            fleet=no_fleet(loop),
         )
         replica = ReplicaEntry(id="r", model="m", node_id="n", url="http://engine:2", key="rk")
         key = KeyEntry(hash=hash_secret(KEY), id="key", scopes=("inference",))

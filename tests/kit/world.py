@@ -10,7 +10,9 @@ from pathlib import Path
 import msgspec
 
 from corral.base.ids import NodeId
+from corral.base.tls import TlsPeer
 from corral.bus.port import Bus, Message
+from corral.files.storage import SharedStorage
 from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.serving.decide.replica import Replica
@@ -22,6 +24,7 @@ from corral.rpc.errors import LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.wire import subjects
 from corral.wire.backends import InstallReply, InstallRequest
+from corral.wire.models import ModelStopReply, ModelStopRequest
 from corral.wire.registration import FEATURES, CorralHello
 from corral.wire.replicas import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
 from corral.wire.view import View
@@ -43,12 +46,16 @@ class FakeLoader:
         self.files: list[str] = []
         """The path of the weights in each, as the backend was told."""
         self.error: str = ""
+        self.fails_at: set[str] | None = None
+        """Only these addresses fail; None means all."""
 
-    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
+    async def load(
+        self, address: str, *, token: str, options: ModelOptions, timeout: timedelta, tls: TlsPeer | None
+    ) -> None:
         self.loads.append((address, token, options.Model))
         self.options.append(list(options.Options))
         self.files.append(options.ModelFile)
-        if self.error:
+        if self.error and (self.fails_at is None or address in self.fails_at):
             raise LoadFailed(address, self.error)
 
 
@@ -73,6 +80,8 @@ class FakeNode:
     """Where its processes are, as it says."""
     url_host: str = "127.0.0.1"
     """Where their URLs are, as it says."""
+    exact_stops: list[ModelStopRequest] = field(default_factory=list)
+    """Processes that it was asked to end by key and address, if it understands that."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by the first install that it is asked for."""
     held: asyncio.Event | None = None
@@ -88,15 +97,17 @@ class FakeNode:
         if self.error:
             reply = InstallReply(success=False, error=self.error)
         else:
-            process = self.find(request.process_key) or self.start(*request.process_key)
+            process = self.find(request.process_key) or self.start(
+                *request.process_key, has_token=request.wants_own_token
+            )
             reply = InstallReply(success=True, address=process.address, corral=process.corral)
         await message.respond(msgspec.json.encode(reply))
 
     def find(self, key: ProcessKey) -> RunningModel | None:
         return next((model for model in self.running if (model.model_id, model.replica_index) == key), None)
 
-    def start(self, model: str, index: int) -> RunningModel:
-        """With a key and ports of its own; the first has the key `k1` and the ports 7000 and 7001."""
+    def start(self, model: str, index: int, *, has_token: bool = False) -> RunningModel:
+        """With a key and ports of its own; the first has the key `k1`, the ports 7000 and 7001, and the token `t1`."""
         self._started += 1
         port = 7000 + 10 * (self._started - 1)
         access = ReplicaAccess(
@@ -105,6 +116,7 @@ class FakeNode:
             adapted=self.adapts,
             routes=self.routes,
             front_port=port + 2,
+            token=f"t{self._started}" if has_token else "",
         )
         process = RunningModel(
             model_id=model,
@@ -123,6 +135,18 @@ class FakeNode:
         name = msgspec.json.decode(message.data, type=StopRequest).backend
         if not self.deaf:
             self.running = [model for model in self.running if f"{model.model_id}#{model.replica_index}" != name]
+
+    async def on_model_stop(self, message: Message) -> None:
+        request = msgspec.json.decode(message.data, type=ModelStopRequest)
+        self.exact_stops.append(request)
+        key = ProcessKey.parse(request.process_key)
+        process = None if key is None else self.find(key)
+        is_other = process is not None and process.address != request.expected_address
+        if process is not None and not self.deaf and not is_other:
+            self.running.remove(process)
+        is_gone = process is None or process not in self.running
+        reply = ModelStopReply(matched=process is not None, terminated=is_gone, process_key=request.process_key)
+        await message.respond(msgspec.json.encode(reply))
 
     @property
     def stopped(self) -> list[str]:
@@ -174,21 +198,46 @@ class World:
         features: Sequence[str] = FEATURES,
         address: str = "127.0.0.1:50051",
         http_address: str = "",
+        cards: object = None,
+        disk: tuple[int, int] | None = None,
+        ram: int = 0,
+        stops_exactly: bool = False,
     ) -> FakeNode:
-        hello = CorralHello(version="1", features=list(features), secret=SECRET + name, incarnation="1")
-        body = {"name": name, "address": address, "corral": msgspec.to_builtins(hello)}
-        if http_address:
-            body["http_address"] = http_address
-        answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
-        node = FakeNode(NodeId(msgspec.json.decode(answer.body)["id"]))
-        for subject, handler in (
+        """`disk` is its size and what is free there; all of its memory is free."""
+        node = FakeNode(await self.register(name, features, address, http_address, disk, cards, ram))
+        handlers = [
             (subjects.backend_install(node.id), node.on_install),
             (subjects.models_running(node.id), node.on_running),
             (subjects.backend_stop(node.id), node.on_stop),
-        ):
+        ]
+        if stops_exactly:
+            handlers.append((subjects.model_stop(node.id), node.on_model_stop))
+        for subject, handler in handlers:
             subscription = await self.bus.subscribe(subject, handler)
             self.stack.push_async_callback(subscription.close)
         return node
+
+    async def register(
+        self,
+        name: str,
+        features: Sequence[str],
+        address: str,
+        http_address: str,
+        disk: tuple[int, int] | None,
+        cards: object = None,
+        ram: int = 0,
+    ) -> NodeId:
+        """A node says what it has; again, if it is known."""
+        hello = CorralHello(version="1", features=list(features), secret=SECRET + name, incarnation="1", cards=cards)
+        body: dict[str, object] = {"name": name, "address": address, "corral": msgspec.to_builtins(hello)}
+        if http_address:
+            body["http_address"] = http_address
+        if disk is not None:
+            body |= {"total_disk": disk[0], "available_disk": disk[1]}
+        if ram:
+            body |= {"total_ram": ram, "available_ram": ram}
+        answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
+        return NodeId(msgspec.json.decode(answer.body)["id"])
 
     async def backends(
         self, name: str, *, is_corral: bool = True, platform: str = "", free_disk: int | None = None, **labels: str
@@ -230,10 +279,16 @@ class World:
         await node.listen(self.bus)
         self.stack.push_async_callback(node.stop)
 
-    async def again(self) -> Control:
+    async def again(self, *, storage: SharedStorage | None = None) -> Control:
         """Start another control on the same database."""
         control = await build_control(
-            self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader, lookups=self.lookups
+            self.control.context.config,
+            self.clock,
+            self.stores,
+            self.bus,
+            loader=self.loader,
+            lookups=self.lookups,
+            storage=storage,
         )
         await control.context.nodes.hearing.tick()
         return control

@@ -19,8 +19,10 @@ PURE = (
     "templates",
     *(f"galleries.{noun}" for noun in PURE_GALLERIES.split()),
     "hubs.choose",
+    "hubs.estimate",
     "hubs.plans",
     "hubs.references",
+    "hubs.weight_shape",
 )
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"})
 

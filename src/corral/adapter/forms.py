@@ -14,8 +14,9 @@ from aiohttp.http import HttpProcessingError
 
 from corral.adapter.scratch import disk_errors
 from corral.base.errors import InvalidInput
+from corral.wire.adapter import PASSED_BYTES
 
-MAX_BODY_BYTES: Final = 48 * 1024 * 1024
+MAX_BODY_BYTES: Final = PASSED_BYTES
 """The size of one gRPC message, minus room for the fields that are added."""
 _FILE: Final = "file"
 _MOST_FIELDS: Final = 64
@@ -68,7 +69,7 @@ async def _stored(part: BodyPartReader, folder: Path) -> Path:
     suffix = _SUFFIX.fullmatch(Path(part.filename or "").suffix.lower())
     target = folder / f"sound{suffix[0] if suffix else ''}"
     size = 0
-    with disk_errors(), await asyncio.to_thread(target.open, "wb") as file:
+    with disk_errors(), await asyncio.to_thread(target.open, "xb") as file:
         while chunk := await part.read_chunk(_WRITE_BYTES):
             size += len(chunk)
             if size > MAX_BODY_BYTES:

@@ -153,7 +153,7 @@ async def speech(served: Served, request: web.Request, scratch: Scratch) -> web.
     asked.check()
     if asked.stream:
         return await stream_sound(request, _speech_parts(served, asked), _WAV)
-    async with scratch.folder() as folder, files_of(served.replica, folder) as files:
+    async with scratch.folder(served.replica.folder) as folder, files_of(served, folder) as files:
         path = await files.place("speech.wav")
         await served.backend.speak(sound.speech_options(asked, served.model, file=path))
         file = await files.fetch(path)
@@ -172,7 +172,7 @@ async def _speech_parts(served: Served, asked: sound.SpeechRequest) -> AsyncGene
 
 
 async def transcriptions(served: Served, request: web.Request, scratch: Scratch) -> web.StreamResponse:
-    async with scratch.folder() as folder, files_of(served.replica, folder) as files:
+    async with scratch.folder(served.replica.folder) as folder, files_of(served, folder) as files:
         fields, file = await read_form(request, folder)
         wish = sound.transcription_wish(fields)
         options = sound.transcription_options(wish, served.model, file=await files.give(file))

@@ -7,7 +7,7 @@ server, and fetches what a backend wrote from there, under the names that LocalA
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import quote
@@ -16,13 +16,18 @@ import aiohttp
 import msgspec
 
 from corral.adapter.forms import MAX_BODY_BYTES
-from corral.adapter.scratch import disk_errors
+from corral.adapter.replicas import ParentAway, ParentFiles, Served
+from corral.adapter.scratch import disk_errors, size_of
 from corral.base.errors import CorralError
-from corral.wire.adapter import AdapterReplica
+from corral.wire.adapter import FileVerb
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=10, sock_read=60)
 _PART_BYTES: Final = 256 * 1024
 _ANSWER_BYTES: Final = 64 * 1024
+_CLEAR_SECONDS: Final = 5.0
+_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds between attempts to empty a file."""
+_PASSED_SECONDS: Final = 120.0
 
 
 class NodeFilesUnusable(CorralError):
@@ -63,16 +68,38 @@ class NodeFiles(SharedFiles):
         super().__init__(folder)
         self._url = url
         self._session = session
+        self._keys: list[str] = []
+        """What is there for this request."""
 
     async def give(self, file: Path) -> str:
         key = f"ephemeral/inputs/{secrets.token_hex(4)}/{file.name}"
+        self._keys.append(key)
         with disk_errors():
             content = await asyncio.to_thread(file.open, "rb")
         with content:
             return await self._path("PUT", key, content)
 
     async def place(self, name: str) -> str:
-        return await self._path("POST", "temp", None)
+        path = await self._path("POST", "temp", None)
+        self._keys.append(PurePosixPath(path).name)
+        return path
+
+    async def clear(self) -> None:
+        """Have nothing of this request on the machine any more but empty files: LocalAI's worker can delete none."""
+        with suppress(NodeFilesUnusable, TimeoutError):
+            async with asyncio.timeout(_CLEAR_SECONDS):
+                for key in self._keys:
+                    await self._empty(key)
+
+    async def _empty(self, key: str) -> None:
+        """Until it is so: a worker may still write what came of an upload that was broken off."""
+        for pause in _PAUSES:
+            with suppress(NodeFilesUnusable):
+                await self._path("PUT", key, b"")
+                async with self._ask("HEAD", key, None) as answer:
+                    if answer.headers.get("X-File-Size", "0") == "0":
+                        return
+            await asyncio.sleep(pause)
 
     async def fetch(self, path: str) -> Path:
         """Only as much as a request may have: what is longer is refused, and not cut."""
@@ -107,12 +134,52 @@ class NodeFiles(SharedFiles):
             raise NodeFilesUnusable("the file server of the model's machine does not answer") from error
 
 
+class PassedFiles(SharedFiles):
+    """The backend is on another machine without a file server: whoever gave the replica passes files there and back."""
+
+    def __init__(self, folder: Path, key: str, parent: ParentFiles) -> None:
+        super().__init__(folder)
+        self._key = key
+        self._parent = parent
+
+    async def give(self, file: Path) -> str:
+        return await self._ask(FileVerb.GIVE, str(file))
+
+    async def place(self, name: str) -> str:
+        return await self._ask(FileVerb.PLACE)
+
+    async def fetch(self, path: str) -> Path:
+        target = self._folder / "fetched"
+        await self._ask(FileVerb.FETCH, path, str(target))
+        if await asyncio.to_thread(size_of, target) > MAX_BODY_BYTES:
+            raise NodeFilesUnusable(f"the sound has more than {MAX_BODY_BYTES} bytes")
+        return target
+
+    async def _ask(self, verb: FileVerb, path: str = "", target: str = "") -> str:
+        try:
+            async with asyncio.timeout(_PASSED_SECONDS):
+                return await self._parent.ask(self._key, verb, path, target)
+        except (ParentAway, TimeoutError) as error:
+            reason = error.message if isinstance(error, ParentAway) else "it took too long"
+            raise NodeFilesUnusable(
+                f"the sound could not be passed to or from the model's machine: {reason}"
+            ) from error
+
+
 @asynccontextmanager
-async def files_of(replica: AdapterReplica, folder: Path) -> AsyncIterator[SharedFiles]:
+async def files_of(served: Served, folder: Path) -> AsyncIterator[SharedFiles]:
     """The files of one request to this replica; `folder` is the request's own."""
+    replica = served.replica
+    if replica.files_by_parent:
+        yield PassedFiles(folder, replica.key, served.parent)
+        return
     if not replica.files_url:
         yield SharedFiles(folder)
         return
-    headers = {"Authorization": f"Bearer {replica.token}"} if replica.token else {}
+    headers = {"Authorization": f"Bearer {replica.files_token}"} if replica.files_token else {}
     async with aiohttp.ClientSession(headers=headers, timeout=_TIMEOUT) as session:
-        yield NodeFiles(folder, replica.files_url, session)
+        files = NodeFiles(folder, replica.files_url, session)
+        try:
+            yield files
+        finally:
+            await files.clear()

@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -45,9 +46,9 @@ class Scratch:
         await asyncio.to_thread(self._remove)
 
     @asynccontextmanager
-    async def folder(self) -> AsyncIterator[Path]:
-        """Yield an empty directory for one request."""
-        folder = await asyncio.to_thread(self._make)
+    async def folder(self, shared: str = "") -> AsyncIterator[Path]:
+        """Yield an empty directory for one request, inside of one that is shared with the backend, if there is one."""
+        folder = await asyncio.to_thread(_make_shared, Path(shared)) if shared else await asyncio.to_thread(self._make)
         try:
             yield folder
         finally:
@@ -75,6 +76,17 @@ class Scratch:
             self._lock = None
 
 
+def _make_shared(parent: Path) -> Path:
+    """Make a directory that the group of `parent` may use as well: a confined backend is a user of its own."""
+    with disk_errors():
+        folder = Path(tempfile.mkdtemp(dir=parent))
+        group = parent.stat().st_gid
+        if group != folder.stat().st_gid:
+            os.chown(folder, -1, group)
+            folder.chmod(0o770)
+        return folder
+
+
 @contextmanager
 def disk_errors() -> Iterator[None]:
     """Translate OSError: a full disk is neither the client's fault nor a programming error."""
@@ -91,11 +103,14 @@ def size_of(file: Path) -> int:
 
 
 async def read_parts(file: Path) -> AsyncGenerator[bytes, None]:
-    """Yield the content of a file that a backend wrote. Symbolic links are not followed."""
+    """Yield the content of a regular file that a backend wrote. Symbolic links are not followed."""
 
     def opened() -> BinaryIO | None:
         with suppress(FileNotFoundError):
-            return os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+            content = os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+            if stat.S_ISREG(os.fstat(content.fileno()).st_mode):
+                return content
+            content.close()
         return None
 
     with disk_errors():

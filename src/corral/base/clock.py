@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from datetime import UTC, datetime
-from typing import Protocol
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, Self
 
 
 class Clock(Protocol):
@@ -30,3 +31,24 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Comes when the wall clock shows it, or when so much time has passed, whichever is first: a clock that is set back
+    does not put it off, and a machine that slept does not miss it."""
+
+    wall: datetime
+    monotonic: float
+
+    @classmethod
+    def after(cls, clock: Clock, seconds: float) -> Self:
+        return cls(clock.now() + timedelta(seconds=seconds), clock.monotonic() + seconds)
+
+    def left(self, clock: Clock) -> float:
+        """Seconds until then; 0 when it has come."""
+        left = min((self.wall - clock.now()).total_seconds(), self.monotonic - clock.monotonic())
+        return max(left, 0.0)
+
+    def has_come(self, clock: Clock) -> bool:
+        return self.left(clock) == 0

@@ -76,6 +76,25 @@ class DatabaseUnavailable(CorralError):
     retryable = True
 
 
+class DatabaseFull(DatabaseUnavailable):
+    """The database has no room to write."""
+
+    code = "database_full"
+
+
+class DatabaseDamaged(DatabaseUnavailable):
+    """The database is damaged."""
+
+    code = "database_damaged"
+    retryable = False
+
+
+class FleetMismatch(CorralError):
+    """The data directory and the database do not belong together."""
+
+    code = "fleet_mismatch"
+
+
 class DatabaseInUse(CorralError):
     """Another frontend already uses this SQLite file."""
 

@@ -6,7 +6,7 @@ because importing aiohttp takes longer than a command; so do launchers (`process
 
 import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import StrEnum
@@ -19,6 +19,7 @@ from corral.base.errors import CorralError
 from corral.base.http_facts import host_of as host_of
 from corral.base.http_facts import is_passing as is_passing
 from corral.base.http_facts import user_agent as user_agent
+from corral.base.tls import TlsPeer
 
 _BUFFER_BYTES: Final = 1024 * 1024
 
@@ -43,6 +44,7 @@ class HttpFault(StrEnum):
 _DIAGNOSES: Final[tuple[tuple[tuple[type[Exception], ...], HttpFault, str], ...]] = (
     ((TimeoutError,), HttpFault.TIMEOUT, "timed out"),
     ((aiohttp.ClientSSLError, ssl.SSLError), HttpFault.UNREACHABLE, "TLS cannot be agreed upon"),
+    ((aiohttp.ServerFingerprintMismatch,), HttpFault.CERTIFICATE, "it shows another certificate than before"),
     ((aiohttp.ClientPayloadError,), HttpFault.BROKE_OFF, "the connection broke off"),
     ((aiohttp.ServerDisconnectedError, OSError), HttpFault.DISCONNECTED, "the connection broke off"),
     ((aiohttp.TooManyRedirects,), HttpFault.REDIRECTS, "it redirects too often"),
@@ -72,6 +74,7 @@ def open_session(
     read_timeout: timedelta | None = None,
     trust_env: bool = False,
     check_redirect: Callable[[str], Awaitable[None]] | None = None,
+    connector: aiohttp.BaseConnector | None = None,
 ) -> aiohttp.ClientSession:
     """A session without cookies, which unpacks nothing; its opener closes it. With `trust_env`, proxies and their
     exceptions are those of the environment. `timeout` bounds the whole answer, `read_timeout` each silence in it.
@@ -87,6 +90,7 @@ def open_session(
         auto_decompress=False,
         read_bufsize=_BUFFER_BYTES,
         trust_env=trust_env,
+        connector=connector,
         trace_configs=[] if check_redirect is None else [_redirect_checks(check_redirect)],
     )
 
@@ -102,20 +106,32 @@ def _redirect_checks(check: Callable[[str], Awaitable[None]]) -> aiohttp.TraceCo
 
 
 @asynccontextmanager
-async def asked(
+async def asked(  # noqa: PLR0913 - what a request consists of
     session: aiohttp.ClientSession,
     method: str,
     url: str | URL,
     *,
     headers: Mapping[str, str],
-    data: bytes | None = None,
+    data: bytes | AsyncIterable[bytes] | None = None,
     redirects: int = 0,
+    tls: TlsPeer | aiohttp.Fingerprint | None = None,
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """The answer, of whatever status, as long as the block lasts. HttpFailed when none comes, or when it breaks off
-    while it is read inside."""
+    while it is read inside. `tls` says which name the peer must prove, where that is not the host of the URL, or which
+    certificate it must show, where no authority decides that."""
+    shown: ssl.SSLContext | aiohttp.Fingerprint | bool = True
+    if tls is not None:
+        shown = tls.context if isinstance(tls, TlsPeer) else tls
     with failures_of(str(url)):
         response = await session.request(
-            method, url, headers=headers, data=data, allow_redirects=redirects > 0, max_redirects=redirects
+            method,
+            url,
+            headers=headers,
+            data=data,
+            allow_redirects=redirects > 0,
+            max_redirects=redirects,
+            ssl=shown,
+            server_hostname=tls.name if isinstance(tls, TlsPeer) else None,
         )
         try:
             yield response

@@ -9,10 +9,12 @@ from typing import Final, NewType
 
 NodeId = NewType("NodeId", str)
 KeyId = NewType("KeyId", str)
+UserId = NewType("UserId", str)
 ReplicaId = NewType("ReplicaId", str)
 LoadJobId = NewType("LoadJobId", str)
 OperationId = NewType("OperationId", str)
 FrontendId = NewType("FrontendId", str)
+InvitationId = NewType("InvitationId", str)
 LeaseToken = NewType("LeaseToken", str)
 Incarnation = NewType("Incarnation", str)
 """One run of a worker process: new at every start, so that a restart is never mistaken for a pause."""
@@ -53,6 +55,15 @@ def new_incarnation() -> Incarnation:
 def new_key_id() -> KeyId:
     """Return an id that is short enough to type into `corral keys revoke`, and long enough never to collide."""
     return KeyId(secrets.token_hex(6))
+
+
+def new_invitation_id() -> InvitationId:
+    """Return an id that is short enough to type into `corral nodes uninvite`; it is not secret."""
+    return InvitationId(secrets.token_hex(6))
+
+
+def new_user_id() -> UserId:
+    return UserId(str(uuid.uuid4()))
 
 
 def new_secret() -> str:

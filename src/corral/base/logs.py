@@ -52,12 +52,16 @@ class log_context:  # noqa: N801 - it is used as a function
         _context.reset(self._marker)
 
 
+def names_secret(name: str) -> bool:
+    """Whether what has this name is probably a secret."""
+    return any(word in name.lower() for word in _SECRET_WORDS)
+
+
 def record_fields(record: logging.LogRecord) -> dict[str, object]:
     """Return the extra fields of a record, with secrets removed."""
     fields: dict[str, object] = dict(_context.get())
     fields.update((name, value) for name, value in record.__dict__.items() if name not in _STANDARD)
-    secrets = {name for name in fields if any(word in name.lower() for word in _SECRET_WORDS)}
-    return {name: "***" if name in secrets else value for name, value in fields.items()}
+    return {name: "***" if names_secret(name) else value for name, value in fields.items()}
 
 
 class JsonFormatter(logging.Formatter):

@@ -42,23 +42,7 @@ _READ_BYTES: Final = 65536
 _LAST_READS: Final = 64
 _SECRET_BYTES: Final = 32768
 
-# SIGPIPE and SIGXFSZ are reset because Python ignores them, and ignored signals stay ignored across exec.
-_BECOME: Final = """
-import ctypes, os, sys, _signal
-parent, environment, executable = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
-if os.getppid() != parent:
-    os._exit(125)
-for ignored in (_signal.SIGPIPE, _signal.SIGXFSZ):
-    _signal.signal(ignored, _signal.SIG_DFL)
-with open(environment, "rb") as file:
-    pairs = [pair.split(b"=", 1) for pair in file.read().split(b"\\0") if pair]
-try:
-    os.execve(executable, sys.argv[4:], dict(pairs))
-except OSError as error:
-    os.write(2, f"cannot run {executable}: {error.strerror}\\n".encode())
-    os._exit(127)
-"""
+_BECOMING: Final = str(Path(__file__).with_name("becoming.py"))
 
 
 class Output(StrEnum):
@@ -89,6 +73,8 @@ class ChildCommand:
     """Descriptors that this program keeps as well, such as listening sockets."""
     handed_over: Sequence[int] = ()
     """Descriptors that only the child gets: closed here at the start, whether it succeeds or not."""
+    confinement: bytes | None = None
+    """What the child gives up before it becomes the program, for `base/confining.py`. Only on Linux."""
 
 
 def secret_descriptor(secret: bytes) -> int:
@@ -110,11 +96,7 @@ def _large_secret_descriptor(secret: bytes) -> int:
     """Return a descriptor of memory that has no name: so much might not fit into a pipe."""
     if sys.platform != "linux":
         raise ValueError(f"a secret of {len(secret)} bytes might not fit into a pipe")
-    descriptor = os.memfd_create("secret")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(secret)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
+    return _memory_descriptor("secret", secret)
 
 
 def secret_from(descriptor: int | None) -> str:
@@ -143,9 +125,11 @@ def _start(command: ChildCommand) -> "ChildProcess":
     tail = OutputTail()
     stdout, stderr, readers = _open_pipes(command.output, tail)
     environment = _environment_descriptor(command.env)
+    confinement = None if command.confinement is None else _memory_descriptor("confinement", command.confinement)
     argv = list(command.argv)
     if environment is not None:
-        argv = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), str(environment), executable, *argv]
+        words = [str(os.getpid()), str(environment), str(-1 if confinement is None else confinement), executable]
+        argv = [sys.executable, "-I", "-S", _BECOMING, *words, *argv]
     try:
         popen = subprocess.Popen(  # noqa: S603 - no shell, and the caller decides what to run
             argv,
@@ -155,14 +139,14 @@ def _start(command: ChildCommand) -> "ChildProcess":
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            pass_fds=[*command.shared, *command.handed_over, *([] if environment is None else [environment])],
+            pass_fds=[*command.shared, *command.handed_over, *_present(environment, confinement)],
             start_new_session=True,
         )
     except BaseException:
         _close_all(readers)
         raise
     finally:
-        _close_all(end for end in {stdout, stderr, environment} if end is not None)
+        _close_all(set(_present(stdout, stderr, environment, confinement)))
     return ChildProcess(popen, tail, readers)
 
 
@@ -183,11 +167,22 @@ def _environment_descriptor(env: Mapping[str, str]) -> int | None:
     if sys.platform != "linux":
         return None
     block = b"\0".join(os.fsencode(name) + b"=" + os.fsencode(value) for name, value in env.items())
-    descriptor = os.memfd_create("environment")
+    return _memory_descriptor("environment", block)
+
+
+def _memory_descriptor(name: str, content: bytes) -> int:
+    """Return a descriptor of memory from which a child can read the content. Only on Linux."""
+    if sys.platform != "linux":
+        raise ValueError(f"this system has no memory for the {name} of a child")
+    descriptor = os.memfd_create(name)
     with open(descriptor, "wb", closefd=False) as file:
-        file.write(block)
+        file.write(content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+def _present(*descriptors: int | None) -> list[int]:
+    return [descriptor for descriptor in descriptors if descriptor is not None]
 
 
 class OutputTail:
@@ -373,6 +368,8 @@ class Child:
     stop_grace: timedelta = timedelta(seconds=10)
     final_exit_codes: frozenset[int] = frozenset()
     """Exit codes after which a restart would fail in the same way, such as a wrong configuration."""
+    final_when_ready: bool = False
+    """These codes are final also after it was ready. For a supervisor, which ends only when a restart is no help."""
 
 
 async def until_ready(child: Child, process: ChildProcess) -> None:
@@ -380,7 +377,7 @@ async def until_ready(child: Child, process: ChildProcess) -> None:
 
     async def fail_at_exit() -> None:
         code = await process.wait()
-        raise _failure(child, process, f"ended before it was ready ({describe_exit(code)})", code)
+        raise failure_of(child, process, f"ended before it was ready ({describe_exit(code)})", code)
 
     try:
         with first_failure(ChildFailed):
@@ -392,12 +389,13 @@ async def until_ready(child: Child, process: ChildProcess) -> None:
         raise
     except TimeoutError as error:
         problem = f"was not ready within {child.ready_within.total_seconds():g} s"
-        raise _failure(child, process, problem, None) from error
+        raise failure_of(child, process, problem, None) from error
     except (CorralError, OSError) as error:
-        raise _failure(child, process, f"was not ready: {error}", None) from error
+        raise failure_of(child, process, f"was not ready: {error}", None) from error
 
 
-def _failure(child: Child, process: ChildProcess, problem: str, code: int | None) -> ChildFailed:
+def failure_of(child: Child, process: ChildProcess, problem: str, code: int | None) -> ChildFailed:
+    """What a child that failed said last, under the sentence that tells what it did."""
     tail = process.tail[-SHOWN_LINES:]
     text = "".join(f"\n    {line}" for line in tail)
     return ChildFailed(f"{child.name} {problem}{text}", child=child.name, exit_code=code, tail=tail)

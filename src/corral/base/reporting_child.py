@@ -14,6 +14,7 @@ from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
+from corral.base.disclosure import basic_environment
 from corral.base.errors import CorralError, error_with_code
 from corral.base.processes import (
     ChildCommand,
@@ -29,7 +30,6 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 
 STOP_GRACE: Final = timedelta(seconds=5)
 _MAX_LINE_BYTES: Final = 256 * 1024
-_PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONPATH")
 
 ProgressT = TypeVar("ProgressT")
 ResultT = TypeVar("ResultT")
@@ -78,7 +78,7 @@ class ReportingChild(Generic[ProgressT, ResultT]):
     ) -> None:
         self._kind = kind
         self._order_bytes = msgspec.json.encode(order)
-        self._environment = {name: environment[name] for name in _PASSED_ON if name in environment}
+        self._environment = basic_environment(environment)
         self._stop_grace = stop_grace
         self._unfinished = b""
         self._stderr = OutputTail()

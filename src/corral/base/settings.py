@@ -22,6 +22,7 @@ T = TypeVar("T")
 PREFIX: Final = "CORRAL_"
 _KEY: Final = "corral.setting"
 _ALIASES: Final = "corral.aliases"
+_OPTIONAL: Final = "corral.optional"
 
 
 class SettingsPart(Protocol):
@@ -158,6 +159,12 @@ def other_aliases(**aliases: Sequence[str]) -> Mapping[str, object]:
     return {_ALIASES: aliases}
 
 
+def optional_here(**defaults: str) -> Mapping[str, object]:
+    """Metadata of a field with texts inside that other processes need and this one can do without: an empty one is the
+    default here. Each is named with what is done then."""
+    return {_OPTIONAL: defaults}
+
+
 def _default_text(default: object) -> str:
     if isinstance(default, Required):
         return "required"
@@ -200,17 +207,24 @@ def _flat(declared: Iterable[Declared]) -> Iterator[Setting]:
 
 
 def declarations(
-    part: type[SettingsPart], section: str, aliases: Mapping[str, Sequence[str]] | None = None
+    part: type[SettingsPart],
+    section: str,
+    aliases: Mapping[str, Sequence[str]] | None = None,
+    optional: Mapping[str, str] | None = None,
 ) -> Iterator[Declared]:
     """The fields of a dataclass that settings fill, directly or inside; without parts that are sections themselves."""
     for own in dataclasses.fields(part):
         if _KEY in own.metadata:
             declare: _Declare = own.metadata[_KEY]
-            yield Declared(own.name, declare(own.name, section, aliases or {}))
+            content = declare(own.name, section, aliases or {})
+            if optional and content.name in optional:
+                content = dataclasses.replace(content, default="", default_text=optional[content.name])
+            yield Declared(own.name, content)
             continue
         for kind in (own.type, *typing.get_args(own.type)):
             if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not hasattr(kind, "section"):
-                if within := tuple(declarations(kind, section, own.metadata.get(_ALIASES, aliases))):
+                inherited = own.metadata.get(_ALIASES, aliases), own.metadata.get(_OPTIONAL, optional)
+                if within := tuple(declarations(kind, section, *inherited)):
                     yield Declared(own.name, Inner(kind, within))
                 break
 

@@ -269,12 +269,10 @@ class CancelSignal:
             raise WorkCancelled
 
 
-async def in_own_thread(work: Callable[[CancelSignal], T], *, name: str) -> T:
-    """Return or raise what the work does. Cancelling the caller signals the work, and waits a bounded time for its
-    end."""
+def _start_thread(work: Callable[[], T], name: str) -> "asyncio.Future[T]":
+    """Do the work in a thread of its own; the future gets what comes of it."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
-    signal = CancelSignal()
 
     def settle(settled: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
@@ -282,7 +280,7 @@ async def in_own_thread(work: Callable[[CancelSignal], T], *, name: str) -> T:
 
     def run() -> None:
         try:
-            result = work(signal)
+            result = work()
         except BaseException as raised:
             error = raised  # outlives this block
             log.debug("work failed", exc_info=error, extra={"event": "thread.failed"})
@@ -291,6 +289,14 @@ async def in_own_thread(work: Callable[[CancelSignal], T], *, name: str) -> T:
             settle(lambda: outcome.set_result(result))
 
     threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome
+
+
+async def in_own_thread(work: Callable[[CancelSignal], T], *, name: str) -> T:
+    """Return or raise what the work does. Cancelling the caller signals the work, and waits a bounded time for its
+    end."""
+    signal = CancelSignal()
+    outcome = _start_thread(lambda: work(signal), name)
     try:
         await asyncio.wait({outcome})
     except asyncio.CancelledError:
@@ -312,7 +318,36 @@ async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda:
         return await asyncio.shield(running)  # a thread cannot be cancelled, only awaited
     except asyncio.CancelledError:
         stop()
-        await asyncio.wait({running})
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):  # whoever is impatient cancels again
+                await asyncio.wait({running})
         if not running.cancelled():
             running.exception()  # nobody wants to know any more
         raise
+
+
+class SharedThread:
+    """A thread for blocking work that may hang, such as a look at a mount: there is never more than one of it.
+
+    Whoever asks while it works waits for the same result.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._outcome: asyncio.Future[Any] | None = None
+        self._started_at = 0.0
+
+    async def run(self, work: Callable[[], T], *, within: timedelta) -> T:
+        """Return or raise what the work does. TimeoutError when it takes longer than this since its start; it goes on,
+        and nothing else is started before its end."""
+        loop = asyncio.get_running_loop()
+        if self._outcome is None or self._outcome.done():
+            self._started_at = loop.time()
+            self._outcome = _start_thread(work, self._name)
+            self._outcome.add_done_callback(lambda done: done.exception())  # nobody may be waiting any more
+        outcome: asyncio.Future[T] = self._outcome
+        left = self._started_at + within.total_seconds() - loop.time()
+        await asyncio.wait({outcome}, timeout=max(left, 0))
+        if not outcome.done():
+            raise TimeoutError
+        return outcome.result()

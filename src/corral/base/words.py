@@ -14,6 +14,11 @@ def listed(names: Sequence[str], *, most: int = _NAMED) -> str:
     return f"{first} and {more} more" if more > 0 else first
 
 
+def counted(count: int, word: str) -> str:
+    """A number with its noun: `1 replica`, `2 replicas`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
 _SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")

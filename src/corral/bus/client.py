@@ -2,13 +2,15 @@
 
 What outlives a connection is kept here: subscriptions, open requests, and the known servers. A connection itself is a
 `Link`, which is used once. Pauses between attempts are plain sleeps: no decision depends on them.
+
+A user that is about to expire is replaced without a gap: the new link is made beside the old one, and then the old one
+is drained. Meanwhile the server must deliver each message to one of the two, so both subscribe as one queue group.
 """
 
 import asyncio
 import logging
-import random
+import secrets
 import ssl
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -17,7 +19,7 @@ from typing import Final, Self
 from corral.base.errors import BusPermissionDenied, BusUnavailable, CorralError
 from corral.base.retry import Backoff
 from corral.base.tasks import end_tasks, first_done, start_task, task_group
-from corral.bus.config import BusConfig, Endpoint, parse_endpoints
+from corral.bus.config import BusConfig, Endpoint
 from corral.bus.credentials import CredentialsProvider, credentials_of, tls_context
 from corral.bus.link import Arrival, Link, LinkFailed
 from corral.bus.port import (
@@ -30,8 +32,9 @@ from corral.bus.port import (
     check_subject,
 )
 from corral.bus.problems import Problem, ProblemKind, Problems
-from corral.bus.replies import Replies
-from corral.bus.subscriptions import Handlers, Interest
+from corral.bus.replies import FRONTEND_INBOX, Replies
+from corral.bus.servers import Servers
+from corral.bus.subscriptions import Handlers, Interest, OpenSubscription
 
 log = logging.getLogger(__name__)
 
@@ -45,24 +48,6 @@ _UNREACHABLE_BACKOFF: Final = Backoff(first=timedelta(milliseconds=50), cap=time
 _UNAUTHORIZED_BACKOFF: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=15))
 
 
-class _Subscription:
-    """What `subscribe` returns."""
-
-    def __init__(self, bus: "NatsBus", interest: Interest, handlers: Handlers) -> None:
-        self._bus = bus
-        self.interest = interest
-        self.handlers = handlers
-
-    async def close(self) -> None:
-        self._bus.forget(self)
-        grace = timedelta(0)  # for a close that is cancelled
-        try:
-            await self.interest.give_up()
-            grace = CLOSE_GRACE
-        finally:
-            await self.handlers.finish(grace, apart_from=asyncio.current_task())
-
-
 class NatsBus:
     """Implements `port.Bus`. Used as an asynchronous context manager."""
 
@@ -71,18 +56,19 @@ class NatsBus:
         config: BusConfig,
         *,
         name: str = "corral",
-        inbox_prefix: str = "_INBOX",
+        inbox_prefix: str = FRONTEND_INBOX,
         credentials: CredentialsProvider | None = None,
+        overlaps: bool = False,
     ) -> None:
         """Raise InvalidInput for a URL or credentials that can never work.
 
-        `name` is shown in the server's monitoring. A user that sends requests must be allowed to subscribe to
-        `<inbox_prefix>.>`. `credentials` replace those of the configuration where they change over time.
+        Without a URL, `use_servers` must name servers before anything connects. `name` is shown in the server's
+        monitoring. A user that sends requests must be allowed to subscribe to `<inbox_prefix>.>`. `credentials` replace
+        those of the configuration where they change over time; with `overlaps` they may be renewed without a gap.
         """
-        configured = parse_endpoints(config.url)
-        self._configured = random.sample(configured, len(configured))  # so that a fleet spreads over a cluster
-        self._endpoints = deque(self._configured)
+        self._servers = Servers(config.url)
         self._config = config
+        self._overlaps = overlaps
         self._tls: ssl.SSLContext | None = None
         self._name = name
         self._credentials = credentials or credentials_of(config)
@@ -91,8 +77,10 @@ class NatsBus:
         self._attempted = asyncio.Event()
         self._renewal = asyncio.Event()
         """Set while the credentials of the current connection or attempt are known to be outdated."""
+        self._exchange = asyncio.Event()
+        """Set when the current link should be replaced by one with newer credentials."""
         self._watchers: list[Callable[[bool], None]] = []
-        self._subscriptions: set[_Subscription] = set()
+        self._subscriptions: set[OpenSubscription] = set()
         self._replies = Replies(inbox_prefix)
         self._inbox = Interest(self._replies.pattern, "", self._on_reply)
         self._asks = False
@@ -105,9 +93,7 @@ class NatsBus:
 
         Raise InvalidInput for TLS files that cannot be used. Any of them makes TLS mandatory, also for nats:// URLs.
         """
-        config = self._config
-        if config.tls_ca or config.tls_cert or config.tls_key or any(endpoint.tls for endpoint in self._configured):
-            self._tls = tls_context(config)
+        self._tls = self._tls_for(self._servers)
         self._runner = start_task(self._run(), name="bus")
         try:
             with suppress(TimeoutError):
@@ -143,8 +129,29 @@ class NatsBus:
     async def wait_connected(self) -> None:
         await self._up.wait()
 
-    def renew(self) -> None:
-        """Reconnect with the current credentials. Subscriptions stay, and nothing more is sent over the old link."""
+    def use_servers(self, urls: str, *, authorities: str = "", gently: bool = False) -> None:
+        """Connect to these servers from now on, and to none of before; gently as in `renew`.
+
+        `authorities` are certificates, in PEM form, that they are checked against where the configuration names none.
+        Raise InvalidInput for what can never work; nothing is changed then.
+        """
+        servers = Servers(urls)
+        self._tls = self._tls_for(servers, authorities)
+        self._servers = servers
+        self.renew(gently=gently)
+
+    def _tls_for(self, servers: Servers, authorities: str = "") -> ssl.SSLContext | None:
+        config = self._config
+        is_wanted = config.tls_ca or config.tls_cert or config.tls_key or authorities or servers.have_tls
+        return tls_context(config, authorities) if is_wanted else None
+
+    def renew(self, *, gently: bool = False) -> None:
+        """Reconnect with the current credentials. Subscriptions stay, and nothing more is sent over the old link.
+
+        Gently: the old link serves until the new one does, and is drained then; it needs a bus that overlaps."""
+        if gently and self._overlaps and self._link is not None:
+            self._exchange.set()
+            return
         self._renewal.set()
         if (link := self._link) is not None:
             self._leave(link)
@@ -166,7 +173,7 @@ class NatsBus:
 
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = DEFAULT_CONCURRENCY
-    ) -> _Subscription:
+    ) -> OpenSubscription:
         check_pattern(subject)
         check_queue(queue)
         if self._closed:
@@ -178,7 +185,7 @@ class NatsBus:
                 Message(subject=arrival.subject, data=arrival.data, reply_to=arrival.reply_to, reply=self._reply)
             )
 
-        subscription = _Subscription(self, Interest(subject, queue, receive), handlers)
+        subscription = OpenSubscription(Interest(subject, queue, receive), handlers, forget=self._subscriptions.discard)
         self._subscriptions.add(subscription)  # from here on every new link will have it
         try:
             if self._link is not None:
@@ -189,10 +196,6 @@ class NatsBus:
             await subscription.close()
             raise
         return subscription
-
-    def forget(self, subscription: _Subscription) -> None:
-        """Called by subscriptions when they close."""
-        self._subscriptions.discard(subscription)
 
     async def flush(self) -> None:
         await self._current_link().ping()
@@ -213,18 +216,11 @@ class NatsBus:
         def left() -> timedelta:
             return timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
 
-        async def end(subscription: _Subscription) -> None:
-            grace = timedelta(0)
-            try:
-                await subscription.interest.drain(left())
-                grace = left()
-            finally:
-                await subscription.handlers.finish(grace, apart_from=caller)
-
         caller = asyncio.current_task()
         async with task_group() as group:
             for subscription in self._subscriptions:
-                group.create_task(end(subscription), name=f"drain {subscription.interest.subject}")
+                name = f"drain {subscription.interest.subject}"
+                group.create_task(subscription.drain(left, apart_from=caller), name=name)
         self._subscriptions.clear()
         with suppress(TimeoutError, BusUnavailable):
             async with asyncio.timeout(left().total_seconds()):
@@ -303,18 +299,31 @@ class NatsBus:
 
     async def _connect_once(self) -> float:
         """Try every server once, and stay with the first that accepts us. Return for how many seconds."""
-        for _ in range(len(self._endpoints)):
-            link = Link(self._endpoints[0], self)
-            self._endpoints.rotate(-1)  # after a loss, and after a failure, the others come first
-            try:
-                if await self._open(link):
-                    return await self._serve(link)
-            finally:
-                await link.close()
+        servers = self._servers
+        if servers.are_unknown:
+            self._attempted.set()
+            await self._renewal.wait()
+            self._renewal.clear()
+        for _ in range(len(servers)):
+            link = await self._opened(servers.next(), group=secrets.token_hex(8) if self._overlaps else "")
+            if link is not None:
+                return await self._serve(link)
         return 0.0
+
+    async def _opened(self, endpoint: Endpoint, *, group: str) -> Link | None:
+        link, is_open = Link(endpoint, self, group=group), False
+        try:
+            is_open = await self._open(link)
+        finally:
+            if not is_open:
+                for interest in self._interests():
+                    interest.return_from(link)
+                await link.close()
+        return link if is_open else None
 
     async def _open(self, link: Link) -> bool:
         self._renewal.clear()
+        self._exchange.clear()
         try:
             credentials = await self._credentials()
             await link.open(name=self._name, credentials=credentials, tls=self._tls)
@@ -333,27 +342,51 @@ class NatsBus:
         return [*inbox, *(subscription.interest for subscription in self._subscriptions)]
 
     async def _serve(self, link: Link) -> float:
-        began = asyncio.get_running_loop().time()
-        self.problems.overcome()
-        self._link = link
+        began, servers = asyncio.get_running_loop().time(), self._servers
+        self._take(link)
         self._up.set()
         self._attempted.set()
-        log.info("connected to NATS", extra={"event": "bus.connected", "server": link.endpoint.url})
         self._tell_watchers()
         try:
-            await link.until_lost(_HEARTBEAT, each=self._ask_again)
+            while (successor := await self._successor(link)) is not None:
+                before, link = link, successor
+                self._take(link)
+                await self._drain_link(before)
             if not self._renewal.is_set():
                 self._report_loss(ProblemKind.DISCONNECTED, link.endpoint, link.reason)
         finally:
             self._leave(link)
-        # Remember the cluster's other servers as the last link knew them, and forget those it no longer did.
-        siblings = {(sibling.host, sibling.port): sibling for sibling in link.siblings}
-        current = siblings.keys() | {(endpoint.host, endpoint.port) for endpoint in self._configured}
-        kept = {(endpoint.host, endpoint.port): endpoint for endpoint in self._endpoints}
-        kept = {address: endpoint for address, endpoint in kept.items() if address in current}
-        new = [sibling for address, sibling in siblings.items() if address not in kept]
-        self._endpoints = deque([*new, *kept.values()])
+            await link.close()
+        servers.learn(link.siblings)
         return asyncio.get_running_loop().time() - began
+
+    def _take(self, link: Link) -> None:
+        self.problems.overcome()
+        self._link = link
+        log.info("connected to NATS", extra={"event": "bus.connected", "server": link.endpoint.url})
+
+    async def _successor(self, link: Link) -> Link | None:
+        """Return a link that takes over from this one, when its credentials are renewed; None when this one is lost."""
+        endpoint, failures = link.endpoint, 0
+        while True:
+            asked = asyncio.sleep(_UNREACHABLE_BACKOFF.delay(failures).total_seconds()) if failures else None
+            if await first_done(link.until_lost(_HEARTBEAT, each=self._ask_again), asked or self._exchange.wait()) == 0:
+                return None
+            successor = await self._opened(endpoint, group=link.group)
+            if successor is not None:
+                return successor
+            endpoint, failures = self._servers.next(), failures + 1
+
+    async def _drain_link(self, link: Link) -> None:
+        """Handle what has arrived over a link that was replaced, and close it."""
+        try:
+            async with task_group() as group:
+                for interest in self._interests():
+                    group.create_task(interest.drain_on(link, CLOSE_GRACE), name=f"drain {interest.subject}")
+            with suppress(BusUnavailable):
+                await link.ping()
+        finally:
+            await link.close()
 
     def _leave(self, link: Link) -> None:
         if self._link is link:

@@ -74,6 +74,11 @@ def _parse(text: str) -> Endpoint:
     return Endpoint(host=host, port=port, tls=parts.scheme == "tls", user=user, password=password)
 
 
+def names_login(urls: str) -> bool:
+    """Whether the URLs carry a user or a token."""
+    return bool(urls) and any(endpoint.user or endpoint.token for endpoint in parse_endpoints(urls))
+
+
 def redact_url(urls: str) -> str:
     """Replace passwords and tokens in URLs by ***; safe also for text that is no proper URL."""
     redacted = []
@@ -96,6 +101,12 @@ def _read_nats_urls(text: str) -> str:
     return text.strip()
 
 
+def _read_public_urls(text: str) -> str:
+    if names_login(_read_nats_urls(text)):
+        raise ValueError
+    return text.strip()
+
+
 NATS_URLS: Final = SettingKind(
     placeholder="URL[,URL…]",
     allowed="a URL such as nats://10.0.0.1:4222, or several, comma-separated",
@@ -105,22 +116,52 @@ NATS_URLS: Final = SettingKind(
 )
 
 
+PUBLIC_NATS_URLS: Final = SettingKind(
+    placeholder="URL[,URL…]",
+    allowed="a URL without a login such as nats://10.0.0.1:4222, or several, comma-separated",
+    read=_read_public_urls,
+    shown=hide_password,
+)
+
+
+def without_logins(urls: str) -> str:
+    """Return the URLs as they may be told to everybody."""
+    return ",".join(endpoint.url for endpoint in parse_endpoints(urls))
+
+
+def reached_from(urls: str, host: str) -> str:
+    """Return the URLs as seen by whoever reached the frontend at this host: a NATS server that is said to be on
+    loopback, or on all interfaces, is on the frontend's machine."""
+    seen = (replace(endpoint, host=host) if _is_own(endpoint.host) else endpoint for endpoint in parse_endpoints(urls))
+    return ",".join(endpoint.url for endpoint in seen)
+
+
+def _is_own(host: str) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host.lower() == "localhost"
+    return address.is_loopback or address.is_unspecified
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusConfig:
     """One server or a cluster of them."""
 
     url: str = setting(
         NATS_URLS,
-        """The NATS server, or several of one cluster, comma-separated. There is no default: a bus that nobody chose is
-        one that nobody protects. A URL with a user or a token comes from the environment or the file only.""",
+        """The NATS server, or several of one cluster, comma-separated. Frontends have no default: a bus that nobody
+        chose is one that nobody protects. A worker needs none where its frontend is Corral's, which tells it. A URL
+        with a user or a token comes from the environment or the file only.""",
         name="nats_url",
         flag="--nats",
         aliases=("LOCALAI_NATS_URL",),
     )
     jwt: str = setting(
         SECRET,
-        """User JWT for NATS; needs the seed beside it. None by default: the URL may carry a user instead, and where
-        neither does, a user that a LocalAI frontend makes at registration is taken.""",
+        """User JWT for NATS; needs the seed beside it. None by default: a frontend makes its own with the account's
+        seed, and a worker takes the user that its frontend makes at registration. A login in the URL is for servers
+        where no users are made.""",
         name="nats_jwt",
         aliases=("LOCALAI_NATS_JWT",),
         default="",

@@ -1,6 +1,7 @@
 """Users of NATS: credentials from settings, and TLS files."""
 
 import base64
+import re
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.bus.config import BusConfig, parse_endpoints
+from corral.bus.config import BusConfig
 
 _SEED_BYTES: Final = 2 + 32 + 2
 """Prefix, key, checksum."""
+_CREDS: Final = re.compile(r"^-+BEGIN [A-Z ]+-+\s*([\w.-]+)\s*-+END [A-Z ]+-+\s*$", re.MULTILINE)
+_CREDS_PARTS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +53,51 @@ def credentials_of(config: BusConfig) -> CredentialsProvider:
     return provide
 
 
-def names_user(config: BusConfig) -> bool:
-    """Whether the configuration itself names a user."""
-    return bool(config.jwt) or any(endpoint.user or endpoint.token for endpoint in parse_endpoints(config.url))
+def read_creds(text: str) -> UserJwt:
+    """Return the user of a file as NATS's own tools write it. Raise InvalidInput for any other text."""
+    found = _CREDS.findall(text)
+    if len(found) != _CREDS_PARTS:
+        raise InvalidInput("NATS credentials", "are no file with a user JWT and its seed, as nsc writes it")
+    return UserJwt(*found)
 
 
 def lifetime_of(jwt: str) -> timedelta | None:
     """Return the time from issue to expiry, by the issuer's clock; None when it does not expire or is unreadable."""
+    claims = _claims_of(jwt)
+    try:
+        return timedelta(seconds=claims.exp - claims.iat) if 0 < claims.iat < claims.exp else None
+    except OverflowError:
+        return None
+
+
+def payload_of(jwt: str) -> int | None:
+    """Return how many bytes the user may send at once; None when nothing is said or it is unreadable."""
+    most = _claims_of(jwt).nats.payload
+    return most if most >= 0 else None
+
+
+def _claims_of(jwt: str) -> "_Claims":
     try:
         _, body, _ = jwt.split(".")
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_Claims)
-        return timedelta(seconds=claims.exp - claims.iat) if 0 < claims.iat < claims.exp else None
-    except (ValueError, OverflowError, *UNREADABLE_JSON):
-        return None
+        return msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_Claims)
+    except (ValueError, *UNREADABLE_JSON):
+        return _Claims()
+
+
+class _UserClaims(msgspec.Struct):
+    payload: int = -1
 
 
 class _Claims(msgspec.Struct):
     iat: float = 0
     exp: float = 0
+    nats: _UserClaims = msgspec.field(default_factory=_UserClaims)
 
 
-def tls_context(config: BusConfig) -> ssl.SSLContext:
-    """Raise InvalidInput that names the file when one is missing, unusable, or without its other half."""
+def tls_context(config: BusConfig, authorities: str = "") -> ssl.SSLContext:
+    """Raise InvalidInput that names the file when one is missing, unusable, or without its other half.
+
+    `authorities` are certificates in PEM form, which count where the configuration names no file of them."""
     ca, certificate, key = config.tls_ca, config.tls_cert, config.tls_key
     if (certificate is None) != (key is None):
         present, missing = ("certificate", "key") if key is None else ("key", "certificate")
@@ -80,9 +106,9 @@ def tls_context(config: BusConfig) -> ssl.SSLContext:
         if path is not None and not path.is_file():
             raise InvalidInput(f"NATS TLS {what}", f"there is no file {path}")
     try:
-        context = ssl.create_default_context(cafile=ca)
-    except (ssl.SSLError, OSError) as error:
-        raise InvalidInput("NATS TLS CA", f"cannot use {ca}: {error}") from error
+        context = ssl.create_default_context(cafile=ca, cadata=authorities if authorities and ca is None else None)
+    except (ssl.SSLError, OSError, TypeError, ValueError) as error:  # TypeError: what is offered is not even ASCII
+        raise InvalidInput("NATS TLS CA", f"cannot use {ca or 'what the frontend offers'}: {error}") from error
     if certificate is not None:
         try:
             context.load_cert_chain(certificate, key)

@@ -31,7 +31,7 @@ from nats.aio.transport import TcpTransport
 from corral.base.errors import BusPermissionDenied, BusUnavailable, MessageTooLarge
 from corral.base.tasks import end_tasks, start_task
 from corral.bus.config import Endpoint
-from corral.bus.credentials import UserJwt
+from corral.bus.credentials import UserJwt, payload_of
 
 CONNECT_SECONDS: Final = 2
 PING_SECONDS: Final = 5
@@ -119,8 +119,11 @@ class _Client(Client):
 class Link:
     """Opened once, never reused. `close` it in any case."""
 
-    def __init__(self, endpoint: Endpoint, owner: Owner) -> None:
+    def __init__(self, endpoint: Endpoint, owner: Owner, *, group: str = "") -> None:
         self.endpoint = endpoint
+        self.group = group
+        """The queue group of subscriptions that name none; empty for no group."""
+        self._most_bytes: int | None = None
         self._owner = owner
         self._client = _Client(on_closed=self.abandon)
         self._begun = False
@@ -135,7 +138,7 @@ class Link:
         self._begun = True
         login: dict[str, Any] = {"user": self.endpoint.user, "password": self.endpoint.password}
         if credentials is not None:
-            jwt = credentials.jwt.encode()
+            jwt, self._most_bytes = credentials.jwt.encode(), payload_of(credentials.jwt)
             login = {"user_jwt_cb": lambda: jwt, "nkeys_seed_str": credentials.seed}
         elif self.endpoint.token is not None:
             login = {"token": self.endpoint.token}
@@ -173,7 +176,9 @@ class Link:
         return [self.endpoint.sibling(url.hostname, url.port) for url in urls if url.hostname and url.port]
 
     async def publish(self, subject: str, data: bytes, reply_to: str = "") -> None:
-        """Hand over to the client, which sends in order."""
+        """Hand over to the client, which sends in order. Refuse what the server would: it ends the connection then."""
+        if self._most_bytes is not None and len(data) > self._most_bytes:
+            raise MessageTooLarge(subject=subject, bytes=len(data), most=self._most_bytes)
         try:
             with _Cancellable():
                 await self._client.publish(subject, data, reply=reply_to)

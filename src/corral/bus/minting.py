@@ -1,94 +1,129 @@
-"""Mints NATS users for nodes. Only control imports this file: its libraries cost each process 8 MB."""
+"""Mints NATS users for nodes and for this frontend, and says what each kind of them may hear and say.
 
-import base64
-import json
-import secrets
+Only control imports this file: its libraries cost each process 8 MB.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-import nkeys
-from cryptography.hazmat.primitives import hashes
-
-from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
 from corral.bus.credentials import UserJwt
-from corral.bus.replies import FRONTEND_INBOX
+from corral.bus.nkey_claims import ClaimsKey
+from corral.bus.replies import FRONTEND_INBOX, answers_of
 from corral.wire import subjects
 
-_INBOX: Final = "_INBOX.>"
-_HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
+MAX_SAID: Final = 1024 * 1024
+"""Bytes that a Corral node may send at once: control reads no more of a report, and an answer is rarely a tenth of it.
+The worker says that an answer is too large instead of sending it."""
 _UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
+FRONTEND_SUBJECTS: Final = (
+    "nodes.>",
+    "gallery.>",
+    "agent.>",
+    "staging.>",
+    "state.>",
+    "jobs.>",
+    "mcp.>",
+    "cache.>",
+    "prefixcache.>",
+    "finetune.>",
+    "responses.>",
+    "corral.>",
+    f"{FRONTEND_INBOX}.>",
+)
 _AGENT_SUBSCRIBES: Final = (
     "agent.execute",
     "agent.*.cancel",
-    "gallery.*.cancel",
-    "gallery.*.progress",
     "jobs.*.cancel",
-    "jobs.*.progress",
-    "jobs.*.result",
     "jobs.mcp-ci.new",
     "mcp.tools.execute",
     "mcp.discovery",
-    "staging.*.progress",
 )
+"""What LocalAI's agents subscribe to when they start: one that is refused ends. Corral sends nothing there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedUser:
+    """A user that a node was given."""
+
+    user: UserJwt = field(repr=False)
+    public_key: str
+    issued_at: datetime
+    expires_at: datetime
 
 
 class Minter:
     """Makes users of a NATS account, and signs them with its key. Raises InvalidInput for another kind of seed."""
 
     def __init__(self, account_seed: str, lifetime: timedelta) -> None:
-        self._account = _account(account_seed)
+        self._account = ClaimsKey(account_seed, "account")
         self.lifetime = lifetime
 
-    def mint(self, node_id: NodeId, *, node_type: str, at: datetime) -> UserJwt:
-        """Return a user with a new key pair, for a node that was admitted."""
-        seed = nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER)
-        account = self._account.public_key.decode()
-        if node_type == "agent":
-            may_publish = ["agent.>", "jobs.>", _INBOX]
-            may_subscribe = [*_AGENT_SUBSCRIBES, subjects.backend_stop(node_id), _INBOX]
-        else:
-            node = f"nodes.{subjects.token(node_id)}"
-            may_publish = [f"{node}.backend.install.*.progress", f"{node}.files.>", _INBOX]
-            may_subscribe = [f"{node}.>", _INBOX]
+    @property
+    def account(self) -> str:
+        """The account's public key."""
+        return self._account.public
+
+    def mint(
+        self, node_id: NodeId, *, node_type: str, is_corral: bool, approved_at: datetime, at: datetime
+    ) -> IssuedUser:
+        """Return a user for a node that was approved then.
+
+        Its key follows from the account's, the node and the approval: all that a node is given between two approvals
+        is one user, whose end is one line of claims and does not concern the next.
+        """
+        about = f"corral node {node_id} {approved_at.timestamp():.6f}"
+        key = ClaimsKey.make("user", hmac.digest(self._account.raw, about.encode(), hashlib.sha256))
+        node, expires_at = subjects.token(node_id), at + self.lifetime
         claims: dict[str, object] = {
-            "exp": int((at + self.lifetime).timestamp()),
+            "exp": int(expires_at.timestamp()),
             "iat": int(at.timestamp()),
-            "iss": account,
-            "name": f"localai-{node_type}-{subjects.token(node_id)}",
-            "sub": nkeys.from_seed(bytearray(seed)).public_key.decode(),
+            "iss": self.account,
+            "name": f"{'corral' if is_corral else 'localai'}-{node_type}-{node}",
+            "sub": key.public,
             "nats": {
-                "pub": {"allow": may_publish},
-                "sub": {"allow": may_subscribe, "deny": [f"{FRONTEND_INBOX}.>"]},
-                **_UNLIMITED,
-                "issuer_account": account,
+                **_permissions(node, node_type, is_corral=is_corral),
+                "issuer_account": self.account,
                 "type": "user",
                 "version": 2,
             },
         }
-        digest = hashes.Hash(hashes.SHA512_256())
-        digest.update(_json(claims))
-        jti = base64.b32encode(digest.finalize()).decode().rstrip("=")
-        text = f"{_part(_json(_HEADER))}.{_part(_json({'jti': jti, **claims}))}"
-        return UserJwt(f"{text}.{_part(self._account.sign(text.encode()))}", seed.decode())
+        user = UserJwt(self._account.sign(claims), key.seed)
+        return IssuedUser(user=user, public_key=key.public, issued_at=at, expires_at=expires_at)
+
+    def mint_frontend(self, *, at: datetime) -> UserJwt:
+        """Return a user for this process. It does not expire: who makes it could make another at any time, and it is
+        kept in memory only."""
+        key, may = ClaimsKey.make("user"), {"allow": list(FRONTEND_SUBJECTS)}
+        claims: dict[str, object] = {
+            "iat": int(at.timestamp()),
+            "iss": self.account,
+            "name": "corral-frontend",
+            "sub": key.public,
+            "nats": {
+                "pub": may,
+                "sub": may,
+                **_UNLIMITED,
+                "issuer_account": self.account,
+                "type": "user",
+                "version": 2,
+            },
+        }
+        return UserJwt(self._account.sign(claims), key.seed)
 
 
-def _account(seed: str) -> nkeys.KeyPair:
-    """Return the key of an account's seed, which is encoded again to check it: the library ignores the checksum."""
-    try:
-        prefix, raw = nkeys.decode_seed(bytearray(seed.encode("ascii")))
-        is_whole = nkeys.encode_seed(bytes(raw), prefix).decode() == seed
-    except (nkeys.NkeysError, ValueError, IndexError) as error:
-        raise InvalidInput("NATS account seed", "is no seed; that of an account starts with SA") from error
-    if not is_whole or prefix != nkeys.PREFIX_BYTE_ACCOUNT:
-        problem = "is mistyped, or the seed of something else; that of an account starts with SA"
-        raise InvalidInput("NATS account seed", problem)
-    return nkeys.from_seed(bytearray(seed.encode("ascii")))
-
-
-def _json(document: object) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _part(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+def _permissions(node: str, node_type: str, *, is_corral: bool) -> dict[str, object]:
+    """Return what a node may hear and say. The lists of LocalAI's nodes are those of its frontends, less what its
+    workers never use; see ADR 0060."""
+    own, answers = f"nodes.{node}", answers_of(node)
+    if node_type == "agent":
+        hears = [*_AGENT_SUBSCRIBES, f"{own}.backend.stop"]
+        return {"pub": {"allow": [answers]}, "sub": {"allow": hears}, **_UNLIMITED}
+    says = [f"{own}.backend.install.*.progress", answers]
+    if not is_corral:
+        return {"pub": {"allow": says}, "sub": {"allow": [f"{own}.>"]}, **_UNLIMITED}
+    says += [f"{own}.corral.replica.>", f"{own}.corral.inventory"]
+    return {"pub": {"allow": says}, "sub": {"allow": [f"{own}.>"]}, **_UNLIMITED, "payload": MAX_SAID}

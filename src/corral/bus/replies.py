@@ -1,5 +1,8 @@
 """Requests that wait for answers. All share one inbox, which outlives connections: an answer that comes after a
 reconnect still reaches its request.
+
+A reply subject names the node that is asked, `_INBOX.frontend.<node>.<inbox>.<random>`, so that a node's NATS user can
+be allowed to answer for that node alone.
 """
 
 import asyncio
@@ -15,6 +18,8 @@ log = logging.getLogger(__name__)
 
 FRONTEND_INBOX: Final = "_INBOX.frontend"
 """Where frontends are answered: a part of the inbox that other users can be kept from."""
+_NOBODY: Final = "fleet"
+"""Stands for the node where a request is not for one; ids of nodes are longer."""
 _MOST_ANSWERS: Final = 65536
 
 SendRequest = Callable[[str], Awaitable[None]]
@@ -41,21 +46,27 @@ class _OpenRequest:
         return answer
 
 
+def answers_of(node: str) -> str:
+    """Where the node of this subject token may answer frontends."""
+    return f"{FRONTEND_INBOX}.{node}.>"
+
+
 class Replies:
-    """Matches answers to open requests by the last part of their subject."""
+    """Matches answers to open requests by their whole subject: an answer on another node's prefix matches none."""
 
     def __init__(self, prefix: str) -> None:
-        self._inbox = f"{prefix}.{secrets.token_hex(11)}"
+        self._prefix = prefix
+        self._inbox = secrets.token_hex(11)
         self._open: dict[str, _OpenRequest] = {}
 
     @property
     def pattern(self) -> str:
         """The subject pattern to subscribe to."""
-        return f"{self._inbox}.*"
+        return f"{self._prefix}.*.{self._inbox}.*"
 
     async def ask(self, subject: str, send: SendRequest, *, timeout: timedelta) -> bytes:
         """Return the first answer. Raise NoResponders or BusTimeout when there is none."""
-        reply_to = self._next_subject()
+        reply_to = self._next_subject(subject)
         waiting = self._open[reply_to] = _OpenRequest(subject)
         try:
             async with asyncio.timeout(timeout.total_seconds()):
@@ -69,7 +80,7 @@ class Replies:
     async def collect(self, subject: str, send: SendRequest, *, window: timedelta, at_most: int | None) -> list[bytes]:
         """Return all answers within the window, or the first `at_most` of them."""
         answers: list[bytes] = []
-        reply_to = self._next_subject()
+        reply_to = self._next_subject(subject)
         waiting = self._open[reply_to] = _OpenRequest(subject)
         try:
             async with asyncio.timeout(window.total_seconds()):
@@ -99,7 +110,9 @@ class Replies:
             if concerns(waiting.subject):
                 waiting.put(error)
 
-    def _next_subject(self) -> str:
+    def _next_subject(self, asked: str) -> str:
         """Return a new reply subject. Its last part cannot be guessed: each peer that is asked learns the shared inbox,
         and must not be able to answer for another."""
-        return f"{self._inbox}.{secrets.token_hex(8)}"
+        first, *rest = asked.split(".")
+        node = rest[0] if first == "nodes" and rest else _NOBODY
+        return f"{self._prefix}.{node}.{self._inbox}.{secrets.token_hex(8)}"

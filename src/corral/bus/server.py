@@ -1,7 +1,8 @@
 """The embedded nats-server: its configuration, its port, and its life as a child process.
 
-Passwords and port are kept in the data directory, so that URLs stay the same across restarts. Nothing secret is ever
-an argument. nats-server reads JSON as well as its own format, so the configuration is plain data.
+It runs in operator mode: it knows no passwords, and users are signed for by the account that `authority.py` makes. Its
+port is kept in the data directory, so that its URL stays the same across restarts. Nothing secret is ever an argument.
+nats-server reads JSON as well as its own format, so the configuration is plain data.
 """
 
 import asyncio
@@ -13,58 +14,17 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self
 
 from corral.base.errors import AddressInUse, ChildFailed, InvalidInput, PathNotUsable
-from corral.base.ids import new_secret
 from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.processes import Child, ChildCommand, ChildProcess, Output, start_process, until_ready
+from corral.bus.authority import Authority
 from corral.bus.config import DEFAULT_PORT
 
 MAX_PAYLOAD: Final = 8 * 1024 * 1024
-FRONTEND: Final = "frontend"
-WORKER: Final = "worker"
-WORKER_INBOX: Final = "_WORKER_INBOX"
-"""The inbox prefix of workers that ask something themselves. They may not listen to `_INBOX.>`: there the frontends
-get their answers, other nodes' secrets among them."""
-
-_FRONTEND_SUBJECTS: Final = (
-    "nodes.>",
-    "gallery.>",
-    "agent.>",
-    "staging.>",
-    "state.>",
-    "jobs.>",
-    "mcp.>",
-    "cache.>",
-    "prefixcache.>",
-    "finetune.>",
-    "responses.>",
-    "corral.>",
-    "_INBOX.>",
-)
-
-# A worker answers by publishing to the inbox of whoever asked. The server could grant that per request
-# (allow_responses), but forgets it with the connection, and an install outlives many connections.
-PERMISSIONS: Final[Mapping[str, Mapping[str, list[str]]]] = {
-    FRONTEND: {
-        "publish": [*_FRONTEND_SUBJECTS, f"{WORKER_INBOX}.>"],
-        "subscribe": [*_FRONTEND_SUBJECTS],
-    },
-    WORKER: {
-        "publish": [
-            "nodes.*.backend.install.*.progress",
-            "nodes.*.files.>",
-            "nodes.*.corral.replica.>",
-            "nodes.*.corral.inventory",
-            "_INBOX.>",
-        ],
-        "subscribe": ["nodes.>", f"{WORKER_INBOX}.>"],
-    },
-}
 READY_WITHIN: Final = timedelta(seconds=10)
 STOP_GRACE: Final = timedelta(seconds=5)
 _FIRST_LOOK_SECONDS: Final = 0.002
@@ -73,24 +33,15 @@ _LOST_RACES: Final = 3
 _WILDCARDS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passwords:
-    """One for each kind of user, and one that servers of a cluster show each other."""
-
-    frontend: str = field(repr=False)
-    worker: str = field(repr=False)
-    route: str = field(repr=False)
-
-
 def config_text(
     *,
     name: str,
     listen: tuple[str, int],
-    passwords: Passwords,
     pid_file: Path,
+    logins: Mapping[str, object],
     extra: Mapping[str, object],
 ) -> bytes:
-    """Return the configuration file. `extra` adds what tests need, for example TLS or a cluster."""
+    """Return the configuration file. `logins` says who may log in; `extra` adds what tests need, for example TLS."""
     host, port = listen
     config: dict[str, object] = {
         "server_name": name,
@@ -99,14 +50,10 @@ def config_text(
         "pid_file": str(pid_file),
         "max_payload": MAX_PAYLOAD,
         "ping_interval": "20s",  # so that the interest of a dead client is soon forgotten
-        "authorization": {"users": [_user(FRONTEND, passwords.frontend), _user(WORKER, passwords.worker)]},
+        **logins,
         **extra,
     }
     return json.dumps(config, indent=2, ensure_ascii=False).encode()
-
-
-def _user(name: str, password: str) -> dict[str, object]:
-    return {"user": name, "password": password, "permissions": PERMISSIONS[name]}
 
 
 def find_nats_server(search_path: str = os.defpath) -> Path:
@@ -147,7 +94,7 @@ class NatsServer:
         self._extra = extra or {}
         self._name = f"corral-{secrets.token_hex(8)}"
         self._port: int | None = None
-        self._passwords: Passwords | None = None
+        self._authority: Authority | None = None
         self.process: ChildProcess | None = None
         """What runs between `start` and `stop`."""
 
@@ -158,25 +105,27 @@ class NatsServer:
         return self._port
 
     @property
-    def passwords(self) -> Passwords:
-        if self._passwords is None:
+    def authority(self) -> Authority:
+        """Who signs for its users."""
+        if self._authority is None:
             raise RuntimeError("the server has not been prepared yet")
-        return self._passwords
+        return self._authority
 
     @property
-    def frontend_url(self) -> str:
-        """Holds a password."""
-        return self.url(FRONTEND, self.passwords.frontend)
-
-    @property
-    def worker_url(self) -> str:
-        """Holds a password."""
-        return self.url(WORKER, self.passwords.worker)
-
-    def url(self, user: str, password: str) -> str:
-        """Return the URL for clients on this machine."""
+    def url(self) -> str:
+        """The URL for clients on this machine. It names no user: each gets one of its own."""
         host = f"[{self._local_host}]" if ":" in self._local_host else self._local_host
-        return f"nats://{user}:{password}@{host}:{self.port}"
+        return f"nats://{host}:{self.port}"
+
+    @property
+    def frontend_environment(self) -> dict[str, str]:
+        """What a frontend needs to be one of this server's, to mint users for nodes and to end them. Holds secrets."""
+        return {"CORRAL_NATS_URL": self.url, **self.authority.frontend_environment}
+
+    def logins(self) -> Mapping[str, object]:
+        """Return the part of the configuration that says who may log in."""
+        self._authority = Authority.load_or_create(self._directory.absolute())
+        return self._authority.server_config
 
     def prepare(self) -> None:
         """Choose the port and write the files. Raise AddressInUse when the configured port is taken."""
@@ -184,20 +133,16 @@ class NatsServer:
         saved_port: int | None = None
         if (text := read_private(self._state_file)) is not None:
             try:
-                state = json.loads(text)
-                saved_port, saved_passwords = int(state["port"]), Passwords(**state["passwords"])
+                saved_port = int(json.loads(text)["port"])
             except (ValueError, TypeError, KeyError) as error:
-                raise PathNotUsable(f"{self._state_file} is damaged; delete it to get new NATS passwords") from error
-            self._passwords = self._passwords or saved_passwords
-        self._passwords = self._passwords or Passwords(frontend=new_secret(), worker=new_secret(), route=new_secret())
+                raise PathNotUsable(f"{self._state_file} is damaged; delete it to have a port chosen anew") from error
         self._port = self._choose_port(self._port or saved_port)
-        state = {"port": self._port, "passwords": asdict(self._passwords)}
-        write_private(self._state_file, json.dumps(state).encode())
+        write_private(self._state_file, json.dumps({"port": self._port}).encode())
         config = config_text(
             name=self._name,
             listen=(self._host, self._port),
-            passwords=self._passwords,
             pid_file=self._directory / "nats-server.pid",
+            logins=self.logins(),
             extra=self._extra,
         )
         write_private(self._config_file, config)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from corral.base.errors import BusPermissionDenied, BusUnavailable
 from corral.base.tasks import start_task
 from corral.bus.link import Link, LinkSubscription, Receive
-from corral.bus.port import Handler, Message
+from corral.bus.port import CLOSE_GRACE, Handler, Message
 
 log = logging.getLogger(__name__)
 
@@ -68,17 +69,21 @@ class Interest:
         self.is_refused = False
         """Whether the server of this link refuses what an earlier one allowed."""
         self._remote: LinkSubscription | None = None
+        self._former: tuple[Link, LinkSubscription] | None = None
+        """What an earlier link has, until it is drained."""
 
     async def establish(self, link: Link) -> None:
         """Subscribe on a new link, without waiting for the server's confirmation."""
+        before, remote_before = self.link, self._remote
+        self._former = None if before is None or remote_before is None else (before, remote_before)
         self.link = link
         self.is_refused = False
-        remote = await link.subscribe(self.subject, self._queue, self._receive)
+        remote = await link.subscribe(self.subject, self._queue or link.group, self._receive)
         await self._keep(link, remote)
 
     async def establish_confirmed(self, link: Link) -> None:
         self.link = link
-        remote = await link.subscribe_confirmed(self.subject, self._queue, self._receive)
+        remote = await link.subscribe_confirmed(self.subject, self._queue or link.group, self._receive)
         self.is_refused = False
         await self._keep(link, remote)
 
@@ -106,3 +111,42 @@ class Interest:
     async def drain(self, within: timedelta) -> None:
         if self.link is not None and self._remote is not None:
             await self.link.drain(self._remote, within)
+
+    def return_from(self, link: Link) -> None:
+        """A link that should take over failed: what the one before it has counts again."""
+        if self.link is link:
+            former, self._former = self._former, None
+            self.link, self._remote = former or (None, None)
+
+    async def drain_on(self, link: Link, within: timedelta) -> None:
+        """End what a link has that was replaced by another, and handle what it got."""
+        former, self._former = self._former, None
+        if former is not None and former[0] is link:
+            await link.drain(former[1], within)
+
+
+class OpenSubscription:
+    """What `subscribe` of a bus returns."""
+
+    def __init__(self, interest: Interest, handlers: Handlers, *, forget: Callable[["OpenSubscription"], None]) -> None:
+        self.interest = interest
+        self._handlers = handlers
+        self._forget = forget
+
+    async def close(self) -> None:
+        self._forget(self)
+        grace = timedelta(0)  # for a close that is cancelled
+        try:
+            await self.interest.give_up()
+            grace = CLOSE_GRACE
+        finally:
+            await self._handlers.finish(grace, apart_from=asyncio.current_task())
+
+    async def drain(self, left: Callable[[], timedelta], *, apart_from: asyncio.Task[object] | None) -> None:
+        """Take no more messages, and handle those that are on their way within the time that is left."""
+        grace = timedelta(0)
+        try:
+            await self.interest.drain(left())
+            grace = left()
+        finally:
+            await self._handlers.finish(grace, apart_from=apart_from)

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -30,13 +31,47 @@ _PATIENCE = timedelta(minutes=15)
 """Longer than any timeout of the gateway, so that the gateway's error says what took too long."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """How a model is to answer; what is None is left to the model's own configuration."""
+
+    system: str
+    temperature: float | None
+    seed: int | None
+
+    def beginning(self) -> list[dict[str, str]]:
+        return [{"role": "system", "content": self.system}] if self.system else []
+
+    def sampling(self) -> dict[str, float]:
+        wished = {"temperature": self.temperature, "seed": self.seed}
+        return {name: value for name, value in wished.items() if value is not None}
+
+
+def wishes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options for `Wishes`."""
+    for option in (
+        click.option("--seed", type=int, metavar="N", help="Draws words in the same way each time, where it can."),
+        click.option(
+            "--temperature",
+            type=click.FloatRange(0, 2),
+            metavar="T",
+            help="How freely words are chosen, 0 to 2; 0 gives the same answer each time.",
+        ),
+        click.option("--system", metavar="TEXT", default="", help="What the model is told before everything else."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command(cls=CorralCommand)
 @click.argument("model", shell_complete=complete_model)
 @click.argument("prompt", required=False)
 @click.option("--once", metavar="TEXT", default=None, help="Ask this, print the answer, and end; the same as PROMPT.")
-@click.option("--system", metavar="TEXT", default="", help="What the model is told before everything else.")
+@wishes_options
 @connected
-def chat(model: str, prompt: str | None, once: str | None, system: str) -> None:
+def chat(
+    model: str, prompt: str | None, once: str | None, system: str, temperature: float | None, seed: int | None
+) -> None:
     """Talk to a model, or ask it one PROMPT.
 
     Ctrl-C stops an answer, Ctrl-D or /bye ends the talk, and /help tells more. While the model is being loaded, a
@@ -48,33 +83,34 @@ def chat(model: str, prompt: str | None, once: str | None, system: str) -> None:
     if question is not None and not question.strip():
         raise click.UsageError(f"{name} needs a text to ask")
     client = open_client()
+    wishes = Wishes(system=system, temperature=temperature, seed=seed)
     if question is not None:
-        ask_once(client, model, question, system=system)
+        ask_once(client, model, question, wishes)
     else:
-        converse(client, model, system=system)
+        converse(client, model, wishes)
 
 
-def ask_once(client: ApiClient, model: str, question: str, *, system: str) -> None:
+def ask_once(client: ApiClient, model: str, question: str, wishes: Wishes) -> None:
     """Print the answer to one question as it arrives."""
-    _print_answer(client, model, [*_beginning(system), {"role": "user", "content": question}], parts=[])
+    _print_answer(client, _body(model, [*wishes.beginning(), {"role": "user", "content": question}], wishes), parts=[])
     click.echo()
 
 
-def converse(client: ApiClient, model: str, *, system: str) -> None:
+def converse(client: ApiClient, model: str, wishes: Wishes) -> None:
     """Answer what is typed, or each line of a pipe, until the input ends."""
-    talk = _beginning(system)
+    talk = wishes.beginning()
     # A pipe has one question in each line, whatever it begins with.
     questions = iter(_typed, None) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for question in questions:
         if question.strip():
             message = {"role": "user", "content": question}
-            text = _interruptible(client, model, [*talk, message])
+            text = _interruptible(client, _body(model, [*talk, message], wishes))
             if text:  # a question without an answer is left out, so that the next try does not repeat it
                 talk += [message, {"role": "assistant", "content": text}]
 
 
-def _beginning(system: str) -> list[dict[str, str]]:
-    return [{"role": "system", "content": system}] if system else []
+def _body(model: str, talk: list[dict[str, str]], wishes: Wishes) -> dict[str, Any]:
+    return {"model": model, "messages": talk, "stream": True, **wishes.sampling()}
 
 
 def _typed() -> str | None:
@@ -96,11 +132,11 @@ def _typed() -> str | None:
                 return text
 
 
-def _interruptible(client: ApiClient, model: str, talk: list[dict[str, str]]) -> str:
+def _interruptible(client: ApiClient, body: dict[str, Any]) -> str:
     """Print the answer; return as much of it as came before an interrupt or an error."""
     parts: list[str] = []
     try:
-        _print_answer(client, model, talk, parts)
+        _print_answer(client, body, parts)
     except KeyboardInterrupt:
         click.echo(click.style(" [stopped]", dim=True), nl=False)
     except (PeerRefused, PeerUnavailable) as error:
@@ -109,9 +145,9 @@ def _interruptible(client: ApiClient, model: str, talk: list[dict[str, str]]) ->
     return "".join(parts)
 
 
-def _print_answer(client: ApiClient, model: str, talk: list[dict[str, str]], parts: list[str]) -> None:
+def _print_answer(client: ApiClient, body: dict[str, Any], parts: list[str]) -> None:
     """Print the parts of the answer as they arrive, and collect them in `parts`."""
-    with closing(_parts(client, model, talk)) as answer:
+    with closing(_parts(client, body)) as answer:
         for part in answer:
             parts.append(part)
             # Control characters could take over the terminal.
@@ -119,11 +155,10 @@ def _print_answer(client: ApiClient, model: str, talk: list[dict[str, str]], par
             click.echo("".join(harmless), nl=False)
 
 
-def _parts(client: ApiClient, model: str, talk: list[dict[str, str]]) -> Generator[str, None, None]:
+def _parts(client: ApiClient, body: dict[str, Any]) -> Generator[str, None, None]:
     """The parts of the answer as they arrive. Closing the generator early makes the model stop."""
-    body = {"model": model, "messages": talk, "stream": True}
     with (
-        load_shown(client, model) as end_of_wait,
+        load_shown(client, body["model"]) as end_of_wait,
         closing(client.post_stream(_PATH, body, patience=_PATIENCE)) as events,
     ):
         for _, data in events:

@@ -39,6 +39,8 @@ class FrontendTarget:
     origin: str
     """Where the URL comes from, for messages."""
     timeout: timedelta
+    renewal: str = "set CORRAL_KEY or --key-file"
+    """What to do when the key is refused, for messages."""
 
 
 class Unreachable(PeerUnavailable):
@@ -68,8 +70,9 @@ class ApiClient:
         self.server_time: datetime | None = None
         """The frontend's clock at its last answer."""
 
-    def get(self, path: str, answer: type[T], query: Query = ()) -> T:
-        return self._decoded(self._call("GET", path, query=query), answer)
+    def get(self, path: str, answer: type[T], query: Query = (), *, patience: timedelta | None = None) -> T:
+        """`patience` is the timeout, if longer than that of other calls."""
+        return self._decoded(self._call("GET", path, query=query, patience=patience), answer)
 
     def post(
         self,
@@ -88,6 +91,10 @@ class ApiClient:
 
     def put(self, path: str, answer: type[T], body: object, *, headers: Mapping[str, str] | None = None) -> T:
         return self._decoded(self._call("PUT", path, body=body, headers=headers), answer)
+
+    def send(self, method: str, path: str, body: object) -> None:
+        """Call a route that answers without a body."""
+        self._call(method, path, body=body)
 
     def delete(self, path: str) -> bytes:
         """The body of the answer, which may be empty."""
@@ -204,7 +211,7 @@ class ApiClient:
         message = message_in(content) or http.client.responses.get(status, "an unknown status")
         if status == 401:
             hint = "its key is wrong, expired or revoked" if self.target.key else "no key was given"
-            return AccessDenied(f"{self.target.url} refused the call: {hint}; set CORRAL_KEY or --key-file")
+            return AccessDenied(f"{self.target.url} refused the call: {hint}; {self.target.renewal}")
         if status == 403:
             return AccessDenied(f"{self.target.url} refused the call: {message}")
         if status == 404:

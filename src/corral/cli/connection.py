@@ -1,4 +1,6 @@
-"""Which frontend a command talks to, and with which key: settings first, then the `up.json` of the data directory."""
+"""Which frontend a command talks to, and with which key: settings first, then the login and the
+`up.json` of the data directory.
+"""
 
 from pathlib import Path
 
@@ -6,6 +8,8 @@ from corral.base.errors import NotFound, PathNotUsable, PeerUnavailable
 from corral.base.private_files import read_private
 from corral.base.setting_kinds import SECRET
 from corral.cli.client import ApiClient, FrontendTarget
+from corral.cli.login_file import NAME as LOGIN_NAME
+from corral.cli.login_file import read_login
 from corral.cli.options import command_sources, settings_options, warn
 from corral.processes.settings import ClientSettings
 from corral.processes.settings_sources import resolve
@@ -24,10 +28,13 @@ def target_of(settings: ClientSettings) -> FrontendTarget:
         if not (settings.url and (settings.key or settings.key_file)):
             raise
         running = None
+    login = read_login(settings.data)
     if settings.url:
         url, origin = settings.url, "--url or CORRAL_URL"
     elif running is not None:
         url, origin = running.url, str(settings.data / NAME)
+    elif login is not None:
+        url, origin = login.url, str(settings.data / LOGIN_NAME)
     else:
         raise NoFrontendKnown(
             f"no frontend is known: there is no {settings.data / NAME}; start one with `corral up`, or name one with "
@@ -36,6 +43,9 @@ def target_of(settings: ClientSettings) -> FrontendTarget:
     key = settings.key
     if not key and settings.key_file is not None:
         key = read_key_file(settings.key_file)
+    elif not key and login is not None and login.url == url:
+        again = f"`corral login --user {login.user}` logs in again, `corral logout` forgets the login"
+        return FrontendTarget(url=url, key=login.key, origin=origin, timeout=settings.timeout, renewal=again)
     elif not key and running is not None and running.url == url:
         # The key of the local fleet is for that fleet alone: it must not be sent to another address.
         key = running.keys.admin
@@ -57,9 +67,14 @@ connected = settings_options(client=None)
 """Adds the settings of a client, such as --url, to a command."""
 
 
-def open_client() -> ApiClient:
-    """A client of the frontend that the running command talks to."""
+def open_settings() -> ClientSettings:
+    """The settings by which the running command finds its frontend."""
     sources = command_sources()
     settings = resolve(ClientSettings, sources)
     warn(sources.warnings)
-    return ApiClient(target_of(settings))
+    return settings
+
+
+def open_client() -> ApiClient:
+    """A client of the frontend that the running command talks to."""
+    return ApiClient(target_of(open_settings()))

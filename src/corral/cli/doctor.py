@@ -26,6 +26,7 @@ from corral.processes.settings_sources import resolve
 from corral.processes.up_file import NAME, UpFile, read_up_file
 from corral.wire.nodes import DoctorReport, Finding, VersionView
 
+DEEP_PATIENCE: Final = timedelta(minutes=6)
 OK: Final = "ok"
 WARNING: Final = "warning"
 PROBLEM: Final = "problem"
@@ -56,6 +57,7 @@ class Examination:
     settings: ClientSettings
     up: UpFile | None
     frontend: FrontendWords
+    is_deep: bool = False
 
 
 def local_diagnostics(examination: Examination) -> Sequence[Callable[[Examination], Finding | None]]:
@@ -66,20 +68,21 @@ def local_diagnostics(examination: Examination) -> Sequence[Callable[[Examinatio
     of_frontend = (check_frontend, check_key, check_version, check_clock)
     if examination.settings.url:
         return of_frontend
-    return (check_data_directory, check_disk_space, check_processes, *of_frontend, check_nats, check_port)
+    return (check_data_directory, check_disk_space, check_file, check_processes, *of_frontend, check_nats, check_port)
 
 
 @click.command(cls=CorralCommand)
+@click.option("--deep", is_flag=True, help="Also read all of the database and its sealed secrets, for minutes.")
 @json_option
 @connected
-def doctor(as_json: bool) -> int:
+def doctor(deep: bool, as_json: bool) -> int:
     """Find out what is wrong, and say what to do.
 
     Looks at this machine, and at the frontend if there is one; with --url only at that one. Ends with 1 when there is
     a problem, with 0 when there are only warnings.
     """
     sources = command_sources()
-    examination = examine(resolve(ClientSettings, sources))
+    examination = examine(resolve(ClientSettings, sources), is_deep=deep)
     here = [finding for check in local_diagnostics(examination) if (finding := check(examination)) is not None]
     there = examination.frontend.report.findings if examination.frontend.report is not None else []
     levels = [finding.level for finding in [*here, *there]]
@@ -103,22 +106,23 @@ def _row(finding: Finding) -> tuple[str, str]:
     return plain(finding.check), f"{styled(finding.level)}: {plain(finding.summary)}{remedy}"
 
 
-def examine(settings: ClientSettings) -> Examination:
+def examine(settings: ClientSettings, *, is_deep: bool = False) -> Examination:
     try:
         up = read_up_file(settings.data)
     except CorralError:  # the diagnostic of the data directory says why
         up = None
-    return Examination(settings=settings, up=up, frontend=_ask_frontend(settings))
+    return Examination(settings=settings, up=up, frontend=_ask_frontend(settings, is_deep=is_deep), is_deep=is_deep)
 
 
-def _ask_frontend(settings: ClientSettings) -> FrontendWords:
+def _ask_frontend(settings: ClientSettings, *, is_deep: bool) -> FrontendWords:
     try:
         target = target_of(settings)
     except CorralError as error:
         return FrontendWords(trouble=error)
     client = ApiClient(target)
     try:
-        report = client.get("/api/v1/doctor", DoctorReport)
+        query, patience = ([("deep", "true")], DEEP_PATIENCE) if is_deep else ([], None)
+        report = client.get("/api/v1/doctor", DoctorReport, query, patience=patience)
         words = FrontendWords(target=target, report=report, version=client.get("/api/v1/version", VersionView))
     except CorralError as error:
         words = FrontendWords(target=target, trouble=error)
@@ -169,6 +173,22 @@ def judge_disk_space(free: int, path: Path) -> Finding:
         return _finding("disk space", OK, summary)
     level = PROBLEM if free < TOO_LITTLE else WARNING
     return _finding("disk space", level, summary, "Free some space, or choose another disk with --data.")
+
+
+def check_file(examination: Examination) -> Finding | None:
+    """Is the SQLite file in the data directory whole? Where a frontend runs, it looks itself."""
+    file = examination.settings.data / "corral.db"
+    if not examination.is_deep or examination.frontend.is_there or not file.exists():
+        return None
+    from corral.frontend.store.soundness import DEEP, damage, sqlite_problems
+
+    try:
+        problems = sqlite_problems(file, pragma="integrity_check", within=DEEP)
+    except TimeoutError:
+        return _finding("database file", WARNING, f"{file} was not read to its end within {format_duration(DEEP)}")
+    if not problems:
+        return _finding("database file", OK, f"{file} is whole")
+    return _finding("database file", PROBLEM, damage(file, problems[0]))
 
 
 def check_processes(examination: Examination) -> Finding:

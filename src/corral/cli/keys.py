@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
-from corral.base.errors import AccessDenied, Conflict, NotFound
+from corral.base.errors import AccessDenied, Conflict, InvalidInput, NotFound
+from corral.base.words import counted
 from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreachable, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, command_sources, settings_options, warn
@@ -25,6 +26,9 @@ from corral.cli.units import age, duration_text, moment
 from corral.processes.configs import control_config
 from corral.processes.settings_sources import resolve
 from corral.wire.keys import CreatedKey, CreateKey, KeyView, RevokedKey, Scope
+
+if TYPE_CHECKING:
+    from corral.frontend.config import ControlConfig
 
 _PATH: Final = "/api/v1/keys"
 _OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "credentials_file"})
@@ -47,7 +51,7 @@ def keys() -> None:
     type=click.Choice([scope.value for scope in Scope]),
     default=[Scope.INFERENCE.value],
     show_default=True,
-    help="What the key may do; may be given several times. admin implies inference.",
+    help="What the key may do; may be given several times. admin and operator imply inference.",
 )
 @click.option(
     "--expires",
@@ -56,11 +60,25 @@ def keys() -> None:
     metavar="DURATION",
     help="Lifetime, such as 30d; without it there is no end.",
 )
+@click.option("--model", "models", multiple=True, metavar="NAME", help="The only models that it may ask; repeatable.")
+@click.option("--user", default=None, metavar="NAME", help="Whose key it is: it goes with the user.")
+@click.option("--service", is_flag=True, help="Nobody's key: it outlives the user who makes it.")
 @json_option
 @connected
-def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) -> None:
-    """Make a key and print it, this once: only its hash is stored."""
-    request = CreateKey(name=name, scopes=list(scopes), expires_in=expires)
+def create_key(
+    name: str,
+    scopes: Sequence[str],
+    expires: str,
+    models: Sequence[str],
+    user: str | None,
+    service: bool,
+    as_json: bool,
+) -> None:
+    """Make a key and print it, this once: only its hash is stored. A key that a user makes is the user's own."""
+    if service and user is not None:
+        raise InvalidInput("--service", "a key of --user belongs to that user; give one of both")
+    owner = "" if service else user
+    request = CreateKey(name=name, scopes=list(scopes), expires_in=expires, user=owner, models=list(models))
     created = open_client().post(_PATH, CreatedKey, request)
     warn(_unconfirmed(created.unconfirmed_gateways, "may not know this key yet"))
     if as_json:
@@ -82,7 +100,8 @@ def list_keys(with_ended: bool, as_json: bool) -> None:
     columns: Sequence[Column[KeyView]] = (
         Column(title="ID", cell=lambda key: plain(key.id)),
         Column(title="NAME", cell=lambda key: plain(key.name)),
-        Column(title="SCOPES", cell=lambda key: plain(", ".join(key.scopes))),
+        Column(title="USER", cell=lambda key: plain(key.user or "-")),
+        Column(title="SCOPES", cell=lambda key: plain(_scopes(key))),
         Column(title="STATE", cell=lambda key: styled(key.state)),
         Column(
             title="EXPIRES", cell=lambda key: moment(key.expires_at, now) if key.expires_at else "never", least_width=90
@@ -107,8 +126,17 @@ def revoke_key(key: str, as_json: bool) -> None:
     answer(document, f"Key {revoked.id} ({revoked.name}) is revoked.", as_json=as_json)
 
 
+def _scopes(key: KeyView) -> str:
+    of = "" if key.models is None else f" of {', '.join(key.models)}"
+    return ", ".join(key.scopes) + of
+
+
 def _unconfirmed(gateways: Sequence[str], what: str) -> list[str]:
-    return [f"{len(gateways)} gateways did not answer in time and {what}: {', '.join(gateways)}"] if gateways else []
+    return (
+        [f"{counted(len(gateways), 'gateway')} did not answer in time and {what}: {', '.join(gateways)}"]
+        if gateways
+        else []
+    )
 
 
 def choose_key(keys: Sequence[KeyView], reference: str) -> KeyView:
@@ -134,13 +162,10 @@ def reset_admin(as_json: bool) -> None:
     import asyncio
     from dataclasses import replace
 
-    from corral.frontend.config import CREDENTIALS_FILE, ControlConfig
-    from corral.processes.control import reset_admin_key
+    from corral.frontend.config import CREDENTIALS_FILE
+    from corral.processes.maintenance import reset_admin_key
 
-    config = control_config(resolve(ControlConfig, command_sources(), without=frozenset({"nats_url"})))
-    file = Path(config.database_url.removeprefix("sqlite:///"))
-    if config.database_url.startswith("sqlite:") and not file.exists():
-        raise NotFound(f"there is no database {file}; name its place with --data or --database")
+    config = _database_config()
     stored = config.data / CREDENTIALS_FILE
     if config.credentials_file is None and stored.exists():
         config = replace(config, credentials_file=stored)
@@ -151,6 +176,73 @@ def reset_admin(as_json: bool) -> None:
         return
     click.echo(key)
     click.echo("This is the administrator key now; the one before is revoked. It is not shown again.", err=True)
+
+
+@keys.command("rotate", cls=CorralCommand)
+@click.option("--keep-before", is_flag=True, help="Leave the key before in secrets.key.before, for older backups.")
+@click.option("--discard-unreadable", is_flag=True, help="Remove secrets that neither key opens; names are printed.")
+@json_option
+@settings_options(frontend=_OF_THE_DATABASE)
+def rotate(keep_before: bool, discard_unreadable: bool, as_json: bool) -> None:
+    """Change the secrets key, with which secrets are sealed in the database.
+
+    Works on the database itself, on the machine of a frontend; frontends go on running meanwhile, and keep the new key
+    by themselves. Broken off, it goes on where it was when it is run again. Afterwards the key before opens nothing in
+    this database any more; backups from before open only with it.
+    """
+    import asyncio
+
+    from corral.processes.maintenance import KEY_BEFORE_FILE, NEXT_KEY_FILE, rotate_secrets_key
+
+    config = _database_config()
+    where = f"this leaves it in {config.data / KEY_BEFORE_FILE}" if keep_before else "--keep-before leaves a copy"
+    warn([f"backups made until now open only with the key of now; keep it as long as you keep them ({where})"])
+    outcome = asyncio.run(rotate_secrets_key(config, discard=discard_unreadable, keep_before=keep_before))
+    if as_json:
+        lists = {"behind": list(outcome.behind), "unreadable": list(outcome.unreadable)}
+        discarded = {"discarded": discard_unreadable} if outcome.unreadable else {}
+        print_json({"finished": not outcome.behind, "sealed": outcome.sealed, **lists, **discarded})
+        return
+    click.echo(f"{counted(outcome.sealed, 'secret')} sealed anew.")
+    if outcome.unreadable:
+        became = "discarded" if discard_unreadable else "left as they are; --discard-unreadable removes them"
+        click.echo(f"Neither key opens these, which are {became}: {', '.join(outcome.unreadable)}")
+    if outcome.behind:
+        click.echo(
+            f"Not finished: {', '.join(outcome.behind)} would still start with the key before. Where it comes"
+            f" from CORRAL_SECRETS_KEY, set that to the key in {config.data / NEXT_KEY_FILE} and start the frontend"
+            " again; else see why it does not hear of the change. Then run this again."
+        )
+        return
+    click.echo("The key before opens nothing in this database any more.")
+    if not config.secrets_key:
+        click.echo(f"Back up {config.secrets_key_file}. Frontends that were not running need a copy of it.")
+
+
+def _database_config() -> "ControlConfig":
+    """The settings of the frontend whose database a command works on. NotFound when there is none."""
+    from corral.frontend.config import ControlConfig
+
+    config = control_config(resolve(ControlConfig, command_sources(), without=frozenset({"nats_url"})))
+    file = Path(config.database_url.removeprefix("sqlite:///"))
+    if config.database_url.startswith("sqlite:") and not file.exists():
+        raise NotFound(f"there is no database {file}; name its place with --data or --database")
+    return config
+
+
+@keys.command("nats", cls=CorralCommand)
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+def nats(directory: Path) -> None:
+    """Make the keys that sign for users of a NATS server of your own, in DIRECTORY.
+
+    The servers include logins.conf in their configuration, frontends have the settings of frontend.env. Keys that are
+    there already are kept. `corral up` needs none of this.
+    """
+    from corral.bus.authority import write_for_own_server
+
+    logins, settings = write_for_own_server(directory)
+    click.echo(f"{logins}  for the NATS servers: include it in their configuration")
+    click.echo(f"{settings}  for the frontends: settings that are secret, as is everything beside them")
 
 
 def _tell_up(data: Path, key: str) -> None:

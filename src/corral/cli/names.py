@@ -8,12 +8,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
-from corral.base.words import listed
+from corral.base.words import counted, listed
 from corral.cli.client import ApiClient, Query, api_path
 from corral.cli.connection import target_of
 from corral.cli.options import given_flags
 from corral.processes.settings import ClientSettings, gather
 from corral.processes.settings_sources import resolve
+from corral.wire.engines import ExternalEngineView
 from corral.wire.galleries import FleetBackends
 from corral.wire.gallery_models import GalleryModelList
 from corral.wire.models import ModelList
@@ -125,15 +126,15 @@ def unknown_backend_warnings(client: ApiClient, backend: str) -> list[str]:
     return [f"no node is known to have {backend}; {hint}"]
 
 
-def read_labels(labels: Sequence[str]) -> dict[str, str]:
+def read_labels(labels: Sequence[str], flag: str = "--label") -> dict[str, str]:
     """Labels that were given as KEY=VALUE; InvalidInput for anything else, and for one key with two values."""
     values: dict[str, str] = {}
     for label in labels:
         key, equals, value = label.partition("=")
         if not key or not equals:
-            raise InvalidInput("--label", f"{label[:100]!r} is no label; write KEY=VALUE")
+            raise InvalidInput(flag, f"{label[:100]!r} is no label; write KEY=VALUE")
         if values.setdefault(key, value) != value:
-            raise InvalidInput("--label", f"{key} cannot be {values[key]!r} and {value!r} at once; ask twice")
+            raise InvalidInput(flag, f"{key} cannot be {values[key]!r} and {value!r} at once; ask twice")
     return values
 
 
@@ -182,9 +183,15 @@ complete_offered_model = _completer(
         ).items
     ]
 )
+complete_engine = _completer(
+    lambda client, _: [
+        (f"{engine.model}/{engine.name}", engine.state)
+        for engine in client.get("/api/v1/external-engines", list[ExternalEngineView])
+    ]
+)
 complete_installed = _completer(
     lambda client, _: [
-        (view.name, f"on {len(view.nodes)} nodes") for view in client.get(BACKENDS_PATH, FleetBackends).items
+        (view.name, f"on {counted(len(view.nodes), 'node')}") for view in client.get(BACKENDS_PATH, FleetBackends).items
     ]
 )
 
@@ -192,3 +199,6 @@ complete_installed = _completer(
 def nodes_option(help: str = "Only on this node; may be given several times.") -> Callable[[F], F]:
     """Adds --node, which may be given several times and is passed on as `nodes`."""
     return click.option("--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_node, help=help)
+
+
+node_argument = click.argument("node", shell_complete=complete_node)

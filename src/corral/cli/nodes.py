@@ -3,16 +3,23 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import click
 from msgspec import UNSET
 
 from corral.base.errors import Conflict, InvalidInput, PeerUnavailable
+from corral.base.words import counted
+from corral.cli.backends.confinement import confinement_words
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
-from corral.cli.names import all_nodes, complete_node, find_node, read_labels
+from corral.cli.drain_watch import begin_drain, watched_drain
+from corral.cli.invitations import invite, list_invitations, uninvite
+from corral.cli.names import all_nodes, find_node, node_argument, read_labels
+from corral.cli.node_cards import list_cards, put_card
+from corral.cli.node_changes import change_lines
+from corral.cli.operation_watch import within_option
 from corral.cli.options import CorralCommand, confirm, warn
 from corral.cli.output import (
     Column,
@@ -30,7 +37,10 @@ from corral.cli.output import (
 )
 from corral.cli.units import SHORT_ID, ago, moment, share, size
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.wire.nodes import AUTOMATIC, NodeDetail
+from corral.processes.exit_codes import ExitCode
+from corral.wire.nodes import AUTOMATIC, CardView, NodeDetail
+from corral.wire.registration import Feature
+from corral.wire.stagings import NodeFilesView, StagedModelView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,9 +48,6 @@ if TYPE_CHECKING:
 
 
 _WATCH_SECONDS = 1.0
-
-
-node_argument = click.argument("node", shell_complete=complete_node)
 
 
 @click.group()
@@ -122,8 +129,40 @@ def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
 @connected
 def show_node(node: str, as_json: bool) -> None:
     """Show everything about one node."""
-    detail = find_node(open_client(), node)
+    client = open_client()
+    detail = client.get(api_path("nodes", find_node(client, node).id), NodeDetail)
     show_view(detail, lambda: node_facts(detail, datetime.now(UTC)), as_json=as_json)
+
+
+@nodes.command("files", cls=CorralCommand)
+@node_argument
+@json_option
+@connected
+def node_files(node: str, as_json: bool) -> None:
+    """Show the files of models that were brought to a node.
+
+    With their sizes, their last use, and what may go when room is needed for others.
+    """
+    client = open_client()
+    view = client.get(api_path("nodes", find_node(client, node).id, "files"), NodeFilesView)
+    show_view(view, lambda: _files_table(view), as_json=as_json)
+
+
+def _files_table(view: NodeFilesView) -> "RenderableType":
+    if not view.items:
+        return (
+            f"No frontend has brought files to {view.node}; its disk has {share(view.available_disk, view.total_disk)}."
+        )
+    now = datetime.now(UTC)
+    columns: Sequence[Column[StagedModelView]] = (
+        Column(title="MODEL", cell=lambda staged: plain(staged.model)),
+        Column(title="SIZE", cell=lambda staged: size(staged.bytes), right=True),
+        Column(title="FILES", cell=lambda staged: str(staged.files or "many"), right=True),
+        Column(title="STAGED", cell=lambda staged: moment(staged.staged_at, now), least_width=90),
+        Column(title="LAST USE", cell=lambda staged: moment(staged.used_at, now)),
+        Column(title="STAYS", cell=lambda staged: plain(staged.needed or "may go"), least_width=70),
+    )
+    return table(columns, view.items)
 
 
 def _add_verb(verb: str, outcome: str, help: str) -> None:
@@ -140,8 +179,52 @@ def _add_verb(verb: str, outcome: str, help: str) -> None:
         answer(changed, sentence, as_json=as_json)
 
 
-_add_verb("approve", "is approved", "Let a pending node take part in the fleet.")
-_add_verb("drain", "is draining", "Give a node no new work; what it does now, it finishes.")
+for command in (invite, list_invitations, uninvite, list_cards, put_card):
+    nodes.add_command(command)
+
+
+@nodes.command("approve", cls=CorralCommand)
+@node_argument
+@json_option
+@connected
+def approve_node(node: str, as_json: bool) -> None:
+    """Let a pending node take part in the fleet.
+
+    Its worker shows a fingerprint on its own screen; `corral nodes list` and this command show it, too. If they differ,
+    it is another machine: remove it again.
+    """
+    client = open_client()
+    changed = client.post(api_path("nodes", find_node(client, node).id, "approve"), NodeDetail)
+    known_by = f", fingerprint {changed.fingerprint}," if changed.fingerprint else ""
+    sentence = f"{changed.name} ({changed.id}){known_by} is approved; its status is {changed.status}"
+    answer(changed, sentence, as_json=as_json)
+
+
+@nodes.command("drain", cls=CorralCommand)
+@node_argument
+@click.option("--wait", is_flag=True, help="Show how far it is, and end when nothing is left on the node.")
+@click.option(
+    "--force", is_flag=True, help="Also end what no other node can take; its model is loaded when there is room."
+)
+@within_option
+@json_option
+@connected
+def drain_node(node: str, wait: bool, force: bool, within: timedelta | None, as_json: bool) -> int:
+    """Empty a node, without losing requests.
+
+    It gets no new work, its models are loaded elsewhere, and its replicas end after their requests. What no other node
+    can take stays and serves on. `corral nodes resume` ends the drain.
+    """
+    if within is not None and not wait:
+        raise InvalidInput("--within", "is for --wait")
+    client = open_client()
+    changed = begin_drain(client, find_node(client, node).id, is_forced=force)
+    if wait:
+        return watched_drain(client, changed.id, is_forced=force, within=within, as_json=as_json)
+    answer(changed, f"{changed.name} ({changed.id}) is draining; its status is {changed.status}", as_json=as_json)
+    return ExitCode.OK
+
+
 _add_verb("resume", "is not draining", "End a drain.")
 
 
@@ -213,15 +296,26 @@ _COLUMNS: Final[Sequence[Column[NodeDetail]]] = (
 )
 
 
+def _out(card: CardView) -> str:
+    return ", [yellow]out of service[/]" if card.is_out else ""
+
+
+_FINGERPRINT: Final[Column[NodeDetail]] = Column(title="FINGERPRINT", cell=lambda node: plain(node.fingerprint or "–"))
+
+
 def node_table(nodes: Sequence[NodeDetail], *, width: int | None = None) -> "Table":
-    return table(_COLUMNS, nodes, width=width)
+    """Fingerprints are shown while somebody has to compare one."""
+    has_to_compare = any(node.fingerprint and not node.approved for node in nodes)
+    columns = (*_COLUMNS[:3], _FINGERPRINT, *_COLUMNS[3:]) if has_to_compare else _COLUMNS
+    return table(columns, nodes, width=width)
 
 
 def node_summary(nodes: Sequence[NodeDetail]) -> str:
     """One line such as `3 nodes: 2 healthy, 1 pending`."""
     counts = Counter(node.status for node in nodes)
-    total = f"{len(nodes)} node" + ("" if len(nodes) == 1 else "s")
-    return f"{total}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return f"{counted(len(nodes), 'node')}: " + ", ".join(
+        f"{count} {status}" for status, count in sorted(counts.items())
+    )
 
 
 def _own_labels(node: NodeDetail) -> str:
@@ -254,14 +348,30 @@ def node_facts(node: NodeDetail, now: datetime) -> "Table":
         ("Disk free", share(node.available_disk, node.total_disk)),
         ("VRAM free", vram),
         ("GPU", plain(f"{node.gpu_vendor} {node.gpu_compute_capability}".strip())),
+        ("GPUs", "\n".join(f"{plain(card.id)} {share(card.free, card.total)}{_out(card)}" for card in node.cards)),
         ("Builds for", plain(node.capability or "")),
         ("Replicas", f"at most {node.max_replicas_per_model} of one model{by_hand}"),
         ("Labels", "\n".join(plain(f"{key}={value}") + origins.get(key, "") for key, value in node.labels.items())),
         ("Removed labels", plain(", ".join(node.removed_labels))),
         ("Own secret", "yes" if node.has_secret else "no: it uses the shared token"),
+        ("NATS login", _nats_login(node)),
+        ("Fingerprint", plain(node.fingerprint)),
+        ("Invitation", plain(node.invitation or "")),
+        ("Confinement", "" if node.confinement is None else plain("\n".join(confinement_words(node.confinement)))),
         ("Registered", moment(node.created_at, now)),
+        ("Changes", "\n".join(change_lines(change, now) for change in node.changes)),
     ]
     return facts([(name, value) for name, value in pairs if value])
+
+
+def _nats_login(node: NodeDetail) -> str:
+    if node.corral is None:
+        return ""
+    if Feature.NATS_USER not in node.corral.features:
+        return "as its settings say: its Corral is older than NATS users of nodes; upgrade it"
+    if node.nats_login is None:
+        return "as its settings say: it registered before its frontend made users of NATS; restart it"
+    return "its own" if node.nats_login == "own" else "shared: its settings name a user; remove nats_jwt and nats_seed"
 
 
 def _marks(node: NodeDetail) -> str:

@@ -11,25 +11,35 @@ from corral.frontend.models.decide.pulling import BY_DIGEST, BY_SIZE
 from corral.frontend.operations.decide.intent import TOLD, Verb
 from corral.frontend.operations.decide.operation import FINAL, OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import ReasonCode
+from corral.frontend.serving.decide.staged import ON_NODE, ON_NODE_BEFORE
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationView, TargetView
 
 _NAMED: Final = 5
 _BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
+_OF_FILES: Final = (Verb.PULL, Verb.STAGE)
+"""What a frontend does itself, and ends when somebody cancels it."""
 _DONE: Final = {
     "install": "installed",
     "upgrade": "upgraded",
     "delete": "deleted",
     "remove": "removed",
     "pull": "downloaded",
+    "stage": "brought",
 }
-_UNCHANGED: Final = {"install": "was there already on", "upgrade": "is the newest already on", "delete": "was not on"}
+_UNCHANGED: Final = {
+    "install": "was there already on",
+    "upgrade": "is the newest already on",
+    "delete": "was not on",
+    "stage": "was there already on",
+}
 """Phrases about nodes that already were as requested."""
 _NOTHING_CHANGED: Final = {
     "install": "was there already on {nodes}; nothing was fetched",
     "upgrade": "is the newest already on {nodes}; nothing was changed",
     "delete": "no node that was meant has it; nothing was deleted",
     "pull": "was there already, whole; nothing was downloaded",
+    "stage": "was there already on {nodes}; nothing was sent",
 }
 _MOVING: Final = {"delete": "deleting", "remove": "removing"}
 """What to call the status `downloading` for these verbs; other verbs keep it, as LocalAI's frontends do."""
@@ -49,6 +59,8 @@ _PROOFS: Final[dict[str, str]] = {
     TOLD: "the node says so",
     BY_DIGEST: "all its files have the digests that were promised",
     BY_SIZE: "all its files are there, of which some had no digest to check",
+    ON_NODE: "its file server shows all files, with the right digests",
+    ON_NODE_BEFORE: "its file server shows all files, with the right digests",
 }
 _PULL_ADVICE: Final = {
     TargetStatus.DOWNLOADING: "Nothing to do. How far it is shows: corral ops watch {id}; to stop it: corral ops "
@@ -56,7 +68,7 @@ _PULL_ADVICE: Final = {
     TargetStatus.ERROR: "It is tried again by itself, after 30 s to 15 min, and what is there already is not fetched "
     "again; this does not wait: corral ops retry {id}",
 }
-"""Where it differs from the advice about nodes."""
+"""What to do about a pull or a staging, for the states where it is not what `_ADVICE` says."""
 _ADVICE: Final = {
     TargetStatus.QUEUED: "Nothing to do: it is sent within a moment.",
     TargetStatus.DOWNLOADING: "Nothing to do. How far it is shows: corral ops watch {id}",
@@ -108,7 +120,7 @@ def situation(target: TargetView, verb: str) -> str:
         case TargetStatus.QUEUED:
             return target.message or "about to be sent"
         case TargetStatus.DOWNLOADING:
-            return _moving(target) or ("being looked at" if verb == Verb.PULL else f"the node was asked to {verb} it")
+            return _moving(target) or ("being looked at" if verb in _OF_FILES else f"the node was asked to {verb} it")
         case TargetStatus.RUNNING_ON_WORKER:
             return target.message or "no answer in time; the node may still be working"
         case TargetStatus.SUCCESS if (proof := _PROOFS.get(target.reason_fields.get("rung", ""))) is not None:
@@ -129,7 +141,8 @@ def shown_status(target: TargetView, verb: str) -> str:
 
 def is_unchanged(target: TargetView) -> bool:
     """Whether the node already was as requested, so that nothing was sent to it."""
-    return target.status == TargetStatus.SUCCESS and target.reason_code == ReasonCode.ALREADY
+    is_there = target.reason_code == ReasonCode.ALREADY or target.reason_fields.get("rung") == ON_NODE_BEFORE
+    return target.status == TargetStatus.SUCCESS and is_there
 
 
 def _times(attempts: int) -> str:
@@ -173,7 +186,7 @@ def _advice(target: TargetView, operation: OperationView) -> str:
         sentence = _CONTRADICTED_ADVICE
     elif status is TargetStatus.BLOCKED and target.reason_code == ReasonCode.UNPROVABLE:
         sentence = _UNPROVABLE_ADVICE
-    elif status is not None and operation.verb == Verb.PULL and status in _PULL_ADVICE:
+    elif status is not None and operation.verb in _OF_FILES and status in _PULL_ADVICE:
         sentence = _PULL_ADVICE[status]
     else:
         sentence = _ADVICE.get(status, "") if status else ""
@@ -191,6 +204,8 @@ def _command_again(operation: OperationView) -> str:
             if operation.uri
             else f"corral models pull {name}"
         )
+    if operation.verb == Verb.STAGE:
+        return f"corral models stage {name} --node …"
     if operation.verb == Verb.INSTALL and operation.uri:
         return f"corral backends install --uri {quote(operation.uri)} --name {name}"
     return f"corral backends {operation.verb} {name}"
@@ -234,7 +249,7 @@ def what_next(operation: OperationView) -> str:
     """A hint for somebody who stops watching; empty when all is well."""
     id = operation.id[:SHORT_ID]
     if not is_over(operation):
-        stop = f"; stop it with: corral ops cancel {id}" if operation.verb == Verb.PULL else ""
+        stop = f"; stop it with: corral ops cancel {id}" if operation.verb in _OF_FILES else ""
         return f"It goes on without this command. Watch it again with: corral ops watch {id}{stop}"
     return f"See what to do about it: corral ops show {id}" if operation.state == OperationState.FAILED else ""
 
@@ -247,7 +262,7 @@ def accepted(operation: OperationView) -> str:
 
 
 def _to(verb: str) -> str:
-    return "into" if verb == Verb.PULL else "on"
+    return {Verb.PULL: "into", Verb.STAGE: "to"}.get(Verb(verb), "on") if verb in list(Verb) else "on"
 
 
 def _names(targets: Iterable[TargetView], fits: Callable[[TargetView], bool]) -> list[str]:

@@ -17,13 +17,14 @@ T = TypeVar("T")
 
 WIDTH_OF_A_PIPE: Final = 400
 """Wide enough that programs which read a table never see a wrapped line."""
+_LOST: Final = ("service lost", "replica lost", "not added")
 _WORDS_BY_STYLE: Final = {
-    "green": ("healthy", "active", "ok", "loaded", "done", "success"),
-    "yellow": ("pending", "expired", "warning", "loading", "waiting", "queued", "running_on_worker"),
+    "green": ("healthy", "up", "active", "ok", "loaded", "done", "success", "fits", "moves", "added"),
+    "yellow": ("pending", "failing", "expired", "warning", "loading", "waiting", "queued", "running_on_worker"),
     "cyan": ("draining", "running", "downloading", "deleting", "removing", "checking"),
-    "magenta": ("cancelled", "superseded", "disabled"),
+    "magenta": ("cancelled", "superseded", "disabled", "ended", "stays"),
     "red": ("offline", "revoked"),
-    "bold red": ("unhealthy", "problem", "failed", "unusable", "error", "blocked"),
+    "bold red": ("unhealthy", "down", "misconfigured", "problem", "failed", "unusable", "error", "blocked", *_LOST),
 }
 STATUS_STYLES: Final = {word: style for style, words in _WORDS_BY_STYLE.items() for word in words}
 

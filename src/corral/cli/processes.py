@@ -12,10 +12,19 @@ import click
 
 from corral.base.settings import default_data
 from corral.cli.backends.local import backends
+from corral.cli.joining import joining, run_checks
 from corral.cli.options import CorralCommand, CorralGroup, command_sources, process_sources, settings_options, warn
 from corral.processes.configs import control_config, gateway_config, hubs_config, images_config, worker_config
 from corral.processes.exit_codes import ExitCode
-from corral.processes.settings import ClientSettings, UpSettings
+from corral.processes.settings import (
+    CONTROL_NEEDS,
+    GATEWAY_NEEDS,
+    SECTIONS,
+    WORKER_NEEDS,
+    ClientSettings,
+    UpSettings,
+    hide_secrets,
+)
 from corral.processes.settings_sources import resolve
 
 if TYPE_CHECKING:
@@ -46,6 +55,7 @@ def up() -> int:
     settings = resolve(UpSettings, sources)
     logs = resolve(LogOutput, sources)
     warn(sources.warnings)
+    hide_secrets(SECTIONS)
     return run_up(settings, logs, sources, TerminalWords(lambda *words: client_command(settings, sources, *words)))
 
 
@@ -147,6 +157,7 @@ def frontend(report_descriptor: int | None) -> int:
     logs = resolve(LogOutput, sources)
     control_config(settings)  # says here, once, what would stop control
     warn(sources.warnings)
+    hide_secrets(SECTIONS)
     return run_frontend(settings, logs, sources, report_descriptor=report_descriptor)
 
 
@@ -175,6 +186,7 @@ def control(gateway_key_descriptor: int | None) -> None:
     base = control_config(resolve(ControlConfig, sources), gateway_key=key)
     config = replace(base, galleries=galleries, images=images, hubs=hubs_config(sources, images))
     set_up_logs(logs.name or "control", logs)
+    hide_secrets(CONTROL_NEEDS)
 
     async def life() -> None:
         stop = asyncio.Event()
@@ -225,13 +237,32 @@ def gateway(key_descriptor: int | None) -> None:
     config = gateway_config(resolve(GatewayConfig, sources), key=secret_from(key_descriptor))
     warn(sources.warnings)
     set_up_logs(logs.name or "gateway", logs)
+    hide_secrets(GATEWAY_NEEDS)
     main(config)
 
 
 @click.group(cls=CorralGroup, invoke_without_command=True)
 @settings_options(worker=None, gallery=None, images=None, log=None)
+@click.option(
+    "--join",
+    "join_url",
+    default="",
+    metavar="URL",
+    help="Join the fleet of this frontend with a code, which is asked for; `corral nodes invite` prints both. Only for"
+    " the first start: it is remembered.",
+)
+@click.option(
+    "--code-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Private file with the join code, instead of being asked.",
+)
+@click.option("--code-descriptor", type=int, default=None, help="Open descriptor from which the join code can be read.")
+@click.option("--check", "is_check", is_flag=True, help="Only tell what would fail here, and do not run.")
 @click.pass_context
-def worker(context: click.Context) -> int:
+def worker(
+    context: click.Context, join_url: str, code_file: Path | None, code_descriptor: int | None, is_check: bool
+) -> int:
     """Make this machine a node of a fleet.
 
     The worker registers, reports how the machine is, and runs what it is given. A new node waits for an administrator's
@@ -245,7 +276,11 @@ def worker(context: click.Context) -> int:
 
     sources = process_sources()
     galleries = resolve(GalleriesConfig, sources)
-    config = worker_config(resolve(WorkerConfig, sources), sources.environment, galleries)
+    settings = joining(resolve(WorkerConfig, sources), join_url, code_file=code_file, code_descriptor=code_descriptor)
+    config = worker_config(settings, sources.environment, galleries)
+    if is_check:
+        warn(sources.warnings)
+        return run_checks(config)
     images = images_config(sources)
     logs = resolve(LogOutput, sources)
     warn(sources.warnings)
@@ -254,6 +289,7 @@ def worker(context: click.Context) -> int:
 
     log_name = logs.name or "worker"
     set_up_logs(log_name, logs)
+    hide_secrets(WORKER_NEEDS)
     return main(replace(config, logs=logs, log_name=log_name, galleries=galleries, images=images))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from corral.base.errors import Conflict, CorralError, NotFound, PeerUnavailable
-from corral.cli.chat import StatusLine, ask_once, converse
+from corral.cli.chat import StatusLine, Wishes, ask_once, converse, wishes_options
 from corral.cli.client import ApiClient, Unreachable
 from corral.cli.connection import NoFrontendKnown, connected, target_of
 from corral.cli.models.plans import show_plan
@@ -36,10 +36,19 @@ _MOST_PROMPT: Final = 16 * 1024 * 1024
 @click.argument("prompt", required=False)
 @name_option
 @build_option
-@click.option("--system", metavar="TEXT", default="", help="What the model is told before everything else.")
+@wishes_options
 @click.option("--up", "start", is_flag=True, help="Without a fleet, start one and do not ask.")
 @connected
-def run(reference: str, prompt: str | None, name: str, build: str, system: str, start: bool) -> None:
+def run(
+    reference: str,
+    prompt: str | None,
+    name: str,
+    build: str,
+    system: str,
+    temperature: float | None,
+    seed: int | None,
+    start: bool,
+) -> None:
     """Talk to a model, whatever is still missing for it.
 
     REFERENCE is the name of a model, or what `corral models pull` takes: then the model is downloaded, unless it is
@@ -55,10 +64,11 @@ def run(reference: str, prompt: str | None, name: str, build: str, system: str, 
             client, models, reference, name=name, build=build
         )
     question = prompt if prompt is not None else _piped()
+    wishes = Wishes(system=system, temperature=temperature, seed=seed)
     if question is None:
-        converse(client, model, system=system)
+        converse(client, model, wishes)
     elif question.strip():
-        ask_once(client, model, question, system=system)
+        ask_once(client, model, question, wishes)
 
 
 def _known(models: ModelList, reference: str, *, name: str, build: str) -> str:

@@ -21,6 +21,8 @@ from urllib.parse import quote
 import msgspec
 
 from corral.base.errors import CorralError
+from corral.base.tls import TlsPeer
+from corral.base.tls_tunnel import open_tunnel
 from corral.wire.files import CONTENT_RANGE, ContentRange
 
 FILES: Final = "/v1/files/"
@@ -69,6 +71,10 @@ class FilePeer:
     address: str
     """Host and port."""
     token: str = field(repr=False)
+    tls: TlsPeer | None = None
+    """How it is dialled where it speaks TLS."""
+    can_fetch: bool = False
+    """Whether it gets files from elsewhere when it is asked to."""
     connect_seconds: float = 5.0
     stall_seconds: float = 30.0
     """So long it may take no byte, or owe an answer that needs no work."""
@@ -106,13 +112,27 @@ class _LocalPath(msgspec.Struct):
     local_path: str = ""
 
 
+class _Connection(http.client.HTTPConnection):
+    """Connects as the peer wants it; its socket is a plain one in any case."""
+
+    def __init__(self, peer: FilePeer) -> None:
+        super().__init__(peer.address, timeout=peer.connect_seconds)
+        self._peer = peer
+
+    def connect(self) -> None:
+        if self._peer.tls is None:
+            super().connect()
+        else:
+            self.sock = open_tunnel(self._peer.tls, connect_seconds=self._peer.connect_seconds)
+
+
 class FilePeerConnection:
     """Kept open between files where the peer allows it. For one thread at a time."""
 
     def __init__(self, peer: FilePeer, stop: threading.Event) -> None:
         self.peer = peer
         self._stop = stop
-        self._http = http.client.HTTPConnection(peer.address, timeout=peer.connect_seconds)
+        self._http = _Connection(peer)
 
     def close(self) -> None:
         self._http.close()

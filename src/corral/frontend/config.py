@@ -1,20 +1,24 @@
 """What a frontend is configured with: the control process, and the launcher that starts it and its gateways."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from corral.base.errors import InvalidInput
 from corral.base.setting_kinds import (
+    EXISTING_FILE,
     HOST,
+    HTTP_URLS,
     PATH,
     SECRET,
     SECRETS,
     SWITCH,
     TEXT,
     SettingKind,
+    Unforgivable,
     duration,
     hide_password,
     size,
@@ -22,19 +26,28 @@ from corral.base.setting_kinds import (
     whole,
 )
 from corral.base.settings import DATA, Derived, PublicPort, in_data, other_aliases, setting
-from corral.bus.config import BusConfig
+from corral.bus.config import PUBLIC_NATS_URLS, BusConfig
+from corral.files.storage import StorageConfig
+from corral.frontend.access.decide import LoginPolicy
+from corral.frontend.access.fleet_tls import FleetTlsPolicy
 from corral.frontend.backends.decide.upgrades import UpgradePolicy
+from corral.frontend.diagnosis.disk import DiskPolicy
 from corral.frontend.models.decide.pulling import PullPolicy
 from corral.frontend.nodes.decide.liveness import LivenessPolicy
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.operations.decide.intent import IntentPolicy
+from corral.frontend.serving.decide.eviction import RoomPolicy
 from corral.frontend.serving.decide.load_job import LoadPolicy
+from corral.frontend.serving.decide.scaling_state import ScalingPolicy
+from corral.frontend.serving.decide.scheduling import SchedulingWish, read_seeds, seeds_of
+from corral.frontend.serving.decide.sources import StagingPolicy
 from corral.galleries.config import GalleriesConfig
 from corral.hubs.config import HubsConfig
 from corral.oci.config import ImagesConfig
 
 if TYPE_CHECKING:
     from corral.bus.minting import Minter
+    from corral.bus.revoking import Revoker
 
 CREDENTIALS_FILE: Final = "credentials.json"
 """In the data directory: where the first keys are written when nobody named another file."""
@@ -66,6 +79,34 @@ DATABASE_URL: Final = SettingKind(
 )
 
 
+def _unusable_rules(error: InvalidInput) -> Unforgivable:
+    """Say which entry is wrong: "it is no list of rules" would not help with a long one."""
+    problem = f"{error.message}; it comes from --model-scheduling, CORRAL_MODEL_SCHEDULING or LOCALAI_MODEL_SCHEDULING"
+    return Unforgivable("model_scheduling", problem)
+
+
+def _read_scheduling(text: str) -> tuple[SchedulingWish, ...]:
+    try:
+        return read_seeds(text)
+    except InvalidInput as error:
+        raise _unusable_rules(error) from error
+
+
+def _read_scheduling_tables(tables: Sequence[object]) -> tuple[SchedulingWish, ...]:
+    try:
+        return seeds_of(tables)
+    except InvalidInput as error:
+        raise _unusable_rules(error) from error
+
+
+SCHEDULING: Final = SettingKind(
+    placeholder="JSON",
+    allowed='a JSON list of rules such as [{"model_name": "llama", "min_replicas": 2}]',
+    read=_read_scheduling,
+    read_tables=_read_scheduling_tables,
+)
+
+
 def _sqlite_in_data(_: Mapping[str, str], values: Mapping[str, Any]) -> str:
     return f"sqlite:///{values['data'].absolute() / 'corral.db'}"
 
@@ -94,6 +135,13 @@ class ControlConfig(PublicPort):
         name="database",
         aliases=("LOCALAI_AUTH_DATABASE_URL",),
         default=Derived("`corral.db` in the data directory", _sqlite_in_data),
+    )
+    new_fleet: bool = setting(
+        SWITCH,
+        """Make a new fleet although the data directory has keys of one whose database is empty or missing: that fleet
+        is given up, with its nodes, keys and models. Off by default: a database that was lost or misspelt must not
+        become a new fleet. Meant for one start.""",
+        default=False,
     )
     models_path: Path = setting(
         PATH,
@@ -133,6 +181,37 @@ class ControlConfig(PublicPort):
     intents: IntentPolicy = field(default_factory=IntentPolicy)
     pulls: PullPolicy = field(default_factory=PullPolicy)
     loads: LoadPolicy = field(default_factory=LoadPolicy)
+    room: RoomPolicy = field(default_factory=RoomPolicy)
+    staging: StagingPolicy = field(default_factory=StagingPolicy)
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
+    model_scheduling: tuple[SchedulingWish, ...] = setting(
+        SCHEDULING,
+        """Rules of scheduling, as a JSON list: for each `model_name`, `min_replicas` and `max_replicas`, or
+        `spread_all`, and the labels of its nodes as `node_selector`. They are written at every start; rules of other
+        models stay. None by default: people set them with `corral models scale`, or in a file with `corral apply`.""",
+        aliases=("LOCALAI_MODEL_SCHEDULING",),
+        default=(),
+    )
+    model_scheduling_file: Path | None = setting(
+        PATH,
+        """YAML file with such a list, read at every start; its rules are written after those of `model_scheduling`.""",
+        aliases=("LOCALAI_MODEL_SCHEDULING_CONFIG",),
+        default=None,
+    )
+    prefix_routing: bool = setting(
+        SWITCH,
+        """Send a request to the replica that answered the beginning of its prompt before, unless it is much busier than
+        others: it still has that part in its cache. On by default; a rule of scheduling may say otherwise for its model
+        (`route_policy`).""",
+        aliases=("LOCALAI_DISTRIBUTED_PREFIX_CACHE",),
+        default=True,
+    )
+    prefix_memory: timedelta = setting(
+        duration("1s", "1d"),
+        "How long gateways remember who answered a prompt. 5 minutes: by then a cache has other prompts in it.",
+        aliases=("LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL",),
+        default="5m",
+    )
     socket: Path | None = setting(
         PATH,
         """Unix socket that control listens on instead of the public port, which is the gateway's. Set by `corral
@@ -150,6 +229,8 @@ class ControlConfig(PublicPort):
         default=None,
         default_text="one in the data directory, made by `corral frontend`",
     )
+    storage: StorageConfig | None = None
+    """Object storage through which files go to the workers that are told of it too; None: they go over HTTP."""
     adapter_host: str = setting(
         HOST,
         """Address of this machine at which gateways reach the frontend's adapter, which asks replicas on LocalAI's
@@ -162,18 +243,52 @@ class ControlConfig(PublicPort):
     )
     nats_account_seed: str = setting(
         SECRET,
-        """Seed of the NATS account's identity, which starts with SA: nodes of LocalAI then get a user JWT of their own
-        with their registration. None by default: workers have the login that they were given.""",
+        """Seed of the NATS account's identity, which starts with SA: this frontend then makes its own user, and every
+        node gets one of its own with its registration, for its own subjects. None by default: the NATS server has
+        logins that are shared, which is warned about; `corral up` sets it.""",
         aliases=("LOCALAI_NATS_ACCOUNT_SEED",),
         default="",
         secret=True,
     )
+    nats_operator_seed: str = setting(
+        SECRET,
+        """Seed of the operator of the NATS server, which starts with SO. With it, and a system user beside it, a
+        removed node's connection ends at once. None by default: then a removed node's user lives until it expires.
+        `corral up` sets it.""",
+        default="",
+        secret=True,
+    )
+    nats_system_creds: Path | None = setting(
+        EXISTING_FILE,
+        """File with a user of the NATS server's system account, as `nsc generate creds` writes it, which hands over
+        what the operator's seed signs. None by default, as the operator's seed.""",
+        default=None,
+    )
     nats_worker_jwt_ttl: timedelta = setting(
         duration("1m", "3650d"),
-        """How long such a JWT lasts. A worker asks for a new one after three quarters of it. 24h: a stolen one is of
-        little use tomorrow.""",
+        """How long a node's user lasts; a worker gets a new one after three quarters of it. By default 10m, so that a
+        removed node does not hear much more; with an operator's seed, which ends users at once, 24h, so that a frontend
+        may be away for long.""",
         aliases=("LOCALAI_NATS_WORKER_JWT_TTL",),
-        default="24h",
+        default=Derived(
+            "24h with an operator's seed, else 10m",
+            lambda _, values: timedelta(hours=24) if values["nats_operator_seed"] else timedelta(minutes=10),
+            plain=timedelta(hours=24),
+        ),
+    )
+    nats_advertise_url: str = setting(
+        PUBLIC_NATS_URLS,
+        """Where Corral's workers reach NATS, if not at the address that frontends use. A loopback address there means
+        the host at which the worker reached the frontend.""",
+        default="",
+        default_text="the servers of `nats_url`",
+    )
+    nats_require_auth: bool = setting(
+        SWITCH,
+        """Do not start where nodes would share logins to NATS: without an account's seed. Off by default: a server of
+        one's own may have passwords.""",
+        aliases=("LOCALAI_NATS_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"),
+        default=False,
     )
     registration_token: str = setting(
         SECRET,
@@ -183,6 +298,18 @@ class ControlConfig(PublicPort):
         default="",
         default_text="made at first start",
         secret=True,
+    )
+    public_url: str = setting(
+        HTTP_URLS.into(lambda urls: urls[0]),
+        """URL by which machines that join reach this fleet, when a proxy or a `corral gateway` is in front of it;
+        `corral nodes invite` prints it. By default it is made of `host` and `port`.""",
+        default="",
+    )
+    public_cert: Path | None = setting(
+        EXISTING_FILE,
+        """Certificate in PEM form that is shown at `public_url` by another process. Machines that join then trust it
+        because the fleet says so, also if no authority does. None by default: that of `tls_cert` is known.""",
+        default=None,
     )
     trusted_registration_token: str = setting(
         SECRET,
@@ -201,6 +328,8 @@ class ControlConfig(PublicPort):
         secret=True,
     )
     admission: AdmissionPolicy = field(default_factory=AdmissionPolicy)
+    logins: LoginPolicy = field(default_factory=LoginPolicy)
+    tls: FleetTlsPolicy = field(default_factory=FleetTlsPolicy)
     secrets_key: str = setting(
         SECRET,
         """The key that encrypts secrets in the database, for platforms that inject secrets; all frontends of a fleet
@@ -248,6 +377,7 @@ class ControlConfig(PublicPort):
         default="30d",
     )
     upgrades: UpgradePolicy = field(default_factory=UpgradePolicy)
+    disk: DiskPolicy = field(default_factory=DiskPolicy)
     max_body: int = setting(
         size("1KiB", "1024MiB"),
         "Bytes of a request body that the admin API accepts. 1 MiB: registrations and labels are far smaller.",
@@ -261,7 +391,9 @@ class ControlConfig(PublicPort):
         default_text="random",
     )
     minter: "Minter | None" = field(default=None, repr=False)
-    """Makes the NATS credentials of LocalAI's nodes; None where there is no account seed."""
+    """Makes users of NATS; None where there is no account seed."""
+    revoker: "Revoker | None" = field(default=None, repr=False)
+    """Ends them before they expire; None without the operator's seed."""
     gateway_key: str = field(default="", repr=False)
     """What the gateways present that were started beside this process; it is stored nowhere."""
     galleries: GalleriesConfig | None = None

@@ -2,17 +2,20 @@
 
 from typing import Final
 
-from corral.frontend.access import routes as keys
+from corral.frontend.access.routes import keys, users
 from corral.frontend.api import pages
 from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import native as backend_lists
+from corral.frontend.backends.routes import policies as backend_policies
 from corral.frontend.diagnosis.routes import metrics, vitals
+from corral.frontend.engines import routes as engines
 from corral.frontend.models.routes import changes as model_changes
 from corral.frontend.models.routes import galleries as model_galleries
 from corral.frontend.models.routes import localai as localai_models
 from corral.frontend.models.routes import localai_changes, localai_offers, localai_pulls, pulls
 from corral.frontend.models.routes import native as models
+from corral.frontend.nodes.routes import certificates, joining
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import native as nodes_native
@@ -20,16 +23,22 @@ from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
 from corral.frontend.record import routes as events
 from corral.frontend.rules import routes as fleet_rules
-from corral.frontend.serving import routes as serving
+from corral.frontend.serving.routes import files as node_files
+from corral.frontend.serving.routes import gateways as serving
+from corral.frontend.serving.routes import placement, scheduling
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     *vitals.ROUTES,
     *metrics.ROUTES,
     *node_self.ROUTES,
+    *certificates.ROUTES,
+    *scheduling.ROUTES,  # before the nodes: none of them is called `scheduling`
     *nodes.ROUTES,
     *nodes_native.ROUTES,
+    *joining.ROUTES,
     *backends.ROUTES,
     *backend_lists.ROUTES,
+    *backend_policies.ROUTES,
     *operations.ROUTES,
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,
@@ -37,12 +46,16 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *localai_changes.ROUTES,
     *localai_pulls.ROUTES,
     *localai_offers.ROUTES,
+    *placement.ROUTES,
     *models.ROUTES,
     *model_changes.ROUTES,
     *model_galleries.ROUTES,
     *pulls.ROUTES,
     *serving.ROUTES,
+    *engines.ROUTES,
+    *node_files.ROUTES,
     *keys.ROUTES,
+    *users.ROUTES,
     *events.ROUTES,
     *pages.ROUTES,
 )

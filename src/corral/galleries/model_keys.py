@@ -90,7 +90,7 @@ MODEL_KEYS: Final = (
     ModelKey("icon", _T.TEXT, _N, "The address of a picture."),
     ModelKey("tags", _T.TEXTS, _N, "Words to find it by."),
     ModelKey("disabled", _T.SWITCH, _C, "Whether the file is passed over as if it were not there.", "false"),
-    ModelKey("pinned", _T.SWITCH, _N, "Whether LocalAI keeps it loaded.", "false"),
+    ModelKey("pinned", _T.SWITCH, _C, "Whether it stays loaded once it is: `corral models keep`.", "false"),
     ModelKey("concurrency_groups", _T.TEXTS, _N, "Groups of models of which LocalAI loads one at a time."),
     ModelKey("limits.max_concurrent", _T.WHOLE, _C, "Requests that one replica takes at once; 0 leaves it open.", "0"),
     ModelKey("limits.retry_after_seconds", _T.WHOLE, _N, "What LocalAI tells clients to wait when it is full."),

@@ -5,7 +5,7 @@ parts of a form, such as megabytes of audio, are skipped without a copy.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hmac import compare_digest
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
-from corral.wire.keys import IMPLIED, Scope, hash_secret
+from corral.wire.keys import IMPLIED, LIMITED_INFERENCE, Scope, hash_secret
 from corral.wire.view import KeyEntry
 
 _FORM: Final = re.compile(rb"content-type:\s*multipart/form-data\s*;(.*)", re.IGNORECASE | re.DOTALL)
@@ -43,10 +43,12 @@ _ABSENT: Final = msgspec.Raw()
 _NULL: Final = msgspec.Raw(b"null")
 _HOTTEST: Final = 2
 """OpenAI's own limit of `temperature`."""
-_OPENING: Final = {
+_OPENING: Final[dict[Scope, frozenset[str]]] = {
     needed: frozenset(scope.value for scope, implied in IMPLIED.items() if needed in implied) for needed in Scope
 }
 """For each scope, the key scopes that grant it."""
+_OPENING[Scope.INFERENCE] |= {LIMITED_INFERENCE}
+_LISTING: Final = _OPENING[Scope.INFERENCE] | _OPENING[Scope.VIEWER]
 _text_decoder: Final = msgspec.json.Decoder(str)
 
 
@@ -56,11 +58,29 @@ def admit_key(directory: Directory, head: RequestHead, clock: Clock, *, scope: S
     Keys are looked up by their hash, so the duration of the lookup reveals nothing about the key.
     """
     if directory.version is None:
-        raise GatewayRefusal.busy(503, "the gateway has not heard from control yet", code="no_view")
+        raise _no_view()
     entry = valid_key(directory, head, clock)
     if _OPENING[scope].isdisjoint(entry.scopes):
-        raise GatewayRefusal(403, f"this API key may not do that; it needs the scope {scope}", code="missing_scope")
+        raise _missing(scope)
     return entry
+
+
+def admit_lister(directory: Directory, head: RequestHead, clock: Clock) -> KeyEntry:
+    """Return the request's key, which may see the names of models. Raise `GatewayRefusal` otherwise."""
+    if directory.version is None:
+        raise _no_view()
+    entry = valid_key(directory, head, clock)
+    if _LISTING.isdisjoint(entry.scopes):
+        raise _missing(Scope.INFERENCE)
+    return entry
+
+
+def _no_view() -> GatewayRefusal:
+    return GatewayRefusal.busy(503, "the gateway has not heard from control yet", code="no_view")
+
+
+def _missing(scope: Scope) -> GatewayRefusal:
+    return GatewayRefusal(403, f"this API key may not do that; it needs the scope {scope}", code="missing_scope")
 
 
 def valid_key(directory: Directory, head: RequestHead, clock: Clock) -> KeyEntry:
@@ -194,9 +214,18 @@ class _Delimiter(NamedTuple):
 
 
 def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
-    """Return the field `model` of a form, or "" when it is missing. Raise `GatewayRefusal` for other bodies.
+    """Return the field `model` of a form, or "" when it is missing. Raise `GatewayRefusal` for other bodies."""
+    start, end = next(model_parts(lines, body), (0, 0))
+    return body[start : min(end, start + _HEAD_BYTES)].decode(errors="replace")
 
-    Each search starts where the last one ended, so the body is scanned once.
+
+def model_parts(
+    lines: Iterable[bytes], body: bytes, *, field_name: Callable[[bytes], bytes] | None = None
+) -> Iterator[tuple[int, int]]:
+    """Yield where the values of all fields `model` of a form begin and end. Raise `GatewayRefusal` for other bodies.
+
+    Each search starts where the last one ended, so the body is scanned once. `field_name` reads the name of a field
+    from the head of its part; without it, the first name that is found there counts.
     """
     form = next((match for line in lines if (match := _FORM.fullmatch(line))), None)
     if form is None:
@@ -210,15 +239,18 @@ def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
         raise GatewayRefusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
     for _ in range(_MOST_PARTS):
         if here.is_last:
-            return ""
+            return
         head_end = body.find(b"\r\n\r\n", here.end, here.end + _HEAD_BYTES)
         following = _delimiter(b"\r\n" + mark, body, head_end) if head_end >= 0 else None
         if following is None:
             raise GatewayRefusal(400, "the form is cut off, or damaged", code="invalid_body")
-        name = _FIELD_NAME.search(body[here.end : head_end])
-        if name is not None and name[1] == b"model":
-            start = head_end + 4
-            return body[start : min(following.start, start + _HEAD_BYTES)].decode(errors="replace")
+        part_head = body[here.end : head_end]
+        if field_name is not None:
+            is_model = field_name(part_head) == b"model"
+        else:
+            is_model = (name := _FIELD_NAME.search(part_head)) is not None and name[1] == b"model"
+        if is_model:
+            yield head_end + 4, max(following.start, head_end + 4)
         here = following
     raise GatewayRefusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
 

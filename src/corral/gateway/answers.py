@@ -19,6 +19,7 @@ _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus
 _SOONEST: Final = 1
 _LATEST: Final = 300
 """Upper bound of `Retry-After` in seconds, as in LocalAI."""
+_SEEING_LOGS: Final = frozenset({Scope.ADMIN.value, Scope.OPERATOR.value})
 _SAFETY: Final = [f"{name}: {value}".encode() for name, value in SAFETY_HEADERS.items()]
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -120,12 +121,12 @@ class GatewayRefusal(Exception):
 
 
 def shown_to(loading: Loading, scopes: Collection[str]) -> Loading:
-    """Return the load status as a key with these scopes may see it: complete for administrators.
+    """Return the load status as a key with these scopes may see it: complete for administrators and operators.
 
     Others see progress and a plain reason. Paths, ports, node names, gallery URLs and engine output are left out,
     whatever control reports.
     """
-    if Scope.ADMIN in scopes:
+    if not _SEEING_LOGS.isdisjoint(scopes):
         return loading
     is_known = loading.reason in REASON_SENTENCES
     return Loading(
@@ -138,6 +139,10 @@ def shown_to(loading: Loading, scopes: Collection[str]) -> Loading:
         total_files=loading.total_files,
         bytes_per_second=loading.bytes_per_second,
         eta_seconds=loading.eta_seconds,
+        step=loading.step,
+        step_seconds=loading.step_seconds,
+        is_permanent=loading.is_permanent,
+        retry_in_seconds=loading.retry_in_seconds,
         reason=loading.reason if is_known else "",
         message=REASON_SENTENCES[LoadReason(loading.reason)] if is_known else "",
         retry_after_seconds=loading.retry_after_seconds,
@@ -148,6 +153,16 @@ def _load_status(loading: Loading) -> str:
     why = f": {loading.message}" if loading.message else ""
     if loading.state == "failed":
         lines = "".join(f"\n    {line}" for line in loading.engine_lines)
-        return f"model {loading.model} cannot be loaded{why}" + (f"\nThe engine's last lines:{lines}" if lines else "")
+        told = f"model {loading.model} cannot be loaded{why}{_again(loading)}"
+        return told + (f"\nThe engine's last lines:{lines}" if lines else "")
     where = f" on node {loading.node}" if loading.node else ""
     return f"model {loading.model} is {loading.state}{where}{why}"
+
+
+def _again(loading: Loading) -> str:
+    """When it makes sense to ask again."""
+    if loading.is_permanent:
+        return "; this does not pass by itself: the model, its files or its engine have to be changed"
+    if loading.retry_in_seconds is not None:
+        return f"; it is tried again for whoever asks in {loading.retry_in_seconds} s"
+    return ""

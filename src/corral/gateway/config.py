@@ -117,7 +117,7 @@ class TimeOuts:
     """How long a client may take nothing of an answer that waits for it."""
     connect: float = 5.0
     """For opening a connection to a replica or to control."""
-    replacement: float = 5.0
+    replacement: float = 15.0
     """How long a request whose only replica closed the connection waits for control to report the replica as gone.
     Then it waits for a load like any other request; if control says nothing, it fails."""
     idle_upstream: float = 60.0

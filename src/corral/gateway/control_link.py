@@ -22,6 +22,7 @@ from corral.gateway.config import GatewayConfig
 from corral.gateway.tally import Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
+from corral.wire.fleet_tls import CertificateAsk, IssuedCertificate
 from corral.wire.view import EnsureModel, GatewayReport, Loading, decode_line
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 VIEW: Final = "/api/v1/gateway/view"
 REPORT: Final = "/api/v1/gateway/report"
 ENSURE: Final = "/api/v1/gateway/ensure"
+CERTIFICATE: Final = "/api/v1/gateway/certificate"
 _CALL_SECONDS: Final = 10.0
 _PIECE: Final = 65536
 _MAX_LINE: Final = 256 * 1024 * 1024
@@ -89,6 +91,14 @@ class ControlLink:
         body = await self._post(ENSURE, EnsureModel(model=model))
         try:
             return msgspec.json.decode(body, type=Loading)
+        except msgspec.MsgspecError as error:
+            raise PeerUnavailable(f"control's answer was not understood: {error}") from error
+
+    async def certificate(self, csr: str) -> IssuedCertificate:
+        """Have a request for a certificate signed. Fails as `ensure` does."""
+        body = await self._post(CERTIFICATE, CertificateAsk(csr=csr))
+        try:
+            return msgspec.json.decode(body, type=IssuedCertificate)
         except msgspec.MsgspecError as error:
             raise PeerUnavailable(f"control's answer was not understood: {error}") from error
 

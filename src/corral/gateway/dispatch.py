@@ -1,15 +1,18 @@
 """Assigns requests to replicas: immediately if one has room, from a fair queue if not, after a load if none exists."""
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from corral.base.errors import CorralError
 from corral.base.tasks import end_tasks, start_task
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.config import GatewayConfig
+from corral.gateway.prefixes import PrefixMemory
+from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory, UpstreamReplica
 from corral.wire.view import Loading
 
@@ -28,6 +31,9 @@ class Waiter(Protocol):
     @property
     def scopes(self) -> Collection[str]:
         """Scopes of the API key, which decide how much of a load's status the client may see."""
+
+    def prompt_chain(self) -> Sequence[int]:
+        """The links of its prompt; none where nothing of it is worth remembering."""
 
     def assign(self, replica: UpstreamReplica) -> None: ...
     def wait(self, seconds: float) -> None: ...
@@ -109,10 +115,16 @@ class RequestDispatcher:
         self._directory = directory
         self._ensurer = ensurer
         self._tasks = tasks
+        self._prefixes = PrefixMemory()
         self._queues: dict[str, FairQueue[Waiter]] = {}
         self._stranded: dict[Waiter, GatewayRefusal] = {}
+        self._failed_at: dict[Waiter, Mapping[str, Origin | None]] = {}
+        """Where the replicas were that must not be asked again, for those who are stranded."""
+        self._awaiting_fleet: set[Waiter] = set()
+        """Those of the stranded that an engine elsewhere did not answer."""
         self._loading: dict[str, Loading] = {}
         self._ensuring: dict[str, asyncio.Task[None]] = {}
+        self._waking: dict[str, asyncio.Task[None]] = {}
         directory.on_change.append(self._view_changed)
 
     def submit(self, waiter: Waiter) -> None:
@@ -120,7 +132,7 @@ class RequestDispatcher:
         model = waiter.model
         queue = self._queues.get(model)
         if not queue:
-            replica = self._directory.pick(model, waiter.excluded)
+            replica = self._pick(waiter)
             if replica is not None:
                 waiter.assign(replica)
                 return
@@ -142,13 +154,26 @@ class RequestDispatcher:
         queue, because the replica may still work for others.
         """
         self._stranded[waiter] = refusal
+        self._failed_at[waiter] = {id: self._directory.origin_of(id) for id in waiter.excluded}
         waiter.wait(self._config.time_outs.replacement)
         if not self._directory.serves(waiter.model):
             self._submit_stranded(waiter)
 
+    def await_fleet(self, waiter: Waiter, refusal: GatewayRefusal) -> None:
+        """Keep a request that no engine elsewhere answered until the fleet has loaded the model itself."""
+        self._stranded[waiter] = refusal
+        self._awaiting_fleet.add(waiter)
+        waiter.wait(self._config.time_outs.load)
+        self.wake_fleet(waiter.model)
+
+    def wake_fleet(self, model: str) -> None:
+        """Have the fleet load a model that an engine elsewhere answers for meanwhile. Control is asked now and then."""
+        if model not in self._waking and not self._directory.has_fleet_replica(model):
+            self._waking[model] = self._tasks.start(self._keep_waking(model), name=f"wake {model}")
+
     def withdraw(self, waiter: Waiter) -> None:
         """Remove a request that no longer waits, for any reason."""
-        self._stranded.pop(waiter, None)
+        self._unstrand(waiter)
         queue = self._queues.get(waiter.model)
         if queue is not None:
             queue.remove(waiter.owner, waiter)
@@ -183,6 +208,7 @@ class RequestDispatcher:
     def _view_changed(self) -> None:
         serves = self._directory.serves
         for waiter in list(self._stranded):
+            self._forgive(waiter)
             # Submit it again when another replica exists, or when none is left and a load is needed.
             if serves(waiter.model, waiter.excluded) or not serves(waiter.model):
                 self._submit_stranded(waiter)
@@ -191,9 +217,15 @@ class RequestDispatcher:
             if model in self._queues and not serves(model):
                 self._ensure(model)
 
+    def _forgive(self, waiter: Waiter) -> None:
+        """A replica that is elsewhere by now, as behind an adapter that was started again, may be asked again."""
+        for id, origin in self._failed_at.get(waiter, {}).items():
+            if self._directory.origin_of(id) not in (None, origin):
+                waiter.excluded.discard(id)
+
     def _submit_stranded(self, waiter: Waiter) -> None:
         """Where no replica is left, the next one is new, or the same with a URL that works again: none is excluded."""
-        self._stranded.pop(waiter, None)
+        self._unstrand(waiter)
         if not self._directory.serves(waiter.model):
             waiter.excluded.clear()
         try:
@@ -201,10 +233,15 @@ class RequestDispatcher:
         except GatewayRefusal as refusal:
             waiter.refuse(refusal)
 
+    def _unstrand(self, waiter: Waiter) -> None:
+        self._stranded.pop(waiter, None)
+        self._failed_at.pop(waiter, None)
+        self._awaiting_fleet.discard(waiter)
+
     def _pump(self, model: str) -> None:
         queue = self._queues.get(model)
         while queue and (first := queue.first()) is not None:
-            replica = self._directory.pick(model, first.excluded)
+            replica = self._pick(first)
             if replica is None:
                 return
             queue.pop()
@@ -212,6 +249,23 @@ class RequestDispatcher:
                 self._queues.pop(model, None)
             first.assign(replica)
             queue = self._queues.get(model)
+
+    def _pick(self, waiter: Waiter) -> UpstreamReplica | None:
+        """The replica that knows the beginning of the prompt if it is not much busier, else the least busy one."""
+        model, directory = waiter.model, self._directory
+        affinity = directory.affinities.get(model)
+        if affinity is None or not (chain := waiter.prompt_chain()):
+            return directory.pick(model, waiter.excluded)
+        now = asyncio.get_running_loop().time()
+        known = self._prefixes.find(model, chain, since=now - affinity.seconds)
+        replica = None
+        if known is not None and known.share >= affinity.min_match:
+            replica = directory.pick_known(model, known.replica, waiter.excluded)
+        if replica is None:
+            replica = directory.pick(model, waiter.excluded)
+        if replica is not None:
+            self._prefixes.keep(model, chain, replica.id, now=now)
+        return replica
 
     # Loading models that have no replica.
 
@@ -238,6 +292,28 @@ class RequestDispatcher:
         finally:
             self._ensuring.pop(model, None)
             self._loading.pop(model, None)
+
+    async def _keep_waking(self, model: str) -> None:
+        """Ask control for the model once, and again as long as requests wait for the fleet that no engine answered."""
+        try:
+            is_needed = True
+            while is_needed:
+                with contextlib.suppress(CorralError):  # whoever waits for it asks again
+                    loading = await self._ensurer.ensure(model)
+                    if loading.state == "failed":
+                        self._refuse_awaiting(model, loading)
+                await asyncio.sleep(self._config.ensure_period.total_seconds())
+                is_needed = bool(self._awaiting(model)) and not self._directory.has_fleet_replica(model)
+        finally:
+            self._waking.pop(model, None)
+
+    def _awaiting(self, model: str) -> list[Waiter]:
+        return [waiter for waiter in self._stranded if waiter.model == model and waiter in self._awaiting_fleet]
+
+    def _refuse_awaiting(self, model: str, loading: Loading) -> None:
+        for waiter in self._awaiting(model):
+            self._unstrand(waiter)
+            waiter.refuse(GatewayRefusal.loading(loading, waiter.scopes))
 
     def _refuse_all(self, model: str, loading: Loading) -> None:
         queue = self._queues.pop(model, None)

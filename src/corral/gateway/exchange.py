@@ -5,18 +5,23 @@ The base class knows the phases and timeouts. `inference.py` and `passing.py` de
 
 import asyncio
 import logging
+import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.ids import RequestIds
+from corral.base.own_network import ForbiddenAddress
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Bodies
 from corral.gateway.config import GatewayConfig
 from corral.gateway.dispatch import RequestDispatcher, Tasks
+from corral.gateway.fleet_dialling import FleetDialler
 from corral.gateway.head import RequestHead
 from corral.gateway.pool import Pool
+from corral.gateway.renaming import Piece, size_of
 from corral.gateway.tally import Ledger, Tally
 from corral.gateway.upstream import AnswerHead, Origin, UpstreamConnection, UpstreamFailure
 from corral.gateway.view import Directory
@@ -26,6 +31,8 @@ log = logging.getLogger(__name__)
 _FAILURES: Final = frozenset({500, 502, 504})
 """Statuses of refusals that are logged, because something failed. Refusals for overload are not: they would fill the
 log."""
+_JOINED: Final = 64 * 1024
+"""Bytes of a body in pieces that are copied into one piece, so that one write is enough."""
 
 
 class RequestOutcome(StrEnum):
@@ -51,6 +58,7 @@ class Services:
     dispatcher: RequestDispatcher
     ledger: Ledger
     tasks: Tasks
+    fleet: FleetDialler
     bodies: Bodies = field(default_factory=Bodies)
     tally: Tally = field(default_factory=Tally)
     request_ids: RequestIds = field(default_factory=RequestIds)
@@ -127,6 +135,7 @@ class Exchange:
         "_moved",
         "_moved_at",
         "_phase",
+        "_pieces",
         "_services",
         "_status",
         "first_byte_seconds",
@@ -142,6 +151,8 @@ class Exchange:
         self._client = client
         self._head = head
         self._body = body
+        self._pieces: Sequence[Piece] = ()
+        """The body as the upstream gets it, where that is another one than `_body`."""
         self._phase = _WAITING
         self._deadline: float | None = None
         self._connection: UpstreamConnection | None = None
@@ -236,9 +247,9 @@ class Exchange:
         except TimeoutError:
             self._dialling = None
             self.upstream_failed(UpstreamFailure.CONNECT_TIMED_OUT)
-        except (OSError, UnicodeError):
+        except (OSError, UnicodeError) as error:
             self._dialling = None
-            self.upstream_failed(UpstreamFailure.REFUSED)
+            self.upstream_failed(_dialling_failure(error))
         else:
             self._dialling = None
             self._send(connection)
@@ -247,7 +258,19 @@ class Exchange:
         self._connection = connection
         self._phase = _SENT
         self._deadline = self._services.loop.time() + self.first_byte_seconds
+        if self._pieces:
+            self._send_pieces(connection)
+            return
         connection.send(self, self._request_head(), self._body, is_head=self._head.method == b"HEAD")
+
+    def _send_pieces(self, connection: UpstreamConnection) -> None:
+        pieces = self._pieces
+        if size_of(pieces) < _JOINED:
+            connection.send(self, self._request_head(), b"".join(pieces))
+            return
+        connection.send(self, self._request_head(), b"")
+        for piece in pieces:
+            connection.write(piece)
 
     # Called by the upstream connection.
 
@@ -256,6 +279,10 @@ class Exchange:
         if failure is not None:
             self._give_up(failure)
             return
+        self._answer_with(head, first)
+
+    def _answer_with(self, head: AnswerHead, first: bytes) -> None:
+        """Begin the client's answer with a head that was accepted."""
         self._begin(head)
         self._keep = head.own_length or self._head.method == b"HEAD"
         if head.is_chunked and self._head.is_http10:
@@ -275,6 +302,7 @@ class Exchange:
         self._deadline = None
         self._moved = True
         self._body = b""
+        self._pieces = ()
         self._client.body_sent()
         if self._client.is_full and self._connection is not None:
             self._connection.pause()
@@ -333,9 +361,16 @@ class Exchange:
         self._phase = _DONE
         self._deadline = None
         self._body = b""
+        self._pieces = ()
         if self._dialling is not None:
             self._dialling.cancel()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
         self._left(outcome)
+
+
+def _dialling_failure(error: Exception) -> UpstreamFailure:
+    if isinstance(error, ForbiddenAddress):
+        return UpstreamFailure.FORBIDDEN
+    return UpstreamFailure.UNTRUSTED if isinstance(error, ssl.SSLError) else UpstreamFailure.REFUSED

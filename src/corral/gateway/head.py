@@ -19,11 +19,17 @@ _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
 _HOST: Final = re.compile(rb"[!-~]*")
 _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
+HOPS: Final = b"Corral-Hops"
+MOST_HOPS: Final = 4
+"""A request that came through so many fleets goes round in circles."""
+_HOP_DIGITS: Final = 3
 _API_KEYS: Final = tuple(name.encode() for name in API_KEY_HEADERS)
 _END: Final = b"\r\n\r\n"
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
 _MOST_REMEMBERED: Final = 1024
 _LONGEST_REMEMBERED: Final = 256
+_OF_ONE_REQUEST: Final = frozenset({b"traceparent", b"tracestate", b"x-trace-id", b"idempotency-key"})
+"""Header fields that no other request repeats: remembering them would only drive out the others."""
 _passed_on: Final[set[bytes]] = set()
 """Header fields that are known to be passed on unchanged: clients repeat the same fields with every request."""
 
@@ -58,6 +64,8 @@ class RequestHead:
     """Whether this is a CORS preflight request: see `routes.CorsPolicy`."""
     preflight_headers: bytes = b""
     """Header names that a preflight request asks about."""
+    hops: int = 0
+    """How many fleets passed the request on before this one, each to an engine that somebody else runs."""
     encoding: bytes = b""
     """The Content-Encoding of the body; empty when it is not encoded."""
     length: int | None = None
@@ -135,6 +143,9 @@ class RequestHead:
     def _take_forwarded_proto(self, value: bytes) -> None:
         self.forwarded_proto = value.lower()
 
+    def _take_hops(self, value: bytes) -> None:
+        self.hops = int(value) if value.isdigit() and len(value) < _HOP_DIGITS else MOST_HOPS
+
     def _drop(self, value: bytes) -> None:
         """Drop a hop-by-hop header or one that only the gateway may set."""
 
@@ -162,7 +173,7 @@ def read_head(raw: bytes) -> RequestHead:
             take(head, value.strip(b" \t"))
         elif not name.startswith(_FORWARDED) and b"_" not in name:  # some servers read an underscore as a hyphen
             lines.append(line)
-            if len(line) <= _LONGEST_REMEMBERED:
+            if len(line) <= _LONGEST_REMEMBERED and name not in _OF_ONE_REQUEST:
                 if len(_passed_on) >= _MOST_REMEMBERED:  # bounded, because clients decide what they send
                     _passed_on.clear()
                 _passed_on.add(line)
@@ -183,6 +194,7 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
     b"access-control-request-headers": RequestHead._take_preflight_headers,
     b"expect": RequestHead._take_expectation,
     b"upgrade": RequestHead._take_upgrade,
+    HOPS.lower(): RequestHead._take_hops,
     b"authorization": RequestHead._take_authorization,
     b"x-forwarded-for": RequestHead._take_forwarded_for,
     b"x-forwarded-proto": RequestHead._take_forwarded_proto,

@@ -3,8 +3,8 @@
 import asyncio
 import re
 from codecs import BOM_UTF8
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from corral.adapter.dialects.engine_errors import ANTHROPIC_ROUTES, anthropic_error_of, is_mendable, openai_error
@@ -12,13 +12,15 @@ from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Inflation
 from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Services
-from corral.gateway.head import RequestHead, write_head
+from corral.gateway.head import HOPS, MOST_HOPS, RequestHead, write_head
+from corral.gateway.prefixes import chain_of
+from corral.gateway.renaming import Piece, rename_in_form, rename_in_json, size_of
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Origin, UpstreamFailure
 from corral.gateway.usage import AnswerTail
 from corral.gateway.view import UpstreamReplica
 from corral.wire.adapter import BACKEND_GONE_HEADER, MODEL_GONE_STATUS
 from corral.wire.models import ROUTE_USES
-from corral.wire.view import KeyEntry
+from corral.wire.view import EngineEntry, KeyEntry
 
 _VERSION: Final = b"/v1"
 _USES: Final = {route.encode(): use for route, use in ROUTE_USES.items()}
@@ -34,6 +36,24 @@ _INFLATED_AT_ONCE: Final = 256 * 1024
 """Bytes that can be inflated on the event loop: about a millisecond."""
 _RETRIES: Final = 1
 """Attempts on other replicas, before the first byte of a response."""
+_ENGINE_RETRIES: Final = 3
+"""The same after an engine that somebody else runs: there may be several, one to fall back on after the other."""
+_NOT_HERE: Final = frozenset({402, 403, 404, 408, 429, 502, 503, 504, 529})
+"""Statuses with which an engine that somebody else runs says that it cannot answer, while another one may."""
+_DECLINED: Final = frozenset({403, 404, 408})
+"""Those of them that a request may cause: the engine is not blamed, or one client could take it away from all."""
+_PRIVATE: Final = re.compile(
+    rb"(?:accept-encoding|cookie|referer|openai-organization|openai-project|x-goog-[^:]*):", re.IGNORECASE
+)
+"""Headers of clients that are none of the business of engines that somebody else runs. A compressed answer is not asked
+for, since its usage could not be read."""
+_ABOUT_THEIR_HOST: Final = re.compile(
+    rb"\r\n(?:set-cookie2?|alt-svc|strict-transport-security|clear-site-data|nel|report-to):[^\r\n]*",
+    re.IGNORECASE,
+)
+"""Headers in which such an engine speaks of its own host; a client would take them for this gateway's."""
+_UNREACHED_RETRIES: Final = 4
+"""The same, of requests that no replica has seen: none can have died of them."""
 _GONE: Final = frozenset(
     {UpstreamFailure.REFUSED, UpstreamFailure.CLOSED, UpstreamFailure.DENIED, UpstreamFailure.MODEL_GONE}
 )
@@ -48,6 +68,8 @@ _ASKED_IN: Final = {
     b"/v1/completions": "prompt",
 }
 """Name of the body field that holds the prompt; `input` for other routes."""
+_PROMPTED: Final = frozenset({b"/v1/chat/completions", b"/v1/messages", b"/v1/completions", b"/v1/responses"})
+"""Routes whose engines keep what they have read of a prompt."""
 _BACKEND_GONE: Final = f"\r\n{BACKEND_GONE_HEADER}:".encode()
 _RETRY_AFTER: Final = re.compile(rb"\r\nretry-after:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
@@ -65,14 +87,20 @@ class Inference(Exchange):
     it."""
 
     __slots__ = (
+        "_asked_at",
         "_asks_front",
+        "_came_at",
+        "_chain",
         "_error",
         "_failures",
+        "_first_at",
         "_inflating",
         "_is_counted",
         "_is_second_try",
+        "_is_streamed",
         "_last_failure",
         "_needs_care",
+        "_only",
         "_replica",
         "_route",
         "_tail",
@@ -89,6 +117,7 @@ class Inference(Exchange):
         self.model = ""
         self.owner = key.id or key.hash
         self.scopes = key.scopes
+        self._only = key.models
         self.excluded: set[str] = set()
         """Ids of replicas that must not be asked, or not again."""
         self._route = ROUTES[head.path]
@@ -97,10 +126,17 @@ class Inference(Exchange):
         self._last_failure: UpstreamFailure | None = None
         """Failure of the replica that was asked before, if any."""
         self._error: _HeldError | None = None
+        self._chain: Sequence[int] | None = None
         self._inflating: asyncio.Task[None] | None = None
-        self._is_counted = self._needs_care = self._asks_front = self._is_second_try = False
+        self._is_counted = self._needs_care = self._asks_front = False
+        self._is_second_try = self._is_streamed = False
         self._waits_since: float | None = None
         self._tail = AnswerTail()
+        self._came_at = services.loop.time()
+        self._asked_at = 0.0
+        """When the replica was asked."""
+        self._first_at = 0.0
+        """When the first byte of the answer came, after its head; 0 before."""
 
     def start(self) -> None:
         if not self._head.encoding:
@@ -131,7 +167,8 @@ class Inference(Exchange):
         if self._body.startswith(BOM_UTF8):
             self._body = self._body[len(BOM_UTF8) :]
         asked = asked_in_json(self._body) if self._head.path not in _FORMS else asked_in_form(self._head, self._body)
-        entry = self._services.directory.find_model(asked.named())
+        directory, only = self._services.directory, self._only
+        entry = directory.find_model(asked.named()) if only is None else directory.find_allowed(asked.named(), only)
         asked.check()
         self._needs_care = asked.needs_care()
         use = _USES[self._route]
@@ -143,6 +180,11 @@ class Inference(Exchange):
         self._queue_up()
 
     # Called by the dispatcher.
+
+    def prompt_chain(self) -> Sequence[int]:
+        if self._chain is None:
+            self._chain = chain_of(self._body) if self._route in _PROMPTED else ()
+        return self._chain
 
     def assign(self, replica: UpstreamReplica) -> None:
         if self._route not in replica.routes:
@@ -158,9 +200,31 @@ class Inference(Exchange):
         if self._waits_since is not None:
             tally.waited(self.model, self._services.loop.time() - self._waits_since)
             self._waits_since = None
+        self._asked_at = self._services.loop.time()
         tally.sent(self.model, len(self._body))
         self._asks_front = self._needs_care and replica.front is not None
+        self._pieces = ()
+        if replica.engine is not None and not self._is_ready_for(replica, replica.engine):
+            return
         self._ask(self._origin(replica))
+
+    def _is_ready_for(self, replica: UpstreamReplica, engine: EngineEntry) -> bool:
+        """Write the engine's name of the model into the request. False: that cannot be done, and was told."""
+        if replica.wakes_fleet:
+            self._services.dispatcher.wake_fleet(self.model)
+        try:
+            if self._head.hops >= MOST_HOPS:
+                raise _circling(self.model)
+            self._pieces = self._renamed(engine.model)
+        except GatewayRefusal as refusal:
+            self.refuse(refusal)
+            return False
+        return True
+
+    def _renamed(self, name: str) -> Sequence[Piece]:
+        if self._head.path in _FORMS:
+            return rename_in_form(self._head.lines, self._body, name)
+        return rename_in_json(self._body, name)
 
     def _origin(self, replica: UpstreamReplica) -> Origin:
         """Return the engine's own port, or the port in front of it for features that the engine ignores or refuses."""
@@ -188,6 +252,8 @@ class Inference(Exchange):
     def _request_head(self) -> bytes:
         head = self._head
         replica = cast(UpstreamReplica, self._replica)
+        if replica.engine is not None:
+            return self._engine_head(replica, replica.engine)
         return write_head(
             head,
             target=self._route + b"?" + head.query if head.query else self._route,
@@ -197,6 +263,20 @@ class Inference(Exchange):
             length=len(self._body),
         )
 
+    def _engine_head(self, replica: UpstreamReplica, engine: EngineEntry) -> bytes:
+        """Return the head for somebody else's engine, which learns neither who asks nor what they told us alone."""
+        lines = [line for line in self._head.lines if not _PRIVATE.match(line)]
+        head = replace(self._head, fields=b"".join(line + b"\r\n" for line in lines))
+        target = engine.base.encode() + self._route.removeprefix(_VERSION)
+        return write_head(
+            head,
+            target=target + b"?" + head.query if head.query else target,
+            host=replica.host,
+            authorization=replica.authorization,
+            added=self._client.id_line + b"%b: %d\r\n" % (HOPS, head.hops + 1),
+            length=size_of(self._pieces),
+        )
+
     def upstream_data(self, data: bytes) -> None:
         if self._error is not None:
             self._error.body += data
@@ -204,24 +284,43 @@ class Inference(Exchange):
         self._moved = True
         self._client.write(data)
         self._tail.add(data)
+        if not self._first_at:
+            self._begins()
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
         """Hold short error responses until they are complete, because they may be translated. Pass on everything
         else."""
-        if head.status >= 400 and head.is_short(_MOST_ERROR_BYTES) and self._head.method != b"HEAD":
-            if (failure := self._accept(head)) is not None:
-                self._give_up(failure)
-            else:
-                self._error = _HeldError(head, first)
-            return
-        self._pass_on(head, first)
+        if (failure := self._accept(head)) is not None:
+            self._give_up(failure)
+        elif head.status >= 400 and head.is_short(_MOST_ERROR_BYTES) and self._head.method != b"HEAD":
+            self._error = _HeldError(head, first)
+        else:
+            self._pass_on(head, first)
 
     def _pass_on(self, head: AnswerHead, first: bytes) -> None:
+        """Begin the client's answer with a head that was accepted. It is not judged again: by now the connection may
+        be gone, and other replicas there."""
         if self._services.config.expose_node and self._replica is not None:
             self._added_lines = b"X-LocalAI-Node: %b\r\n" % self._replica.node_id.encode("latin-1", "replace")
-        super().upstream_began(head, first)
+        if self._replica is not None and self._replica.engine is not None:
+            head = AnswerHead(head.status, _ABOUT_THEIR_HOST.sub(b"", head.raw))
+        self._is_streamed = head.is_events
+        self._answer_with(head, first)
         if first:
             self._tail.add(first)
+            self._begins()
+
+    def _begins(self) -> None:
+        """The first byte of the answer went to the client."""
+        self._first_at = self._services.loop.time()
+        if self._status < 400:
+            self._services.tally.began(self.model, self._first_at - self._came_at)
+
+    def _answer_seconds(self) -> float:
+        """How long the answer took from its first byte; one that came in one piece, from the asking."""
+        now = self._services.loop.time()
+        is_measured = self._is_streamed and now > self._first_at
+        return now - (self._first_at if is_measured else self._asked_at)
 
     def upstream_ended(self) -> None:
         error = self._error
@@ -236,7 +335,9 @@ class Inference(Exchange):
             self._is_second_try = False
             self._ask(front)
             return
-        translated = openai_error(error.head.status, error.body, about=_ASKED_IN.get(self._route, "input"))
+        translated = None
+        if self._replica is None or self._replica.engine is None:  # engines of others are quoted as they are
+            translated = openai_error(error.head.status, error.body, about=_ASKED_IN.get(self._route, "input"))
         if self._head.path in ANTHROPIC_PATHS:
             status, body = translated or (error.head.status, error.body)
             translated = status, anthropic_error_of(status, body)
@@ -258,6 +359,8 @@ class Inference(Exchange):
         super().upstream_failed(failure)
 
     def _accept(self, head: AnswerHead) -> UpstreamFailure | None:
+        if self._replica is not None and self._replica.engine is not None:
+            return self._accept_from_engine(head, self._replica)
         if head.status == 101:
             return UpstreamFailure.GARBAGE
         if head.status == 401:
@@ -268,6 +371,21 @@ class Inference(Exchange):
             return UpstreamFailure.REFUSED
         if self._replica is not None:
             self._replica.restore()
+        return None
+
+    def _accept_from_engine(self, head: AnswerHead, replica: UpstreamReplica) -> UpstreamFailure | None:
+        if head.status == 101:
+            return UpstreamFailure.GARBAGE
+        if 300 <= head.status < 400:  # a client that follows it would send its key there
+            return UpstreamFailure.REDIRECTED
+        if head.status == 401:
+            return UpstreamFailure.DENIED
+        if head.status in _NOT_HERE:
+            others = self._services.directory.serves(self.model, {*self.excluded, replica.id})
+            if not others or self._failures >= _ENGINE_RETRIES:
+                return None
+            return UpstreamFailure.DECLINED if head.status in _DECLINED else UpstreamFailure.OVERLOADED
+        replica.restore()
         return None
 
     def _time_is_over(self) -> None:
@@ -291,7 +409,7 @@ class Inference(Exchange):
         self._failures += 1
         self._last_failure = failure
         self._leave()
-        if self._failures > _RETRIES:
+        if self._failures > _most_retries(replica, failure):
             self.refuse(_failed(self.model, failure))
         elif not self._services.directory.serves(self.model, self.excluded):
             self._outlive(failure)
@@ -306,16 +424,29 @@ class Inference(Exchange):
 
     def _outlive(self, failure: UpstreamFailure) -> None:
         """No other replica exists. Wait for a replacement if this one is gone, else refuse."""
-        if failure in _GONE:
+        engine = None if self._replica is None else self._replica.engine
+        if engine is not None:
+            self._outlive_engine(engine, failure)
+        elif failure in _GONE:
             self._services.dispatcher.strand(self, _failed(self.model, failure))
         else:
             self.refuse(_failed(self.model, failure))
+
+    def _outlive_engine(self, engine: EngineEntry, failure: UpstreamFailure) -> None:
+        """Nobody replaces an engine that somebody else runs, but the fleet may load the model itself."""
+        refusal = _failed(self.model, failure)
+        if engine.has_fleet and not self._services.directory.has_fleet_replica(self.model):
+            self._services.dispatcher.await_fleet(self, refusal)
+        else:
+            self.refuse(refusal)
 
     def _broke_off(self, failure: UpstreamFailure) -> None:
         if self._replica is not None:
             self._blame(self._replica, failure)
 
     def _blame(self, replica: UpstreamReplica, failure: UpstreamFailure) -> None:
+        if failure is UpstreamFailure.DECLINED:
+            return
         replica.demote()
         self._services.ledger.failed(replica.id, failure)
         if failure in TIME_OUTS:
@@ -333,10 +464,24 @@ class Inference(Exchange):
         if not self._is_counted:
             self._services.dispatcher.withdraw(self)
         usage = self._tail.usage() if outcome is RequestOutcome.OK else None
+        seconds = self._answer_seconds() if usage is not None else 0.0
         if self._replica is not None:
-            self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage)
-        self._services.tally.ended(self.model, self._status, outcome, answer_bytes=self._tail.size, usage=usage)
+            self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage, seconds)
+        self._services.tally.ended(
+            self.model, self._status, outcome, answer_bytes=self._tail.size, usage=usage, seconds=seconds
+        )
         self._leave()
+
+
+def _circling(model: str) -> GatewayRefusal:
+    text = f"the request for {model} came through {MOST_HOPS} fleets: their engines lead to each other in a circle"
+    return GatewayRefusal(508, text, code="engine_loop", param="model")
+
+
+def _most_retries(replica: UpstreamReplica, failure: UpstreamFailure) -> int:
+    if failure is UpstreamFailure.REFUSED:
+        return _UNREACHED_RETRIES
+    return _RETRIES if replica.engine is None else _ENGINE_RETRIES
 
 
 def _failed(model: str, failure: UpstreamFailure) -> GatewayRefusal:

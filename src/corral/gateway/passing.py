@@ -17,7 +17,13 @@ _METRICS_SECONDS: Final = 4.0
 """How long control may take for its metrics. Prometheus gives up after 10 seconds by default."""
 _REPEATABLE: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _AWAY: Final = frozenset(
-    {UpstreamFailure.REFUSED, UpstreamFailure.CONNECT_TIMED_OUT, UpstreamFailure.CLOSED, UpstreamFailure.STALE}
+    {
+        UpstreamFailure.REFUSED,
+        UpstreamFailure.UNTRUSTED,
+        UpstreamFailure.CONNECT_TIMED_OUT,
+        UpstreamFailure.CLOSED,
+        UpstreamFailure.STALE,
+    }
 )
 _TUNNEL: Final = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
 
@@ -110,9 +116,9 @@ class Metrics(Passing):
 
     def _control_is_away(self) -> None:
         services = self._services
-        try:  # control's own rule: administrators, or everybody where the setting `metrics_public` says so
+        try:  # control's own rule: people who may look, or everybody where the setting `metrics_public` says so
             if not services.directory.control.metrics_public:
-                admit_key(services.directory, self._head, services.clock, scope=Scope.ADMIN)
+                admit_key(services.directory, self._head, services.clock, scope=Scope.VIEWER)
         except GatewayRefusal as refusal:
             self.refuse(refusal)
             return

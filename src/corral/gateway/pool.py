@@ -6,6 +6,8 @@ from collections.abc import Container
 from functools import partial
 
 from corral.gateway.config import Limits, TimeOuts
+from corral.gateway.engine_dialling import EngineDialler
+from corral.gateway.fleet_dialling import FleetDialler
 from corral.gateway.upstream import Origin, UpstreamConnection
 from corral.gateway.write_batching import WriteBatcher
 
@@ -13,21 +15,26 @@ from corral.gateway.write_batching import WriteBatcher
 class Pool:
     """Reuses the connection that was released last, so that surplus connections get old and are closed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         limits: Limits,
         time_outs: TimeOuts,
         loop: asyncio.AbstractEventLoop,
         *,
         control: Origin,
+        engines: EngineDialler,
+        fleet: FleetDialler,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`tls` holds the trusted certificates for origins with TLS."""
+        """`tls` holds the trusted certificates for origins with TLS. `engines` opens connections to engines that
+        somebody else runs, `fleet` to workers with TLS."""
         self._limits = limits
         self._time_outs = time_outs
         self._loop = loop
         self._control = control
         self._tls = tls
+        self._engines = engines
+        self._fleet = fleet
         self._batcher = WriteBatcher(loop.call_soon)
         self._open: set[UpstreamConnection] = set()
         self._idle: dict[Origin, list[UpstreamConnection]] = {}
@@ -55,6 +62,10 @@ class Pool:
         async with asyncio.timeout(self._time_outs.connect):
             if origin.socket:
                 _, connection = await self._loop.create_unix_connection(make, origin.socket)
+            elif origin.engine_ca is not None:
+                connection = await self._engines.dial(make, origin)
+            elif origin.door:
+                connection = await self._fleet.dial(make, origin)
             else:
                 if origin.tls and self._tls is None:  # the system's certificates are read on first use
                     self._tls = ssl.create_default_context()

@@ -318,7 +318,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         exchange = self._router.exchange(self, head, self._reader.take_body(), self._admission)
         if exchange is None:
-            self.answer(self._router.answer(head))
+            self.answer(self._router.answer(head, self._admission))
             return
         self._exchange = exchange
         exchange.start()

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from corral.gateway.admit import admit_key, valid_key
+from corral.gateway.admit import admit_key, admit_lister, valid_key
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import check_encoding
 from corral.gateway.exchange import ClientSide, Exchange, Services
@@ -93,7 +93,8 @@ class Router:
             return self._admit_to_control(head)
         if self._is_view_too_old():
             raise GatewayRefusal.busy(503, "control has been away for longer than `max_view_age`", code="view_too_old")
-        return admit_key(self._services.directory, head, self._services.clock)
+        admit = admit_key if head.method == b"POST" else admit_lister
+        return admit(self._services.directory, head, self._services.clock)
 
     def _admit_to_control(self, head: RequestHead) -> Admission:
         """Require a valid key, or a route that needs none. Control itself checks what a key may do."""
@@ -137,18 +138,22 @@ class Router:
                 return Metrics(self._services, client, head, body)
         return Passing(self._services, client, head, body)
 
-    def answer(self, head: RequestHead) -> Answer:
+    def answer(self, head: RequestHead, admission: Admission) -> Answer:
         """Return the gateway's own response. Raise `GatewayRefusal`."""
+        only = admission.models if isinstance(admission, KeyEntry) else None
         match head.path:
             case path if path in _HEALTH:
                 return Answer(200, {"status": "ok"})
             case b"/readyz":
                 return self._readiness()
             case path if path in _MODELS:
-                return Answer(200, {"object": "list", "data": [*map(_model_object, self._services.directory.models())]})
+                models = [_model_object(entry) for entry in self._services.directory.models(only)]
+                return Answer(200, {"object": "list", "data": models})
             case path:
                 name = unquote_to_bytes(path.removeprefix(_MODEL)).decode(errors="replace")
-                return Answer(200, _model_object(self._services.directory.find_model(name)))
+                directory = self._services.directory
+                entry = directory.find_model(name) if only is None else directory.find_allowed(name, only)
+                return Answer(200, _model_object(entry))
 
     def _readiness(self) -> Answer:
         """Return 200 when models can be served. What control lacks is listed, but does not make the gateway unready."""

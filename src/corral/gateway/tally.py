@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from corral.gateway.usage import Usage
-from corral.wire.metrics import ModelCounts
+from corral.wire.metrics import FIRST_BYTE_BOUNDS, ModelCounts
 from corral.wire.view import Finished, GatewayReport, ReplicaFailure
 
 _MOST_MODELS: Final = 10_000
@@ -46,14 +46,21 @@ class Tally:
             tally = self.models.setdefault(name, ModelTally())
         return tally
 
-    def ended(self, model: str, status: int, outcome: str, *, answer_bytes: int, usage: Usage | None) -> None:
-        """Count the end of a request that had reached a model."""
+    def began(self, model: str, seconds: float) -> None:
+        """Count the first byte of an answer, so long after its request came."""
+        self.of(model).sums.first_byte.add(seconds, FIRST_BYTE_BOUNDS)
+
+    def ended(
+        self, model: str, status: int, outcome: str, *, answer_bytes: int, usage: Usage | None, seconds: float
+    ) -> None:
+        """Count the end of a request that had reached a model. `seconds` is how long its answer took."""
         tally = self.of(model)
         tally.requests[status or CLIENT_LEFT, outcome] += 1
         tally.sums.answer_bytes += answer_bytes
         if usage is not None:
             tally.sums.prompt_tokens += usage.prompt_tokens
             tally.sums.completion_tokens += usage.completion_tokens
+            tally.sums.answer_seconds += seconds
 
     def sent(self, model: str, size: int) -> None:
         """Count the bytes of a body that is sent to a replica."""
@@ -79,7 +86,9 @@ class Ledger:
         self._failures: Counter[tuple[str, str]] = Counter()
         self._sending: tuple[list[Finished], list[ReplicaFailure]] | None = None
 
-    def ended(self, replica: str, model: str, key: str, outcome: str, usage: Usage | None) -> None:
+    def ended(
+        self, replica: str, model: str, key: str, outcome: str, usage: Usage | None, seconds: float = 0.0
+    ) -> None:
         name = (replica, model, key, outcome)
         line = self._finished.get(name)
         if line is None:
@@ -94,6 +103,7 @@ class Ledger:
         else:
             line.prompt_tokens += usage.prompt_tokens
             line.completion_tokens += usage.completion_tokens
+            line.answer_seconds += seconds
 
     def failed(self, replica: str, reason: str) -> None:
         if len(self._failures) < _MAX_LINES or (replica, reason) in self._failures:

@@ -51,6 +51,13 @@ class Origin(NamedTuple):
     port: int
     socket: str
     tls: bool = False
+    engine_ca: str | None = None
+    """Of an engine that somebody else runs: PEM of the authorities that it is checked against, empty for those of the
+    system. None for processes of Corral's."""
+    door: str = ""
+    """Host and port that is dialled instead, of a worker with TLS; empty for others."""
+    node: str = ""
+    """The node that must be behind the door."""
 
     @classmethod
     def of(cls, url: str) -> "Origin":
@@ -71,6 +78,12 @@ class Origin(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}".encode() if host else b"localhost"
 
+    @property
+    def public_host(self) -> bytes:
+        """The Host header as browsers write it: without the usual port, which some servers on the internet refuse."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host.encode() if self.port == _PORTS["https" if self.tls else "http"] else f"{host}:{self.port}".encode()
+
 
 class UpstreamFailure(StrEnum):
     """Why there is no response, or no complete one."""
@@ -84,6 +97,11 @@ class UpstreamFailure(StrEnum):
     MODEL_GONE = view.MODEL_GONE
     FIRST_BYTE_TIMED_OUT = "no answer came in time"
     IDLE_TIMED_OUT = "the answer stopped before its end"
+    UNTRUSTED = "TLS could not be agreed upon, or the certificate is not trusted"
+    FORBIDDEN = "its address is one that nobody is sent to"
+    REDIRECTED = "it answered with a redirect, which is not followed"
+    OVERLOADED = "the engine said that it cannot answer now"
+    DECLINED = "the engine said that it does not answer this request"
 
 
 TIME_OUTS: Final = {
@@ -97,7 +115,7 @@ TIME_OUTS: Final = {
 class AnswerHead:
     """The head of a response, and how the end of its body is found. Reused for responses with an identical head."""
 
-    __slots__ = ("_lines", "is_chunked", "own_length", "raw", "status")
+    __slots__ = ("_lines", "is_chunked", "is_events", "own_length", "raw", "status")
 
     def __init__(self, status: int, raw: bytes) -> None:
         self.status = status
@@ -115,7 +133,8 @@ class AnswerHead:
         )
         self._lines = (_OURS.sub(b"", raw) if is_ours else raw)[:-2]
         """The header lines that are passed on, without the final empty line."""
-        if _EVENTS in lower and _UNBUFFERED not in lower:
+        self.is_events = _EVENTS in lower
+        if self.is_events and _UNBUFFERED not in lower:
             self._lines += b"X-Accel-Buffering: no\r\n"
 
     def is_short(self, most: int) -> bool:
@@ -202,8 +221,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(head)
             self._transport.write(body)
 
-    def write(self, data: bytes) -> None:
-        """Send data into a tunnel."""
+    def write(self, data: bytes | memoryview) -> None:
+        """Send data into a tunnel, or more of a request's body."""
         self._transport.write(data)
 
     def abort(self) -> None:

@@ -9,10 +9,22 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from corral.base.errors import InvalidInput
+from corral.base.own_network import plain_host
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.upstream import Origin
 from corral.wire.models import ADAPTED_ROUTES
-from corral.wire.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply, keys_digest
+from corral.wire.view import (
+    AffinityEntry,
+    ControlState,
+    EngineEntry,
+    KeyEntry,
+    ModelEntry,
+    ReplicaEntry,
+    View,
+    ViewMessage,
+    apply,
+    keys_digest,
+)
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +33,7 @@ _DEMOTION: Final = 1000
 """Added to the rank of a replica that just failed, so that it is picked last until it answers again."""
 _SHOWN_NAME: Final = 100
 _NEAR_NAMES: Final = 3
+_SHOWN_MODELS: Final = 10
 _COMPARED: Final = 40
 """Names that a misspelled one is compared with: each comparison blocks the loop for some 50 µs."""
 _REMEMBERED: Final = 256
@@ -37,6 +50,8 @@ class RoutableReplica(Protocol):
     """Lower is better; any rank is better than none."""
     limit: int
     """How many requests at once; 0 is without limit."""
+    weight: int
+    """How many requests it gets for one that a replica of weight 1 gets."""
     in_flight: int
 
 
@@ -47,20 +62,35 @@ def pick(candidates: Iterable[C], *, turn: int, exclude: Container[str] = ()) ->
     """Return the replica to ask, or None when all are full or excluded: then the request waits.
 
     A replica of a worse rank is chosen only when all better ones are full. `turn` is any number that grows from
-    request to request: equally loaded replicas are taken in turn.
+    request to request: equally loaded replicas are taken in turn, each as often as its weight says.
     """
     best: list[C] = []
     best_key: tuple[int, int] | None = None
+    is_weighted = False
     for candidate in candidates:
         in_flight = candidate.in_flight
         if candidate.id in exclude or (candidate.limit and in_flight >= candidate.limit):
             continue
+        if candidate.weight != 1:
+            is_weighted = True
+            in_flight //= candidate.weight
         key = (candidate.rank, in_flight)
         if best_key is None or key < best_key:
             best, best_key = [candidate], key
         elif key == best_key:
             best.append(candidate)
+    if is_weighted and best:
+        return _in_turn(best, turn)
     return best[turn % len(best)] if best else None
+
+
+def _in_turn(replicas: Sequence[C], turn: int) -> C:
+    turn %= sum(replica.weight for replica in replicas)
+    for replica in replicas:
+        turn -= replica.weight
+        if turn < 0:
+            return replica
+    return replicas[-1]
 
 
 class UpstreamReplica:
@@ -69,6 +99,7 @@ class UpstreamReplica:
     __slots__ = (
         "_own_rank",
         "authorization",
+        "engine",
         "front",
         "host",
         "id",
@@ -80,6 +111,8 @@ class UpstreamReplica:
         "origin",
         "rank",
         "routes",
+        "wakes_fleet",
+        "weight",
     )
 
     def __init__(self, entry: ReplicaEntry) -> None:
@@ -91,6 +124,12 @@ class UpstreamReplica:
     def learn(self, entry: ReplicaEntry) -> None:
         """Take over the entry's values. Raise InvalidInput when its URL is unusable."""
         self.origin = Origin.of(entry.url)
+        if entry.door:
+            Origin.of(f"https://{entry.door}")
+            self.origin = self.origin._replace(door=entry.door, node=entry.node_id)
+        self.engine = entry.engine
+        self.weight = 1
+        self.wakes_fleet = False
         self.front = self.origin._replace(port=entry.front_port) if entry.front_port else None
         self.host = self.origin.host_header
         self.authorization = f"Bearer {entry.key}".encode() if entry.key else None
@@ -100,6 +139,15 @@ class UpstreamReplica:
         self.limit = entry.limit
         self.rank = self._own_rank = entry.rank
         self.routes = _ADAPTED if entry.routes is None else frozenset(map(str.encode, entry.routes))
+        if entry.engine is not None:
+            self._learn_engine(entry.engine)
+
+    def _learn_engine(self, engine: EngineEntry) -> None:
+        self.origin = self.origin._replace(engine_ca=engine.ca)
+        self.host = self.origin.public_host
+        self.weight = max(engine.weight, 1)
+        self.wakes_fleet = engine.is_fallback and engine.has_fleet
+        """Whether the fleet should load the model while this answers for it."""
 
     def demote(self) -> None:
         self.rank = self._own_rank + _DEMOTION
@@ -119,6 +167,8 @@ class Directory:
         """Since when the connection to control is broken; None while it works."""
         self._replicas: dict[str, UpstreamReplica] = {}
         self._serving: dict[str, list[UpstreamReplica]] = {}
+        self.affinities: dict[str, AffinityEntry] = {}
+        """Of models with several replicas, one of which may know the beginning of a prompt."""
         self._turn = itertools.count()
         self._near_names = NearNames(())
         self._near_of: View | None = None
@@ -172,11 +222,13 @@ class Directory:
                 log.warning("a replica cannot be used: %s", error, extra={"event": "gateway.bad_replica"})
                 continue
             current[entry.id] = replica
-            if entry.state == LOADED:
+            if entry.state == LOADED or entry.engine is not None:
                 serving.setdefault(entry.model, []).append(replica)
         leaving = {id: replica for id, replica in self._replicas.items() if replica.in_flight and id not in current}
         self._replicas = {**current, **leaving}
         self._serving = serving
+        several = [view.models[model] for model, own in serving.items() if len(own) > 1 and model in view.models]
+        self.affinities = {model.name: model.affinity for model in several if model.affinity is not None}
 
     # Lookups for requests.
 
@@ -200,6 +252,22 @@ class Directory:
             raise GatewayRefusal(404, text, code="model_not_found", param="model")
         return entry
 
+    def find_allowed(self, name: str, only: frozenset[str]) -> ModelEntry:
+        """Return the model for a key that is limited to these names. Raise `GatewayRefusal`, which tells nothing about
+        other models."""
+        models = {} if self._view is None else self._view.models
+        entry = models.get(name)
+        if entry is not None and entry.alias_of:
+            entry = models.get(entry.alias_of)
+        if name not in only and (entry is None or entry.name not in only):
+            listed = ", ".join(sorted(only)[:_SHOWN_MODELS]) + (" …" if len(only) > _SHOWN_MODELS else "")
+            text = f"this API key may not ask the model {name[:_SHOWN_NAME]!r}; it is limited to {listed}"
+            raise GatewayRefusal(403, text, code="model_not_allowed", param="model")
+        if entry is None:
+            text = f"the model {name[:_SHOWN_NAME]!r} does not exist; /v1/models lists those that do"
+            raise GatewayRefusal(404, text, code="model_not_found", param="model")
+        return entry
+
     @property
     def control(self) -> ControlState:
         """What control last reported about itself."""
@@ -208,21 +276,57 @@ class Directory:
     def find_key(self, hash: str) -> KeyEntry | None:
         return None if self._view is None else self._view.keys.get(hash)
 
-    def models(self) -> list[ModelEntry]:
-        return [] if self._view is None else sorted(self._view.models.values(), key=lambda entry: entry.name)
+    def models(self, only: frozenset[str] | None = None) -> list[ModelEntry]:
+        """Return all models by name, or those that a key which is limited to some names may ask."""
+        entries = [] if self._view is None else sorted(self._view.models.values(), key=lambda entry: entry.name)
+        return [entry for entry in entries if only is None or entry.name in only or entry.alias_of in only]
+
+    def origin_of(self, id: str) -> Origin | None:
+        """Where a replica is; None for one that is gone."""
+        replica = self._replicas.get(id)
+        return None if replica is None else replica.origin
 
     def serves(self, model: str, exclude: Container[str] = ()) -> bool:
         """Whether any replica could answer, now or when it has room."""
         return any(replica.id not in exclude for replica in self._serving.get(model, ()))
 
+    def has_fleet_replica(self, model: str) -> bool:
+        """Whether a replica of the fleet's own could answer, now or when it has room."""
+        return any(replica.engine is None for replica in self._serving.get(model, ()))
+
+    def is_fleet_address(self, host: str, port: int) -> bool:
+        """Whether a replica of the fleet's own listens there."""
+        places = ((origin.host, origin.port) for origin in self.origins() if origin.engine_ca is None)
+        return any(place[1] == port and plain_host(place[0]) == plain_host(host) for place in places)
+
     def pick(self, model: str, exclude: Container[str] = ()) -> UpstreamReplica | None:
         candidates = self._serving.get(model)
         return None if candidates is None else pick(candidates, turn=next(self._turn), exclude=exclude)
+
+    def pick_known(self, model: str, known: str, exclude: Container[str]) -> UpstreamReplica | None:
+        """The replica of this id, unless it is excluded, full, worse than others, or much busier."""
+        candidates = [
+            replica
+            for replica in self._serving.get(model, ())
+            if replica.id not in exclude and not (replica.limit and replica.in_flight >= replica.limit)
+        ]
+        chosen = next((replica for replica in candidates if replica.id == known), None)
+        if chosen is None or chosen.rank > min(replica.rank for replica in candidates):
+            return None
+        # As in `pick`: a replica of twice the weight may have twice as many.
+        least = min(replica.in_flight // replica.weight for replica in candidates)
+        busy, affinity = chosen.in_flight // chosen.weight, self.affinities[model]
+        is_busier = busy > least + affinity.most_ahead
+        return None if is_busier or busy > least * affinity.most_times + 1 else chosen
 
     def origins(self) -> set[Origin]:
         """Return the addresses of all replicas, including the ports in front of engines."""
         replicas = self._replicas.values()
         return {origin for each in replicas for origin in (each.origin, each.front) if origin is not None}
+
+    def has_doors(self) -> bool:
+        """Whether some replica is behind a worker's TLS door."""
+        return any(replica.origin.door for replica in self._replicas.values())
 
     def in_flight(self) -> dict[str, int]:
         return {replica.id: replica.in_flight for replica in self._replicas.values() if replica.in_flight}

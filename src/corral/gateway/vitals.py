@@ -49,6 +49,7 @@ def complete_report(services: Services, report: GatewayReport) -> GatewayReport:
     report.in_flight = services.directory.in_flight()
     report.waiting = services.dispatcher.waiting()
     report.counts = current_counts(services)
+    report.trusted_proxies = [str(network) for network in services.config.trusted_proxies]
     return report
 
 
@@ -64,6 +65,7 @@ def _models(services: Services) -> dict[str, ModelCounts]:
                 for (code, outcome), times in sorted(tally.requests.items())
             ],
             wait_seconds=round(tally.sums.wait_seconds, 3),
+            answer_seconds=round(tally.sums.answer_seconds, 3),
             in_flight=in_flight.get(name, 0),
             waiting=waiting.get(name, 0),
         )

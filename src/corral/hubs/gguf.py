@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from corral.base.errors import InvalidInput
+from corral.hubs.weight_shape import MetadataValue, TensorSizes, WeightShape, number_at, shape_of
 
 WINDOW: Final = 1 << 20
 """Bytes that are asked for at once. A header has a few to 20 MB, nearly all of it the words of the tokenizer."""
@@ -66,8 +67,6 @@ _EMBEDDING: Final = frozenset(
 _RANKS: Final = 4
 """The value of `pooling_type` of models that rank documents."""
 
-MetadataValue = str | int | float | bool | list[int]
-
 
 class GgufKind(StrEnum):
     CHAT = "chat"
@@ -96,26 +95,14 @@ class GgufFacts:
     quantisation: str = ""
     kind: GgufKind = GgufKind.COMPLETION
     context_length: int = 0
-    embedding_length: int = 0
-    block_count: int = 0
-    kv_heads: tuple[int, ...] = ()
-    """Heads that keep keys and values: one number for all blocks, or one for each."""
-    key_length: int = 0
-    value_length: int = 0
-    vocabulary: int = 0
     chat_template: str = field(default="", repr=False)
     sees: bool = False
     hears: bool = False
     split_count: int = 1
     split_index: int = 0
     parameters: int = 0
-    tensor_bytes: int = 0
-    """Of the tensors in this file; of one part only, where the model is split."""
-
-    def kv_bytes(self, context: int) -> int:
-        """Memory for the keys and values of so many tokens, at 16 bits each."""
-        heads = self.kv_heads if len(self.kv_heads) > 1 else self.kv_heads * self.block_count
-        return context * sum(heads) * (self.key_length + self.value_length) * 2
+    """In this file only, where the model is split; so also in its shape."""
+    shape: WeightShape = field(default_factory=WeightShape, repr=False)
 
 
 class GgufProblem(InvalidInput):
@@ -149,10 +136,10 @@ def read_gguf(size: int) -> GgufReading:
     if keys > _MOST_KEYS or tensors > _MOST_TENSORS:
         raise GgufProblem(f"it claims {keys} keys and {tensors} tensors; {_MOST_KEYS} and {_MOST_TENSORS} are the most")
     metadata = yield from _read_metadata(cursor, keys)
-    parameters, tensor_bytes = yield from _read_tensors(cursor, tensors)
-    if tensor_bytes > size:
-        raise GgufProblem(f"its tensors have {tensor_bytes} bytes, and the file only {size}: it is cut off")
-    return _facts(metadata, parameters, tensor_bytes)
+    sizes = yield from _read_tensors(cursor, tensors)
+    if sizes.bytes > size:
+        raise GgufProblem(f"its tensors have {sizes.bytes} bytes, and the file only {size}: it is cut off")
+    return _facts(metadata, sizes)
 
 
 def read_gguf_file(path: Path) -> GgufFacts:
@@ -217,11 +204,27 @@ class _Cursor:
         return content.decode("utf-8", "replace")
 
     def skip_texts(self, count: int) -> Generator[ByteRange, bytes, None]:
-        for _ in range(count):
+        """Pass over texts: vocabularies have hundreds of thousands, so those inside of the window cost no more than a
+        look at their lengths."""
+        left = count
+        while left := left - self._skip_inside(left):
             length = yield from self.number(_U64)
             if length > _LONGEST_TEXT:
                 raise GgufProblem(f"an element of a list claims {length} bytes; {_LONGEST_TEXT} are the most")
             self.skip(length)
+            left -= 1
+
+    def _skip_inside(self, most: int) -> int:
+        """Pass over texts that are in the window from beginning to end; how many they were."""
+        window, at, count = self._window, self.at - self._start, 0
+        last = len(window) - _U64.size
+        while count < most and at <= last:
+            end = at + _U64.size + int(_U64.unpack_from(window, at)[0])
+            if end > len(window):
+                break
+            at, count = end, count + 1
+        self.at = self._start + at
+        return count
 
 
 def _read_metadata(cursor: _Cursor, count: int) -> Generator[ByteRange, bytes, dict[str, MetadataValue]]:
@@ -262,9 +265,8 @@ def _read_array(cursor: _Cursor, key: str) -> Generator[ByteRange, bytes, dict[s
     return found
 
 
-def _read_tensors(cursor: _Cursor, count: int) -> Generator[ByteRange, bytes, tuple[int, int]]:
-    """How many parameters the tensors have, and how many bytes."""
-    parameters = total = 0
+def _read_tensors(cursor: _Cursor, count: int) -> Generator[ByteRange, bytes, TensorSizes]:
+    sizes = TensorSizes()
     for _ in range(count):
         name = yield from cursor.text(_LONGEST_NAME, "the name of a tensor")
         dimensions = yield from cursor.number(_U32)
@@ -278,42 +280,29 @@ def _read_tensors(cursor: _Cursor, count: int) -> Generator[ByteRange, bytes, tu
         kind = yield from cursor.number(_U32)
         yield from cursor.number(_U64)
         block, size = _BLOCKS.get(kind, (1, 0))  # of a newer type the size is not known, and nothing is claimed
-        parameters += elements
-        total += -(-elements // block) * size
-    return parameters, total
+        sizes.add(name, elements, -(-elements // block) * size)
+    return sizes
 
 
-def _facts(metadata: Mapping[str, MetadataValue], parameters: int, tensor_bytes: int) -> GgufFacts:
+def _facts(metadata: Mapping[str, MetadataValue], sizes: TensorSizes) -> GgufFacts:
     architecture = _text(metadata, "general.architecture")
     if not architecture:
         raise GgufProblem("it does not say its architecture (general.architecture)")
-
-    def number(key: str) -> int:
-        return _number(metadata, f"{architecture}.{key}")
-
-    heads = number("attention.head_count")
-    width = number("embedding_length") // heads if heads else 0
     return GgufFacts(
         architecture=architecture,
         name=_text(metadata, "general.name"),
         size_label=_text(metadata, "general.size_label"),
         licence=_text(metadata, "general.license"),
-        quantisation=_FILE_TYPES.get(_number(metadata, "general.file_type", -1), ""),
+        quantisation=_FILE_TYPES.get(number_at(metadata, "general.file_type", -1), ""),
         kind=_kind(metadata, architecture),
-        context_length=number("context_length"),
-        embedding_length=number("embedding_length"),
-        block_count=number("block_count"),
-        kv_heads=_kv_heads(metadata, architecture, heads),
-        key_length=number("attention.key_length") or width,
-        value_length=number("attention.value_length") or width,
-        vocabulary=_number(metadata, "tokenizer.ggml.tokens#"),
+        context_length=number_at(metadata, f"{architecture}.context_length"),
         chat_template=_text(metadata, "tokenizer.chat_template"),
         sees=metadata.get("clip.has_vision_encoder") is True,
         hears=metadata.get("clip.has_audio_encoder") is True,
-        split_count=max(1, _number(metadata, "split.count")),
-        split_index=_number(metadata, "split.no"),
-        parameters=parameters,
-        tensor_bytes=tensor_bytes,
+        split_count=max(1, number_at(metadata, "split.count")),
+        split_index=number_at(metadata, "split.no"),
+        parameters=sizes.parameters,
+        shape=shape_of(architecture, metadata, sizes),
     )
 
 
@@ -330,18 +319,6 @@ def _kind(metadata: Mapping[str, MetadataValue], architecture: str) -> GgufKind:
     return GgufKind.CHAT if _text(metadata, "tokenizer.chat_template") else GgufKind.COMPLETION
 
 
-def _kv_heads(metadata: Mapping[str, MetadataValue], architecture: str, heads: int) -> tuple[int, ...]:
-    value = metadata.get(f"{architecture}.attention.head_count_kv")
-    if isinstance(value, list):
-        return tuple(max(0, one) for one in value)
-    return (value,) if isinstance(value, int) and value > 0 else (heads,)
-
-
 def _text(metadata: Mapping[str, MetadataValue], key: str) -> str:
     value = metadata.get(key)
     return value if isinstance(value, str) else ""
-
-
-def _number(metadata: Mapping[str, MetadataValue], key: str, default: int = 0) -> int:
-    value = metadata.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default

@@ -6,6 +6,8 @@ Whoever carries it out, after any number of crashes, asks the hub for nothing bu
 
 import msgspec
 
+from corral.hubs.weight_shape import WeightShape
+
 
 class PlannedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One file of a model."""
@@ -22,6 +24,8 @@ class PlannedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     digest: str = ""
     """`sha256:…`, or `git-sha1:…` as Hugging Face states it for small files; empty: nobody promised one. Of a file
     inside of an archive it is the digest of the archive."""
+    shape: WeightShape | None = None
+    """What it says about the memory that it takes; None when nobody has looked into it, or it is no GGUF file."""
 
 
 class ModelOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,6 +66,8 @@ class PullPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What could have been taken, the largest first; the one that is taken among them."""
     notes: tuple[str, ...] = ()
     """Sentences for the person who asks: what was not taken over, what was assumed."""
+    memory_bytes: int = 0
+    """Memory that it takes on a machine without a GPU; 0: unknown."""
 
     @property
     def bytes(self) -> int:

@@ -40,7 +40,7 @@ from corral.hubs.configure import (
     configure_directory,
     configure_gguf,
 )
-from corral.hubs.estimate import estimate_memory
+from corral.hubs.estimate import LoadSettings, estimate_by_size, estimate_memory
 from corral.hubs.gguf import GgufFacts, GgufKind
 from corral.hubs.huggingface import list_repository, near_names
 from corral.hubs.listings import HubFile, HubListing, HubModelMissing, HubRefused, OwnSettings
@@ -245,7 +245,7 @@ class GgufPlanner:
         facts = await self._facts(probe)
 
         def needed(candidate: GgufBuild) -> int:
-            return estimate_memory(candidate.bytes, facts, self._context_of(facts)).total
+            return estimate_memory(facts.shape.resized(candidate.bytes), self._settings(facts)).total
 
         chosen, notes = choose_build(builds, wish, needed)
         if chosen is not probe:
@@ -263,6 +263,7 @@ class GgufPlanner:
             own=_own(self._listing, self._wish),
         )
         planned = [file.planned(path) for file, path in zip(chosen.files, paths, strict=True)]
+        planned[0] = msgspec.structs.replace(planned[0], shape=facts.shape)
         if projector is not None and facts.kind in (GgufKind.CHAT, GgufKind.COMPLETION):
             planned.append(projector.planned(_place_of(projector, folder, self._wish)))
         planned += [file.planned(f"{folder}/{file.name}") for file in self._listing.beside]
@@ -275,8 +276,12 @@ class GgufPlanner:
             notes=(*self._listing.notes, *notes, *configured.notes),
         )
 
-    def _context_of(self, facts: GgufFacts) -> int:
-        return min(facts.context_length or self._context, self._context)
+    def _settings(self, facts: GgufFacts) -> LoadSettings:
+        """How it would be loaded if nobody changed its configuration."""
+        context = min(facts.context_length or self._context, self._context)
+        if facts.kind in (GgufKind.EMBEDDING, GgufKind.RERANK):
+            return LoadSettings(context=context, batch=context, makes_vectors=True)
+        return LoadSettings(context=context)
 
     async def _facts(self, build: GgufBuild) -> GgufFacts:
         first = build.files[0]
@@ -312,7 +317,7 @@ async def _plan_directory(
         has_gpu=any(machine.vram_bytes for machine in wish.machines),
     )
     size = sum(file.size or 0 for file in members)
-    needed = estimate_memory(size, None, 0).total
+    needed = estimate_by_size(size).total
     choice = BuildChoice(
         name="safetensors",
         bytes=size,

@@ -27,6 +27,7 @@ from corral.adapter.replicas import ServedReplicas, obey_controls, obey_orders
 from corral.adapter.scratch import Scratch
 from corral.base.accepting import Acceptor
 from corral.base.clock import SystemClock
+from corral.base.disclosure import refuse_inspection
 from corral.base.logs import LogOutput, set_up_logs
 from corral.base.processes import look_for_garbage_rarely
 from corral.base.tasks import end_tasks, start_task, stop_on_signals
@@ -58,6 +59,7 @@ def main(words: Sequence[str]) -> ExitCode:
         LogOutput(format=options.log_format, directory=options.log_directory, is_verbose=options.verbose),
     )
     look_for_garbage_rarely()
+    refuse_inspection()
     host, _, port = options.listen.rpartition(":")
     if options.orders is None:
         listener = socket.socket(fileno=options.controls)

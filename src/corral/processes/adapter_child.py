@@ -32,12 +32,17 @@ _IGNORED: Final = 3
 
 def adapter_argv(orders: Sequence[str], *, listen: str, logs: LogOutput, log_name: str) -> list[str]:
     """Return the command line of an adapter, which logs where its parent does. `orders` say where those come from."""
-    words = [*orders, "--listen", listen, "--log-name", log_name, "--log-format", logs.format]
+    return child_argv("corral.processes.adapter", [*orders, "--listen", listen, "--log-name", log_name], logs)
+
+
+def child_argv(module: str, words: Sequence[str], logs: LogOutput) -> list[str]:
+    """Return the command line of a child of ours, which logs where its parent does."""
+    words = [*words, "--log-format", logs.format]
     if logs.directory is not None:
         words += ["--log-directory", str(logs.directory)]
     if logs.is_verbose:
         words += ["--verbose"]
-    return [sys.executable, "-P", "-m", "corral.processes.adapter", *words]
+    return [sys.executable, "-P", "-m", module, *words]
 
 
 @dataclass(kw_only=True)

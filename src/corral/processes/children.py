@@ -9,7 +9,8 @@ Knows nothing of what the children do. Used by the launchers, `corral up` and `c
 
 The caller of `start` gets its failure: `start` does not retry the first start, `start_patiently` does. After it was
 ready once, a child is restarted forever, with growing pauses, until it ends with one of its final exit codes
-*before it is ready*: only then is it certain that the next start would fail too. That ends `run()`.
+*before it is ready*: only then is it certain that the next start would fail too. That ends `run()`. The launcher of a
+frontend is ready before its own children are; its final exit codes count at any time.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from typing import Final, Self
 
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed, CorralError
-from corral.base.processes import Child, ChildProcess, describe_exit, start_process, until_ready
+from corral.base.processes import Child, ChildProcess, describe_exit, failure_of, start_process, until_ready
 from corral.base.retry import Backoff
 from corral.base.tasks import first_failure, start_task, task_group
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode
@@ -158,6 +159,8 @@ class Children:
                     ending["last_words"] = process.tail[-1]
                 log.warning("child died", extra={"event": "child.died", "child": kept.child.name, **ending})
                 self._changed(kept, None)
+                if kept.child.final_when_ready and code in kept.child.final_exit_codes:
+                    raise failure_of(kept.child, process, f"ended ({describe_exit(code)})", code)
                 process, failures = await self._restart(kept, failures)
         except Exception as error:
             log.exception("child given up", extra={"event": "child.given_up", "child": kept.child.name})

@@ -17,6 +17,7 @@ from corral.processes.settings_sources import SettingSources, resolve
 
 if TYPE_CHECKING:
     from corral.bus.config import BusConfig
+    from corral.files.storage import StorageConfig
     from corral.frontend.config import ControlConfig
     from corral.galleries.config import GalleriesConfig
     from corral.gateway.config import GatewayConfig
@@ -27,19 +28,48 @@ if TYPE_CHECKING:
 
 def control_config(settings: "ControlConfig", *, gateway_key: str = "") -> "ControlConfig":
     """Build the configuration of the control process."""
-    liveness, minter = settings.liveness, None
+    liveness = settings.liveness
     if liveness.offline_after <= liveness.unhealthy_after:
         raise SettingInvalid("offline_after", f"must be more than unhealthy_after, which is {liveness.unhealthy_after}")
     _check_bus(settings.bus)
-    if settings.nats_account_seed:
-        from corral.bus.minting import Minter
-
-        try:
-            minter = Minter(settings.nats_account_seed, settings.nats_worker_jwt_ttl)
-        except InvalidInput as error:
-            raise SettingInvalid("nats_account_seed", error.problem) from None
+    settings = _with_nats_users(settings)
     loads = replace(settings.loads, install=settings.intents.install)
-    return replace(settings, minter=minter, loads=loads, gateway_key=gateway_key)
+    storage = _checked_storage(settings.storage)
+    return replace(settings, loads=loads, storage=storage, gateway_key=gateway_key)
+
+
+def _with_nats_users(settings: "ControlConfig") -> "ControlConfig":
+    """Return the settings with what makes users of NATS and ends them, as far as there are seeds for that."""
+    _need_both("nats_operator_seed", settings.nats_operator_seed, "nats_system_creds", settings.nats_system_creds)
+    if not settings.nats_account_seed:
+        if settings.nats_require_auth:
+            raise SettingInvalid("nats_account_seed", "is needed, since nats_require_auth is set")
+        if settings.nats_operator_seed:
+            raise SettingInvalid("nats_account_seed", "is needed beside nats_operator_seed")
+        return settings
+    from corral.bus.minting import Minter
+
+    try:
+        minter = Minter(settings.nats_account_seed, settings.nats_worker_jwt_ttl)
+    except InvalidInput as error:
+        raise SettingInvalid("nats_account_seed", error.problem) from None
+    if settings.nats_system_creds is None:
+        return replace(settings, minter=minter)
+    from corral.bus.credentials import read_creds
+    from corral.bus.revoking import Revoker
+
+    try:
+        system = read_creds(_read("nats_system_creds", settings.nats_system_creds).decode(errors="replace"))
+    except InvalidInput as error:
+        problem = f"{settings.nats_system_creds} cannot be used: {error.problem}"
+        raise SettingInvalid("nats_system_creds", problem) from None
+    try:
+        revoker = Revoker(
+            operator_seed=settings.nats_operator_seed, system=system, account=minter.account, config=settings.bus
+        )
+    except InvalidInput as error:
+        raise SettingInvalid("nats_operator_seed", error.problem) from None
+    return replace(settings, minter=minter, revoker=revoker)
 
 
 def gateway_config(settings: "GatewayConfig", *, key: str = "") -> "GatewayConfig":
@@ -62,19 +92,29 @@ def worker_config(
 ) -> "WorkerConfig":
     """Build the configuration of a worker; its backends are started in `environment`."""
     frontend = settings.frontend
+    if not frontend.urls:
+        problem = "a value is needed; join a fleet with the flag --join, or give the flag --register-to or the"
+        raise SettingInvalid("register_to", f"{problem} environment variable CORRAL_REGISTER_TO")
     required_by = "require_token" if frontend.require_token else "require_auth" if frontend.require_auth else ""
-    if required_by and not frontend.registration_token:
+    if required_by and not frontend.registration_token and not frontend.is_joining:
         raise SettingInvalid("registration_token", f"is needed, since {required_by} is set")
     _check_bus(settings.bus)
-    storage = settings.storage if settings.storage is not None and settings.storage.url else None
-    if storage is not None:
-        _need_both("storage_access_key", storage.access_key, "storage_secret_key", storage.secret_key)
+    from corral.worker.confinement.environment import inherited
+
     return replace(
         settings,
         system_backends=(*settings.system_backends, *shipped_backends(galleries)),
-        backend_environment=backend_environment(environment),
-        storage=storage,
+        backend_environment=inherited(backend_environment(environment), settings.confinement.environment),
+        storage=_checked_storage(settings.storage),
     )
+
+
+def _checked_storage(storage: "StorageConfig | None") -> "StorageConfig | None":
+    """Return None when no object storage is named."""
+    if storage is None or not storage.url:
+        return None
+    _need_both("storage_access_key", storage.access_key, "storage_secret_key", storage.secret_key)
+    return storage
 
 
 def _check_bus(bus: "BusConfig") -> None:

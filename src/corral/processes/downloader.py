@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from corral.base.clock import SystemClock
+from corral.base.disclosure import refuse_inspection
 from corral.base.reporting_child import FailureLine
 from corral.base.tasks import running
 from corral.hubs.downloads.download import Download, DownloadReporter
@@ -27,6 +28,7 @@ def main(words: Sequence[str]) -> ExitCode:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.umask(0o022)
     step_back(order.niceness)
+    refuse_inspection()  # the order has credentials
     return asyncio.run(run_downloader(order))
 
 

@@ -43,7 +43,8 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.CANNOT_CREATE: "a file or directory cannot be created or written: permissions, or the disk is full",
     ExitCode.IN_USE: "a port, a data directory or a SQLite file is in use by another process",
     ExitCode.DENIED: "the key, the registration token or a login is missing, wrong, expired, or may not do this",
-    ExitCode.MISCONFIGURED: "the stored state does not fit: another secrets key, a database of a newer version",
+    ExitCode.MISCONFIGURED: "the stored state does not fit: another secrets key, a database that is damaged, empty "
+    "or another fleet's, or one of a newer version",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
 
@@ -62,6 +63,8 @@ _BY_ERROR: Final[tuple[tuple[type[errors.CorralError], ExitCode], ...]] = (
     (errors.BusPermissionDenied, ExitCode.DENIED),
     (errors.SecretsKeyMismatch, ExitCode.MISCONFIGURED),
     (errors.SchemaTooNew, ExitCode.MISCONFIGURED),
+    (errors.FleetMismatch, ExitCode.MISCONFIGURED),
+    (errors.DatabaseDamaged, ExitCode.MISCONFIGURED),
     (errors.DatabaseUnavailable, ExitCode.UNAVAILABLE),
     (errors.BusUnavailable, ExitCode.UNAVAILABLE),
     (errors.PeerUnavailable, ExitCode.UNAVAILABLE),

@@ -17,12 +17,15 @@ import uvloop
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import new_incarnation
+from corral.base.own_network import is_this_machine
 from corral.base.processes import look_for_garbage_rarely
 from corral.base.tasks import run_services, stop_on_signals
 from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.control_link import ControlLink, GatewayReporter, ViewFollower
 from corral.gateway.dispatch import RequestDispatcher, Tasks
+from corral.gateway.engine_dialling import EngineDialler
 from corral.gateway.exchange import Services
+from corral.gateway.fleet_dialling import CertificateKey, FleetDialler
 from corral.gateway.pool import Pool
 from corral.gateway.server import Server
 from corral.gateway.tally import Ledger
@@ -97,7 +100,8 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
         plain_config = replace(config, host="127.0.0.1", port=config.plain_port or 0)  # for programs of this machine
         plain = [] if config.plain_port is None else [stack.enter_context(listen(plain_config))]
         link = ControlLink(config)
-        services = wire(config, link, clock or SystemClock())
+        ports = frozenset(each.getsockname()[1] for each in (listener, *plain))
+        services = wire(config, link, clock or SystemClock(), ports)
         stack.callback(services.pool.close)
         stack.push_async_callback(services.tasks.close)
         gateway = Gateway(
@@ -114,12 +118,22 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
             yield gateway
 
 
-def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
-    """Build the services and connect them."""
+def wire(config: GatewayConfig, link: ControlLink, clock: Clock, ports: frozenset[int]) -> Services:
+    """Build the services and connect them. `ports` are those that this process listens on."""
     loop = asyncio.get_running_loop()
     directory, tasks = Directory(now=loop.time()), Tasks()
     control = Origin.of(config.control_url)
-    pool = Pool(config.limits, config.time_outs, loop, control=control, tls=config.control_tls)
+    own_ports = ports if control.socket else ports | {control.port}
+
+    def is_ours(address: str, port: int) -> bool:
+        return directory.is_fleet_address(address, port) or (port in own_ports and is_this_machine(address))
+
+    engines = EngineDialler(loop, is_ours=is_ours)
+    fleet = FleetDialler(loop, ask=link.certificate, new_key=_new_key, clock=clock)
+    pool = Pool(
+        config.limits, config.time_outs, loop, control=control, engines=engines, fleet=fleet, tls=config.control_tls
+    )
+    directory.on_change.append(lambda: fleet.need() if directory.has_doors() else None)
     directory.on_change.append(lambda: pool.keep_only({control, *directory.origins()}))
     return Services(
         config=config,
@@ -131,7 +145,15 @@ def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
         dispatcher=RequestDispatcher(config, directory, link, tasks),
         ledger=Ledger(new_incarnation()),
         tasks=tasks,
+        fleet=fleet,
     )
+
+
+def _new_key() -> CertificateKey:
+    """A key for a certificate. Its library is imported only where TLS inside the fleet is on: it takes memory."""
+    from corral.base.tls_keys import PrivateKey
+
+    return PrivateKey()
 
 
 @asynccontextmanager
@@ -145,6 +167,7 @@ async def _running(gateway: Gateway) -> AsyncIterator[None]:
                 view=gateway.follower.run(),
                 reports=gateway.reporter.run(),
                 time_outs=gateway.server.watch_time_outs(),
+                certificate=gateway.services.fleet.run(),
             ),
             name="gateway loops",
         )

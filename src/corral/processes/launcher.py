@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,7 +35,7 @@ from corral.processes.children import FINAL_BUT_IN_USE, Child, Children, own_com
 from corral.processes.configs import server_tls
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 from corral.processes.probe import ask, ask_socket, dialled, http_url, take_port, until_ok, unverified_tls
-from corral.processes.settings import CONTROL_NEEDS, GATEWAY_NEEDS, child_environment
+from corral.processes.settings import CONTROL_NEEDS, GATEWAY_NEEDS, child_environment, listed_environment
 from corral.processes.settings_sources import SettingSources
 from corral.rpc.adapter_keeper import ADAPTER
 from corral.wire.keys import new_key
@@ -161,9 +161,11 @@ def _gateway(family: ChildSettings, name: str) -> Child:
     if family.tls_cert and family.tls_key:
         settings |= {"CORRAL_TLS_CERT": str(family.tls_cert), "CORRAL_TLS_KEY": str(family.tls_key)}
     tls = unverified_tls() if family.tls_cert else None
+    # It faces strangers, and needs nothing of what this frontend may do.
+    environment = listed_environment(family.sources, settings, needs=GATEWAY_NEEDS)
     return Child(
         name=name,
-        command=_command(family, "gateway", "--key-descriptor", settings, needs=GATEWAY_NEEDS),
+        command=_command(family, "gateway", "--key-descriptor", environment),
         ready=lambda: until_ok(lambda: ask(dialled(family.host), family.port, "/healthz", tls=tls)),
         ready_within=GATEWAY_READY_WITHIN,
         stop_grace=CONTROL_GRACE,
@@ -173,9 +175,10 @@ def _gateway(family: ChildSettings, name: str) -> Child:
 
 def _control(family: ChildSettings) -> Child:
     settings = {"CORRAL_CONTROL_SOCKET": str(family.socket), "CORRAL_ADAPTER_SOCKET": str(family.adapter)}
+    environment = child_environment(family.sources, settings, needs=CONTROL_NEEDS)
     return Child(
         name=CONTROL,
-        command=_command(family, "control", "--gateway-key-descriptor", settings, needs=CONTROL_NEEDS),
+        command=_command(family, "control", "--gateway-key-descriptor", environment),
         ready=lambda: until_ok(lambda: ask_socket(family.socket, "/healthz")),
         ready_within=CONTROL_READY_WITHIN,
         stop_grace=CONTROL_GRACE,
@@ -191,7 +194,7 @@ async def _adapter(family: ChildSettings, host: str, logs: LogOutput) -> AsyncIt
         port = take_port(host, 0)
     except CorralError as error:
         raise SettingInvalid("adapter_host", error.message) from error
-    environment = child_environment(family.sources, needs=("log",))
+    environment = listed_environment(family.sources, needs=("log",))
 
     def command(listener: socket.socket) -> ChildCommand:
         nonlocal port
@@ -210,10 +213,9 @@ async def _adapter(family: ChildSettings, host: str, logs: LogOutput) -> AsyncIt
 
 
 def _command(
-    family: ChildSettings, word: str, key_flag: str, settings: Mapping[str, str], *, needs: Sequence[str]
+    family: ChildSettings, word: str, key_flag: str, environment: Mapping[str, str]
 ) -> Callable[[], ChildCommand]:
     """Return what makes the command of a child; each start gets a new descriptor with the key."""
-    environment = child_environment(family.sources, settings, needs=needs)
 
     def command() -> ChildCommand:
         key = secret_descriptor(family.key.encode())

@@ -15,6 +15,7 @@ from pathlib import Path
 import uvloop
 
 from corral.base.clock import SystemClock
+from corral.base.disclosure import refuse_inspection
 from corral.base.errors import InvalidInput
 from corral.base.reporting_child import FailureLine
 from corral.base.tasks import end_tasks, running, start_task, stop_on_signals
@@ -30,6 +31,7 @@ def main(words: Sequence[str]) -> ExitCode:
     order = read_order(words, PullOrder, name="puller")
     os.umask(0o022)
     step_back(order.niceness)
+    refuse_inspection()  # the order has credentials
     return uvloop.run(run_puller(order))
 
 

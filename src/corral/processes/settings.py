@@ -6,7 +6,7 @@ A component declares its section in its config dataclass; the sections here belo
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from corral.base.errors import SettingInvalid
-from corral.base.setting_kinds import HOST, HTTP_URL, PASSWORD, PATH, SECRET, duration, whole
+from corral.base.setting_kinds import HOST, HTTP_URL, PASSWORD, PATH, SECRET, SWITCH, duration, whole
 from corral.base.settings import DATA, PREFIX, Derived, Group, PublicPort, Setting, in_data, setting, settings_of
 from corral.processes.settings_sources import (
     CONFIG_FLAG,
@@ -76,6 +76,12 @@ class UpSettings(PublicPort):
             "MODELS_PATH",
         ),
         default=in_data("models"),
+    )
+    new_fleet: bool = setting(
+        SWITCH,
+        """Make a new fleet although the data directory has keys of one whose database is missing: see the setting of
+        the frontend.""",
+        default=False,
     )
     provisions: Path = setting(
         PATH,
@@ -168,21 +174,18 @@ GATEWAY_NEEDS: Final = ("gateway", "log")
 WORKER_NEEDS: Final = ("worker", "gallery", "images", "log")
 """The sections that each kind of process reads: a child gets only their variables."""
 
+_PREFIXES: Final = (PREFIX, "LOCALAI_")
+
 ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_DISTRIBUTED": "Corral is always distributed",
     "LOCALAI_AUTH": "every route needs a key already",
-    "LOCALAI_NATS_REQUIRE_AUTH": "whether NATS needs credentials is decided by its server",
     "LOCALAI_GRPC_AUTH_TOKEN": "set by the worker for the backends it starts",
     "LOCALAI_FILE_TRANSFER_TIMEOUT": "without effect in LocalAI too",
     "LOCALAI_FILE_TRANSFER_RETRIES": "without effect in LocalAI too",
     "LOCALAI_PREFETCH_MODELS": "Corral does not fetch models yet",
     "PREFETCH_MODELS": "Corral does not fetch models yet",
     "LOCALAI_DISTRIBUTED_SHARED_MODELS": "not needed: a node that shares the models directory is sent nothing",
-    "LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK": "Corral puts no model files on a node's disk yet",
-    "LOCALAI_MODEL_SCHEDULING": "Corral has no rules of scheduling yet: it chooses the node itself",
-    "LOCALAI_MODEL_SCHEDULING_CONFIG": "Corral has no rules of scheduling yet: it chooses the node itself",
-    "LOCALAI_DISTRIBUTED_PREFIX_CACHE": "Corral does not route by prefix yet: the least busy replica answers",
-    "LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL": "Corral does not route by prefix yet: the least busy replica answers",
+    "LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK": "Corral makes room on nodes, and keeps node_min_free free",
 }
 """LocalAI's variables that are accepted without effect, and why."""
 
@@ -275,6 +278,48 @@ def child_environment(
     return {**{name: value for name, value in inherited.items() if name not in dropped}, **(changes or {})}
 
 
+def listed_environment(
+    sources: SettingSources, changes: Mapping[str, str] | None = None, *, needs: Sequence[str]
+) -> dict[str, str]:
+    """Return the environment of a child that gets nothing but the settings of the sections that it needs, with some
+    changed, and what every program wants to know of its machine."""
+    from corral.base.disclosure import basic_environment
+
+    wanted = variables_of([section(name) for name in needs]) | {CONFIG_VARIABLE}
+    whole = child_environment(sources, needs=needs)
+    own = {name: value for name, value in whole.items() if name in wanted}
+    return {**basic_environment(whole), **own, **(changes or {})}
+
+
+def hide_secrets(sections: Iterable[str]) -> None:
+    """Forget the secrets of these sections, and let nobody look into this process any more.
+
+    Whoever needs a secret has read it by now. Children are given what they need, and never this process's environment.
+    """
+    from corral.base.disclosure import blot_out, refuse_inspection
+
+    secrets = secret_variables(sections, os.environ)
+    for name in secrets:
+        del os.environ[name]
+    blot_out(secrets)
+    refuse_inspection()
+
+
+def secret_variables(sections: Iterable[str], environment: Mapping[str, str]) -> set[str]:
+    """Return the variables of an environment that hold secrets: those of settings of these sections, and others of ours
+    and of LocalAI's whose names say so."""
+    from corral.base.logs import names_secret
+
+    known = {name for group in sections for own in settings_of(section(group)) if _is_secret(own) for name in own.env}
+    ours = (name for name in environment if name.startswith(_PREFIXES))
+    return {name for name in environment if name in known} | {name for name in ours if names_secret(name)}
+
+
+def _is_secret(own: Setting) -> bool:
+    """Whether its values may be secrets, as URLs with passwords are."""
+    return own.secret or own.kind.holds_password is not None
+
+
 def without_settings(environment: Mapping[str, str], group: str, names: frozenset[str]) -> dict[str, str]:
     """Return the environment without these settings of a section, under any of their variables."""
     unwanted = {
@@ -288,6 +333,6 @@ def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     Adds the worker's own Python, for backends with packages that find no other one.
     """
-    hidden = {name for own in all_settings() if own.secret or own.kind.holds_password is not None for name in own.env}
+    hidden = {name for own in all_settings() if _is_secret(own) for name in own.env}
     passed_on = {name: value for name, value in environment.items() if name not in hidden}
     return {WORKER_PYTHON: sys.executable, **passed_on}

@@ -30,7 +30,7 @@ from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 from corral.processes.first_model import NAME, first_model_of, give_first_model
 from corral.processes.probe import http_url, take_port
 from corral.processes.settings import SECTIONS, WORKER_NEEDS, UpSettings, child_environment, without_settings
-from corral.processes.settings_sources import SettingSources
+from corral.processes.settings_sources import SettingSources, resolve
 from corral.processes.up_children import NATS_SETTINGS, UpFrontend, UpWorker, WorkerPorts, worker_environment
 from corral.processes.up_file import LOCK, UpFile, UpKeys, UpPids, remove_up_file, write_up_file
 from corral.worker.files.keys import refuse_private
@@ -42,11 +42,14 @@ LOOK_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 5.0
 """After this time the user is told what we are waiting for."""
 _ATTEMPTS: Final = 3
-_DECIDED_FOR_FRONTEND: Final = frozenset({*NATS_SETTINGS, "nats_account_seed", "nats_worker_jwt_ttl"})
+_DECIDED_FOR_FRONTEND: Final = frozenset(
+    {*NATS_SETTINGS, "nats_account_seed", "nats_operator_seed", "nats_system_creds", "nats_worker_jwt_ttl"}
+)
 """NATS settings of the environment, which are meant for another server than the embedded one."""
 LOGS: Final = "logs"
 """Directory of all log files of the fleet, in the data directory."""
 LOOPBACK: Final = "127.0.0.1"
+FLEET_FILE: Final = "fleet.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,7 @@ def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words
     """Run a fleet until a signal, or until a part of it cannot be kept alive; return the exit code."""
     began = time.monotonic()
     refuse_private(models=settings.models, staging=None, private=settings.data)
+    _refuse_lost(settings, sources)
     if not settings.data.exists():  # a refused start leaves nothing behind; an existing fleet is reported first
         take_port(settings.host, settings.port)
         take_port(settings.nats_host, settings.nats_port or 0, flag="--nats-port")
@@ -96,6 +100,23 @@ def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words
             return asyncio.run(Up(settings, sources, words, log_directory=log_directory, began=began).run())
         except asyncio.CancelledError:  # second signal: no time for messages
             return ExitCode.INTERRUPTED
+
+
+def _refuse_lost(settings: UpSettings, sources: SettingSources) -> None:
+    """Refuse to start beside the keys of a fleet whose SQLite file is missing, before anything else is started.
+
+    The frontend says so too, but only after NATS and workers were started for nothing.
+    """
+    keys = (settings.data / name for name in (FLEET_FILE, "secrets.key", "credentials.json"))
+    if (settings.data / "corral.db").exists() or not any(key.exists() for key in keys):
+        return
+    # Only now: these imports take longer than the rest of a start.
+    from corral.frontend.config import ControlConfig
+    from corral.processes.control_data import fleet_data
+
+    environment = {**sources.environment, "CORRAL_NATS_URL": f"nats://{LOOPBACK}"}  # the embedded one, not made yet
+    config = resolve(ControlConfig, SettingSources(flags=sources.flags, environment=environment, file=sources.file))
+    fleet_data(replace(config, data=settings.data, new_fleet=settings.new_fleet)).expect_file()
 
 
 class Up:
@@ -165,7 +186,7 @@ class Up:
             **(tls if self._has_tls else {}),
             "CORRAL_DATA": str(self._settings.data),
             "CORRAL_MODELS_PATH": str(self._models),
-            "CORRAL_NATS_URL": self._nats.frontend_url,
+            **self._nats.frontend_environment,
             "CORRAL_TRUSTED_REGISTRATION_TOKEN": self._trusted_token,
         }
 
@@ -175,7 +196,6 @@ class Up:
             {
                 "CORRAL_REGISTER_TO": self._frontend.url,
                 "CORRAL_REGISTRATION_TOKEN": self._trusted_token,
-                "CORRAL_NATS_URL": self._nats.worker_url,
                 "CORRAL_MODELS_PATH": str(self._models),
                 "CORRAL_HEARTBEAT_INTERVAL": f"{self._settings.heartbeat_interval.total_seconds():f}s",
             },
@@ -215,12 +235,16 @@ class Up:
             except ChildFailed:  # a program may have taken the port between our check and the server's start
                 if attempt == _ATTEMPTS:
                     raise
-        async with task_group() as starts:
-            starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
-            if self._workers:
-                workers = [worker.child for worker in self._workers]
-                starts.create_task(self._start(children, *workers, final=FINAL_BUT_IN_USE), name="start the workers")
-            starts.create_task(self._until_ready(), name="wait for the fleet")
+        async with task_group() as watch:  # the frontend may end for good while others start
+            watcher = watch.create_task(children.run(), name="watch the fleet")
+            async with task_group() as starts:
+                starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
+                if self._workers:
+                    workers = [worker.child for worker in self._workers]
+                    work = self._start(children, *workers, final=FINAL_BUT_IN_USE)
+                    starts.create_task(work, name="start the workers")
+                starts.create_task(self._until_ready(), name="wait for the fleet")
+            watcher.cancel()
         self._is_ready = True
         self._publish()
         keys = self._frontend.credentials()
@@ -273,7 +297,7 @@ class Up:
             return
         content = UpFile(
             url=self._frontend.url,
-            nats_url=self._nats.worker_url,
+            nats_url=self._nats.url,
             keys=keys,
             pids=UpPids(
                 up=os.getpid(),

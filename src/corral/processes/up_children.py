@@ -64,6 +64,7 @@ class UpFrontend:
             ready_within=FRONTEND_READY_WITHIN,
             stop_grace=FRONTEND_GRACE,
             final_exit_codes=FINAL_BUT_IN_USE,
+            final_when_ready=True,  # a gateway answers before control has looked at the database
         )
 
     def credentials(self) -> UpKeys | None:
@@ -142,6 +143,8 @@ _DECIDED: Final = frozenset(
         *NATS_SETTINGS,
         "register_to",
         "registration_token",
+        "join_code",
+        "fleet_pin",
         "name",
         "data",
         "backends",

@@ -34,7 +34,7 @@ class UpPids(msgspec.Struct, kw_only=True):
 class UpFile(msgspec.Struct, kw_only=True):
     url: str
     nats_url: str
-    """The workers' URL, with their user and password."""
+    """Where NATS listens, without a login: each node has a user of its own."""
     keys: UpKeys
     pids: UpPids
 

@@ -4,60 +4,57 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import uvloop
+from aiohttp import ClientSession
 
 from corral import __version__
 from corral.base.clock import Clock, SystemClock
+from corral.base.disclosure import basic_environment
 from corral.base.errors import CorralError, PeerRefused
 from corral.base.http_client import open_session
-from corral.base.ids import Incarnation, new_incarnation
+from corral.base.ids import Incarnation, NodeId, new_incarnation
 from corral.base.private_files import held, make_private_directory
 from corral.base.processes import ChildCommand
 from corral.base.tasks import running, stop_on_signals
 from corral.bus.client import NatsBus
-from corral.bus.credentials import names_user
 from corral.bus.port import Handler, Message
 from corral.oci.manifests import this_platform
-from corral.processes.adapter_child import adapter_argv
+from corral.processes.adapter_child import child_argv
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
-from corral.processes.installing import InstallingConfig, open_installer
-from corral.rpc.adapter_keeper import Adapters
+from corral.processes.worker_backends import Surrounding, open_backends, open_confiner
 from corral.wire import subjects
-from corral.wire.registration import FEATURES, CorralHello
-from corral.worker.backends import Backends
-from corral.worker.config import WorkerConfig
+from corral.wire.joining import fingerprint_of
+from corral.wire.keys import hash_secret
+from corral.wire.registration import CorralHello, Feature, NatsLogin, features
+from corral.worker.config import FrontendConfig, WorkerConfig
+from corral.worker.confinement.confiner import Confiner
+from corral.worker.door.entrance import Entrance, PlainEntrance
 from corral.worker.files.keys import refuse_private
 from corral.worker.files.object_cache import ObjectPlaces
+from corral.worker.files.object_fetches import ObjectFetches
 from corral.worker.files.object_files import ObjectFiles, object_handlers
-from corral.worker.files.routes import FileServing
-from corral.worker.handlers import BackendHandlers, ModelHandlers
+from corral.worker.files.serving import FileMember, FileServing
 from corral.worker.hardware.gpus import MachineGpus, detectors_of_this_machine
 from corral.worker.hardware.machine import CapabilityRule, Cgroup, Hardware, Machine, on_one_disk
 from corral.worker.http import HttpServer, readiness_problems, try_to_listen
-from corral.worker.installing.backend_directory import BackendDirectory
-from corral.worker.installing.installer import Installer
-from corral.worker.installing.progress import InstallReports
 from corral.worker.membership import addresses
 from corral.worker.membership.frontend_client import FrontendClient
 from corral.worker.membership.heartbeat import HeartbeatLoop
-from corral.worker.membership.identity import Memory, NatsUser, NodeIdentity, node_name
+from corral.worker.membership.identity import JoinedFleet, Memory, NatsUser, NodeIdentity, node_name
 from corral.worker.membership.lifecycle import Departure, Membership, NodeSubscriptions, Subject, run_member
+from corral.worker.membership.own_addresses import OwnAddresses, host_towards
 from corral.worker.membership.registration import Presence, Profile, Registrar
-from corral.worker.membership.reports import ExitReports, InventoryReports
-from corral.worker.models import ModelFiles, WorkerModels
-from corral.worker.processes.adapters import AdapterProcesses
+from corral.worker.membership.reports import InventoryReports
+from corral.worker.membership.trust import NoPin, Trust
 from corral.worker.processes.backend_logs import BackendLogs, LogRoutes
-from corral.worker.processes.ports import Ports, can_listen, count_connections, ephemeral_ports, usable_ranges
-from corral.worker.processes.process import MARK_VARIABLE, BackendLink
-from corral.worker.processes.remains import Remains
-from corral.worker.processes.supervisor import ProcessDefaults, Supervisor, UnusedProcesses
 
 log = logging.getLogger(__name__)
 
@@ -92,62 +89,187 @@ async def run_worker(
 
 async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event, clock: Clock) -> None:
     """Build the parts in dependency order, run them, and close them in reverse order."""
-    places = addresses.decide(config.addresses, socket.gethostname())
+    places = addresses.decide(config.addresses, await _own_host(config))
     refuse_private(models=config.models_path, staging=config.files.staging_path, private=config.data_path)
     if not config.data_path.exists():
         try_to_listen(places.http_bind)  # a refused start leaves nothing behind
-    identity, presence, incarnation = NodeIdentity(config.data_path), Presence(), new_incarnation()
     async with AsyncExitStack() as stack:
         stack.enter_context(_data_held(config.data_path))
-        remembered = identity.remembered()
-        profile = _profile(config, places, identity.secret(), incarnation, was_admitted=remembered is not None)
-        hardware = _hardware(config)
-        _introduce(profile, hardware.machine(), remembered)
-        user = NatsUser(clock, backoff=config.nats_user_retry, is_wanted=not names_user(config.bus))
-        bus = NatsBus(config.bus, name=f"corral worker {profile.name}", credentials=user.provider)
-        user.follow(bus)
-        logs = BackendLogs(clock)
-        file_server = FileServing(config.files, models=config.models_path, clock=SystemClock())  # files have its times
-        files = await stack.enter_async_context(file_server)
-        http = await stack.enter_async_context(
-            HttpServer(
-                address=places.http_bind,
-                readiness=lambda: readiness_problems(presence, bus),
-                # The shared token is used only with a frontend that supports no other: LocalAI's.
-                bearers=lambda: (profile.hello.secret, presence.bearer),
-                routes=(files.routes, LogRoutes(logs)),
-                is_open=lambda: not profile.token and presence.is_with_localai,
-            )
+        node = await _node(config, places, clock)
+        entrance = _entrance(config, places, node.presence, clock)
+        files = await _open_files(stack, node, entrance)
+        http = await _open_http(stack, node, entrance, files)
+        await stack.enter_async_context(node.bus)
+        surrounding = Surrounding(
+            config=config,
+            places=entrance.places,
+            presence=node.presence,
+            bus=node.bus,
+            clock=clock,
+            logs=node.logs,
+            cards=lambda: node.hardware.cards,
+            confiner=node.confiner,
         )
-        await stack.enter_async_context(bus)
-        surrounding = Surrounding(config=config, places=places, presence=presence, bus=bus, clock=clock, logs=logs)
-        backends = await open_backends(stack, surrounding, capability=(await hardware.measure()).capability)
+        backends = await open_backends(stack, surrounding, capability=(await node.hardware.measure()).capability)
+        # By the machine's own clock: what the network does has nothing to do with policy.
+        tried = () if config.fleet_tls else backends.port_ranges  # behind the door nobody reaches them from outside
+        own = OwnAddresses(
+            entrance.places, tried, backends.ports.is_free, me=node.hello.incarnation, clock=SystemClock()
+        )
+        await stack.enter_async_context(running(own.run(), name="own addresses"))
         session = open_session(timeout=config.frontend.timeout, connect_timeout=config.frontend.connect_timeout)
-        frontend = FrontendClient(await stack.enter_async_context(session), config.frontend.urls)
-        membership = Membership(
-            registrar=_registrar(config, frontend, profile, hardware, clock),
-            subscriptions=NodeSubscriptions(
-                bus, {subjects.node_stop: _stopper(stop), **backends.handlers, **_object_handlers(config, clock, stack)}
-            ),
-            heartbeat=HeartbeatLoop(
-                frontend=frontend,
-                gauge=hardware,
-                clock=clock,
-                interval=config.heartbeat_interval,
-                incarnation=incarnation,
-                inventory=backends.inventory.tell,
-            ),
-            presence=presence,
-            remember=lambda node_id: identity.remember(node_id, profile.name),
-            nats_user=user,
+        fleet = _trusted(config, await stack.enter_async_context(session))
+        frontend = FrontendClient(session, config.frontend.urls, fleet)
+        await entrance.join(stack, frontend, backends.ports)
+        handlers = {
+            subjects.node_stop: _stopper(stop),
+            **backends.handlers,
+            **_object_handlers(config, files, clock, stack),
+        }
+        membership = _membership(
+            node,
+            frontend,
+            fleet,
+            handlers,
+            backends.inventory,
+            lambda: (*own.problems, *entrance.problems(), *node.user.problems()),
         )
         departure = Departure(
             frontend=frontend, calls=backends.calls, clock=clock, config=config.departure, hurry=hurry
         )
-        await run_member(stop, membership=membership, departure=departure, presence=presence)
+        await run_member(stop, membership=membership, departure=departure, presence=node.presence)
         # Before NATS is drained, so that waiting requests still get an answer.
         await backends.close(force=hurry.is_set())
         await http.close()  # before the drain too, so that no new request arrives meanwhile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OwnNode:
+    """Who this worker is, and what it knows of its machine."""
+
+    config: WorkerConfig
+    clock: Clock
+    identity: NodeIdentity
+    presence: Presence
+    profile: Profile
+    user: NatsUser
+    bus: NatsBus
+    logs: BackendLogs
+    hardware: Hardware
+    confiner: Confiner
+
+    @property
+    def hello(self) -> CorralHello:
+        return self.profile.hello
+
+
+async def _node(config: WorkerConfig, places: addresses.Addresses, clock: Clock) -> _OwnNode:
+    identity, presence = NodeIdentity(config.data_path), Presence()
+    remembered = identity.remembered()
+    user = NatsUser(clock, backoff=config.nats_user_retry, settings=config.bus)
+    hello = _hello(config, identity.secret(), new_incarnation(), user.login)
+    profile = _profile(config, places, hello, was_admitted=remembered is not None)
+    confiner = await open_confiner(config, presence)
+    hello.confinement = await asyncio.to_thread(confiner.report)
+    hardware = _hardware(config)
+    _introduce(profile, hardware.machine(), remembered)
+    bus = NatsBus(
+        replace(config.bus, url=user.first_url),
+        name=f"corral worker {profile.name}",
+        credentials=user.provider,
+        overlaps=True,
+    )
+    user.follow(bus)
+    return _OwnNode(
+        config=config,
+        clock=clock,
+        identity=identity,
+        presence=presence,
+        profile=profile,
+        user=user,
+        bus=bus,
+        logs=BackendLogs(clock),
+        hardware=hardware,
+        confiner=confiner,
+    )
+
+
+async def _open_files(stack: AsyncExitStack, node: _OwnNode, entrance: Entrance) -> FileServing:
+    """Files have the times of the machine, whatever clock the rest has."""
+    config = node.config
+    member = replace(_file_member(config, node.profile, node.presence), tls=entrance.context)
+    serving = FileServing(config.files, models=config.models_path, clock=SystemClock(), member=member)
+    return await stack.enter_async_context(serving)
+
+
+async def _open_http(stack: AsyncExitStack, node: _OwnNode, entrance: Entrance, files: FileServing) -> HttpServer:
+    presence, profile = node.presence, node.profile
+    serve_health = partial(
+        HttpServer,
+        readiness=lambda: [*readiness_problems(presence, node.bus), *entrance.problems()],
+        bearers=tuple,
+        me=node.hello.incarnation,
+    )
+    serve = partial(
+        serve_health,
+        # The shared token is used only with a frontend that supports no other: LocalAI's.
+        bearers=lambda: (profile.hello.secret, presence.bearer),
+        routes=(*files.routes, LogRoutes(node.logs)),
+        admits=files.admits,
+        is_open=lambda: not profile.token and presence.is_with_localai,
+    )
+    return await entrance.open(stack, lambda at: serve(address=at), lambda at: serve_health(address=at))
+
+
+def _membership(
+    node: _OwnNode,
+    frontend: FrontendClient,
+    fleet: Trust,
+    handlers: Mapping[Subject, Handler],
+    inventory: InventoryReports,
+    problems: Callable[[], Sequence[str]],
+) -> Membership:
+    config, profile = node.config, node.profile
+    heartbeat = HeartbeatLoop(
+        frontend=frontend,
+        gauge=node.hardware,
+        clock=node.clock,
+        interval=config.heartbeat_interval,
+        incarnation=Incarnation(node.hello.incarnation),
+        inventory=inventory.tell,
+        problems=problems,
+        on_status=node.user.note_status,
+    )
+    return Membership(
+        registrar=_registrar(config, frontend, profile, node.hardware, node.clock),
+        subscriptions=NodeSubscriptions(node.bus, handlers),
+        heartbeat=heartbeat,
+        presence=node.presence,
+        remember=lambda node_id: _remember(node.identity, node_id, profile.name, config.frontend, fleet),
+        nats_user=node.user,
+    )
+
+
+def _entrance(config: WorkerConfig, places: addresses.Addresses, presence: Presence, clock: Clock) -> Entrance:
+    """How this worker is reached. Where TLS is off, the library of certificates is not even imported."""
+    if not config.fleet_tls:
+        return PlainEntrance(places)
+    from corral.worker.door.tls_entrance import TlsEntrance
+
+    def command(orders: int, listener: int) -> ChildCommand:
+        words = ["--orders", str(orders), "--listener", str(listener), "--log-name", f"{config.log_name}-door"]
+        argv = child_argv("corral.processes.door", words, config.logs)
+        environment = basic_environment(config.backend_environment)
+        return ChildCommand(argv=argv, env=environment, handed_over=[orders], shared=[listener])
+
+    return TlsEntrance(places, command, presence, clock)
+
+
+async def _own_host(config: WorkerConfig) -> str:
+    """How others reach this machine, unless the settings say it. Of a machine that joins by a URL alone, nobody may
+    know the name, but the frontend's network knows its address."""
+    host = await host_towards(config.frontend.urls) if config.frontend.is_joining else ""
+    return host or socket.gethostname()
 
 
 def _data_held(path: Path) -> AbstractContextManager[None]:
@@ -156,27 +278,68 @@ def _data_held(path: Path) -> AbstractContextManager[None]:
     return held(path / LOCK_FILE, f"another worker uses the data directory {path}; give each worker its own")
 
 
-def _profile(
-    config: WorkerConfig, places: addresses.Addresses, secret: str, incarnation: Incarnation, *, was_admitted: bool
-) -> Profile:
-    hello = CorralHello(
+def _hello(config: WorkerConfig, secret: str, incarnation: Incarnation, nats_login: NatsLogin) -> CorralHello:
+    return CorralHello(
         version=__version__,
-        features=list(FEATURES),
+        features=features(Feature.FLEET_TLS) if config.fleet_tls else features(),
         secret=secret,
         incarnation=incarnation,
         heartbeat_seconds=config.heartbeat_interval.total_seconds(),
         platform=str(this_platform()),
         one_disk=on_one_disk(config.models_path, config.backends_path),
+        nats_login=nats_login,
     )
+
+
+def _profile(config: WorkerConfig, places: addresses.Addresses, hello: CorralHello, *, was_admitted: bool) -> Profile:
     return Profile(
         name=node_name(config.node.name, hostname=socket.gethostname(), pid=os.getpid()),
         addresses=places,
-        token=config.frontend.registration_token,
+        token=_presented(config.frontend, hello.secret),
         hello=hello,
+        has_code=config.frontend.is_joining and bool(config.frontend.join_code),
         labels=config.node.labels,
         max_replicas_per_model=config.node.max_replicas_per_model,
         vram_budget=config.node.vram_budget,
         was_admitted=was_admitted,
+    )
+
+
+def _presented(frontend: FrontendConfig, secret: str) -> str:
+    """What to show until the node's own secret is known. Whoever joined by a code has nothing else."""
+    if frontend.is_joining:
+        return frontend.join_code or secret
+    return frontend.registration_token
+
+
+def _trusted(config: WorkerConfig, session: ClientSession) -> Trust:
+    """Who may be told secrets. Where nothing is pinned, the library of signatures is not even imported."""
+    if not config.frontend.is_joining and not config.frontend.fleet_pin:
+        return NoPin()
+    from corral.worker.membership.pinned_fleet import PinnedFleet
+
+    return PinnedFleet(session, config.frontend.fleet_pin)
+
+
+def _remember(identity: NodeIdentity, node_id: NodeId, name: str, frontend: FrontendConfig, fleet: Trust) -> None:
+    identity.remember(node_id, name)
+    if frontend.is_joining and fleet.pin:
+        identity.remember_fleet(JoinedFleet(urls=frontend.urls, pin=fleet.pin))
+
+
+def _file_member(config: WorkerConfig, profile: Profile, presence: Presence) -> FileMember:
+    """Who the file server is for other workers, as far as that is known at a moment."""
+
+    def may_ask() -> bool:
+        frontend = presence.member
+        return frontend is not None and frontend.is_corral and Feature.FILE_FETCHES in frontend.features
+
+    return FileMember(
+        node_id=lambda: "" if presence.member is None else presence.member.node_id,
+        secret=lambda: profile.hello.secret,
+        network=config.images.network,
+        environment=config.images.environment,
+        may_ask=may_ask,
     )
 
 
@@ -188,6 +351,7 @@ def _hardware(config: WorkerConfig) -> Hardware:
         # NVML is imported only on machines with NVIDIA GPUs.
         gpus=MachineGpus(detectors_of_this_machine(lambda: import_module("pynvml")), timeout=config.gpu_timeout),
         cgroup=Cgroup(),
+        environment=config.backend_environment,
     )
 
 
@@ -204,15 +368,20 @@ def _registrar(
     )
 
 
-def _object_handlers(config: WorkerConfig, clock: Clock, stack: AsyncExitStack) -> Mapping[Subject, Handler]:
+def _object_handlers(
+    config: WorkerConfig, file_server: FileServing, clock: Clock, stack: AsyncExitStack
+) -> Mapping[Subject, Handler]:
     """Return the handlers for object storage. Without storage there are none, and frontends send files over HTTP."""
     if config.storage is None:
         return {}
     from corral.files.s3 import S3Objects
 
-    files = ObjectFiles(S3Objects(config.storage), ObjectPlaces.beside(config.models_path), clock)
+    storage = S3Objects(config.storage)
+    files = ObjectFiles(storage, ObjectPlaces.beside(config.models_path), clock)
+    fetches = ObjectFetches(storage, file_server.store, file_server.threads)
     stack.push_async_callback(files.close)
-    return object_handlers(files)
+    stack.push_async_callback(fetches.close)
+    return object_handlers(files, fetches)
 
 
 def _stopper(stop: asyncio.Event) -> Handler:
@@ -237,6 +406,7 @@ def _introduce(profile: Profile, machine: Machine, last: Memory | None) -> None:
         "architecture": machine.architecture,
         "cpus": machine.cpus,
         "cpu_model": machine.cpu_model,
+        "fingerprint": fingerprint_of(hash_secret(profile.hello.secret)),
         "last_node_id": last.id if last else None,
     }
     log.info("worker starting", extra={name: fact for name, fact in facts.items() if fact is not None})
@@ -252,105 +422,3 @@ def _introduce(profile: Profile, machine: Machine, last: Memory | None) -> None:
             profile.addresses.advertise,
             extra={"event": "worker.unreachable"},
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surrounding:
-    """What the backend part needs from the rest of the worker."""
-
-    config: WorkerConfig
-    places: addresses.Addresses
-    presence: Presence
-    bus: NatsBus
-    clock: Clock
-    logs: BackendLogs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendPart:
-    supervisor: Supervisor
-    installer: Installer
-    inventory: InventoryReports
-    handlers: Mapping[Subject, Handler]
-
-    async def calls(self) -> int:
-        """Count the open connections to backends."""
-        return await count_connections({launch.port for launch in self.supervisor.running()})
-
-    async def close(self, *, force: bool) -> None:
-        """Start nothing more and stop everything. Waiting requests get an answer."""
-        self.installer.close()
-        await self.supervisor.close(force=force)
-
-
-async def open_backends(stack: AsyncExitStack, surrounding: Surrounding, *, capability: str) -> BackendPart:
-    """Build the parts in dependency order."""
-    config, clock = surrounding.config, surrounding.clock
-    places = surrounding.places
-    # One range of ports for backends, their own HTTP ports and the adapter.
-    ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
-    ports = Ports(ranges, clock=clock, is_free=lambda port: can_listen(places.backend_bind, port))
-    adapters = await stack.enter_async_context(_adapters(config, places, ports, clock))
-    supervisor = await stack.enter_async_context(_supervisor(surrounding, ports))
-    installing = InstallingConfig(
-        backends=config.backends_path,
-        galleries=config.galleries,
-        images=config.images,
-        system=config.system_backends,
-    )
-    installer = await open_installer(stack, installing, capability=capability, clock=clock)
-    unused = UnusedProcesses(supervisor.end, clock=clock, after=config.supervision.unused_after)
-    await stack.enter_async_context(running(unused.run(), name="unused processes"))
-    backends = Backends(
-        directory=BackendDirectory(
-            installed=config.backends_path, system=config.system_backends, capability=capability
-        ),
-        supervisor=supervisor,
-        adapters=adapters,
-        installer=installer,
-        unused=unused,
-    )
-    reports = InstallReports(surrounding.bus, clock)
-    inventory = InventoryReports(backends.listing, surrounding.bus, surrounding.presence)
-    await stack.enter_async_context(running(inventory.run(), name="inventory"))
-    of_backends = BackendHandlers(backends, reports=reports, changed=inventory.ring, advertised=places.advertise)
-    models = WorkerModels(supervisor, connect=_connect, free_within=config.supervision.free_within)
-    # The cache of object storage holds model files too; LocalAI's worker omits it.
-    cached = () if config.storage is None else ObjectPlaces.beside(config.models_path).cached_models
-    of_models = ModelHandlers(models, ModelFiles(config.models_path, *cached))
-    handlers = {**of_backends.table(), **of_models.table()}
-    return BackendPart(supervisor=supervisor, installer=installer, inventory=inventory, handlers=handlers)
-
-
-def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
-    def command(descriptor: int, place: addresses.HostPort) -> ChildCommand:
-        orders, name = ["--orders", str(descriptor)], f"{config.log_name}-adapter"
-        argv = adapter_argv(orders, listen=str(place), logs=config.logs, log_name=name)
-        return ChildCommand(argv=argv, env=config.backend_environment, handed_over=[descriptor])
-
-    source = AdapterProcesses(bind_host=places.backend_bind, command=command, ports=ports, config=config.adapter)
-    return Adapters(source, clock, config.adapter)
-
-
-def _supervisor(surrounding: Surrounding, ports: Ports) -> Supervisor:
-    config, presence = surrounding.config, surrounding.presence
-    return Supervisor(
-        surroundings=ProcessDefaults(
-            bind_host=surrounding.places.backend_bind,
-            environment=config.backend_environment,
-            token=lambda: presence.bearer,
-            limits=config.supervision,
-        ),
-        ports=ports,
-        connect=_connect,
-        logs=surrounding.logs,
-        remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),
-        exits=ExitReports(surrounding.bus, presence),
-    )
-
-
-def _connect(address: str, token: str) -> BackendLink:
-    """Connect to a backend. gRPC is imported only here: it costs memory and time that an idle worker saves."""
-    from corral.rpc.backend import Backend
-
-    return Backend(address, token=token)

@@ -12,7 +12,7 @@ One link lasts as long as one adapter process; the next process gets a new one a
 import asyncio
 import itertools
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Self
 
@@ -20,14 +20,31 @@ import msgspec
 
 from corral.base.errors import ChildFailed, InvalidInput
 from corral.base.tasks import end_tasks, start_task
-from corral.wire.adapter import ORDER_BYTES, AdapterReplica, Done, Forget, Listening, Retain, Serve, Word
+from corral.wire.adapter import (
+    ORDER_BYTES,
+    AdapterReplica,
+    Done,
+    FilePassed,
+    FileWish,
+    Forget,
+    Listening,
+    Retain,
+    Serve,
+    Word,
+)
+
+PassFile = Callable[[FileWish], Awaitable[FilePassed]]
+"""Passes a file of a request; failures are in the answer."""
 
 
 class AdapterLink:
     """Sends orders, which the adapter executes one after the other. Raises ChildFailed when the adapter is gone."""
 
-    def __init__(self, ours: socket.socket, descriptor: int = -1) -> None:
+    def __init__(self, ours: socket.socket, descriptor: int = -1, on_file: PassFile | None = None) -> None:
+        """`on_file` passes a file that the adapter asks for."""
         self._socket = ours
+        self._on_file = on_file
+        self._passing: set[asyncio.Task[None]] = set()
         self.descriptor = descriptor
         """The adapter's end, which its process inherits; -1 when the adapter runs already."""
         self._numbers = itertools.count(1)
@@ -37,12 +54,12 @@ class AdapterLink:
         self._writer: asyncio.StreamWriter | None = None
 
     @classmethod
-    def open(cls) -> Self:
+    def open(cls, on_file: PassFile | None = None) -> Self:
         ours, theirs = socket.socketpair()
-        return cls(ours, theirs.detach())
+        return cls(ours, theirs.detach(), on_file)
 
     @classmethod
-    def dial(cls, path: Path) -> Self:
+    def dial(cls, path: Path, on_file: PassFile | None = None) -> Self:
         """A link to the adapter that accepts at this path, now or later. Raise ChildFailed when nobody listens."""
         ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)  # a Unix socket is connected at once, or not at all
@@ -51,7 +68,7 @@ class AdapterLink:
         except OSError as error:
             ours.close()
             raise ChildFailed(f"nobody starts an adapter at {path}: {error.strerror}", child="adapter") from error
-        return cls(ours)
+        return cls(ours, on_file=on_file)
 
     async def __aenter__(self) -> Self:
         reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=ORDER_BYTES)
@@ -63,7 +80,7 @@ class AdapterLink:
         """Close the link, which ends the adapter. It is closed even if this is cancelled meanwhile."""
         try:
             if self._hearing is not None:
-                await end_tasks(self._hearing)
+                await end_tasks(self._hearing, *self._passing)
         finally:
             if self._writer is not None:
                 self._writer.close()
@@ -118,10 +135,22 @@ class AdapterLink:
                     case Done(number=number):
                         if (done := self._waiting.get(number)) is not None and not done.done():
                             done.set_result(None)
+                    case FileWish() as wish:
+                        task = start_task(self._pass(wish), name=f"file of a request {wish.number}")
+                        self._passing.add(task)
+                        task.add_done_callback(self._passing.discard)
         except ConnectionError:
             pass  # the adapter has ended
         finally:
             self._fail_waiters()
+
+    async def _pass(self, wish: FileWish) -> None:
+        if self._on_file is None:
+            answer = FilePassed(number=wish.number, error="nobody passes files here")
+        else:
+            answer = await self._on_file(wish)
+        if self._writer is not None:
+            self._writer.write(msgspec.json.encode(answer) + b"\n")
 
     def _fail_waiters(self) -> None:
         futures: list[asyncio.Future[None] | asyncio.Future[Listening]] = [*self._waiting.values()]

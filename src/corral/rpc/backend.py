@@ -16,8 +16,9 @@ from typing import Final, Self, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from corral.base.tls import TlsPeer
 from corral.rpc import errors
-from corral.rpc.grpc_client import CallFailed, Channel, Code
+from corral.rpc.grpc_client import CallFailed, Channel, Code, Tls
 from corral.rpc.messages import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -50,10 +51,16 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 class Backend:
     """A client of one backend: an asynchronous context manager, or to be closed by its owner."""
 
-    def __init__(self, address: str, *, token: str = "") -> None:
+    def __init__(self, address: str, *, token: str = "", tls: TlsPeer | None = None) -> None:
+        """`tls` leads to a backend behind a TLS door, which is dialled instead of the address."""
         self.address = address
         metadata = [("authorization", f"Bearer {token}")] if token else []
-        self._channel = Channel(address, user_agent="corral", metadata=metadata)
+        self._channel = Channel(
+            address if tls is None else tls.address,
+            user_agent="corral",
+            metadata=metadata,
+            tls=None if tls is None else Tls(tls.context, tls.name),
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ bearer key alone: ordering it again under the same key replaces it. A worker's a
 inherits. One of a frontend takes control after control, and serves on while there is none.
 """
 
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,9 @@ import msgspec
 ORDER_BYTES: Final = 16 * 1024 * 1024
 """Limit of one line: more than the NATS server takes in a message, so that all that is sent to a worker fits."""
 
+
+PASSED_BYTES: Final = 48 * 1024 * 1024
+"""Limit of a file that is passed: the size of one gRPC message, minus room for the fields that are added."""
 
 MODEL_GONE_STATUS: Final = 421
 """HTTP's word for a request that was led to the wrong place: the process has no model, or another one."""
@@ -99,7 +103,13 @@ class AdapterReplica(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     address: str
     token: str = ""
     files_url: str = ""
-    """The file server of its machine, with the same token; empty when the adapter is on that machine."""
+    """The file server of its machine; empty without one, and on the adapter's own machine."""
+    files_token: str = ""
+    """What that file server wants to hear."""
+    files_by_parent: bool = False
+    """Whether the parent passes files of requests to and from its machine, which has no file server."""
+    folder: str = ""
+    """A directory of this machine for files of requests, which the replica may use and no other; empty: any."""
     model: AdapterModel
 
 
@@ -124,6 +134,14 @@ class Retain(msgspec.Struct, kw_only=True, frozen=True, tag="retain", tag_field=
     keys: tuple[str, ...]
 
 
+class FilePassed(msgspec.Struct, kw_only=True, frozen=True, tag="passed", tag_field="order"):
+    """What became of the wish of that number. The only order without an answer."""
+
+    number: int
+    path: str = ""
+    error: str = ""
+
+
 class Listening(msgspec.Struct, kw_only=True, frozen=True, tag="listening", tag_field="kind"):
     """The adapter is ready."""
 
@@ -137,5 +155,25 @@ class Done(msgspec.Struct, kw_only=True, frozen=True, tag="done", tag_field="kin
     number: int
 
 
-AdapterOrder = Serve | Forget | Retain
-Word = Listening | Done
+class FileVerb(StrEnum):
+    GIVE = "give"
+    """Have a file of this machine on the replica's; answered with its path there."""
+    PLACE = "place"
+    """Have an empty file there that the backend can write to."""
+    FETCH = "fetch"
+    """Have a file of that machine here, at the target."""
+
+
+class FileWish(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag="file", tag_field="kind"):
+    """The adapter asks its parent to pass a file; its numbers are its own."""
+
+    number: int
+    key: str
+    """Of the replica."""
+    verb: FileVerb
+    path: str = ""
+    target: str = ""
+
+
+AdapterOrder = Serve | Forget | Retain | FilePassed
+Word = Listening | Done | FileWish

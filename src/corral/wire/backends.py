@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from corral.base.errors import InvalidInput
 from corral.wire import go_json
 from corral.wire.adapter import AdapterModel
+from corral.wire.confinement import ConfinementWish
 from corral.wire.replicas import ProcessKey, ReplicaAccess
 
 ReplicaIndex = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -27,10 +28,17 @@ class Gallery(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CorralInstall(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a Corral frontend adds, for workers that named the feature `adapter`."""
+    """What a Corral frontend adds, each for workers that named its feature."""
 
     model: AdapterModel | UnsetType = UNSET
-    """How requests are translated, should the backend have no HTTP port of its own."""
+    """How requests are translated, should the backend have no HTTP port of its own. Feature `adapter`."""
+    cards: list[str] | UnsetType = UNSET
+    """The ids of the GPUs that the process may see, none at all when the list is empty. Feature `cards`."""
+    own_token: bool = False
+    """The process gets a token of its own, which the answer tells, instead of the node's secret. Feature
+    `replica-tokens`."""
+    confinement: ConfinementWish | UnsetType = UNSET
+    """What an administrator decided for this backend. Feature `confinement`."""
 
 
 def read_galleries(text: str) -> list[Gallery] | None:
@@ -65,6 +73,23 @@ class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def process_key(self) -> ProcessKey:
         return ProcessKey(self.model_id or self.backend, self.replica_index)
+
+    @property
+    def cards(self) -> tuple[str, ...] | None:
+        """The GPUs that the process may see; None when nothing was said of them, so that any will do."""
+        cards = self.corral.cards if isinstance(self.corral, CorralInstall) else UNSET
+        return tuple(dict.fromkeys(cards)) if isinstance(cards, list) else None
+
+    @property
+    def wants_own_token(self) -> bool:
+        """Whether whoever asks will call the process with the token that the answer tells."""
+        return isinstance(self.corral, CorralInstall) and self.corral.own_token
+
+    @property
+    def confinement(self) -> ConfinementWish:
+        """What was decided about the confinement of the process; nothing, unless the request says so."""
+        wish = self.corral.confinement if isinstance(self.corral, CorralInstall) else UNSET
+        return wish if isinstance(wish, ConfinementWish) else ConfinementWish()
 
 
 class InstallReply(msgspec.Struct, kw_only=True, omit_defaults=True):

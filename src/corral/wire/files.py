@@ -51,10 +51,37 @@ class ContentRange:
         return self.start == 0 and self.end == self.total - 1
 
 
+class EnsureWish(msgspec.Struct, kw_only=True):
+    """What a frontend of Corral adds for a worker of Corral: which bytes, and where they shall be."""
+
+    digest: str
+    """SHA-256 in hexadecimal digits."""
+    size: int
+    place: str
+    """A key of the worker's file server, below `models/`."""
+    wait: float = 0
+    """Seconds after which the worker tells how far it is, if it is not done; asking again joins the same fetch."""
+
+
+BUSY: Final = "busy"
+"""Code of an answer: somebody else writes the same file."""
+
+
+class EnsureProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How far a worker of Corral is with an object that it has not yet."""
+
+    present: int = 0
+    is_missing: bool = False
+    """The storage has no such object."""
+    code: str = ""
+    """Which kind of error the answer tells."""
+
+
 class EnsureRequest(msgspec.Struct, kw_only=True):
     """Have an object on the node's disk."""
 
     key: str = ""
+    corral: EnsureWish | UnsetType = UNSET
 
 
 class LocalPathReply(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -62,6 +89,7 @@ class LocalPathReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     local_path: str = ""
     error: str = ""
+    corral: EnsureProgress | UnsetType = UNSET
 
 
 class StageRequest(msgspec.Struct, kw_only=True):
@@ -87,3 +115,41 @@ class ListedFiles(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     files: list[str] | UnsetType | None = UNSET
     error: str = ""
+
+
+FETCHES: Final = "/v1/corral/fetches"
+"""Where a worker is asked to fetch a file itself. The answer is a stream of lines, each a `FetchNews`; the last one
+has a path or an error. Closing the connection ends the fetch; what came stays, and the next one goes on there."""
+PEER_FILES: Final = "/v1/corral/peer-files/"
+"""Where a worker serves a file to another one that shows a ticket."""
+
+
+class FetchAsk(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Have this file, from exactly one source: a peer, or a public server."""
+
+    key: str
+    size: int
+    digest: str
+    """SHA-256. Whatever comes and has another one is thrown away."""
+    peer: str = ""
+    """Host and port of another worker."""
+    peer_name: str = ""
+    """What its certificate must be good for; empty: it speaks plain text."""
+    peer_key: str = ""
+    """What the file is called there."""
+    ticket: str = ""
+    url: str = ""
+    """Of a public server, without credentials."""
+
+
+class FetchNews(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How far a fetch is."""
+
+    present: int = 0
+    """Bytes that are there, those of earlier attempts included."""
+    path: str = ""
+    """Where the file is; only at the end, when all of it is there and has the digest."""
+    error: str = ""
+    """Why it ended without the file."""
+    is_full: bool = False
+    """Whether the error is that this disk is full."""

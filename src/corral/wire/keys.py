@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from corral.base.ids import KeyId, NodeId, new_secret
+from corral.base.ids import KeyId, NodeId, UserId, new_secret
+from corral.wire.fleet_tls import LARGEST_REQUEST
 from corral.wire.registration import MAX_BODY
 
 PREFIX: Final = "corral_"
@@ -45,20 +46,31 @@ def bearer(header: str | None) -> str | None:
 
 
 class Scope(StrEnum):
-    """What a key opens."""
+    """What a key opens. `frontend/access/decide.py` says which permissions each gives."""
 
     ADMIN = "admin"
+    OPERATOR = "operator"
+    VIEWER = "viewer"
     INFERENCE = "inference"
     NODE = "node"
     GATEWAY = "gateway"
 
 
 IMPLIED: dict[Scope, frozenset[Scope]] = {
-    Scope.ADMIN: frozenset({Scope.ADMIN, Scope.INFERENCE}),
+    Scope.ADMIN: frozenset({Scope.ADMIN, Scope.OPERATOR, Scope.VIEWER, Scope.INFERENCE}),
+    Scope.OPERATOR: frozenset({Scope.OPERATOR, Scope.VIEWER, Scope.INFERENCE}),
+    Scope.VIEWER: frozenset({Scope.VIEWER}),
     Scope.INFERENCE: frozenset({Scope.INFERENCE}),
     Scope.NODE: frozenset({Scope.NODE}),
     Scope.GATEWAY: frozenset({Scope.GATEWAY}),
 }
+
+
+ROLES: Final = (Scope.ADMIN, Scope.OPERATOR, Scope.VIEWER, Scope.INFERENCE)
+"""The scopes that are for people, the most powerful first."""
+LIMITED_INFERENCE: Final = "inference of some models"
+"""What gateways are told in place of the scope `inference` for a key that is limited to some models, and what is
+stored: gateways and frontends of a version that knows nothing of such limits then refuse the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +85,14 @@ class ApiKey:
     revoked_at: datetime | None = None
     node_id: NodeId | None = None
     """Set on a key that was issued to an agent node; it goes with the node."""
+    user_id: UserId | None = None
+    """Whose it is: it goes with the user, and gives no more than the user's role."""
+    user_name: str = ""
+    models: frozenset[str] | None = None
+    """The only models that it may ask; None: all."""
 
     def is_valid(self, now: datetime) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
-
-    def is_the_last_admin(self, keys: "Iterable[ApiKey]", now: datetime) -> bool:
-        """Whether this key lets its owner administer, and none of the others does."""
-        admins = {key.id for key in keys if Scope.ADMIN in key.scopes and key.is_valid(now)}
-        return admins == {self.id}
 
     def allows(self, scope: Scope) -> bool:
         return any(scope in IMPLIED[own] for own in self.scopes)
@@ -113,25 +125,36 @@ class KeylessRoute:
     """Bytes; 0 where no body makes sense."""
 
 
+_LOGIN_BODY: Final = 16 * 1024
+"""More than a name and two of the longest passwords take."""
 REGISTER: Final = KeylessRoute(method="POST", path="/api/node/register", proof=RequiredProof.NODE, max_body=MAX_BODY)
 HEARTBEAT: Final = KeylessRoute(
     method="POST", path="/api/node/{id}/heartbeat", proof=RequiredProof.NODE, max_body=_WORKER_BODY
+)
+JOIN_CHECK: Final = KeylessRoute(
+    method="POST", path="/api/v1/join-checks", proof=RequiredProof.NODE, max_body=_WORKER_BODY
 )
 UNCHECKED: Final = KeylessRoute(method="", path="", proof=RequiredProof.UNCHECKED_KEY, max_body=MAX_BODY)
 """Stands for any route, while a gateway has no view to look keys up in."""
 KEYLESS: Final = (
     *(
         KeylessRoute(method="GET", path=path)
-        for path in ("/", "/docs", "/openapi.json", "/healthz", "/health", "/readyz", "/api/v1/ready")
+        for path in ("/", "/docs", "/openapi.json", "/healthz", "/health", "/readyz", "/api/v1/ready", "/api/v1/fleet")
     ),
+    KeylessRoute(method="POST", path="/api/v1/login", max_body=_LOGIN_BODY),
+    KeylessRoute(method="POST", path="/api/v1/login/password", max_body=_LOGIN_BODY),
     KeylessRoute(method="GET", path="/metrics", proof=RequiredProof.NOTHING_BY_SETTING),
     REGISTER,
     HEARTBEAT,
+    JOIN_CHECK,
     KeylessRoute(method="POST", path="/api/node/{id}/drain", proof=RequiredProof.NODE, max_body=_WORKER_BODY),
     KeylessRoute(method="POST", path="/api/node/{id}/resume", proof=RequiredProof.NODE, max_body=_WORKER_BODY),
     KeylessRoute(method="POST", path="/api/node/{id}/deregister", proof=RequiredProof.NODE, max_body=_WORKER_BODY),
     KeylessRoute(method="DELETE", path="/api/node/{id}", proof=RequiredProof.NODE, max_body=_WORKER_BODY),
     KeylessRoute(method="GET", path="/api/node/{id}/models", proof=RequiredProof.NODE),
+    KeylessRoute(
+        method="POST", path="/api/v1/nodes/{id}/certificate", proof=RequiredProof.NODE, max_body=LARGEST_REQUEST
+    ),
 )
 
 
@@ -166,6 +189,10 @@ class KeyView(msgspec.Struct, kw_only=True):
     revoked_at: str | None
     state: str
     """`active`, `expired` or `revoked`."""
+    user: str = ""
+    """Whose it is; empty for a key of nobody in particular."""
+    models: list[str] | None = None
+    """The only models that it may ask; null: all."""
 
 
 class CreatedKey(KeyView, kw_only=True):
@@ -183,10 +210,15 @@ class RevokedKey(msgspec.Struct, kw_only=True):
     """Gateways that did not say within two seconds that they refuse it; it may still work there."""
 
 
-class CreateKey(msgspec.Struct, kw_only=True):
+class CreateKey(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Body of `POST /api/v1/keys`."""
 
     name: str
     scopes: list[str]
     expires_in: str = ""
     """A duration such as `30d`; empty for a key that never expires."""
+    user: str | None = None
+    """Whose it shall be: it goes with the user. Empty: nobody's in particular. Left out: of the user who asks, if the
+    asking key is a user's."""
+    models: list[str] = []
+    """The only models that it may ask, by name or alias; none: all. Only for keys of scope inference."""

@@ -1,6 +1,7 @@
 """Metrics as text, and the counters that gateways report to control."""
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -14,12 +15,15 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     labels: Mapping[str, str]
     value: float
+    suffix: str = ""
+    """What follows the name of the family: only in histograms, which consist of several series."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,8 +66,38 @@ def render(families: Iterable[MetricFamily]) -> str:
         for sample in family.samples:
             labels = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in sample.labels.items())
             number = str(sample.value) if isinstance(sample.value, int) else repr(float(sample.value))
-            lines.append(f"{family.name}{{{labels}}} {number}" if labels else f"{family.name} {number}")
+            name = family.name + sample.suffix
+            lines.append(f"{name}{{{labels}}} {number}" if labels else f"{name} {number}")
     return "".join(f"{line}\n" for line in lines)
+
+
+class HistogramCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How often a time was up to each of some bounds, and longer than all."""
+
+    counts: list[int] = []
+    """Of each bound those that are not below an earlier one; the last number is of those beyond all."""
+    sum: float = 0.0
+
+    def add(self, value: float, bounds: Sequence[float]) -> None:
+        if not self.counts:
+            self.counts = [0] * (len(bounds) + 1)
+        self.counts[bisect_left(bounds, value)] += 1
+        self.sum += value
+
+    def samples(self, bounds: Sequence[float], labels: Mapping[str, str]) -> Iterator[Sample]:
+        """In the form of Prometheus, where each bound counts all that is below it."""
+        if not self.counts:
+            return
+        so_far = 0
+        for bound, count in zip([*map(repr, map(float, bounds)), "+Inf"], self.counts, strict=False):
+            so_far += count
+            yield Sample({**labels, "le": bound}, so_far, "_bucket")
+        yield Sample(labels, round(self.sum, 3), "_sum")
+        yield Sample(labels, so_far, "_count")
+
+
+FIRST_BYTE_BOUNDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Seconds to the first byte of an answer."""
 
 
 class RequestCount(msgspec.Struct, kw_only=True, array_like=True):
@@ -85,6 +119,11 @@ class ModelCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
     answer_bytes: int = 0
     waits: int = 0
     wait_seconds: float = 0.0
+    first_byte: HistogramCounts = msgspec.field(default_factory=HistogramCounts)
+    """Seconds from a request to the first byte of its answer, with all waiting in between."""
+    answer_seconds: float = 0.0
+    """From the first byte of answers to their end, of those that told their tokens. Those in one piece count from the
+    moment at which the replica was asked."""
     in_flight: int = 0
     """At the moment, as the next one."""
     waiting: int = 0
@@ -176,6 +215,12 @@ _READERS: Final[Mapping[MetricDescription, Callable[[GatewayCounts], _Values]]] 
     _counter("completion_tokens", "Tokens of answers, where the engine told them.", "model"): (
         _by_model(lambda model: model.completion_tokens)
     ),
+    _counter(
+        "answer_seconds",
+        "How long the answers took that told their tokens, from their first byte to their end; tokens by seconds are "
+        "the speed of one answer.",
+        "model",
+    ): _by_model(lambda model: model.answer_seconds),
     _counter("request_bytes", "Bytes of request bodies that were sent to replicas.", "model"): (
         _by_model(lambda model: model.request_bytes)
     ),
@@ -210,12 +255,18 @@ _READERS: Final[Mapping[MetricDescription, Callable[[GatewayCounts], _Values]]] 
     _counter("cpu_seconds", "Processor time of the gateway process."): lambda counts: _single(counts.cpu_seconds),
 }
 """What each gateway reports, and where it is among its counts."""
-PER_GATEWAY: Final = tuple(_READERS)
+_FIRST_BYTE: Final = MetricDescription(
+    "corral_gateway_first_byte_seconds",
+    MetricKind.HISTOGRAM,
+    "From a request to the first byte of its answer, with all waiting for a replica.",
+    ("gateway", "model"),
+)
+PER_GATEWAY: Final = (*_READERS, _FIRST_BYTE)
 
 
 def families(gateways: Mapping[str, GatewayCounts]) -> list[MetricFamily]:
     """The metrics of these gateways, each sample with the id of its gateway."""
-    return [
+    found = [
         description.family(
             Sample({"gateway": id, **labels}, value)
             for id, counts in gateways.items()
@@ -223,3 +274,10 @@ def families(gateways: Mapping[str, GatewayCounts]) -> list[MetricFamily]:
         )
         for description, read in _READERS.items()
     ]
+    first_bytes = _FIRST_BYTE.family(
+        sample
+        for id, counts in gateways.items()
+        for name, model in sorted(counts.models.items())
+        for sample in model.first_byte.samples(FIRST_BYTE_BOUNDS, {"gateway": id, "model": name})
+    )
+    return [*found, first_bytes]

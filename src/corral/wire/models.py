@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from corral.wire.replicas import ReplicaView
+from corral.wire.scheduling import SchedulingView
 
 
 class ModelUse(StrEnum):
@@ -119,6 +120,25 @@ class LoadJobView(msgspec.Struct, kw_only=True):
     total_bytes: int | None = None
     """The size of what the node downloads, or of the weights."""
     eta_seconds: float | None = None
+    bytes_per_second: float | None = None
+    file_index: int | None = None
+    """Which file is being brought to the node, counted from 1."""
+    total_files: int | None = None
+    file: str = ""
+    ordinal: int = 0
+    """0 for the load that requests wait for; others load replicas beside it."""
+    why: str = ""
+    """Who wants it, as with replicas."""
+    step: str = ""
+    """`place`, `install`, `stage`, `start` or `load`; empty while nobody works on it."""
+    step_seconds: dict[str, float] = {}
+    """How long each step took so far."""
+    node: str = ""
+    """Where it is loaded, once that is chosen."""
+    is_permanent: bool = False
+    """It failed, and trying again changes nothing until somebody changes the model, its files or its engine."""
+    began_at: str = ""
+    changed_at: str = ""
 
 
 class ModelFileView(msgspec.Struct, kw_only=True):
@@ -143,6 +163,27 @@ class ModelOriginView(msgspec.Struct, kw_only=True):
     licence: str = ""
 
 
+class ModelMemoryView(msgspec.Struct, kw_only=True):
+    """What one replica takes, in bytes; 0: unknown."""
+
+    ram: int = 0
+    """On a machine without GPUs."""
+    vram: int = 0
+    """On the GPUs of a machine that has some."""
+    ram_beside_gpu: int = 0
+    """In RAM, beside what is on GPUs."""
+    source: str = ""
+    """How this was found: `GGUF metadata`, `file size` or `not known`."""
+
+
+class ModelEngineView(msgspec.Struct, kw_only=True):
+    """An engine elsewhere that answers for a model."""
+
+    name: str
+    state: str
+    """`unknown`, `up`, `failing`, `down`, `misconfigured`, or `disabled`."""
+
+
 class ModelView(msgspec.Struct, kw_only=True):
     """One model. Replicas that are gone are among them for a day, with their reasons."""
 
@@ -153,8 +194,8 @@ class ModelView(msgspec.Struct, kw_only=True):
     revision: str
     source: str
     state: str
-    """`loaded`, `loading`, `failed`, `cold` when nothing asks for it, or `unusable` when its file was passed
-    over."""
+    """`loaded`, `loading`, `failed`, `cold` when nothing asks for it, `elsewhere` when only engines that somebody else
+    runs answer for it, or `unusable` when its file was passed over."""
     warnings: list[str] = []
     """What its author probably meant otherwise, such as keys that nobody knows, with lines of the file."""
     replicas: list[ReplicaView] = []
@@ -173,8 +214,15 @@ class ModelView(msgspec.Struct, kw_only=True):
     files: list[ModelFileView] = []
     bytes: int = 0
     """Of its files, as far as they are known."""
+    memory: ModelMemoryView | None = None
+    """Estimated, with the context that it is configured for; null of an alias."""
     is_disabled: bool = False
     is_pinned: bool = False
+    """Kept once it is loaded: LocalAI's word for it."""
+    scheduling: SchedulingView | None = None
+    """Its rule, if it has one; only when one model is asked for."""
+    engines: list[ModelEngineView] = []
+    """Those that somebody else runs and that answer for it as well."""
 
 
 class ModelList(msgspec.Struct, kw_only=True):
@@ -189,6 +237,8 @@ class LoadReason(StrEnum):
     """Why a model is not loaded, in words that every client may read: they name no machine, path, port or address."""
 
     NO_PLACE = "no_place"
+    ROOM_IS_MADE = "room_is_made"
+    WAITS_FOR_TURN = "waits_for_turn"
     BEING_REMOVED = "being_removed"
     MACHINE_AWAY = "machine_away"
     FILES_NOT_SENT = "files_not_sent"
@@ -198,11 +248,16 @@ class LoadReason(StrEnum):
     REFUSED_BY_ENGINE = "refused_by_engine"
     TIMED_OUT = "timed_out"
     NOT_REACHABLE = "not_reachable"
+    ENGINES_AWAY = "engines_away"
     OTHER = "other"
 
 
+PERMANENT: Final = frozenset({LoadReason.FILES_UNUSABLE, LoadReason.REFUSED_BY_ENGINE})
+"""Failures that come again until somebody changes the model, its files or its engine."""
 REASON_SENTENCES: Final[Mapping[LoadReason, str]] = {
     LoadReason.NO_PLACE: "no machine of the fleet can take it at the moment",
+    LoadReason.ROOM_IS_MADE: "other models make room for it",
+    LoadReason.WAITS_FOR_TURN: "it waits for its turn: other models have their places for now",
     LoadReason.BEING_REMOVED: "it, or the engine that it needs, is about to be removed",
     LoadReason.MACHINE_AWAY: "the machine that was to load it does not answer",
     LoadReason.FILES_NOT_SENT: "its files could not be brought to the machine that was to load it",
@@ -212,5 +267,6 @@ REASON_SENTENCES: Final[Mapping[LoadReason, str]] = {
     LoadReason.REFUSED_BY_ENGINE: "its engine could not load it",
     LoadReason.TIMED_OUT: "loading it took too long",
     LoadReason.NOT_REACHABLE: "it is loaded where requests cannot reach it",
+    LoadReason.ENGINES_AWAY: "none of the engines elsewhere that answer for it can be reached",
     LoadReason.OTHER: "it could not be loaded",
 }

@@ -8,6 +8,8 @@ from typing import Final, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from corral.wire.confinement import ConfinementReport
+
 
 class NodeView(msgspec.Struct, kw_only=True):
     """A node in LocalAI's form: `GET /api/nodes`."""
@@ -49,6 +51,39 @@ class PeerView(msgspec.Struct, kw_only=True):
     platform: str = ""
 
 
+class CardView(msgspec.Struct, kw_only=True):
+    """One GPU of a node; numbers in bytes."""
+
+    id: str
+    name: str
+    vendor: str
+    total: int
+    free: int
+    shares_ram: bool = False
+    """It has no memory of its own: these are the numbers of the machine's."""
+    is_out: bool = False
+    """Out of service: it gets nothing new."""
+    replicas: list[str] = []
+    """Replicas that may use it, as `model#index`; only in the list of a node's GPUs."""
+
+
+class CardChange(msgspec.Struct, kw_only=True):
+    """What becomes of a GPU."""
+
+    is_out: bool
+
+
+class NodeChangeView(msgspec.Struct, kw_only=True):
+    """Something about a node that became another one without a person's doing."""
+
+    at: str
+    kind: str
+    """`node.moved`, `node.changed`, or the alarm `node.suspected`."""
+    before: dict[str, object] = {}
+    after: dict[str, object] = {}
+    """The facts that differ; of an alarm also those that say who the node is."""
+
+
 class NodeDetail(NodeView, kw_only=True):
     """A node in Corral's form: `GET /api/v1/nodes`."""
 
@@ -70,8 +105,57 @@ class NodeDetail(NodeView, kw_only=True):
     problems: list[str]
     admin_labels: dict[str, str]
     removed_labels: list[str]
+    cards: list[CardView] = []
+    """Its GPUs one by one; none where it tells only sums."""
     in_flight: int | None = 0
     """Requests under way there; null while a gateway is silent, whose share nobody knows."""
+    fingerprint: str = ""
+    """What the worker shows on its own screen, for people to compare; empty for a node without a secret."""
+    nats_login: str | None = None
+    """How it logs in to NATS: `own`, as the user that its frontend makes, or `shared`; null where it did not say."""
+    invitation: str | None = None
+    """The id of the invitation that it came with."""
+    confinement: ConfinementReport | None = None
+    """How far it can confine backends; null when it does not say."""
+    changes: list[NodeChangeView] = []
+    """The last of them, newest first; only where one node is asked for."""
+
+
+class DrainedReplicaView(msgspec.Struct, kw_only=True):
+    """A replica that is left on a node which is drained."""
+
+    id: str
+    model: str
+    index: int
+    state: str
+    step: str
+    """`moves`: another one is loaded elsewhere first; `ends`: its last requests finish; `loads`: it is still being
+    loaded there; `stays`: nothing else can serve its model, and somebody has to force it."""
+    why: str = ""
+    nodes: dict[str, str] = {}
+    """Why other nodes cannot take it, by their names."""
+    in_flight: int | None = 0
+    """Null while a gateway is silent."""
+
+
+class DrainView(msgspec.Struct, kw_only=True):
+    """How far the drain of a node is: `GET /api/v1/nodes/{id}/drain`. For a node that nobody drains, what that would
+    mean."""
+
+    node_id: str
+    node: str
+    state: str
+    """`draining`, `drained` when nothing is left, or `not draining`."""
+    by: str = ""
+    since: str | None = None
+    requests_within_seconds: float
+    """How long the requests of a replica may go on once it gets no more."""
+    replicas_left: int
+    requests_left: int | None
+    """Null while a gateway is silent."""
+    stays: int
+    """Replicas that stay until they are forced, or until there is room elsewhere."""
+    replicas: list[DrainedReplicaView] = []
 
 
 class NodePage(msgspec.Struct, kw_only=True):
@@ -141,6 +225,9 @@ class LiveLine(msgspec.Struct, kw_only=True, tag="line", tag_field="type"):
 
     line: LogLine
 
+
+WORKER_HEADER: Final = "X-Corral-Worker"
+"""In answers of a worker's health check: which start of which worker this is, by its incarnation."""
 
 MAX_KEY: Final = 128
 MAX_VALUE: Final = 255

@@ -32,11 +32,55 @@ class Feature(StrEnum):
     """Parts of a worker's file can be fetched, below /v1/corral/files/."""
     BACKEND_ROLLBACK = "backend-rollback"
     """The worker can go back to the version of a backend before the present one."""
+    FILE_FETCHES = "file-fetches"
+    """The worker fetches files of models by itself, from other workers and from public servers, and serves them to
+    workers that show a ticket: see `wire/files.py`."""
     INVENTORY = "inventory"
     """The worker says what backends it has whenever that changes, and a fingerprint of it with every heartbeat."""
+    CARDS = "cards"
+    """The worker tells of each GPU, and a process that it starts sees only those that it is given."""
+    JOIN_CODES = "join-codes"
+    """A join code may take the place of the registration token; the fleet proves who it is: see `wire/joining.py`."""
+    REPLICA_TOKENS = "replica-tokens"
+    """Each process has a token of its own for gRPC if the frontend asks for it, and the worker tells it."""
+    FLEET_TLS = "fleet-tls"
+    """The worker speaks TLS only, with certificates that the frontend makes: see `wire/fleet_tls.py`. Each side names
+    it only where a setting turns it on."""
+    OBJECT_DIGESTS = "object-digests"
+    """The worker fetches objects by digest to where its file server has files, and tells how far it is."""
+    CONFINEMENT = "confinement"
+    """The worker confines backends as an install request says, and tells what its machine can give."""
+
+    NATS_USER = "nats-user"
+    """The frontend makes a user of NATS for the worker, and says where NATS is; a pending worker waits for it."""
 
 
-FEATURES: Final = tuple(feature.value for feature in Feature)
+OPTIONAL_FEATURES: Final = frozenset({Feature.FLEET_TLS})
+"""Extensions that a setting turns on."""
+
+
+def features(*optional: Feature) -> list[str]:
+    """What a peer of this version names, with those of the optional extensions that are on."""
+    return [feature.value for feature in Feature if feature not in OPTIONAL_FEATURES or feature in optional]
+
+
+FEATURES: Final = tuple(features())
+
+
+class CardReport(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One GPU of a worker."""
+
+    id: str
+    """The same for the life of the card: a UUID, or its address on PCI."""
+    index: int = 0
+    """Its place in the order in which the engines of its vendor count."""
+    name: str = ""
+    vendor: str = ""
+    total: Bytes = 0
+    free: Bytes | UnsetType = UNSET
+    """Left out when it could not be read."""
+    shares_ram: bool = False
+    """It has no memory of its own: these are the numbers of the machine's."""
 
 
 class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -53,13 +97,38 @@ class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Which images run there, in their words: `linux/arm64`."""
     one_disk: bool = False
     """Backends are kept on the same disk as models, so that `available_disk` tells of both."""
+    cards: object = None
+    """A list of `CardReport`. Of no type here: a worker is not turned away for what it says of its GPUs."""
+    nats_login: str = ""
+    """How it logs in to NATS where the frontend makes a user for it: `own` or `shared`, see `NatsLogin`."""
+    confinement: object = None
+    """A `ConfinementReport`, of no type here for the same reason."""
 
 
-class CorralWelcome(msgspec.Struct, kw_only=True):
+class NatsLogin(StrEnum):
+    """How a worker logs in to NATS."""
+
+    OWN = "own"
+    """As the user that the frontend makes for it."""
+    SHARED = "shared"
+    """As the user that its settings name, which others may have too."""
+
+
+class NatsOffer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where NATS is, for workers whose settings do not say."""
+
+    urls: list[str] = []
+    """Without logins. A host that is on loopback or no machine at all means the one where the frontend was reached."""
+    tls_ca: str = ""
+    """Certificates that the servers are checked against, in PEM form; empty for those of the system."""
+
+
+class CorralWelcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a Corral frontend adds to its answer, for Corral workers only."""
 
     version: str
     features: list[str]
+    nats: NatsOffer | UnsetType = UNSET
 
 
 class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -118,6 +187,10 @@ class CorralBeat(msgspec.Struct, kw_only=True, omit_defaults=True):
     incarnation: str = ""
     inventory: str = ""
     """The fingerprint of the backends that it has, as far as it knows them."""
+    cards: object = None
+    """A list of `CardReport`, as in the registration; those that are not in it are gone. Left out: as before."""
+    problems: list[str] = []
+    """What it found wrong with itself, for people: that it does not answer where it says it does."""
 
 
 class HeartbeatRequest(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -26,9 +26,11 @@ class ProcessKey(NamedTuple):
 
 
 class ReplicaAccess(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Corral's addition: where the replica speaks OpenAI's HTTP, on its own port or through an adapter."""
+    """Corral's addition: where the replica speaks OpenAI's HTTP, on its own port or through an adapter, and what its
+    gRPC port wants to hear."""
 
     url: str
+    """Empty when it does not speak HTTP at all."""
     key: str
     """New at every start of the process, so that a port which is used again never answers for the wrong model."""
     adapted: bool = False
@@ -38,6 +40,8 @@ class ReplicaAccess(msgspec.Struct, kw_only=True, omit_defaults=True):
     front_port: int = 0
     """A second port of the same host and key, for requests that the first would answer otherwise than they are written;
     0 when there is none."""
+    token: str = ""
+    """The process's own token for gRPC; empty when it has none, and wants the node's secret."""
 
 
 class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -114,9 +118,20 @@ class ReplicaView(msgspec.Struct, kw_only=True):
     address: str
     url: str
     reason: str = ""
+    backend: str = ""
+    why: str = ""
+    """Who wanted it: `asked`, `person`, `minimum`, `busy`, `spread`, `drain`, `moved`, `restored` or `changed`."""
+    vram: int = 0
+    ram: int = 0
+    """The bytes that it counts with on its machine; 0 where nobody can tell."""
+    cards: list[str] = []
+    """The GPUs that it may use, where its machine names them."""
     in_flight: int | None = 0
     """Requests under way there; null while a gateway is silent, whose share nobody knows."""
     last_used_at: str | None = None
     """When a request was last under way there; null when this frontend heard of none."""
+    tokens_per_second: float | None = None
+    """How fast its latest answers came: their tokens by the time from their first byte to their end; null when no
+    answer of the last minutes told its tokens."""
     created_at: str
     changed_at: str

@@ -97,3 +97,8 @@ def operation_progress(operation: str) -> str:
 def operation_cancel(operation: str) -> str:
     """Between frontends: the one that works on the operation shall end it."""
     return f"gallery.{token(operation)}.cancel"
+
+
+def staging_progress(model: str) -> str:
+    """Between frontends: how far the files of a model are on their way to a node."""
+    return f"staging.{token(model)}.progress"

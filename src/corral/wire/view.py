@@ -27,6 +27,19 @@ class VersionGap(CorralError):
         super().__init__(have=have, base=base)
 
 
+class AffinityEntry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """When a request goes to the replica that answered the beginning of its prompt before. LocalAI's numbers."""
+
+    min_match: float = 0.3
+    """The least share of the prompt that this beginning must be."""
+    most_ahead: int = 2
+    """Requests that the replica may have more than the least busy one."""
+    most_times: float = 1.5
+    """How many times as many it may have, and one more."""
+    seconds: float = 300.0
+    """How long a beginning is remembered after it was last asked for."""
+
+
 class ModelEntry(msgspec.Struct, kw_only=True, frozen=True):
     """A name that requests may ask for."""
 
@@ -38,6 +51,25 @@ class ModelEntry(msgspec.Struct, kw_only=True, frozen=True):
     """Unix seconds, as OpenAI shows it."""
     uses: tuple[str, ...] = ()
     """What the model is for, in words of `wire.models.ModelUse`; empty when nobody knows."""
+    affinity: AffinityEntry | None = None
+    """None: its replicas take turns."""
+
+
+class EngineEntry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """How an engine is asked that somebody else runs."""
+
+    base: str = "/v1"
+    """The path of its API, in front of `/chat/completions`."""
+    model: str
+    """What the model is called there."""
+    ca: str = ""
+    """PEM of the authorities that its certificate is checked against; empty for those of the system."""
+    weight: int = 1
+    """How many requests it gets for one that an equally good replica of the fleet's gets."""
+    is_fallback: bool = False
+    """Whether it answers only for others that cannot."""
+    has_fleet: bool = False
+    """Whether the fleet can load the model itself."""
 
 
 class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
@@ -54,13 +86,18 @@ class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
     limit: int = 0
     """How many requests the gateway that reads this may have there at once; 0 is without limit."""
     state: str = "loaded"
-    """Only `loaded` replicas get requests; others are told so that a wait can be explained."""
+    """Only `loaded` replicas get requests; others are told so that a wait can be explained. Engines that somebody else
+    runs are `elsewhere`, so that gateways which do not know how to ask them leave them alone."""
     rank: int = 0
     """Lower is better. A silent node's replica is ranked lower than others, and still asked when there is no other."""
     routes: tuple[str, ...] | None = None
     """Which routes of inference it answers; None when that was not told: then `wire.models.ADAPTED_ROUTES`."""
     front_port: int = 0
     """A second port of the same host and key, for requests that need care; 0 when there is none."""
+    door: str = ""
+    """Host and port that is dialled with TLS instead, where the node has it: see `wire/fleet_tls.py`."""
+    engine: EngineEntry | None = None
+    """Set when somebody else runs it."""
 
 
 class KeyEntry(msgspec.Struct, kw_only=True, frozen=True):
@@ -71,6 +108,9 @@ class KeyEntry(msgspec.Struct, kw_only=True, frozen=True):
     scopes: tuple[str, ...] = ()
     expires_at: float | None = None
     """Unix seconds."""
+    models: frozenset[str] | None = None
+    """The only names that it may ask for; None: all. Then the scope is `LIMITED_INFERENCE`, which gateways that do not
+    know this field refuse."""
 
 
 class ControlState(msgspec.Struct, kw_only=True, frozen=True):
@@ -202,6 +242,8 @@ class Finished(msgspec.Struct, kw_only=True):
     completion_tokens: int = 0
     usage_unknown: int = 0
     """How many of the requests told no usage: their tokens are in neither sum."""
+    answer_seconds: float = 0.0
+    """From the first to the last byte of the answers that told their tokens, together."""
 
 
 MODEL_GONE: Final = "its process does not have the model any more"
@@ -234,6 +276,8 @@ class GatewayReport(msgspec.Struct, kw_only=True):
     failures: list[ReplicaFailure] = []
     counts: GatewayCounts | None = None
     """All that it has counted since its start."""
+    trusted_proxies: list[str] | None = None
+    """Networks whose `X-Forwarded-For` it believes; None from versions that do not tell."""
     is_last: bool = False
     """The process ends: nothing of its is under way any more, and no report will follow."""
 
@@ -245,6 +289,12 @@ class GatewayShare(msgspec.Struct, kw_only=True):
     gateway: str
     keys_digest: str = ""
     in_flight: dict[str, int] = {}
+    answered: dict[str, tuple[int, float]] = {}
+    """Tokens of answers that ended since the last share, and the seconds that they took, by replica."""
+    waiting: dict[str, int] = {}
+    """Requests that wait for a replica, by model."""
+    used: list[str] = []
+    """Replicas whose requests ended since the last share."""
     is_last: bool = False
 
 
@@ -276,6 +326,14 @@ class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
     """A word of `wire.models.LoadReason`; empty while there is nothing to say."""
     message: str = ""
+    step: str = ""
+    """`place`, `install`, `stage`, `start` or `load`; empty while nobody works on it."""
+    step_seconds: dict[str, float] = {}
+    """How long each step took so far."""
+    is_permanent: bool = False
+    """It failed, and trying again changes nothing until somebody changes the model, its files or its engine."""
+    retry_in_seconds: int | None = None
+    """When a load that failed is tried again, if somebody asks then."""
     engine_lines: list[str] = []
     """What the engine wrote last before a load failed."""
     retry_after_seconds: int = 5

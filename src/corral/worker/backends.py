@@ -113,12 +113,13 @@ class Backends:
 
     async def install(self, request: InstallRequest, report: Report) -> Launch:
         """A ready process of the backend, with a URL if one was asked for. What runs already is only looked at."""
+        self._supervisor.check_cards(request)
         if not request.backend and request.uri:
             # Frontends leave the backend out when an administrator only says where it is.
             plan = await self._plan(request)
             if plan.backend is not None:
                 request = replace(request, backend=plan.backend.metadata.name)
-        launch = None if request.force else await self._supervisor.join(request.process_key, request.backend)
+        launch = None if request.force else await self._supervisor.join(request)
         if launch is not None:
             await self._give_url(launch, request)
         else:
@@ -239,7 +240,10 @@ class Backends:
             return
         if not self._supervisor.runs(launch):
             raise Conflict(f"backend {launch.key} ended before it had a URL")
-        replica = AdapterReplica(key=launch.http_key, address=launch.address, token=launch.token, model=model)
+        folder = "" if launch.exchange is None else str(launch.exchange)
+        replica = AdapterReplica(
+            key=launch.http_key, address=launch.address, token=launch.token, folder=folder, model=model
+        )
         await self._adapters.serve(replica)
 
     async def _replaced(self, request: InstallRequest, plan: InstallPlan, report: Report) -> Launch:

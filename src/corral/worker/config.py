@@ -9,16 +9,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar, Final
 
+from corral.base.errors import InvalidInput
 from corral.base.logs import LogOutput
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import ANY_WHOLE, HTTP_URLS, PATH, SECRET, SWITCH, TEXT, SettingKind, duration
-from corral.base.settings import Derived, default_data, in_data, setting
+from corral.base.settings import Derived, default_data, in_data, optional_here, setting
 from corral.bus.config import BusConfig
 from corral.files.storage import StorageConfig
 from corral.galleries.config import BUILT_IN, GalleriesConfig
 from corral.oci.config import ImagesConfig
 from corral.rpc.adapter_keeper import AdapterConfig
+from corral.wire.joining import read_code, read_pin
 from corral.wire.nodes import VramBudget, label_problem
+from corral.worker.confinement.config import ConfinementConfig
 from corral.worker.membership.addresses import AddressConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
@@ -63,17 +66,58 @@ VRAM_BUDGET: Final = SettingKind(
 )
 
 
+def _read_secret_code(text: str) -> str:
+    """A setting's reader raises ValueError, which never holds the text of a secret."""
+    try:
+        return read_code(text)
+    except InvalidInput:
+        raise ValueError from None
+
+
+def _read_fleet_pin(text: str) -> str:
+    try:
+        return read_pin(text)
+    except InvalidInput as error:
+        raise ValueError(error.problem) from None
+
+
+JOIN_CODE: Final = SettingKind(
+    placeholder="CODE", allowed="a join code such as K7QM-2XVD-9PTR-4HBN-0S3C, without mistakes", read=_read_secret_code
+)
+FLEET_PIN: Final = SettingKind(
+    placeholder="PIN", allowed="32 letters and digits, the part of a join URL after #", read=_read_fleet_pin
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendConfig:
     """Where to register, and how often to try."""
 
     urls: tuple[str, ...] = setting(
         HTTP_URLS,
-        """URL of the frontend to join, or several of one fleet, comma-separated. There is no default: a worker that
-        guesses may join the wrong fleet.""",
+        """URL of the frontend to join, or several of one fleet, comma-separated. Without it the worker comes back to
+        the fleet that it once joined with `--join`; it never guesses, since it may join the wrong fleet.""",
         name="register_to",
         aliases=("LOCALAI_REGISTER_TO",),
+        default=(),
+        default_text="the fleet that it joined with `--join`",
     )
+    join_code: str = setting(
+        JOIN_CODE,
+        """Join code from `corral nodes invite`, for a first start with `--join` that nobody watches; `--code-file` and
+        `--code-descriptor` are other ways. None by default: a person is asked for it.""",
+        default="",
+        secret=True,
+    )
+    fleet_pin: str = setting(
+        FLEET_PIN,
+        """How the fleet is known: the part after `#` of the URL that `corral nodes invite` prints. The worker then
+        sends its secrets to no other fleet, and needs no authority for the frontend's certificate. None by default for
+        a worker with `register_to`; one that joined with `--join` has remembered it.""",
+        default="",
+    )
+    is_joining: bool = False
+    """By `--join`, now or at an earlier start: the node's own secret is all that it presents once it was admitted."""
     registration_token: str = setting(
         SECRET,
         """What the worker presents to join, printed by the frontend at its first start. None by default, which only a
@@ -250,7 +294,7 @@ class WorkerConfig:
     title: ClassVar[str] = "`corral worker`"
 
     frontend: FrontendConfig
-    bus: BusConfig
+    bus: BusConfig = field(metadata=optional_here(nats_url="what the frontend offers"))
     data_path: Path = setting(
         PATH,
         "Directory for the node's own secret and for what the worker must remember. Not shared with another worker.",
@@ -294,9 +338,16 @@ class WorkerConfig:
         default="10s",
     )
     node: NodeConfig = field(default_factory=NodeConfig)
+    fleet_tls: bool = setting(
+        SWITCH,
+        """Serve files and replicas only with TLS, all at the worker's HTTP address, to control, gateways and workers of
+        the same fleet. The frontends must have it on as well: they make the certificates. Off by default, as there.""",
+        default=False,
+    )
     storage: StorageConfig | None = None
     """Object storage through which frontends may send files; None: they come over HTTP."""
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    confinement: ConfinementConfig = field(default_factory=ConfinementConfig)
     departure: DepartureConfig = field(default_factory=DepartureConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     backend_environment: Mapping[str, str] = field(default_factory=dict, repr=False)

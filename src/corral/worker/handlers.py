@@ -195,15 +195,16 @@ class BackendHandlers:
 
     def _access(self, launch: Launch) -> ReplicaAccess | msgspec.UnsetType:
         port = self._backends.http_port(launch)
-        if port is None:
+        if port is None and not launch.has_own_token:
             return msgspec.UNSET
         is_adapted = launch.http_port is None
         routes = ADAPTED_ROUTES if is_adapted else launch.home.manifest.http_routes
         return ReplicaAccess(
-            url=f"http://{self._advertise(port)}",
+            url="" if port is None else f"http://{self._advertise(port)}",
             key=launch.http_key,
+            token=launch.token if launch.has_own_token else "",
             adapted=is_adapted,
-            routes=None if routes is None else sorted(routes),
+            routes=None if routes is None or port is None else sorted(routes),
             front_port=launch.front_port or 0,
         )
 

@@ -11,6 +11,7 @@ from typing import Final, Protocol, Self
 from aiohttp import web
 
 from corral.base.errors import AddressInUse, SettingInvalid
+from corral.wire.nodes import WORKER_HEADER
 from corral.worker.files.bodies import drain, is_left, is_spoilt
 from corral.worker.files.keys import cleaned, decoded
 from corral.worker.files.refusals import FileRefused, check_method
@@ -37,10 +38,14 @@ def readiness_problems(presence: Presence, bus: BusLink) -> list[str]:
     reasons = {
         "shutting down": presence.is_leaving,
         "not registered with a frontend": presence.member is None,
-        "not connected to NATS": not bus.connected,
+        "not connected to NATS": not bus.connected and not _waits_for_nats_user(presence),
     }
     refused = [f"not allowed to listen to {subject}" for subject in sorted(bus.refused)]
     return [reason for reason, holds in reasons.items() if holds] + refused
+
+
+def _waits_for_nats_user(presence: Presence) -> bool:
+    return presence.member is not None and presence.member.waits_for_nats_user
 
 
 IDLE_SECONDS: Final = 30
@@ -97,7 +102,7 @@ def _cannot_listen(address: HostPort, error: OSError) -> AddressInUse | SettingI
 class HttpServer:
     """Listens from the beginning to the end of the `async with` block."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the server needs to know
         self,
         *,
         address: HostPort,
@@ -105,13 +110,18 @@ class HttpServer:
         bearers: Callable[[], Sequence[str]],
         routes: Sequence[Routes] = (),
         is_open: Callable[[], bool] = lambda: False,
+        admits: Callable[[web.BaseRequest, str], bool] = lambda request, path: False,
+        me: str = "",
     ) -> None:
         """`readiness` returns why the worker is not ready, `bearers` the accepted tokens, `is_open` whether none is
-        needed. They are asked for every request."""
+        needed, `admits` whether a request for a path shows something else that opens it. They are asked for every
+        request. `me` is told to whoever asks whether it is alive."""
+        self._told = {WORKER_HEADER: me} if me else {}
         self._address = address
         self._readiness = readiness
         self._bearers = bearers
         self._is_open = is_open
+        self._admits = admits
         self._routes = routes
         self._table: Mapping[str, PathHandler] = {
             "/healthz": self._healthz,
@@ -194,7 +204,7 @@ class HttpServer:
         path = decoded(raw)
         # Below /v1/, however that is spelled, not even the routes are revealed without a token.
         is_private = any(f"{spelling}/".startswith("/v1/") for spelling in (raw, path, cleaned(path)))
-        if is_private and not self._is_authorised(request):
+        if is_private and not self._is_authorised(request) and not self._admits(request, path):
             raise FileRefused(401, "unauthorized")
         if (clean := cleaned(raw)) != raw:
             return _redirect(request, clean)
@@ -227,7 +237,7 @@ class HttpServer:
 
     async def _healthz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
         check_method(request.method, "GET", "HEAD")
-        return web.Response(text="ok")
+        return web.Response(text="ok", headers=self._told)
 
     async def _readyz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
         check_method(request.method, "GET", "HEAD")

@@ -3,20 +3,32 @@
 import asyncio
 import io
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from corral.base.clock import SystemClock
+from corral.base.ids import NodeId
+from corral.bus.port import Bus
+from corral.files.s3_bucket import open_bucket
+from corral.frontend.nodes.node_storage import NodeStorage
+from corral.frontend.serving.request_files import RequestFiles
+from corral.rpc.adapter_link import PassFile
 from corral.rpc.messages import StatusResponse
-from corral.wire.adapter import AdapterModel, AdapterReplica
+from corral.wire.adapter import PASSED_BYTES, AdapterModel, AdapterReplica, FileVerb, FileWish
 from tests.kit.adapters import RunningAdapter, running_adapter
 from tests.kit.backends import SOON, TOKEN, RunningBackend
 from tests.kit.file_worker import open_file_worker
+from tests.kit.object_node import object_node
+from tests.kit.s3 import S3Server
 from tests.kit.speech import SENTENCE, UNDERSTOOD, loaded_backend, rate_of, samples_of, wave_file
 from tests.kit.waiting import wait_until
 
@@ -67,15 +79,25 @@ class Sounds:
 
 
 @asynccontextmanager
-async def serving(scratch: Path, *folders: str, files_url: str = "") -> AsyncIterator[Sounds]:
+async def serving(
+    scratch: Path, *folders: str, files_url: str = "", on_file: PassFile | None = None
+) -> AsyncIterator[Sounds]:
     async with AsyncExitStack() as stack:
-        adapter = await stack.enter_async_context(running_adapter(TMPDIR=str(scratch)))
+        adapter = await stack.enter_async_context(running_adapter(on_file, TMPDIR=str(scratch)))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         sounds = Sounds(adapter=adapter, backends={}, session=session, scratch=scratch)
         for folder in folders:
             backend = sounds.backends[folder] = await stack.enter_async_context(loaded_backend(folder))
             model = AdapterModel(name=folder, identity="m")
-            replica = AdapterReplica(key=folder, address=backend.address, token=TOKEN, files_url=files_url, model=model)
+            replica = AdapterReplica(
+                key=folder,
+                address=backend.address,
+                token=TOKEN,
+                files_url=files_url,
+                files_token=TOKEN,
+                files_by_parent=on_file is not None,
+                model=model,
+            )
             await adapter.link.serve(replica)
         yield sounds
 
@@ -117,6 +139,87 @@ async def test_sounds_pass_through_the_file_server_of_another_machine(tmp_path: 
         names = sorted(path.name for path in worker.staging.rglob("*") if path.is_file() and ".sha256" not in path.name)
         assert [name.partition("-")[0] for name in names] == ["localai", "sound.wav"], "both were there"
         await sounds.until_nothing_is_left()
+        await asyncio.to_thread(wait_until, lambda: not sizes(worker.staging), "nothing to be left there")
+
+
+def sizes(staging: Path) -> list[int]:
+    """Bytes of what lies there, but for hashes."""
+    files = [path for path in staging.rglob("*") if path.is_file() and ".sha256" not in path.name]
+    return [size for path in files if (size := path.stat().st_size)]
+
+
+async def test_a_cancelled_request_leaves_nothing_on_another_machine(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    async with AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(open_file_worker(tmp_path / "worker", secret=TOKEN))
+        sounds = await stack.enter_async_context(serving(scratch, "pocketsphinx_stt", files_url=worker.url))
+        long = form(wave_file(bytes(2 * 16_000 * 600)), model="m")
+        asking = asyncio.create_task(sounds.ask("pocketsphinx_stt", TRANSCRIPTIONS, data=long))
+        await asyncio.to_thread(wait_until, lambda: bool(sizes(worker.staging)), "the sound to be there")
+        asking.cancel()
+        await asyncio.wait([asking])
+        await asyncio.to_thread(wait_until, lambda: not sizes(worker.staging), "nothing to be left there")
+        await sounds.until_nothing_is_left()
+
+
+async def test_sounds_pass_through_an_object_storage_to_a_machine_without_a_file_server(
+    tmp_path: Path, s3_server: S3Server, bus: Bus
+) -> None:
+    scratch, node = tmp_path / "scratch", NodeId("n1")
+    scratch.mkdir()
+
+    async def admitted(_: NodeId) -> None: ...
+
+    async with AsyncExitStack() as stack:
+        bucket = await stack.enter_async_context(open_bucket(s3_server.config()))
+        await stack.enter_async_context(object_node(bus, node, tmp_path / "worker", bucket))
+        files = RequestFiles(bucket, NodeStorage(bus, admitted), SystemClock())
+        folders = ("espeak_tts", "pocketsphinx_stt")
+        pass_file = partial(files.passed, node)
+        sounds = await stack.enter_async_context(serving(scratch, *folders, on_file=pass_file))
+
+        spoken = await sounds.say()
+        assert spoken[:4] == b"RIFF"
+        status, _, body = await sounds.ask("pocketsphinx_stt", TRANSCRIPTIONS, data=form(spoken, model="m"))
+        assert status == 200, body
+        cached = tmp_path / "worker" / "cache"
+        names = {path.name.partition("-")[0] for path in cached.rglob("*") if path.is_file() and path.suffix}
+        assert names == {"localai", "sound.wav"}, "both were there"
+        old = bucket.older_than("ephemeral/", datetime.now(UTC) + timedelta(hours=1))
+        assert not [key async for keys in old for key in keys if "sound.wav" in key or str(tmp_path) in key]
+        await sounds.until_nothing_is_left()
+
+
+async def test_a_result_that_is_too_large_is_not_fetched(tmp_path: Path, s3_server: S3Server, bus: Bus) -> None:
+    async def admitted(_: NodeId) -> None: ...
+
+    node, target = NodeId("n1"), tmp_path / "fetched"
+    async with (
+        open_bucket(s3_server.config()) as bucket,
+        object_node(bus, node, tmp_path / "worker", bucket),
+    ):
+        files = RequestFiles(bucket, NodeStorage(bus, admitted), SystemClock())
+        place = (await files.passed(node, FileWish(number=1, key="k", verb=FileVerb.PLACE))).path
+        fetch = FileWish(number=2, key="k", verb=FileVerb.FETCH, path=place, target=str(target))
+        os.truncate(place, PASSED_BYTES + 1)
+        refused = await files.passed(node, fetch)
+        assert (bool(refused.error), refused.path, target.stat().st_size) == (True, "", 0)
+        os.truncate(place, 1000)
+        assert (await files.passed(node, fetch)).path == str(target)
+        assert target.stat().st_size == 1000
+
+
+async def test_a_machine_that_files_cannot_get_to_is_told(tmp_path: Path, bus: Bus) -> None:
+    async def admitted(_: NodeId) -> None: ...
+
+    files = RequestFiles(None, NodeStorage(bus, admitted), SystemClock())
+    async with serving(tmp_path, "espeak_tts", on_file=partial(files.passed, NodeId("n1"))) as sounds:
+        status, _, body = await sounds.ask("espeak_tts", SPEECH, json={"input": SENTENCE})
+
+        error = json.loads(body)["error"]
+        assert (status, error["code"]) == (502, "node_files_unusable")
+        assert error["message"].endswith("there is no way to it")
 
 
 async def test_a_file_server_that_is_away_is_told_without_its_address(tmp_path: Path) -> None:

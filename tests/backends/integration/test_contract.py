@@ -177,6 +177,8 @@ async def codes_of_all(
             else:
                 call = channel.unary_unary(path)(b"", metadata=metadata, timeout=SOON.total_seconds())
             codes[method.name] = await call.code()
+            if method.client_streaming:  # its end is told before its own task has ended
+                await call.initial_metadata()
     return codes
 
 

@@ -284,7 +284,7 @@ async def test_kill_minus_nine_of_the_parent_ends_the_child(gate: Gate) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a child to its parent's life")
 def test_a_child_whose_parent_died_before_the_tie_does_not_start() -> None:
     ended = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", processes._BECOME, "1", "0", "/bin/echo", "echo", "never"],
+        [sys.executable, "-I", "-S", processes._BECOMING, "1", "0", "-1", "/bin/echo", "echo", "never"],
         capture_output=True,
         check=False,
     )
@@ -322,3 +322,21 @@ async def test_streams_are_heard_apart() -> None:
 
     assert (bytes(out), bytes(err)) == (b"one\nthree", b"two\n")
     assert process.tail == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux confines")
+@pytest.mark.parametrize(
+    ("order", "step"),
+    [
+        (b'{"cgroups": ["/nowhere/cgroup.procs"]}', "join its cgroup"),
+        (b'{"landlock": {"size": 8, "paths": 0, "ports": 0, "scopes": 0}}', "use Landlock"),
+        (b'{"filter": "00"}', "filter system calls"),
+        (b'{"user": {}}', "become its own user"),
+    ],
+)
+async def test_a_child_that_cannot_be_confined_does_not_start(order: bytes, step: str) -> None:
+    argv = ["/bin/echo", "never"]
+    process = start_process(ChildCommand(argv=argv, env={}, output=Output.TAIL, confinement=order))
+    assert await process.wait() == 124
+    (line,) = process.tail
+    assert line.startswith(f"the backend was not started, because it could not {step}: ")

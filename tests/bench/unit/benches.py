@@ -9,7 +9,21 @@ from pathlib import Path
 
 import aiohttp
 
-from bench import downloads, fanout, files, frameworks, idle, images, images_streams, run, staging, worker
+from bench import (
+    downloads,
+    estimates,
+    fanout,
+    files,
+    frameworks,
+    idle,
+    images,
+    images_streams,
+    peers,
+    placement,
+    run,
+    staging,
+    worker,
+)
 from bench.fleet import Scale, heartbeats
 from bench.report import Row, Table
 from bench.start import start
@@ -54,6 +68,13 @@ async def test_operations_on_a_few_nodes() -> None:
     assert len(runs.rows) == 10
     assert all(isinstance(row["proven"], float) and row["proven"] > 0 for row in runs.rows)
     assert figures(more)["killed in a delete: nodes that keep the backend"]["measured"] == 0
+
+
+async def test_placing_a_few_models() -> None:
+    (table,) = await placement.placement(placement.Scale(nodes=20, models=10, replicas=30))
+
+    assert figures(table)["models that found a place"]["measured"] == 10
+    assert all(value >= 0 for value in measured(table.rows))
 
 
 async def test_an_idle_fleet_of_two_sizes() -> None:
@@ -101,6 +122,13 @@ async def test_staging_a_small_file() -> None:
     assert len(measured(table.rows)) == len(table.rows)
 
 
+async def test_a_small_file_for_three_nodes() -> None:
+    table = await peers.peers(3_000_000, nodes=3, speed=50e6)
+
+    assert table.title == "A file of 3 MB for 3 nodes, over cables of 50 MB/s"
+    assert len(measured(table.rows)) == len(table.rows)
+
+
 async def test_downloading_a_small_file() -> None:
     (table,) = await downloads.downloads(5_000_000, rounds=1, beside=False)
 
@@ -140,3 +168,11 @@ async def test_one_command_to_an_answer() -> None:
     (row,) = table.rows
     assert row["what"] == "file"
     assert row["again from the hub (MB)"] == 0
+
+
+async def test_the_memory_of_two_small_models() -> None:
+    small = [case for case in estimates.CASES if case.made is None or case.made.architecture == "bert"]
+
+    (table,) = await estimates.estimates(cases=small)
+
+    assert [row["verdict"] for row in table.rows] == ["ok", "ok"]

@@ -13,7 +13,7 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.port import Message
 from corral.bus.problems import Problem, ProblemKind
-from corral.bus.server import NatsServer
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 
 
@@ -24,8 +24,8 @@ def usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    async with NatsServer(tmp_path / "nats") as server:
+async def server(tmp_path: Path) -> AsyncIterator[PlainNats]:
+    async with PlainNats(tmp_path / "nats") as server:
         yield server
 
 

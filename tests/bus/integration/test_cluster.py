@@ -10,8 +10,8 @@ import pytest
 
 from corral.base.errors import NoResponders
 from corral.bus.port import Message
-from corral.bus.server import NatsServer
 from tests.kit.nats_cluster import running_cluster
+from tests.kit.plain_nats import PlainNats
 
 LONG = timedelta(seconds=20)
 
@@ -21,12 +21,12 @@ async def echo(message: Message) -> None:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[list[NatsServer]]:
+async def cluster(tmp_path: Path) -> AsyncIterator[list[PlainNats]]:
     async with running_cluster(tmp_path) as servers:
         yield servers
 
 
-async def test_messages_cross_the_cluster(cluster: list[NatsServer], open_bus: Any) -> None:
+async def test_messages_cross_the_cluster(cluster: list[PlainNats], open_bus: Any) -> None:
     worker = await open_bus(cluster[0].worker_url)
     frontend = await open_bus(cluster[1].frontend_url)
     await worker.bus.subscribe("nodes.n1.backend.list", echo)
@@ -36,7 +36,7 @@ async def test_messages_cross_the_cluster(cluster: list[NatsServer], open_bus: A
 
 @pytest.mark.parametrize("told_of", [3, 1], ids=["told of all", "told of one"])
 async def test_the_death_of_a_server_moves_its_clients_on(
-    cluster: list[NatsServer], open_bus: Any, told_of: int, monkeypatch: pytest.MonkeyPatch
+    cluster: list[PlainNats], open_bus: Any, told_of: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("random.sample", lambda endpoints, _: list(endpoints))
     urls = ",".join(server.worker_url for server in cluster[:told_of])

@@ -17,8 +17,8 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig, Endpoint
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
-from corral.bus.server import NatsServer
 from tests.kit.loop_time import let_loop_time_pass
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.relay import Relay
 
@@ -33,7 +33,7 @@ async def echo(message: Message) -> None:
     await message.respond(message.data)
 
 
-async def test_a_server_that_is_there_is_connected_on_return(server: NatsServer, open_bus: Any) -> None:
+async def test_a_server_that_is_there_is_connected_on_return(server: PlainNats, open_bus: Any) -> None:
     watched = await open_bus(server.frontend_url)
     assert watched.bus.connected
     await watched.bus.flush()
@@ -42,7 +42,7 @@ async def test_a_server_that_is_there_is_connected_on_return(server: NatsServer,
 async def test_an_absent_server_is_no_error_and_is_found_when_it_comes(
     tmp_path: Path, open_bus: Any, heard: Any
 ) -> None:
-    server = NatsServer(tmp_path, port=lasting_port())
+    server = PlainNats(tmp_path, port=lasting_port())
     server.prepare()
     watched = await open_bus(server.frontend_url)
     assert not watched.bus.connected
@@ -59,7 +59,7 @@ async def test_an_absent_server_is_no_error_and_is_found_when_it_comes(
 
 
 async def test_kill_minus_nine_of_the_server_and_a_restart_on_the_same_port(
-    server: NatsServer, open_bus: Any, heard: Any
+    server: PlainNats, open_bus: Any, heard: Any
 ) -> None:
     frontend, worker = await open_bus(server.frontend_url), await open_bus(server.worker_url)
     await worker.bus.subscribe("nodes.n1.backend.list", echo)
@@ -78,10 +78,10 @@ async def test_kill_minus_nine_of_the_server_and_a_restart_on_the_same_port(
 
 
 async def test_a_wrong_password_is_surfaced_and_tried_for_ever(
-    server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: PlainNats, open_bus: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(client, "_UNAUTHORIZED_BACKOFF", client._UNREACHABLE_BACKOFF)
-    watched = await open_bus(server.url("frontend", "wrong-password"))
+    watched = await open_bus(server.url.replace("nats://", "nats://frontend:wrong-password@"))
 
     for _ in range(5):
         problem = await watched.has(ProblemKind.UNAUTHORIZED)
@@ -93,10 +93,10 @@ async def test_a_wrong_password_is_surfaced_and_tried_for_ever(
 
 
 async def test_a_password_that_becomes_right_is_noticed(
-    tmp_path: Path, server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: PlainNats, open_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_UNAUTHORIZED_BACKOFF", client._UNREACHABLE_BACKOFF)
-    successor = NatsServer(tmp_path / "successor", port=server.port)
+    successor = PlainNats(tmp_path / "successor", port=server.port)
     stranger = await open_bus(server.frontend_url.replace(server.passwords.frontend, "not-yet"))
     await stranger.has(ProblemKind.UNAUTHORIZED)
     await stranger.has(ProblemKind.UNAUTHORIZED)
@@ -104,13 +104,13 @@ async def test_a_password_that_becomes_right_is_noticed(
     await server.stop()
     passwords = server.passwords
     object.__setattr__(passwords, "frontend", "not-yet")
-    successor._passwords = passwords
+    successor.passwords = passwords
     async with successor:
         await stranger.becomes(connected=True)
 
 
 async def test_a_frozen_server_is_noticed_by_its_silence(
-    server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
+    server: PlainNats, open_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_HEARTBEAT", timedelta(milliseconds=20))
     watched = await open_bus(server.frontend_url)
@@ -210,7 +210,7 @@ async def test_closing_a_connection_that_takes_no_more_bytes_leaves_nothing() ->
 
 
 async def test_an_answer_that_a_dying_connection_does_not_take_is_sent_on_the_next_one(
-    server: NatsServer, open_bus: Any
+    server: PlainNats, open_bus: Any
 ) -> None:
     worker, frontend = await open_bus(server.worker_url), await open_bus(server.frontend_url)
 
@@ -241,7 +241,7 @@ async def test_a_cancellation_that_the_client_swallowed_is_raised(outcome: str) 
         await task
 
 
-async def test_a_cancelled_flush_does_not_harm_the_connection(server: NatsServer, open_bus: Any, heard: Any) -> None:
+async def test_a_cancelled_flush_does_not_harm_the_connection(server: PlainNats, open_bus: Any, heard: Any) -> None:
     watched = await open_bus(server.frontend_url)
     await watched.becomes(connected=True)
     await watched.bus.subscribe("corral.news", heard)
@@ -257,7 +257,7 @@ async def test_a_cancelled_flush_does_not_harm_the_connection(server: NatsServer
     assert watched.changes.empty()
 
 
-async def test_a_cancelled_subscribe_leaves_no_subscription(server: NatsServer, open_bus: Any) -> None:
+async def test_a_cancelled_subscribe_leaves_no_subscription(server: PlainNats, open_bus: Any) -> None:
     watched = await open_bus(server.frontend_url)
     subscribing = asyncio.create_task(watched.bus.subscribe("corral.news", echo))
     await asyncio.sleep(0)
@@ -269,7 +269,7 @@ async def test_a_cancelled_subscribe_leaves_no_subscription(server: NatsServer, 
 
 
 async def test_handlers_that_do_not_keep_up_are_surfaced(
-    server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
+    server: PlainNats, open_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "PENDING_MESSAGES", 3)
     watched = await open_bus(server.frontend_url)
@@ -315,7 +315,7 @@ class MuteServer:
 
 
 async def test_a_mute_server_is_passed_over(
-    mute_server: MuteServer, server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
+    mute_server: MuteServer, server: PlainNats, open_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "FIRST_ATTEMPT", LONG)
     monkeypatch.setattr("random.sample", lambda endpoints, _: list(endpoints))
@@ -342,7 +342,7 @@ async def test_leaving_while_it_still_tries_is_quick_and_clean(mute_server: Mute
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 3))
-async def test_cancelled_at_any_point_of_its_start_it_leaves_nothing(server: NatsServer, steps: int) -> None:
+async def test_cancelled_at_any_point_of_its_start_it_leaves_nothing(server: PlainNats, steps: int) -> None:
     async def life() -> None:
         async with NatsBus(BusConfig(url=server.frontend_url)) as bus:
             await bus.subscribe("corral.news", echo)
@@ -359,7 +359,7 @@ async def test_cancelled_at_any_point_of_its_start_it_leaves_nothing(server: Nat
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        (lambda _: BusConfig(url=""), "NATS URL: is empty"),
+        (lambda _: BusConfig(url=","), "NATS URL: is empty"),
         (lambda _: BusConfig(url="http://u:secret@h"), "starts with neither"),
         (lambda _: BusConfig(url="nats://u:secret@h:port"), "no usable port"),
         (lambda _: BusConfig(url="nats://h", jwt="ey", seed=""), "NATS user seed: is no user seed"),
@@ -381,7 +381,7 @@ async def test_what_can_never_work_stops_the_start(
     assert "secret" not in str(invalid.value)
 
 
-async def test_a_closed_subscription_is_closed_for_everybody(open_bus: Any, server: NatsServer) -> None:
+async def test_a_closed_subscription_is_closed_for_everybody(open_bus: Any, server: PlainNats) -> None:
     """Whoever asks afterwards learns at once that nobody is there, whatever way their own connection takes."""
     async with Relay(server.port) as wire:
         worker = await open_bus(server.worker_url.replace(f":{server.port}", f":{wire.port}"))

@@ -3,21 +3,17 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from corral.base.errors import CorralError, InvalidInput
-from corral.base.ids import NodeId
+from corral.base.errors import InvalidInput
 from corral.bus import client
-from corral.bus.config import BusConfig
-from corral.bus.credentials import UserJwt, lifetime_of, names_user
-from corral.bus.minting import Minter
-from corral.bus.port import Message
+from corral.bus.config import BusConfig, names_login
+from corral.bus.credentials import UserJwt, lifetime_of
 from corral.bus.problems import ProblemKind
-from corral.bus.replies import FRONTEND_INBOX
 from tests.kit.nats_realm import Realm
 
 
@@ -175,38 +171,13 @@ def test_what_is_no_jwt_has_no_end(jwt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "named"),
+    ("urls", "named"),
     [
-        (BusConfig(url="nats://127.0.0.1:4222"), False),
-        (BusConfig(url="nats://token@127.0.0.1:4222"), True),
-        (BusConfig(url="nats://a:4222,nats://user:password@b:4222"), True),
-        (BusConfig(url="nats://127.0.0.1:4222", jwt="ey.ey.ey", seed="SU"), True),
+        ("", False),
+        ("nats://127.0.0.1:4222", False),
+        ("nats://token@127.0.0.1:4222", True),
+        ("nats://a:4222,nats://user:password@b:4222", True),
     ],
 )
-def test_a_configuration_may_name_the_user(config: BusConfig, named: bool) -> None:
-    assert names_user(config) is named
-
-
-async def test_minted_credentials_reach_the_node_s_own_subjects_and_no_others(
-    realm: Realm, open_bus: Any, heard: Any
-) -> None:
-    minted = Minter(realm.account.seed, timedelta(hours=1)).mint(
-        NodeId("n1"), node_type="backend", at=datetime.now(UTC)
-    )
-    node = await open_bus("", config=BusConfig(url=realm.url, jwt=minted.jwt, seed=minted.seed))
-    user = realm.user()
-    config = BusConfig(url=realm.url, jwt=user.jwt, seed=user.seed)
-    frontend = await open_bus("", config=config, inbox_prefix=FRONTEND_INBOX)
-
-    async def answer(message: Message) -> None:
-        await message.respond(b"mine")
-
-    await node.bus.subscribe("_INBOX.>", heard)  # as LocalAI's may; what follows would be the first to be heard
-    await node.bus.subscribe("nodes.n1.backend.list", answer)
-    assert await frontend.bus.request("nodes.n1.backend.list", b"{}", timeout=timedelta(seconds=30)) == b"mine"
-    await frontend.bus.subscribe("nodes.n1.backend.install.op.progress", heard)
-    await node.bus.publish("nodes.n1.backend.install.op.progress", b"half")
-    assert (await heard.next()).data == b"half"
-    for others in ("nodes.n2.backend.list", f"{FRONTEND_INBOX}.>"):
-        with pytest.raises(CorralError):
-            await node.bus.subscribe(others, answer)
+def test_urls_may_name_the_user(urls: str, named: bool) -> None:
+    assert names_login(urls) is named

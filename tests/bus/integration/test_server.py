@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,20 @@ import pytest
 from corral.base.clock import SystemClock
 from corral.base.errors import AddressInUse, ChildFailed, InvalidInput, PathNotUsable
 from corral.bus import server as server_module
+from corral.bus.config import BusConfig
+from corral.bus.credentials import UserJwt
+from corral.bus.minting import Minter
 from corral.bus.server import MAX_PAYLOAD, NatsServer, find_nats_server
 from corral.processes.children import Children
 from tests.kit.ports import lasting_port
 
 HOST = "127.0.0.1"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with NatsServer(tmp_path / "nats") as server:
+        yield server
 
 
 @pytest.fixture
@@ -31,14 +42,18 @@ def taken_port() -> Iterator[int]:
 
 async def test_its_files_are_private_and_its_arguments_hold_no_secret(server: NatsServer, tmp_path: Path) -> None:
     directory = tmp_path / "nats"
-    for name in ("nats-server.conf", "nats-server.json"):
-        assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
+    files = [path for path in directory.rglob("*") if path.is_file() and path.suffix not in (".pid", ".lock")]
+    assert {"authority.json", "system.creds", "nats-server.conf"} < {path.name for path in files}
+    for path in files:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert server.process is not None
     process = psutil.Process(server.process.pid)
     command_line = " ".join(process.cmdline())
-    for password in (server.passwords.frontend, server.passwords.worker, server.passwords.route):
-        assert password not in command_line
-        assert password not in repr(server.passwords)
+    config = (directory / "nats-server.conf").read_text()
+    for secret in (server.authority.operator_seed, server.authority.account_seed):
+        assert secret not in command_line
+        assert secret not in config
+        assert secret not in repr(server.authority)
     assert process.environ() == {}
     assert (directory / "nats-server.pid").read_text() == str(server.process.pid)
 
@@ -54,20 +69,34 @@ async def test_it_is_as_small_as_it_should_be(server: NatsServer) -> None:
     assert [(c.laddr.ip, c.laddr.port) for c in listening] == [(HOST, server.port)]
 
 
-async def test_urls_survive_a_restart(tmp_path: Path) -> None:
+async def test_url_and_users_survive_a_restart(tmp_path: Path, open_bus: Any) -> None:
     async with NatsServer(tmp_path) as first:
-        urls = (first.frontend_url, first.worker_url)
+        url, user = first.url, minted(first)
     async with NatsServer(tmp_path) as second:
-        assert (second.frontend_url, second.worker_url) == urls
+        assert second.url == url
+        assert (await open_bus("", config=BusConfig(url=url, jwt=user.jwt, seed=user.seed))).bus.connected
+
+
+def minted(server: NatsServer) -> UserJwt:
+    """A user of the account that signs for this server."""
+    return Minter(server.authority.account_seed, timedelta(hours=1)).mint_frontend(at=datetime.now(UTC))
+
+
+async def test_an_account_whose_claims_were_deleted_is_known_again(tmp_path: Path, open_bus: Any) -> None:
+    async with NatsServer(tmp_path) as first:
+        user = minted(first)
+    shutil.rmtree(tmp_path / "accounts")
+    async with NatsServer(tmp_path) as second:
+        assert (await open_bus("", config=BusConfig(url=second.url, jwt=user.jwt, seed=user.seed))).bus.connected
 
 
 async def test_the_last_port_is_left_when_another_program_has_it(tmp_path: Path) -> None:
     async with NatsServer(tmp_path) as first:
-        port, password = first.port, first.passwords.worker
+        port, account = first.port, first.authority.account
     with socket.create_server((HOST, port)):
         async with NatsServer(tmp_path) as second:
             assert second.port != port
-            assert second.passwords.worker == password
+            assert second.authority.account == account
 
 
 async def test_two_servers_side_by_side_get_different_ports(server: NatsServer, tmp_path: Path) -> None:
@@ -111,15 +140,17 @@ async def test_an_address_of_another_machine_is_said_clearly(tmp_path: Path) -> 
 
 async def test_a_wildcard_address_is_reached_through_loopback(tmp_path: Path, open_bus: Any) -> None:
     async with NatsServer(tmp_path, host="0.0.0.0", port=lasting_port()) as server:
-        assert f"@{HOST}:" in server.worker_url
-        assert (await open_bus(server.worker_url)).bus.connected
+        assert f"//{HOST}:" in server.url
+        user = minted(server)
+        assert (await open_bus("", config=BusConfig(url=server.url, jwt=user.jwt, seed=user.seed))).bus.connected
 
 
-async def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
-    state = tmp_path / "nats-server.json"
+@pytest.mark.parametrize("name", ["nats-server.json", "authority.json"])
+async def test_a_damaged_state_file_is_named(tmp_path: Path, name: str) -> None:
+    state = tmp_path / name
     state.write_text("{")
     state.chmod(0o600)
-    with pytest.raises(PathNotUsable, match=r"nats-server\.json is damaged"):
+    with pytest.raises(PathNotUsable, match=f"{name} is damaged"):
         NatsServer(tmp_path).prepare()
 
 
@@ -150,7 +181,8 @@ async def test_a_supervisor_brings_it_back_on_the_same_port(tmp_path: Path, open
     server.prepare()
     async with Children(clock=SystemClock()) as children:
         await children.start(server.child)
-        watched = await open_bus(server.frontend_url)
+        user = minted(server)
+        watched = await open_bus("", config=BusConfig(url=server.url, jwt=user.jwt, seed=user.seed))
         await watched.becomes(connected=True)
         os.kill(children.pids["nats-server"], signal.SIGKILL)
         await watched.becomes(connected=False)

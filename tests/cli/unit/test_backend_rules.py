@@ -11,7 +11,7 @@ from corral.base.errors import InvalidInput
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.cli.backends import rules as rule_commands
-from corral.cli.backends.fleet_file import FleetFile
+from corral.cli.backends.fleet_file import DeclaredFleet, FleetFile
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import (
@@ -25,6 +25,7 @@ from corral.wire.operation_views import (
     RuleView,
     UnmetView,
 )
+from corral.wire.scheduling import NamedScheduling, SchedulingChanges, SchedulingList, SchedulingView
 
 FLEET = """\
 rules:
@@ -36,6 +37,27 @@ rules:
     labels:
       zone: a
 """
+MODELS = """\
+models:
+  - model: a
+    min: 1
+    max: 4
+    labels: {z: x}
+    idle: 10m
+  - model: b
+    spread: true
+    idle: never
+  - model: org/c
+    nodes: [w1, w2]
+"""
+NOTHING_SAID: dict[str, Any] = {
+    "node_selector": {},
+    "pinned_nodes": [],
+    "min_replicas": 0,
+    "max_replicas": 0,
+    "spread_all": False,
+    "idle_seconds": None,
+}
 RULES = [
     RuleAsk(name="echo", backend="echo"),
     RuleAsk(name="mine-in-a", backend="mine", uri="oci://r/mine:1", alias="m", labels={"zone": "a"}),
@@ -78,9 +100,46 @@ def a_rule(name: str, **changes: Any) -> RuleView:
 
 class TestTheFile:
     def test_is_read_as_it_is_written(self) -> None:
-        assert FleetFile("f", FLEET).rules() == RULES
-        assert FleetFile("f", "rules: []").rules() == []
-        assert [one.name for one in FleetFile("f", "rules: [{backend: g@echo}]").rules()] == ["echo"]
+        assert FleetFile("f", FLEET).declared() == DeclaredFleet(rules=RULES)
+        assert FleetFile("f", "rules: []").declared() == DeclaredFleet(rules=[])
+        [rule] = FleetFile("f", "rules: [{backend: g@echo}]").declared().rules or []
+        assert rule.name == "echo"
+
+    def test_may_speak_of_models_too(self) -> None:
+        assert FleetFile("f", "models: []").declared() == DeclaredFleet(models=[])
+        assert FleetFile("f", MODELS).declared().models == [
+            NamedScheduling(**{**NOTHING_SAID, **fields})
+            for fields in (
+                {"model": "a", "min_replicas": 1, "max_replicas": 4, "node_selector": {"z": "x"}, "idle_seconds": 600},
+                {"model": "b", "spread_all": True, "idle_seconds": 0},
+                {"model": "org/c", "pinned_nodes": ["w1", "w2"]},
+            )
+        ]
+
+    @pytest.mark.parametrize(
+        ("text", "complaint"),
+        [
+            ("models: {}", "f, line 1: models: is a mapping, not a list"),
+            ("models:\n- min: 1", "f, line 2: models[0].model: is missing"),
+            ("models:\n- model: a\n  min: one", "f, line 3: models[0].min: is 'one', not a whole number"),
+            ("models:\n- model: a\n  min: -1", "f, line 3: models[0].min: is '-1', not a whole number"),
+            ("models:\n- model: a\n  max: 1.5", "f, line 3: models[0].max: is '1.5', not a whole number"),
+            ("models:\n- model: a\n  max: 99999999999999999999", "f, line 3: models[0].max: must be <= 10000"),
+            ("models:\n- model: a\n  spread: 1", "f, line 3: models[0].spread: is '1'; write true or false"),
+            ("models:\n- model: a\n  min: 1\n  spread: true", "f, line 4: models[0].spread: and min_replicas/max_re"),
+            ("models:\n- model: a\n  min: 2\n  max: 1", "f, line 3: models[0].min: must be <= max_replicas"),
+            ("models:\n- model: a\n  idle: soon", "f, line 3: models[0].idle: is 'soon'; write for example 10m, or"),
+            ("models:\n- model: a\n  idle: [1]", "f, line 3: models[0].idle: is a list; write for example 10m"),
+            ("models:\n- model: a\n  nodes: w1", "f, line 3: models[0].nodes: is 'w1', not a list"),
+            ("models:\n- model: a\n  labels: {n: 2}", "f, line 3: models[0].labels.n: is 2, which YAML takes for no"),
+            ("models:\n- model: a\n- model: a", "f, line 3: models[1].model: 'a' is there twice"),
+            ("models:\n- model: a\n  replicas: 2", "f, line 3: models[0]: has no field 'replicas'; it may have model,"),
+        ],
+    )
+    def test_models_that_are_wrong_are_refused_by_line_and_field(self, text: str, complaint: str) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            FleetFile("f", text).declared()
+        assert refused.value.message.startswith(complaint)
 
     @pytest.mark.parametrize(
         ("text", "complaint"),
@@ -88,8 +147,8 @@ class TestTheFile:
             ("", "f: is empty; write `rules: []` if the fleet shall have none"),
             ("rules: [", "f: is not YAML: did not find expected node content in line 2"),
             ("- backend: echo", "f, line 1: the document: is a list, not a mapping"),
-            ("rule: []", "f, line 1: the document: has no field 'rule'; it may have rules"),
-            ("{}", "f, line 1: rules: is missing"),
+            ("rule: []", "f, line 1: the document: has no field 'rule'; it may have rules, models"),
+            ("{}", "f, line 1: rules: is missing, and so is models; one of them is needed"),
             ("rules:", "f, line 1: rules: is empty, not a list"),
             ("rules: echo", "f, line 1: rules: is 'echo', not a list"),
             ("rules:\n- echo", "f, line 2: rules[0]: is 'echo', not a mapping"),
@@ -121,7 +180,7 @@ class TestTheFile:
     )
     def test_that_is_wrong_is_refused_by_line_and_field(self, text: str, complaint: str) -> None:
         with pytest.raises(InvalidInput) as refused:
-            FleetFile("f", text).rules()
+            FleetFile("f", text).declared()
         assert refused.value.message.startswith(complaint)
 
     def test_that_is_not_there_or_no_text_is_told(self, corral: Any, tmp_path: Path) -> None:
@@ -316,3 +375,74 @@ class TestRules:
         frontend.tell("DELETE /api/v1/fleet-rules/x", missing, 404)
         refused = connected("backends", "rules", "delete", "x")
         assert (refused.code, "there is no fleet rule x" in refused.err) == (ExitCode.FAILED, True)
+
+
+class TestModelsInTheFile:
+    SCHEDULING = "/api/v1/scheduling"
+
+    def a_rule(self, model: str, **fields: Any) -> SchedulingView:
+        usual = {
+            **NOTHING_SAID,
+            "route_policy": "",
+            "balance_abs_threshold": 0,
+            "balance_rel_threshold": 0.0,
+            "min_prefix_match": 0.0,
+            "source": "fleet file",
+            "created_at": "",
+            "updated_at": "",
+            "updated_by": "",
+        }
+        return SchedulingView(**{"model": model, **usual, **fields})
+
+    @pytest.fixture
+    def models_file(self, tmp_path: Path) -> str:
+        path = tmp_path / "models.yaml"
+        path.write_text("models: [{model: a, min: 1}, {model: b, spread: true, labels: {z: x}}]", encoding="utf-8")
+        return str(path)
+
+    def test_are_declared_in_one_call(self, connected: Any, frontend: Any, models_file: str) -> None:
+        changes = SchedulingChanges(added=["a"], changed=["b"], removed=["c"])
+        frontend.tell(f"PUT {self.SCHEDULING}", changes)
+        outcome = connected("apply", "-f", models_file, "--prune")
+        assert (outcome.code, outcome.out) == (
+            0,
+            "+ model a: 1 or more on any node\n~ model b: one on every node on z=x\n- model c\n",
+        )
+        [call] = frontend.calls
+        assert call.body == {
+            "rules": [
+                {**NOTHING_SAID, "model": "a", "min_replicas": 1},
+                {**NOTHING_SAID, "model": "b", "spread_all": True, "node_selector": {"z": "x"}},
+            ],
+            "prune": "demanded",
+        }
+        assert connected("apply", "-f", models_file, "--json").out.startswith('{\n  "models": {\n    "added": [')
+
+    def test_that_are_as_they_were_are_said_to_be(self, connected: Any, frontend: Any, models_file: str) -> None:
+        frontend.tell(f"PUT {self.SCHEDULING}", SchedulingChanges(added=[], changed=[], removed=[]))
+        assert connected("apply", "-f", models_file).out == "The rules of the models are as they were.\n"
+
+    def test_a_dry_run_compares_and_changes_nothing(self, connected: Any, frontend: Any, models_file: str) -> None:
+        rules = [
+            self.a_rule("b", spread_all=True, node_selector={"z": "x"}),
+            self.a_rule("c"),
+            self.a_rule("d", source="api"),
+        ]
+        frontend.tell(f"GET {self.SCHEDULING}", SchedulingList(items=rules))
+        outcome = connected("apply", "-f", models_file, "--dry-run", "--prune")
+        assert outcome.out == "+ model a: 1 or more on any node\n- model c\nNothing was changed.\n"
+        every = connected("apply", "-f", models_file, "--dry-run", "--prune=all")
+        assert "- model c\n- model d\n" in every.out
+        assert {call.method for call in frontend.calls} == {"GET"}
+
+    def test_stand_beside_rules_for_backends(self, connected: Any, frontend: Any, tmp_path: Path) -> None:
+        path = tmp_path / "both.yaml"
+        path.write_text("rules: []\nmodels: [{model: a}]", encoding="utf-8")
+        frontend.tell(f"PUT {self.SCHEDULING}", SchedulingChanges(added=["a"], changed=[], removed=[]))
+        frontend.tell(GET, RuleSetView(revision="r", items=[]))
+        frontend.tell(PUT, AppliedRules(revision="r", changes=NO_CHANGES, operations=[]))
+        outcome = connected("backends", "apply", "-f", str(path))
+        assert outcome.out == (
+            "+ model a: when asked on any node\nThe rules are as they were.\nNothing is left to do.\n"
+        )
+        assert '"models": {' in connected("backends", "apply", "-f", str(path), "--json").out

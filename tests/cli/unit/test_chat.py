@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from corral.cli.chat import load_text
-from corral.wire.models import LoadJobView, ModelView
+from corral.wire.models import LoadJobView, ModelList, ModelView
 from corral.wire.replicas import ReplicaView
 
 ROUTE = "POST /v1/chat/completions"
@@ -55,6 +55,28 @@ def test_once_prints_the_answer_and_nothing_else(connected: Any, frontend: Any) 
             {"role": "user", "content": "capital of France?"},
         ],
     }
+
+
+@pytest.mark.parametrize("command", ["chat", "run"])
+def test_wishes_for_words_are_passed_on_and_else_left_to_the_model(connected: Any, frontend: Any, command: str) -> None:
+    frontend.tell(
+        "GET /api/v1/models",
+        ModelList(
+            items=[ModelView(name="small", backend="llama-cpp", model="w.gguf", revision="1", source="", state="cold")]
+        ),
+    )
+    frontend.tell(ROUTE, answer("Paris."))
+    assert connected(command, "small", "capital?", "--temperature", "0", "--seed", "7").code == 0
+    assert connected(command, "small", "capital?").code == 0
+    wished, plain = (call.body for call in frontend.calls if call.method == "POST")
+    assert (wished["temperature"], wished["seed"]) == (0, 7)
+    assert not {"temperature", "seed"} & plain.keys()
+
+
+def test_a_temperature_out_of_range_is_refused(connected: Any, frontend: Any) -> None:
+    outcome = connected("chat", "small", "capital?", "--temperature", "3")
+    assert (outcome.code, frontend.calls) == (64, [])
+    assert "--temperature" in outcome.err
 
 
 @pytest.mark.parametrize("text", ["", "  "])

@@ -1,6 +1,8 @@
 """`corral doctor`: what each diagnostic says, and that it works when nothing runs."""
 
 import os
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -144,3 +146,18 @@ def test_a_process_is_alive_or_not() -> None:
 
 def test_what_listens_but_does_not_greet_is_no_nats(frontend: Any) -> None:
     assert not greets("127.0.0.1", 9)
+
+
+def test_deep_reads_the_database_file_of_a_fleet_that_does_not_start(corral: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    with closing(sqlite3.connect(data / "corral.db")) as connection:
+        connection.execute("CREATE TABLE t (a TEXT)")
+    assert "database file" not in levels(corral("doctor", "--json", "--data", str(data)))
+    assert levels(corral("doctor", "--deep", "--json", "--data", str(data)))["database file"] == "ok"
+
+    (data / "corral.db").write_bytes(b"something else, but long enough to be a file of SQLite")
+    outcome = corral("doctor", "--deep", "--json", "--data", str(data))
+
+    assert levels(outcome)["database file"] == "problem"
+    assert "put your last backup" in outcome.out

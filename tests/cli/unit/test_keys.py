@@ -51,8 +51,8 @@ def test_create_prints_the_key_alone_on_standard_output(connected: Any, frontend
 def test_list_shows_what_still_works(connected: Any, frontend: Any) -> None:
     frontend.tell("GET /api/v1/keys", [key("1", "ci"), key("2", "old", "revoked"), key("3", "gone", "expired")])
     lines = connected("keys", "list").out.splitlines()
-    assert lines[0].split() == ["ID", "NAME", "SCOPES", "STATE", "EXPIRES", "MADE"]
-    assert [line.split()[:4] for line in lines[1:]] == [["1", "ci", "inference", "active"]]
+    assert lines[0].split() == ["ID", "NAME", "USER", "SCOPES", "STATE", "EXPIRES", "MADE"]
+    assert [line.split()[:5] for line in lines[1:]] == [["1", "ci", "-", "inference", "active"]]
     assert len(connected("keys", "list", "--all").out.splitlines()) == 4
     assert len(connected("keys", "list", "--all", "--json").json()["items"]) == 3
 
@@ -60,7 +60,7 @@ def test_list_shows_what_still_works(connected: Any, frontend: Any) -> None:
 def test_an_unknown_scope_is_refused(connected: Any) -> None:
     outcome = connected("keys", "create", "ci", "--scope", "root")
     assert outcome.code == 64
-    assert "'root' is not one of 'admin', 'inference', 'node', 'gateway'" in outcome.err
+    assert "'root' is not one of 'admin', 'operator', 'viewer', 'inference', 'node', 'gateway'" in outcome.err
 
 
 def test_what_is_no_duration_is_refused_by_the_name_of_its_flag(connected: Any, frontend: Any) -> None:

@@ -255,8 +255,8 @@ def test_a_copy_has_another_name(connected: Any, frontend: Any) -> None:
     [
         ("disable", {"is_disabled": True}),
         ("enable", {"is_disabled": False}),
-        ("pin", {"is_pinned": True}),
-        ("unpin", {"is_pinned": False}),
+        ("keep", {"is_pinned": True}),
+        ("unkeep", {"is_pinned": False}),
     ],
 )
 def test_states_are_set_one_at_a_time(connected: Any, frontend: Any, command: str, body: dict[str, bool]) -> None:

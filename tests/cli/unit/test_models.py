@@ -9,7 +9,16 @@ import pytest
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.frontend.operations.decide.reasons import ReasonCode, because
-from corral.wire.models import LoadJobView, ModelFileView, ModelList, ModelOriginView, ModelProblemView, ModelView
+from corral.wire.models import (
+    LoadJobView,
+    ModelEngineView,
+    ModelFileView,
+    ModelList,
+    ModelMemoryView,
+    ModelOriginView,
+    ModelProblemView,
+    ModelView,
+)
 from corral.wire.replicas import ReplicaView
 
 TOLD = because(ReasonCode.PROVEN, rung="told")
@@ -74,6 +83,19 @@ def test_odd_keys_are_warned_about_by_list_and_show(connected: Any, frontend: An
     assert "Warning line 3: unknown key 'contxt_size'" in shown
 
 
+def test_a_model_of_engines_elsewhere_is_listed_and_shown(connected: Any, frontend: Any) -> None:
+    engines = [ModelEngineView(name="desk", state="up"), ModelEngineView(name="cloud", state="down")]
+    far = ModelView(name="far", backend="", model="", revision="", source="", state="elsewhere", engines=engines)
+    frontend.tell("GET /api/v1/models", ModelList(items=[far]))
+    frontend.tell("GET /api/v1/models/far", far)
+    out = connected("models", "list").out
+    assert "elsewhere" in out
+    assert "desk (elsewhere), cloud (elsewhere)" in out
+    shown = connected("models", "show", "far").out
+    assert "desk, elsewhere: up" in shown
+    assert "cloud, elsewhere: down" in shown
+
+
 def test_list_without_models_says_how_to_get_one(connected: Any, frontend: Any) -> None:
     frontend.tell("GET /api/v1/models", ModelList(items=[]))
     assert connected("models", "list").out == (
@@ -125,6 +147,22 @@ def test_show_tells_what_is_known_and_leaves_out_the_rest(connected: Any, fronte
         "Replica w1 #0 loaded, 3 requests under way",
         "Replica w2 #0 lost (its node is offline)",
     ]
+
+
+def test_show_tells_how_far_a_load_is(connected: Any, frontend: Any) -> None:
+    job = LoadJobView(
+        state="loading",
+        failures=0,
+        retry_at="2026-03-01T12:00:00Z",
+        node="w1",
+        step="stage",
+        step_seconds={"stage": 2.0},
+    )
+    frontend.tell("GET /api/v1/models/small", model(replicas=[], load_job=msgspec.structs.replace(job, why="asked")))
+
+    assert (
+        "Load      loading on w1, wanted: asked, –; stage 2 s" in connected("models", "show", "small").out.splitlines()
+    )
 
 
 def test_what_a_load_tells_of_a_node_is_not_told_twice(connected: Any, frontend: Any) -> None:
@@ -264,3 +302,17 @@ class TestRemove:
         frontend.tell(self.PATH, said, 409)
         outcome = connected("models", "remove", "small", "--yes")
         assert (outcome.code != 0, outcome.err) == (True, "error: both.yaml also holds two\n")
+
+
+def test_show_tells_how_much_memory_a_replica_takes(connected: Any, frontend: Any) -> None:
+    gib = 1024**3
+    memory = ModelMemoryView(ram=3 * gib, vram=2 * gib, ram_beside_gpu=gib, source="GGUF metadata")
+    for view, line in (
+        (memory, "Memory about 3.0 GiB; with a GPU 2.0 GiB on it and 1.0 GiB beside (by GGUF metadata)"),
+        (ModelMemoryView(ram=gib, ram_beside_gpu=gib, source="file size"), "Memory about 1.0 GiB (by file size)"),
+    ):
+        frontend.tell("GET /api/v1/models/small", model(memory=view))
+        assert line in [" ".join(text.split()) for text in connected("models", "show", "small").out.splitlines()]
+    for unknown in (None, ModelMemoryView(source="not known")):
+        frontend.tell("GET /api/v1/models/small", model(memory=unknown))
+        assert "Memory" not in connected("models", "show", "small").out

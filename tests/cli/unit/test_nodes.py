@@ -12,8 +12,9 @@ from rich.console import Console
 
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.cli.names import choose_node
+from corral.cli.node_changes import change_lines
 from corral.cli.nodes import node_facts, node_table, read_label_changes
-from corral.wire.nodes import NodeDetail, NodePage
+from corral.wire.nodes import CardView, NodeChangeView, NodeDetail, NodePage, PeerView
 
 MakeNode = Callable[..., NodeDetail]
 ONE = "11111111-0000-4000-8000-000000000000"
@@ -132,8 +133,25 @@ class TestShow:
             "Replicas      at most 1 of one model",
             "Labels        node.name=gamma",
             "Own secret    yes",
+            "NATS login    its own",
             "Registered    2026-03-01 11:00:00 (1h 0m ago)",
         ]
+
+    @pytest.mark.parametrize(
+        ("features", "login", "says"),
+        [
+            ([], None, "upgrade it"),
+            (["nats-user"], None, "restart it"),
+            (["nats-user"], "shared", "remove nats_jwt and nats_seed"),
+        ],
+    )
+    def test_of_a_worker_without_a_nats_user_of_its_own_tells_what_to_do(
+        self, make_node: Any, features: list[str], login: str | None, says: str
+    ) -> None:
+        peer = PeerView(version="0.2.0", features=features)
+        lines = rendered(node_facts(make_node("old", ONE, nats_login=login, corral=peer), NOW), 200)
+        (line,) = [line for line in lines if line.startswith("NATS login")]
+        assert line.endswith(says)
 
     def test_of_a_machine_with_gpus_tells_their_memory_and_which_builds_suit(self, make_node: Any) -> None:
         node = make_node(
@@ -275,3 +293,119 @@ class TestLabel:
     def test_anything_else_is_refused(self, changes: list[str]) -> None:
         with pytest.raises(InvalidInput):
             read_label_changes(changes)
+
+
+GIB = 1024**3
+CARDS = [
+    CardView(
+        id="GPU-aa", name="NVIDIA L4", vendor="nvidia", total=24 * GIB, free=20 * GIB, replicas=["small#0", "m#1"]
+    ),
+    CardView(id="GPU-ab", name="NVIDIA L4", vendor="nvidia", total=24 * GIB, free=22 * GIB, is_out=True),
+    CardView(id="tegra-0", name="Orin", vendor="nvidia", total=32 * GIB, free=16 * GIB, shares_ram=True),
+    CardView(id="GPU-gone", name="", vendor="", total=0, free=0, is_out=True),
+]
+
+
+class TestCards:
+    def test_is_a_table_with_the_replicas_of_each(self, connected: Any, frontend: Any, fleet: Any) -> None:
+        frontend.tell_nodes(*fleet)
+        frontend.tell(f"GET /api/v1/nodes/{ONE}/cards", CARDS)
+        outcome = connected("nodes", "cards", "alpha")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out.splitlines() == [
+            "ID        NAME       FREE                        REPLICAS      STATE",
+            "GPU-aa    NVIDIA L4  20.0 GiB of 24.0 GiB        small#0, m#1  in service",
+            "GPU-ab    NVIDIA L4  22.0 GiB of 24.0 GiB        –             out of service",
+            "tegra-0   Orin       16.0 GiB of 32.0 GiB (RAM)  –             in service",
+            "GPU-gone             –                           –             out of service, gone",
+        ]
+        assert [card["id"] for card in connected("nodes", "cards", "alpha", "--json").json()["items"]] == [
+            card.id for card in CARDS
+        ]
+
+    def test_a_node_that_tells_only_sums_has_none(self, connected: Any, frontend: Any, fleet: Any) -> None:
+        frontend.tell_nodes(*fleet)
+        frontend.tell(f"GET /api/v1/nodes/{ONE}/cards", [])
+        assert connected("nodes", "cards", "alpha").out == "alpha tells of no GPU one by one.\n"
+
+    @pytest.mark.parametrize(
+        ("word", "flag", "id", "sentence"),
+        [
+            ("GPU-aa", "--out", "GPU-aa", "out of service; what uses it goes on"),
+            ("tegra", "--out", "tegra-0", "out of service; what uses it goes on"),
+            ("GPU-g", "--in", "GPU-gone", "in service"),
+        ],
+    )
+    def test_one_is_taken_out_or_put_back(
+        self, connected: Any, frontend: Any, fleet: Any, word: str, flag: str, id: str, sentence: str
+    ) -> None:
+        frontend.tell_nodes(*fleet)
+        frontend.tell(f"GET /api/v1/nodes/{ONE}/cards", CARDS)
+        frontend.tell(f"PUT /api/v1/nodes/{ONE}/cards/{id}", fleet[0])
+        assert connected("nodes", "card", "alpha", word, flag).out == f"{id} of alpha ({ONE}) is {sentence}\n"
+        assert frontend.calls[-1].body == {"is_out": flag == "--out"}
+
+    @pytest.mark.parametrize(
+        ("word", "flags", "problem"),
+        [
+            ("GPU-a", ["--out"], "'GPU-a' means several: GPU-aa, GPU-ab"),
+            ("GPU-x", ["--out"], "alpha has no GPU 'GPU-x'; it has GPU-aa, GPU-ab, tegra-0, GPU-gone"),
+            ("GPU-aa", [], "--out"),
+        ],
+    )
+    def test_what_is_not_clear_changes_nothing(
+        self, connected: Any, frontend: Any, fleet: Any, word: str, flags: list[str], problem: str
+    ) -> None:
+        frontend.tell_nodes(*fleet)
+        frontend.tell(f"GET /api/v1/nodes/{ONE}/cards", CARDS)
+        outcome = connected("nodes", "card", "alpha", word, *flags)
+        assert outcome.code != 0
+        assert problem in outcome.err
+        assert all(call.method == "GET" for call in frontend.calls)
+
+    def test_the_facts_of_a_node_name_them(self, make_node: MakeNode) -> None:
+        lines = rendered(node_facts(make_node("alpha", ONE, cards=CARDS[:2]), NOW), 100)
+        [at] = [number for number, line in enumerate(lines) if line.startswith("GPUs")]
+        assert [line.split(maxsplit=1)[-1] for line in (lines[at], f"- {lines[at + 1].strip()}")] == [
+            "GPU-aa 20.0 GiB of 24.0 GiB",
+            "GPU-ab 22.0 GiB of 24.0 GiB, out of service",
+        ]
+
+
+def test_fingerprints_are_listed_while_somebody_has_to_compare_them(make_node: Any) -> None:
+    known = make_node("alpha", ONE, fingerprint="AAAA-BBBB-CCCC-DDDD")
+    titles = [str(column.header) for column in node_table([known]).columns]
+    assert "FINGERPRINT" not in titles
+    waiting = make_node("beta", TWO, fingerprint="EEEE-FFFF-GGGG-HHHH", approved=False, status="pending")
+    titles = [str(column.header) for column in node_table([known, waiting]).columns]
+    assert "FINGERPRINT" in titles
+
+
+def test_approve_tells_the_fingerprint(connected: Any, frontend: Any, make_node: Any) -> None:
+    node = make_node("beta", TWO, fingerprint="EEEE-FFFF-GGGG-HHHH")
+    frontend.tell_nodes(node)
+    frontend.tell(f"POST /api/v1/nodes/{node.id}/approve", node)
+    assert "fingerprint EEEE-FFFF-GGGG-HHHH, is approved" in connected("nodes", "approve", "beta").out
+
+
+def test_changes_of_a_node_are_shown_with_both_states() -> None:
+    moved = NodeChangeView(
+        at="2026-03-01T12:00:05Z", kind="node.moved", before={"address": "a:1"}, after={"address": "b:1"}
+    )
+    changed = NodeChangeView(
+        at="2026-03-01T12:00:05Z",
+        kind="node.changed",
+        before={"gpus": {"GPU-a": 24 * 1024**3}, "total_ram": 64 * 1024**3, "name": "same", "labels": {"zone": "1"}},
+        after={"gpus": {}, "total_ram": 32 * 1024**3, "name": "same", "labels": {"zone": "2"}},
+    )
+    now = datetime(2026, 3, 1, 14, 5, 10, tzinfo=UTC)
+
+    assert change_lines(moved, now).splitlines()[1:] == ["  address: a:1 → b:1"]
+    head, *lines = change_lines(changed, now).splitlines()
+    assert head.startswith("changed 2026-03-01 ")
+    assert head.endswith("(2h 5m ago)")
+    assert lines == [
+        "  gpus: GPU-a 24.0 GiB → none",
+        "  total_ram: 64.0 GiB → 32.0 GiB",
+        "  labels: zone 1 → zone 2",
+    ]

@@ -9,7 +9,8 @@ from typing import BinaryIO
 import pytest
 
 from corral.files.s3 import S3Objects
-from corral.files.storage import ObjectMissing, StorageUnavailable
+from corral.files.s3_bucket import S3Bucket, open_bucket
+from corral.files.storage import ObjectMissing, StorageConfig, StorageUnavailable
 from tests.kit.ports import lasting_port
 from tests.kit.s3 import S3Server
 
@@ -71,6 +72,19 @@ async def test_what_is_not_there_is_missing(objects: S3Objects, tmp_path: Path, 
         await objects.look(key)
     with pytest.raises(ObjectMissing, match="object"):
         await objects.download(key, io.BytesIO())
+
+
+@pytest.mark.parametrize("key", ["../stolen//x", "ephemeral/../../stolen//x", "..//x", "a/./b//x", "a\nb//x", ""])
+async def test_no_key_leads_to_another_bucket(key: str) -> None:
+    """Clients resolve addresses, and what is above a bucket is the next one. Nobody is asked, so nobody need answer."""
+    config = StorageConfig(url=f"http://127.0.0.1:{lasting_port()}", access_key="a", secret_key="b", retries=0)
+
+    for objects in (S3Objects(config), S3Bucket(config, None)):
+        with pytest.raises(ObjectMissing, match="cannot be the name of an object"):
+            await objects.upload(io.BytesIO(b"secret"), key, created_at="")
+    async with open_bucket(config) as bucket:
+        with pytest.raises(ObjectMissing):
+            await bucket.delete([key])
 
 
 async def test_wrong_keys_are_told_without_being_told(s3_server: S3Server) -> None:

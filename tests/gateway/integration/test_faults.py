@@ -206,6 +206,39 @@ async def test_requests_outlive_their_only_replica_when_control_brings_another_o
         await made.until_quiet()
 
 
+async def test_a_request_that_no_replica_has_seen_outlives_several() -> None:
+    async with world(engines=4) as made:
+        *dead, alive = made.engines
+        for engine in dead:
+            await engine.stop()
+        made.control.change(replicas=replicas(dead[0]))
+        asking = asyncio.create_task(made.ask(request(chat())))
+        for number, engine in enumerate((*dead[1:], alive), start=1):
+            await made.until(lambda: sum(made.gateway.services.dispatcher.waiting().values()) == 1)
+            made.control.change(
+                replicas={f"n{number}": msgspec.structs.replace(replicas(engine)["r0"], id=f"n{number}")}
+            )
+
+        assert (await asking).status == 200
+        assert len(alive.requests) == 1
+
+
+async def test_requests_outlive_a_replica_whose_url_changes() -> None:
+    """As when an adapter dies and comes back at another port: the replica is the same, and in the view all the time."""
+    async with world(engines=2) as made:
+        dead, other = made.engines
+        made.control.change(replicas=replicas(dead))
+        await dead.stop()
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(made.ask(request(chat()))) for _ in range(5)]
+            await made.until(lambda: sum(made.gateway.services.dispatcher.waiting().values()) == 5)
+            made.control.change(replicas=replicas(other))
+
+        assert [task.result().status for task in asking] == [200] * 5
+        assert len(other.requests) == 5
+        await made.until_quiet()
+
+
 async def test_a_client_that_goes_away_while_its_replica_is_replaced_is_forgotten() -> None:
     async with world() as made:
         await made.engine.stop()

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
+from corral.gateway.head import _passed_on
 from corral.processes.gateway import open_gateway
 from corral.wire.keys import hash_secret
 from corral.wire.metrics import GatewayCounts, ModelCounts
@@ -306,3 +307,24 @@ async def test_a_view_that_is_too_old_is_not_ready() -> None:
             status, told = await ready(other)
             assert (status, told["status"]) == (503, "view too old")
             assert (await other.ask(request(method="GET", path="/healthz", key=None))).status == 200
+
+
+async def test_first_bytes_and_the_time_of_answers_are_measured(gateway: GatewayWorld) -> None:
+    await gateway.ask(request(chat()))
+    await gateway.ask(request(chat("nobody")))
+    await gateway.until_quiet()
+    model = (await next_report(gateway)).models[MODEL]
+
+    assert sum(model.first_byte.counts) == 1
+    assert 0 <= model.first_byte.sum < 60
+    assert 0 <= model.answer_seconds < 60
+
+
+async def test_a_trace_goes_on_through_the_gateway_and_nobody_remembers_it(gateway: GatewayWorld) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    lines = f"traceparent: {trace}\r\nTraceState: vendor=a, other=b\r\n".encode()
+    await gateway.ask(request(chat(), head=lines))
+
+    (asked,) = gateway.engine.requests
+    assert (asked.header("traceparent"), asked.header("tracestate")) == (trace, "vendor=a, other=b")
+    assert not any(b"trace" in line.lower() for line in _passed_on)

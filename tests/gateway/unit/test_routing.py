@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.gateway.view import pick
+from corral.gateway.view import Directory, pick
+from corral.wire.view import AffinityEntry, EngineEntry, ModelEntry, ReplicaEntry, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class Replica:
     rank: int = 0
     limit: int = 0
     in_flight: int = 0
+    weight: int = 1
 
 
 def test_nobody_is_picked_where_there_is_nobody() -> None:
@@ -61,3 +63,34 @@ def test_the_choice_is_always_allowed_and_never_worse_than_another(
     if chosen is not None:
         assert chosen in allowed
         assert (chosen.rank, chosen.in_flight) == min((one.rank, one.in_flight) for one in allowed)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 1000))
+def test_equally_loaded_replicas_are_picked_as_often_as_they_weigh(weights: list[int], first: int) -> None:
+    replicas = [Replica(str(place), weight=weight) for place, weight in enumerate(weights)]
+    picked = Counter(chosen.id for turn in range(sum(weights)) if (chosen := pick(replicas, turn=first + turn)))
+    assert [picked[str(place)] for place in range(len(weights))] == weights
+
+
+def test_a_heavy_replica_is_as_busy_with_more_requests() -> None:
+    heavy, light = Replica("heavy", weight=3, in_flight=2), Replica("light", in_flight=1)
+    assert all(pick([heavy, light], turn=turn) is heavy for turn in range(4))
+    heavy = Replica("heavy", weight=3, in_flight=6)
+    assert all(pick([heavy, light], turn=turn) is light for turn in range(4))
+
+
+def test_who_knows_the_prompt_is_measured_by_its_weight() -> None:
+    """An engine of twice the weight may have twice as many requests, as in `pick`."""
+    engine = EngineEntry(model="m", weight=4)
+    heavy = ReplicaEntry(id="heavy", model="m", node_id="", url="http://127.0.0.1:1", engine=engine)
+    light = ReplicaEntry(id="light", model="m", node_id="n", url="http://127.0.0.1:2")
+    directory = Directory()
+    models = {"m": ModelEntry(name="m", affinity=AffinityEntry(most_ahead=2, most_times=1.5))}
+    directory.hear(View(version=1, models=models, replicas={"heavy": heavy, "light": light}), now=0.0)
+    replica = directory.pick_known("m", "heavy", ())
+    assert replica is not None
+
+    replica.in_flight = 7
+    assert directory.pick_known("m", "heavy", ()) is replica
+    replica.in_flight = 8
+    assert directory.pick_known("m", "heavy", ()) is None

@@ -44,7 +44,8 @@ async def test_a_url_becomes_a_model(server: FileServer, hub: HubAccess) -> None
     url = server.add("/a/Some%20Model-Q4_K_M.gguf", CHAT)
     made = await plan(hub, url)
     assert (made.name, made.bytes) == ("some-model", len(CHAT))
-    assert made.files == (PlannedFile(path="some-model/Some Model-Q4_K_M.gguf", url=url, size=len(CHAT)),)
+    [file] = made.files
+    assert (file.path, file.url, file.size) == ("some-model/Some Model-Q4_K_M.gguf", url, len(CHAT))
 
 
 async def test_parts_behind_a_url_are_found(server: FileServer, hub: HubAccess) -> None:
@@ -76,14 +77,14 @@ async def test_missing_refused_and_crowded_files_are_told_apart(server: FileServ
 async def test_a_long_header_is_read_by_few_ranges(server: FileServer, hub: HubAccess) -> None:
     assert len(LONG) > 8 << 20
     facts = await look_into_gguf(hub, PlannedFile(path="x", url=server.add("/x", LONG)))
-    assert (facts.kind, facts.vocabulary) == (GgufKind.CHAT, 100_000)
+    assert (facts.kind, facts.shape.vocabulary) == (GgufKind.CHAT, 100_000)
     assert len(server.requests) <= 4
     assert server.sent < len(LONG) + (4 << 20)
 
 
 async def test_a_server_without_ranges_is_read_from_its_beginning(server: FileServer, hub: HubAccess) -> None:
     facts = await look_into_gguf(hub, PlannedFile(path="x", url=server.add("/x", LONG, has_ranges=False)))
-    assert facts.vocabulary == 100_000
+    assert facts.shape.vocabulary == 100_000
     assert len(server.requests) <= 3
 
 

@@ -26,19 +26,14 @@ def read(content: bytes, *, size: int | None = None) -> tuple[GgufFacts, list[By
 def test_a_chat_model_says_what_is_needed_to_run_it() -> None:
     facts, asked = read(gguf(tensor("a", 32, 4, kind=2), **LLAMA, tokenizer__chat_template="{{ messages }}"))
     assert (facts.kind, facts.name, facts.quantisation) == (GgufKind.CHAT, "A Llama", "Q4_K_M")
-    assert (facts.context_length, facts.kv_heads, facts.key_length) == (8192, (8,), 128)
-    assert (facts.parameters, facts.tensor_bytes) == (128, 4 * 18)
+    assert (facts.context_length, facts.shape.context, facts.shape.heads, facts.shape.head_width) == (
+        8192,
+        8192,
+        32,
+        128,
+    )
+    assert (facts.parameters, facts.shape.weights) == (128, 4 * 18)
     assert len(asked) == 1
-
-
-def test_keys_and_values_of_the_context_are_counted() -> None:
-    facts, _ = read(gguf(**LLAMA))
-    assert facts.kv_bytes(4096) == 4096 * 32 * 8 * (128 + 128) * 2
-
-
-def test_blocks_may_have_different_numbers_of_heads() -> None:
-    facts, _ = read(gguf(**{**LLAMA, "llama__block_count": 3, "llama__attention__head_count_kv": [0, 8, 4]}))
-    assert facts.kv_bytes(1) == 12 * 256 * 2
 
 
 @pytest.mark.parametrize(
@@ -61,7 +56,7 @@ def test_the_metadata_tell_what_can_be_asked(metadata: dict[str, Value], kind: G
 
 def test_the_words_of_a_tokenizer_are_counted_and_not_kept() -> None:
     facts, _ = read(gguf(general__architecture="llama", tokenizer__ggml__tokens=["a", "bc", "def"]))
-    assert facts.vocabulary == 3
+    assert facts.shape.vocabulary == 3
 
 
 def test_a_long_header_is_read_in_windows_and_each_byte_once() -> None:

@@ -251,6 +251,21 @@ async def test_a_final_exit_code_of_a_child_that_was_ready_earns_one_more_start(
     assert [len(await pids.next()) for _ in range(3)] == [1, 0, 1]
 
 
+async def test_a_final_exit_code_of_a_supervisor_is_final_also_after_it_was_ready(
+    children: Children, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    command = attempts(f"read line < {go}; echo wrong key; exit 78")
+    one = Child(name="one", command=command, ready=at_once, final_exit_codes=frozenset({78}), final_when_ready=True)
+    await children.start(one)
+    await asyncio.to_thread(go.write_text, "go\n")
+
+    with pytest.raises(ChildFailed, match=r"(?s)one ended.*wrong key") as failed:
+        await children.run()
+    assert failed.value.fields["exit_code"] == 78
+
+
 async def test_a_fault_in_a_check_is_not_hidden_by_restarts(children: Children, clock: HeldClock, pids: Pids) -> None:
     async def faulty() -> None:
         raise ZeroDivisionError

@@ -81,3 +81,20 @@ def test_settings_that_contradict_each_other_are_refused(environment: dict[str, 
     with pytest.raises(SettingInvalid) as refused:
         control_config(resolve(ControlConfig, gather({}, {**FRONTEND, **environment})))
     assert str(refused.value) == sentence
+
+
+def test_rules_of_scheduling_come_from_localai_s_variable_or_from_a_table() -> None:
+    text = '[{"model_name": "a", "replicas": "all"}, {"model_name": "b", "min_replicas": 2}]'
+    config = resolve(ControlConfig, gather({}, {**FRONTEND, "LOCALAI_MODEL_SCHEDULING": text}))
+    assert [(wish.model, wish.spread_all, wish.min_replicas) for wish in config.model_scheduling] == [
+        ("a", True, 0),
+        ("b", False, 2),
+    ]
+    file = {**FRONTEND, "LOCALAI_MODEL_SCHEDULING_CONFIG": "/etc/rules.yaml"}
+    assert resolve(ControlConfig, gather({}, file)).model_scheduling_file == Path("/etc/rules.yaml")
+
+
+def test_a_rule_of_scheduling_that_cannot_be_is_refused_by_its_entry() -> None:
+    text = '[{"model_name": "a"}, {"model_name": "b", "replicas": 3}]'
+    with pytest.raises(SettingInvalid, match=r"model_scheduling: \[1\] \(b\)\.replicas: is no text"):
+        resolve(ControlConfig, gather({}, {**FRONTEND, "CORRAL_MODEL_SCHEDULING": text}))

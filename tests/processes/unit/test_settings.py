@@ -16,6 +16,8 @@ from corral.processes.settings import (
     UpSettings,
     child_environment,
     gather,
+    listed_environment,
+    secret_variables,
     variable_warnings,
 )
 from corral.processes.settings_sources import resolve
@@ -233,6 +235,37 @@ def test_a_child_gets_the_settings_that_it_needs_and_no_others() -> None:
     }
     assert "CORRAL_GATEWAY_KEY" not in child_environment(sources, needs=CONTROL_NEEDS)
     assert "CORRAL_DATABASE" not in child_environment(sources, needs=WORKER_NEEDS)
+
+
+def test_a_child_by_list_gets_nothing_that_nobody_listed(tmp_path: Path) -> None:
+    file = tmp_path / "corral.toml"
+    file.write_text("")
+    foreign = {"AWS_SECRET_ACCESS_KEY": "x", "HTTPS_PROXY": "http://u:p@proxy", "PATH": "/", "TMPDIR": "/t"}
+    ours = {"CORRAL_DATABASE": "postgresql://u:p@db/corral", "CORRAL_GATEWAY_KEY": "g"}
+    sources = gather({"--load-wait": "9s", "--config": str(file)}, {**foreign, **ours})
+
+    assert listed_environment(sources, {"CORRAL_PORT": "1"}, needs=GATEWAY_NEEDS) == {
+        "CORRAL_CONFIG": str(file),
+        "CORRAL_GATEWAY_KEY": "g",
+        "CORRAL_LOAD_WAIT": "9s",
+        "CORRAL_PORT": "1",
+        "PATH": "/",
+        "TMPDIR": "/t",
+    }
+
+
+def test_secrets_are_known_by_their_settings_and_by_their_names() -> None:
+    environment = {
+        "LOCALAI_REGISTRATION_TOKEN": "r",
+        "CORRAL_NATS_URL": "nats://u:p@nats:4222",
+        "CORRAL_DATABASE": "postgresql://u:p@db/corral",
+        "CORRAL_OLD_PASSWORD": "of a version that is gone",
+        "CORRAL_NODE_NAME": "w",
+        "THEIR_TOKEN": "not ours",
+    }
+    gone = {"LOCALAI_REGISTRATION_TOKEN", "CORRAL_NATS_URL", "CORRAL_OLD_PASSWORD"}
+    assert secret_variables(WORKER_NEEDS, environment) == gone
+    assert secret_variables(CONTROL_NEEDS, environment) == gone | {"CORRAL_DATABASE"}
 
 
 def test_children_get_flags_as_variables_and_the_file_by_its_absolute_path(

@@ -15,12 +15,13 @@ from aiohttp import web
 from corral.base.retry import Backoff
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer
 from corral.processes.exit_codes import ExitCode
 from corral.processes.worker import run_worker
 from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig
+from corral.worker.confinement.config import ConfinementConfig
 from corral.worker.membership.addresses import AddressConfig
 from tests.kit.clock import ManualClock
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port, lasting_range
 from tests.kit.worker_client import WorkerClient
 
@@ -173,6 +174,7 @@ def config(frontend: FakeFrontend, base_port: int, tmp_path: Path) -> WorkerConf
         data_path=tmp_path / "private",
         models_path=tmp_path / "models",
         backends_path=tmp_path / "backends",
+        confinement=ConfinementConfig(is_on=False),  # backends of these tests write where the tests look
         node=NodeConfig(
             name="w3",
             labels={"tier": "test"},
@@ -229,13 +231,13 @@ def worker() -> type[RunningWorker]:
 
 
 @pytest.fixture
-async def nats(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    async with NatsServer(tmp_path / "nats", port=lasting_port()) as server:
+async def nats(tmp_path: Path) -> AsyncIterator[PlainNats]:
+    async with PlainNats(tmp_path / "nats", port=lasting_port()) as server:
         yield server
 
 
 @pytest.fixture
-def on_nats(config: WorkerConfig, nats: NatsServer) -> WorkerConfig:
+def on_nats(config: WorkerConfig, nats: PlainNats) -> WorkerConfig:
     """The same worker with a NATS server that is there."""
     return replace(config, bus=BusConfig(url=nats.worker_url))
 
@@ -254,7 +256,7 @@ async def bus_client(control: NatsBus) -> WorkerClient:
 
 
 @pytest.fixture
-async def control(nats: NatsServer) -> AsyncIterator[NatsBus]:
+async def control(nats: PlainNats) -> AsyncIterator[NatsBus]:
     """What a frontend asks through."""
     async with NatsBus(BusConfig(url=nats.frontend_url)) as bus:
         await bus.wait_connected()

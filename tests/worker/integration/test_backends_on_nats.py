@@ -17,7 +17,6 @@ from corral.base.ids import NodeId
 from corral.base.tasks import end_tasks
 from corral.bus.config import BusConfig
 from corral.bus.port import Message
-from corral.bus.server import NatsServer
 from corral.processes.exit_codes import ExitCode
 from corral.rpc.backend import Backend
 from corral.wire import go_json, subjects
@@ -32,6 +31,7 @@ from corral.worker.processes.ports import accepts_connections
 from tests.kit.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
 from tests.kit.backends import BACKENDS, SHIPPED
 from tests.kit.gates import held_call
+from tests.kit.plain_nats import PlainNats
 from tests.kit.worker_client import NODE, SOON, WorkerClient
 
 SECOND = timedelta(seconds=1)
@@ -48,7 +48,7 @@ def installed(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def on_nats(config: WorkerConfig, nats: NatsServer, installed: Path) -> WorkerConfig:
+def on_nats(config: WorkerConfig, nats: PlainNats, installed: Path) -> WorkerConfig:
     return replace(config, bus=BusConfig(url=nats.worker_url), backends_path=installed, system_backends=(BACKENDS,))
 
 
@@ -318,7 +318,7 @@ async def test_a_burst_is_answered_to_the_last_message(joined: Any, bus_client: 
 
 
 async def test_a_nats_server_that_dies_in_the_middle_of_a_start_loses_nothing(
-    joined: Any, bus_client: WorkerClient, nats: NatsServer, installed: Path, tmp_path: Path
+    joined: Any, bus_client: WorkerClient, nats: PlainNats, installed: Path, tmp_path: Path
 ) -> None:
     """The process starts all the same, whoever asked is answered after the reconnect, and asking again finds it."""
     with open_pipe(tmp_path / "pipe") as pipe:
@@ -359,7 +359,7 @@ def source(tmp_path: Path) -> Path:
 async def test_a_nats_server_that_dies_in_the_middle_of_a_change_loses_nothing(
     joined: Any,
     bus_client: WorkerClient,
-    nats: NatsServer,
+    nats: PlainNats,
     installed: Path,
     source: Path,
     doing: str,
@@ -389,7 +389,7 @@ async def test_a_nats_server_that_dies_in_the_middle_of_a_change_loses_nothing(
 
 
 async def test_after_a_nats_server_died_in_the_middle_of_a_stop_asking_again_tells_how_it_ended(
-    joined: Any, bus_client: WorkerClient, nats: NatsServer
+    joined: Any, bus_client: WorkerClient, nats: PlainNats
 ) -> None:
     reply = await bus_client.install("echo", "m1")
     request = json.dumps({"process_key": "m1#0", "expected_address": reply.address}).encode()
@@ -401,6 +401,7 @@ async def test_after_a_nats_server_died_in_the_middle_of_a_stop_asking_again_tel
     await joined.until_answers("/readyz", (200, "ok"))
     await bus_client.bus.wait_connected()
     await end_tasks(stop)  # its answer may have been lost together with the server
+    await bus_client.ask(subjects.model_stop, request)  # joins that stop where it still goes on
     assert await bus_client.ask(subjects.model_stop, request) == {
         "matched": False, "freed": False, "terminated": True, "process_key": "m1#0",
     }  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import NodeId
 from corral.base.tasks import start_task
+from corral.wire.registration import Feature
 from corral.worker.http import HttpServer, readiness_problems
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.registration import AcceptedRegistration, Presence
@@ -85,6 +86,17 @@ async def test_a_worker_is_ready_when_it_is_registered_and_connected(
 
     assert await ask("GET", "/readyz") == expected
     assert await ask("HEAD", "/readyz") == (expected[0], "")
+
+
+@pytest.mark.parametrize(("status", "expected"), [("pending", 200), ("healthy", 503)])
+async def test_a_worker_that_waits_for_its_approval_is_ready_without_nats(
+    worker: Worker, ask: Any, status: str, expected: int
+) -> None:
+    """A person is awaited, who alone can give it a user of NATS."""
+    worker.presence.member = AcceptedRegistration(
+        node_id=NodeId("n1"), bearer="b", status=status, is_corral=True, features=frozenset({Feature.NATS_USER})
+    )
+    assert (await ask("GET", "/readyz"))[0] == expected
 
 
 async def test_a_worker_that_leaves_is_not_ready(worker: Worker, ask: Any) -> None:

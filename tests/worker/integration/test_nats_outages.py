@@ -15,7 +15,6 @@ import pytest
 from corral.base.errors import BusUnavailable
 from corral.base.ids import NodeId
 from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer
 from corral.files.s3 import S3Objects
 from corral.rpc.backend import Backend
 from corral.wire import subjects
@@ -24,6 +23,7 @@ from corral.worker.config import WorkerConfig
 from corral.worker.files import disk
 from tests.kit.backends import BACKENDS
 from tests.kit.gates import held_call
+from tests.kit.plain_nats import PlainNats
 from tests.kit.s3 import S3Server
 from tests.kit.waiting import eventually
 from tests.kit.worker_client import NODE, WorkerClient
@@ -49,7 +49,7 @@ ANSWERED = {
 
 
 @pytest.fixture
-def on_nats(config: WorkerConfig, nats: NatsServer, s3_server: S3Server) -> WorkerConfig:
+def on_nats(config: WorkerConfig, nats: PlainNats, s3_server: S3Server) -> WorkerConfig:
     """With backends to run, and a storage to fetch from."""
     bus = BusConfig(url=nats.worker_url)
     return replace(config, bus=bus, system_backends=(BACKENDS,), storage=s3_server.config())
@@ -58,7 +58,7 @@ def on_nats(config: WorkerConfig, nats: NatsServer, s3_server: S3Server) -> Work
 class Outage:
     """The server dies and comes back, and everybody finds it."""
 
-    def __init__(self, nats: NatsServer, joined: Any, bus_client: WorkerClient) -> None:
+    def __init__(self, nats: PlainNats, joined: Any, bus_client: WorkerClient) -> None:
         self._nats = nats
         self._joined = joined
         self._asker = bus_client
@@ -72,7 +72,7 @@ class Outage:
 
 
 @pytest.fixture
-async def outage(nats: NatsServer, joined: Any, bus_client: WorkerClient) -> AsyncIterator[Outage]:
+async def outage(nats: PlainNats, joined: Any, bus_client: WorkerClient) -> AsyncIterator[Outage]:
     """Whatever happened, the worker hears every subject afterwards."""
     yield Outage(nats, joined, bus_client)
     for subject, data in ANSWERED.items():

@@ -15,6 +15,7 @@ from corral.processes.exit_codes import ExitCode
 from corral.wire.subjects import models_running, node_stop
 from corral.worker.config import WorkerConfig
 from tests.kit.nats_realm import Realm
+from tests.kit.plain_nats import PlainNats
 
 NODE = NodeId("n1")
 
@@ -78,3 +79,22 @@ async def test_a_node_that_was_forgotten_listens_as_the_user_of_its_new_id(
 
         asked = models_running(NodeId("n2"))
         assert await asking.request(asked, b"{}", timeout=timedelta(seconds=30)) == b'{"models":[]}'
+
+
+async def test_a_shared_login_that_ended_is_replaced_by_a_user_of_the_upgraded_frontend(
+    worker: Any, on_nats: WorkerConfig, frontend: Any, answer: Any, nats: PlainNats, tmp_path: Path
+) -> None:
+    """The worker was upgraded first, and registered while its frontend made no users."""
+    welcome = {"version": "0.1.0", "features": ["node-secret"]}
+    frontend.usually_answers("register", answer(201, {"id": NODE, "status": "healthy", "corral": welcome}))
+    async with worker(on_nats) as running:
+        await frontend.until_received("register")
+        await running.until_answers("/readyz", (200, "ok"))
+        await nats.kill()
+        async with Realm.open(tmp_path / "operator", port=nats.port) as realm:
+            offer = {"version": "0.2.0", "features": ["node-secret", "nats-user"]}
+            frontend.usually_answers("register", answer(201, {**registered(realm, NODE), "corral": offer}))
+            await running.clock.until_sleeping(2)  # the next heartbeat, and the moment after the refusal
+            await running.clock.advance(timedelta(seconds=3))
+            await frontend.until_received("register", 2)
+            await running.until_answers("/readyz", (200, "ok"))

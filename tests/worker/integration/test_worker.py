@@ -77,9 +77,11 @@ async def test_the_golden_dialogue(
         "features",
         "secret",
         "incarnation",
+        "nats_login",
         "heartbeat_seconds",
         "platform",
         "one_disk",
+        "confinement",
     }
     assert (hello["platform"], hello["one_disk"]) == (str(this_platform()), True)
     assert hello["secret"] == (config.data_path / SECRET_FILE).read_text().strip()
@@ -387,3 +389,26 @@ async def test_a_localai_fleet_without_a_token_can_send_files(
             assert answer.status == 200
     assert "Authorization" not in frontend.seen("register")[0].headers
     assert "everybody who reaches this worker" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("welcome", "status"),
+    [
+        (None, 404),
+        ({"version": "0.1.0", "features": ["node-secret"]}, 404),
+        ({"version": "0.1.0", "features": ["node-secret", "file-fetches"]}, 400),
+    ],
+)
+async def test_files_are_fetched_only_for_a_frontend_that_has_workers_do_so(
+    worker: Any, config: WorkerConfig, frontend: Any, answer: Any, welcome: dict[str, Any] | None, status: int
+) -> None:
+    """With a LocalAI frontend, the worker may be open, and everybody could have it connect anywhere."""
+    registered = {"id": "n1", "status": "healthy"} | ({"corral": welcome} if welcome else {})
+    frontend.usually_answers("register", answer(201, registered))
+    open_fleet = replace(config, frontend=replace(config.frontend, registration_token=""))
+    url = f"http://{config.addresses.http_addr}/v1/corral/fetches"
+    async with worker(open_fleet) as running, aiohttp.ClientSession() as session:
+        await running.clock.until_sleeping(1)
+        secret = frontend.seen("register")[0].body["corral"]["secret"]
+        async with session.post(url, data=b"{}", headers={"Authorization": f"Bearer {secret}"}) as got:
+            assert got.status == status

@@ -12,10 +12,10 @@ from corral.base.errors import NoResponders
 from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer
 from corral.processes.exit_codes import ExitCode
 from corral.wire.subjects import node_stop
 from corral.worker.config import WorkerConfig
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 
 GOLDEN_ID = NodeId("11111111-2222-4333-8444-555555555555")
@@ -41,7 +41,7 @@ async def test_a_stop_over_nats_drains_deregisters_and_ends(
 
 
 async def test_heartbeats_go_on_while_nats_is_down(
-    worker: Any, on_nats: WorkerConfig, frontend: Any, nats: NatsServer, control: NatsBus
+    worker: Any, on_nats: WorkerConfig, frontend: Any, nats: PlainNats, control: NatsBus
 ) -> None:
     async with worker(on_nats) as running:
         await running.clock.until_sleeping(1)
@@ -60,7 +60,7 @@ async def test_heartbeats_go_on_while_nats_is_down(
 
 
 async def test_a_worker_starts_without_nats_and_hears_it_later(
-    worker: Any, on_nats: WorkerConfig, frontend: Any, nats: NatsServer, control: NatsBus
+    worker: Any, on_nats: WorkerConfig, frontend: Any, nats: PlainNats, control: NatsBus
 ) -> None:
     await nats.kill()
 
@@ -93,7 +93,7 @@ async def test_a_worker_with_a_new_id_listens_under_that_one_only(
 
 
 async def test_a_worker_that_may_no_longer_listen_is_not_ready(
-    worker: Any, on_nats: WorkerConfig, nats: NatsServer, tmp_path: Path
+    worker: Any, on_nats: WorkerConfig, nats: PlainNats, tmp_path: Path
 ) -> None:
     """The permission goes while the server is away, and comes back later; the worker lives through both."""
     config = tmp_path / "nats" / "nats-server.conf"
@@ -126,9 +126,9 @@ async def test_a_nats_user_that_may_not_listen_ends_the_worker(
     worker: Any, config: WorkerConfig, frontend: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     deaf = {"user": "deaf", "password": "x", "permissions": {"subscribe": ["elsewhere"]}}
-    strict = NatsServer(tmp_path / "strict", port=lasting_port(), extra={"authorization": {"users": [deaf]}})
+    strict = PlainNats(tmp_path / "strict", port=lasting_port(), extra={"authorization": {"users": [deaf]}})
     strict.prepare()
-    deafened = replace(config, bus=BusConfig(url=strict.url("deaf", "x")))
+    deafened = replace(config, bus=BusConfig(url=strict.url.replace("nats://", "nats://deaf:x@")))
 
     async with strict, worker(deafened) as running:
         assert await running.ended() is ExitCode.DENIED

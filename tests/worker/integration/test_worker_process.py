@@ -15,9 +15,9 @@ import aiohttp
 import psutil
 import pytest
 
-from corral.bus.server import NatsServer
 from corral.processes.exit_codes import ExitCode
 from corral.worker.membership.identity import SECRET_FILE
+from tests.kit.plain_nats import PlainNats
 
 SCRIPT = Path(__file__).with_name("worker_process.py")
 IDLE_MEMORY_GOAL = 75 * 10**6
@@ -165,7 +165,7 @@ async def test_a_secret_that_others_may_read_ends_with_its_own_code(values: Any,
     assert "chmod 600" in lines[-1]["message"]
 
 
-async def test_an_idle_worker_stays_below_its_memory_goal(values: Any, frontend: Any, nats: NatsServer) -> None:
+async def test_an_idle_worker_stays_below_its_memory_goal(values: Any, frontend: Any, nats: PlainNats) -> None:
     async with started({**values, "nats": nats.worker_url}) as process:
         await frontend.until_received("heartbeat", 5)
         url = f"http://{values['http_addr']}/readyz"

@@ -122,6 +122,18 @@ def test_an_alias_means_the_build_that_fits(disk: Disk, capability: str, chosen:
     assert disk.find("whisper", capability) == disk.user / chosen / "run.sh"
 
 
+@pytest.mark.parametrize("name", ["cuda12-whisper", "whisper", "speech"])
+def test_a_backend_knows_every_name_that_leads_to_it(disk: Disk, name: str) -> None:
+    disk.add(disk.user / "cuda12-whisper", name="cuda12-whisper", alias="whisper")
+    disk.add(disk.user / "speech", run=False, name="speech", meta_backend_for="cuda12-whisper")
+    disk.add(disk.user / "other", run=False, name="other", meta_backend_for="cpu-whisper")
+    home = disk.directory().find(name)
+
+    assert home is not None
+    assert home.names == {"cuda12-whisper"}
+    assert home.shared_names == {"whisper", "speech"}
+
+
 def test_a_manifest_names_a_backend_and_its_port(disk: Disk) -> None:
     path = disk.add(disk.system / "llama_cpp")
     (path / "corral.json").write_text('{"name": "llama-cpp", "http": {"protocol": "openai"}}')

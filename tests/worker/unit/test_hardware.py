@@ -45,13 +45,16 @@ class Found:
         return self._gpus
 
 
-def hardware(tmp_path: Path, *, models_path: Path, gpus: Found | None = None) -> Hardware:
+def hardware(
+    tmp_path: Path, *, models_path: Path, gpus: Found | None = None, environment: dict[str, str] | None = None
+) -> Hardware:
     return Hardware(
         models_path=models_path,
         disk_timeout=timedelta(seconds=10),
         capability=CapabilityRule(forced="", run_file=tmp_path / "capability"),
         gpus=MachineGpus([gpus or Found()], timeout=timedelta(seconds=10)),
         cgroup=limits(tmp_path),
+        environment=environment,
     )
 
 
@@ -173,6 +176,18 @@ async def test_a_gpu_without_memory_of_its_own_has_the_machines(tmp_path: Path) 
 
     assert measured.ram is not None
     assert (measured.gpus.total_vram, measured.gpus.available_vram) == (measured.ram.total, measured.ram.available)
+
+
+async def test_gpus_are_measured_one_by_one_without_those_that_an_operator_hid(tmp_path: Path) -> None:
+    cards = [MeasuredGpu(vendor=Vendor.NVIDIA, id=f"GPU-{n}", index=n, total=12 * GIB, free=GIB) for n in range(2)]
+    machine = hardware(tmp_path, models_path=tmp_path, gpus=Found(*cards))
+    assert machine.cards == ()
+    assert (await machine.measure()).cards == tuple(cards) == machine.cards
+
+    hidden = hardware(tmp_path, models_path=tmp_path, gpus=Found(*cards), environment={"CUDA_VISIBLE_DEVICES": "1"})
+    measured = await hidden.measure()
+
+    assert (measured.cards, measured.gpus.total_vram) == ((cards[1],), 12 * GIB)
 
 
 def test_a_quota_bounds_the_processors_and_a_started_one_counts() -> None:

@@ -12,7 +12,7 @@ import pytest
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId
 from corral.wire.registration import CorralBeat, CorralStatus, HeartbeatRequest, HeartbeatResponse
-from corral.worker.hardware.gpus import Gpus
+from corral.worker.hardware.gpus import Gpus, MeasuredGpu, Vendor
 from corral.worker.hardware.machine import Measurement
 from corral.worker.membership.heartbeat import BeatResult, HeartbeatLoop, heartbeat_body
 from corral.worker.membership.registration import AcceptedRegistration
@@ -89,11 +89,13 @@ class Frontend:
         self._clock = clock
         self._script = list(script)
         self.times: list[float] = []
+        self.bodies: list[HeartbeatRequest] = []
         self.takes: dict[int, float] = {}
         """How long some beats take, by their number."""
 
     async def heartbeat(self, member: AcceptedRegistration, body: HeartbeatRequest) -> HeartbeatResponse:
         self.times.append(self._clock.seconds)
+        self.bodies.append(body)
         self._clock.seconds += self.takes.get(len(self.times), 0)
         answer = self._script.pop(0) if self._script else GONE
         if isinstance(answer, Exception):
@@ -138,6 +140,23 @@ async def test_what_becomes_of_a_heartbeat(
     expected: BeatResult,
 ) -> None:
     assert await heartbeat(Frontend(clock, answer)).beat(member, Measurement()) is expected
+
+
+async def test_each_gpu_is_told_where_both_sides_know_of_that(
+    heartbeat: Any, clock: Any, member: AcceptedRegistration, measured: Measurement
+) -> None:
+    card = MeasuredGpu(vendor=Vendor.AMD, id="0000:03:00.0", name="Radeon", total=16, free=9)
+    knowing = replace(member, is_corral=True, features=frozenset({"cards"}))
+    frontend = Frontend(clock, HEARD, HEARD, HEARD)
+    for peer, cards in ((knowing, (card,)), (knowing, ()), (replace(member, is_corral=True), (card,))):
+        await heartbeat(frontend).beat(peer, replace(measured, cards=cards))
+
+    told_of = [json.loads(msgspec.json.encode(body))["corral"].get("cards") for body in frontend.bodies]
+    assert told_of == [
+        [{"id": "0000:03:00.0", "name": "Radeon", "vendor": "amd", "total": 16, "free": 9}],
+        [],
+        None,
+    ]
 
 
 async def test_beats_come_once_per_interval_whatever_they_take(

@@ -181,6 +181,19 @@ async def test_other_files_may_not_be_staged(files: ObjectFiles, storage: Memory
     assert storage.objects == before
 
 
+@pytest.mark.parametrize("key", ["", "../stolen//x", "/models/x", "users/1/x", "x", "Models/x", "ephemeral"])
+async def test_files_are_staged_under_keys_that_frontends_use_only(
+    files: ObjectFiles, storage: MemoryStorage, places: ObjectPlaces, key: str
+) -> None:
+    (places.models / "a.bin").write_bytes(b"made")
+    before = dict(storage.objects)
+
+    with pytest.raises(PathRefused, match="none under which files are staged"):
+        await files.stage(str(places.models / "a.bin"), key)
+
+    assert storage.objects == before
+
+
 async def test_a_link_to_another_file_may_not_be_staged(files: ObjectFiles, places: ObjectPlaces) -> None:
     (places.cache / "link").symlink_to("/etc/hostname")
 

@@ -12,7 +12,7 @@ import pytest
 from corral.base.errors import AccessDenied, PeerRefused, PeerUnavailable
 from corral.base.retry import Backoff
 from corral.wire.registration import CorralWelcome, RegisterRequest, RegisterResponse
-from corral.worker.hardware.gpus import Gpus
+from corral.worker.hardware.gpus import Gpus, MeasuredGpu, Vendor
 from corral.worker.hardware.machine import Measurement
 from corral.worker.membership.registration import (
     AcceptedRegistration,
@@ -50,7 +50,14 @@ HELLO = {
         "adapter",
         "file-ranges",
         "backend-rollback",
+        "file-fetches",
         "inventory",
+        "cards",
+        "join-codes",
+        "replica-tokens",
+        "object-digests",
+        "confinement",
+        "nats-user",
     ],
     "secret": "own-secret",
     "incarnation": "life-1",
@@ -65,6 +72,20 @@ def sent(profile: Profile, measured: Measurement) -> dict[str, Any]:
 
 def test_the_body_is_localais_and_corrals_own_field(profile: Profile, measured: Measurement) -> None:
     assert sent(profile, measured) == {**GOLDEN_BODY, "corral": HELLO}
+
+
+def test_each_gpu_is_told_in_corrals_own_field(profile: Profile, measured: Measurement) -> None:
+    cards = (
+        MeasuredGpu(vendor=Vendor.NVIDIA, id="GPU-a", name="NVIDIA L4", total=24, free=20),
+        MeasuredGpu(vendor=Vendor.NVIDIA, id="GPU-b", index=1, name="NVIDIA L4", total=24),
+    )
+    body = sent(profile, replace(measured, cards=cards))
+
+    assert body["corral"].pop("cards") == [
+        {"id": "GPU-a", "name": "NVIDIA L4", "vendor": "nvidia", "total": 24, "free": 20},
+        {"id": "GPU-b", "index": 1, "name": "NVIDIA L4", "vendor": "nvidia", "total": 24},
+    ]
+    assert body == {**GOLDEN_BODY, "corral": HELLO}
 
 
 def test_it_has_the_fields_and_types_of_every_recorded_registration(
@@ -194,6 +215,49 @@ async def test_a_worker_that_was_admitted_before_comes_back_with_its_secret(regi
 
     assert member.node_id == "n1"
     assert [body.token for body in frontend.bodies] == [profile.token, profile.hello.secret]
+
+
+LIMITED = PeerUnavailable("frontend a:1 answered 429: too many wrong join codes")
+PENDING = RegisterResponse(id="n1", status="pending")
+
+
+@pytest.mark.parametrize(
+    ("script", "presented"),
+    [
+        ([ACCEPTED], ["own-secret"]),
+        ([WRONG_TOKEN, ACCEPTED], ["own-secret", "tok"]),
+        ([PENDING, ACCEPTED], ["own-secret", "tok"]),
+        ([PENDING, WRONG_TOKEN], ["own-secret", "tok"]),
+        ([PENDING, LIMITED], ["own-secret", "tok"]),
+    ],
+    ids=["a member", "a removed one", "approved by the code", "a bad code", "a limited code"],
+)
+async def test_a_member_with_a_code_shows_its_secret_first(
+    registrar: Any, profile: Profile, script: list[Any], presented: list[str]
+) -> None:
+    """The code is in the settings of many a service, where it stays after it was used."""
+    frontend = Frontend(*script)
+
+    assert await registrar(frontend, profile=replace(profile, was_admitted=True, has_code=True)).join()
+
+    assert [body.token for body in frontend.bodies] == presented
+
+
+async def test_a_code_that_has_done_its_work_is_not_shown_again(registrar: Any, profile: Profile) -> None:
+    frontend = Frontend(ACCEPTED)
+    member = registrar(frontend, profile=replace(profile, has_code=True))
+
+    assert await member.join()
+    assert await member.rejoin()
+
+    assert [body.token for body in frontend.bodies] == ["tok", "own-secret"]
+
+
+async def test_a_removed_machine_is_told_every_way_to_join_again(registrar: Any, profile: Profile) -> None:
+    forgotten = replace(profile, token=profile.hello.secret, was_admitted=True)
+
+    with pytest.raises(AccessDenied, match="--code-file or --code-descriptor, or set CORRAL_JOIN_CODE"):
+        await registrar(Frontend(WRONG_TOKEN), profile=forgotten).join()
 
 
 async def test_a_frontend_that_is_down_is_asked_for_as_long_as_it_takes(registrar: Any, clock: Any) -> None:

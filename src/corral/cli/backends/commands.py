@@ -9,6 +9,7 @@ import click
 
 from corral.base.errors import InvalidInput, NotFound, PeerRefused
 from corral.base.words import listed
+from corral.cli.backends.confinement import confine, confined
 from corral.cli.backends.rules import apply, rules
 from corral.cli.backends.tables import backend_table, only_on, plan_table, print_upgrades, rows
 from corral.cli.client import ApiClient
@@ -250,6 +251,8 @@ def plan(
 
 backends.add_command(apply)
 backends.add_command(rules)
+backends.add_command(confine)
+backends.add_command(confined)
 
 
 def make_ask(

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -28,8 +28,13 @@ from corral.wire.operation_views import (
     RulesPlan,
     RuleView,
 )
+from corral.wire.scheduling import NamedScheduling, SchedulingChanges, SchedulingList, SchedulingSet, SchedulingView
+
+if TYPE_CHECKING:
+    from corral.cli.backends.fleet_file import DeclaredFleet
 
 _PATH: Final = "/api/v1/fleet-rules"
+_MODELS_PATH: Final = "/api/v1/scheduling"
 _TRIES: Final = 5
 _PAUSE_SECONDS: Final = 0.5
 _CHANGED_MEANWHILE: Final = 412
@@ -52,20 +57,25 @@ def apply(path: str, dry_run: bool, prune: str | None, watching: Watching) -> in
     """Make the rules in a file those of the fleet.
 
     Watches until its nodes have what they demand. A rule names a backend that every node with certain labels shall
-    have. It stays in force: nodes that join later, come back or get the label get the backend as well, and where
-    somebody takes it away it is put back. Applying a file again changes nothing. Rules that are not in the file stay,
-    unless --prune is given. Ends with 0 when all is well, 1 when something failed, 2 when it goes on, or when a rule
-    names a backend that nobody knows.
+    have, or says how many replicas a model has. It stays in force: nodes that join later, come back or get the label
+    get the backend as well, and where somebody takes it away it is put back. Applying a file again changes nothing.
+    Rules that are not in the file stay, unless --prune is given. Ends with 0 when all is well, 1 when something failed,
+    2 when it goes on, or when a rule names a backend that nobody knows.
     """
     from corral.cli.backends.fleet_file import read_fleet_file
 
-    rules = read_fleet_file(path)
-    client = open_client()
+    declared, client = read_fleet_file(path), open_client()
     if dry_run:
-        _show_plan(client, rules, prune or "", as_json=watching.as_json)
+        _show_plan(client, declared, prune or "", as_json=watching.as_json)
+        return None
+    models = _declare(client, declared.models, prune or "")
+    rules = declared.rules
+    if rules is None:
+        _say_models(models, declared.models, as_json=watching.as_json)
         return None
     applied, kept = _put(client, rules, prune or "")
     if not watching.as_json:
+        _say_models(models, declared.models, as_json=False)
         for line in change_lines(applied.changes, rules) or ["The rules are as they were."]:
             say(line)
         _say_kept(kept)
@@ -74,7 +84,8 @@ def apply(path: str, dry_run: bool, prune: str | None, watching: Watching) -> in
     warn(doubt_lines(applied.doubts))
 
     def document(last: list[OperationView]) -> object:
-        return msgspec.structs.replace(applied, operations=last)
+        whole = msgspec.structs.replace(applied, operations=last)
+        return whole if models is None else {**msgspec.to_builtins(whole), "models": models}
 
     code = watched_all(client, applied.operations, watching, document)
     return code or (ExitCode.STILL_RUNNING if applied.doubts and watching.wait else ExitCode.OK)
@@ -154,13 +165,88 @@ def _whole_set(current: RuleSetView, rules: Sequence[RuleAsk], prune: str) -> tu
     return RulesAsk(rules=[*rules, *kept], prune=prune), [rule.name for rule in kept]
 
 
-def _show_plan(client: ApiClient, rules: Sequence[RuleAsk], prune: str, *, as_json: bool) -> None:
+def _declare(client: ApiClient, models: Sequence[NamedScheduling] | None, prune: str) -> SchedulingChanges | None:
+    """Make these the rules of their models; None for a file that does not speak of models."""
+    if models is None:
+        return None
+    return client.put(_MODELS_PATH, SchedulingChanges, SchedulingSet(rules=list(models), prune=prune))
+
+
+def _would_change(client: ApiClient, models: Sequence[NamedScheduling], prune: str) -> SchedulingChanges:
+    """What `_declare` would change."""
+    current = {rule.model: rule for rule in client.get(_MODELS_PATH, SchedulingList).items}
+    named = {rule.model for rule in models}
+    pruned = [rule for name, rule in current.items() if prune and name not in named]
+    return SchedulingChanges(
+        added=sorted(named - current.keys()),
+        changed=sorted(rule.model for rule in models if rule.model in current and _differs(rule, current[rule.model])),
+        removed=sorted(rule.model for rule in pruned if prune == "all" or rule.source == "fleet file"),
+    )
+
+
+def _differs(rule: NamedScheduling, current: SchedulingView) -> bool:
+    places = {*(rule.pinned_nodes or ())}
+    is_elsewhere = places not in (set(current.pinned_names), set(current.pinned_nodes))
+    counts = (rule.min_replicas, rule.max_replicas, rule.spread_all, rule.node_selector, rule.idle_seconds)
+    stored = (
+        current.min_replicas,
+        current.max_replicas,
+        current.spread_all,
+        current.node_selector,
+        current.idle_seconds,
+    )
+    return is_elsewhere or counts != stored
+
+
+def _say_models(changes: SchedulingChanges | None, models: Sequence[NamedScheduling] | None, *, as_json: bool) -> None:
+    if changes is None or models is None:
+        return
+    if as_json:
+        print_json({"models": changes})
+        return
+    for line in model_lines(changes, models) or ["The rules of the models are as they were."]:
+        say(line)
+
+
+def model_lines(changes: SchedulingChanges, models: Sequence[NamedScheduling]) -> list[str]:
+    """A line for each model whose rule changes, with what it says now."""
+    texts = {rule.model: _counts_of(rule) for rule in models}
+    return [
+        *(f"+ model {name}: {texts.get(name, '')}" for name in changes.added),
+        *(f"~ model {name}: {texts.get(name, '')}" for name in changes.changed),
+        *(f"- model {name}" for name in changes.removed),
+    ]
+
+
+def _counts_of(rule: NamedScheduling) -> str:
+    nodes = rule.pinned_nodes or []
+    where = [*([selector_text(rule.node_selector)] if rule.node_selector else []), *nodes]
+    if rule.spread_all:
+        counts = "one on every node"
+    elif not rule.min_replicas and not rule.max_replicas:
+        counts = "when asked"
+    elif rule.max_replicas:
+        counts = f"{rule.min_replicas} to {rule.max_replicas}"
+    else:
+        counts = f"{rule.min_replicas} or more"
+    return f"{counts} on {', '.join(where) or 'any node'}"
+
+
+def _show_plan(client: ApiClient, declared: "DeclaredFleet", prune: str, *, as_json: bool) -> None:
     """Show which rules would change, which node would do what, and what is blocked and why."""
+    models = None if declared.models is None else _would_change(client, declared.models, prune)
+    if declared.rules is None:
+        _say_models(models, declared.models, as_json=as_json)
+        if not as_json:
+            say("Nothing was changed.")
+        return
+    rules = declared.rules
     body, kept = _whole_set(client.get(_PATH, RuleSetView), rules, prune)
     plan = client.post(f"{_PATH}/plan", RulesPlan, body)
     if as_json:
-        print_json(plan)
+        print_json(plan if models is None else {**msgspec.to_builtins(plan), "models": models})
         return
+    _say_models(models, declared.models, as_json=False)
     changes = change_lines(plan.changes, rules)
     for line in changes:
         say(line)

@@ -15,11 +15,18 @@ COMMANDS: Final = {
     "edit": "corral.cli.models.editing:edit",
     "history": "corral.cli.models.revisions:history",
     "rollback": "corral.cli.models.revisions:rollback",
+    "stage": "corral.cli.models.stage:stage",
     "copy": "corral.cli.models.commands:copy",
     "disable": "corral.cli.models.commands:disable",
     "enable": "corral.cli.models.commands:enable",
-    "pin": "corral.cli.models.commands:pin",
-    "unpin": "corral.cli.models.commands:unpin",
+    "keep": "corral.cli.models.commands:keep",
+    "unkeep": "corral.cli.models.commands:unkeep",
+    "scale": "corral.cli.models.scaling:scale",
+    "rules": "corral.cli.models.scaling:list_rules",
+    "pin": "corral.cli.models.scaling:pin",
+    "unpin": "corral.cli.models.scaling:unpin",
+    "load": "corral.cli.models.scaling:load",
+    "unload": "corral.cli.models.scaling:unload",
     "remove": "corral.cli.models.commands:remove_model",
     "export": "corral.cli.models.export:export",
     "prune": "corral.cli.models.storage:prune",
@@ -29,4 +36,4 @@ COMMANDS: Final = {
 
 @click.command(cls=lazy_group(COMMANDS))
 def models() -> None:
-    """Get, see, change and remove models; try their templates."""
+    """Get, see, change, scale and remove models; try templates."""

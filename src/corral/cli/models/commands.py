@@ -7,10 +7,11 @@ from typing import Final
 
 import click
 
-from corral.base.words import format_size, listed
+from corral.base.words import counted, format_size, listed
 from corral.cli.client import api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.models.revisions import say_change
+from corral.cli.models.scaling import rule_text
 from corral.cli.names import complete_model
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
 from corral.cli.options import CorralCommand, confirm
@@ -28,17 +29,18 @@ from corral.cli.output import (
     table,
 )
 from corral.cli.units import moment
+from corral.cli.why import load_text
 from corral.wire.model_changes import ModelChange
-from corral.wire.models import ModelList, ModelView
+from corral.wire.models import LoadJobView, ModelList, ModelMemoryView, ModelView
 from corral.wire.operation_views import OperationView
 from corral.wire.replicas import ReplicaView
 
 _COLUMNS: Final[Sequence[Column[ModelView]]] = (
     Column(title="NAME", cell=lambda model: plain(model.name)),
     Column(title="STATE", cell=lambda model: styled(_state(model))),
-    Column(title="BACKEND", cell=lambda model: plain(model.backend or f"→ {model.alias_of}")),
+    Column(title="BACKEND", cell=lambda model: plain(_backend(model))),
     Column(title="SIZE", cell=lambda model: format_size(model.bytes) if model.bytes else "–", right=True),
-    Column(title="NODES", cell=lambda model: plain(", ".join(replica.node for replica in model.replicas) or "-")),
+    Column(title="NODES", cell=lambda model: plain(", ".join(_places(model)) or "-")),
     Column(title="WARNINGS", cell=lambda model: str(len(model.warnings) or "–"), right=True, least_width=70),
     Column(title="SOURCE", cell=lambda model: plain(source_of(model)), least_width=90),
 )
@@ -72,6 +74,15 @@ def list_models(as_json: bool) -> None:
 
 def _offer(path: str) -> str:
     return shlex.join(["corral", "models", "pull", path])
+
+
+def _backend(model: ModelView) -> str:
+    return model.backend or (f"→ {model.alias_of}" if model.alias_of else "–")
+
+
+def _places(model: ModelView) -> list[str]:
+    """Nodes that have it loaded, and engines of others that answer for it."""
+    return [replica.node for replica in model.replicas] + [f"{engine.name} (elsewhere)" for engine in model.engines]
 
 
 def _state(model: ModelView) -> str:
@@ -157,8 +168,12 @@ def _switch(name: str, field: str, value: bool, help: str, done: str) -> click.C
 
 disable = _switch("disable", "is_disabled", True, "Answer no requests for a model, and stop its replicas.", "disabled")
 enable = _switch("enable", "is_disabled", False, "Answer requests for a model that was disabled.", "enabled")
-pin = _switch("pin", "is_pinned", True, "Note that a model shall stay loaded.", "pinned")
-unpin = _switch("unpin", "is_pinned", False, "Take that note away again.", "no longer pinned")
+_KEEP: Final = (
+    "Keep a model once it is loaded.\n\nIt makes way for no other model, and is not unloaded for being idle. LocalAI "
+    "calls this pinned."
+)
+keep = _switch("keep", "is_pinned", True, _KEEP, "kept when it is loaded")
+unkeep = _switch("unkeep", "is_pinned", False, "Let a model make way for others again.", "no longer kept")
 
 
 def _facts(model: ModelView) -> list[tuple[str, str]]:
@@ -171,23 +186,43 @@ def _facts(model: ModelView) -> list[tuple[str, str]]:
         ("Backend", model.backend),
         ("Weights", model.model),
         ("Size", format_size(model.bytes) if model.bytes else ""),
+        ("Memory", _memory(model.memory)),
         ("File", model.source),
         ("From", "" if origin is None or origin.reference == model.source else origin.resolved or origin.reference),
         ("Gallery", "" if origin is None else origin.gallery),
         ("Licence", "" if origin is None else origin.licence),
         ("Revision", model.revision[:12]),
         ("Changed", _changed(model)),
-        ("Pinned", "yes" if model.is_pinned else ""),
+        ("Kept", "once it is loaded" if model.is_pinned else ""),
+        ("Replicas", "" if model.scheduling is None else rule_text(model.scheduling)),
+        ("Problem", "" if model.scheduling is None else model.scheduling.problem),
     ]
     load_message = ""
     if model.load_job is not None:
         load_message = model.load_job.message
-        pairs.append(("Load", f"{model.load_job.state}: {load_message}".rstrip(": ")))
+        pairs.append(("Load", _load(model.load_job)))
         pairs += [("Engine", line) for line in model.load_job.engine_lines]
     pairs += [("Replica", _replica(replica, load_message)) for replica in model.replicas]
+    pairs += [("Engine", f"{engine.name}, elsewhere: {engine.state}") for engine in model.engines]
     pairs += [("Warning", warning) for warning in model.warnings]
     pairs += [("Passed over", f"{problem.source}: {problem.problem}") for problem in model.problems]
     return [(name, styled(text) if name == "State" else plain(text)) for name, text in pairs if text]
+
+
+def _load(job: LoadJobView) -> str:
+    """How far a load is; of one that nobody works on, only why."""
+    if job.state == "loading":
+        return load_text(job, datetime.now(UTC))
+    return f"{job.state}: {job.message}".rstrip(": ")
+
+
+def _memory(memory: ModelMemoryView | None) -> str:
+    """What one replica takes, as far as that is known."""
+    if memory is None or not memory.ram:
+        return ""
+    on_gpu = f"; with a GPU {format_size(memory.vram)} on it" if memory.vram else ""
+    beside = f" and {format_size(memory.ram_beside_gpu)} beside" if on_gpu and memory.ram_beside_gpu else ""
+    return f"about {format_size(memory.ram)}{on_gpu}{beside} (by {memory.source})"
 
 
 def _changed(model: ModelView) -> str:
@@ -202,7 +237,7 @@ def _replica(replica: ReplicaView, load_message: str) -> str:
     """One line about a replica. A reason that the load job already gives is not repeated: it may be long."""
     text = f"{replica.node} #{replica.index} {replica.state}"
     if replica.state in ("loaded", "unloading"):
-        busy = "an unknown number of" if replica.in_flight is None else str(replica.in_flight)
-        text += f", {busy} requests under way"
+        busy = "an unknown number of requests" if replica.in_flight is None else counted(replica.in_flight, "request")
+        text += f", {busy} under way"
     reason = "" if replica.reason in load_message else replica.reason
     return f"{text} ({reason})" if reason else text

@@ -1,6 +1,6 @@
 """API keys: made, listed, revoked, and the first ones of a fleet. A key itself is shown once and never stored."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,8 @@ from corral.base.errors import Conflict, NotFound
 from corral.base.ids import KeyId, NodeId, new_key_id, new_secret
 from corral.base.private_files import read_private, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.frontend.access.store import Keys
+from corral.frontend.access.decide import User
+from corral.frontend.access.store import AccessWrite, Keys
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.store.secrets import Secrets
@@ -33,6 +34,19 @@ class NewKey:
     """Gateways that did not say in time that they know it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOwner:
+    """Whose a key is, and the models that it is limited to."""
+
+    user: User | None = None
+    node_id: NodeId | None = None
+    models: frozenset[str] | None = None
+    """None: all."""
+
+
+NOBODY: Final = KeyOwner()
+
+
 def mint(
     name: str,
     scopes: Iterable[Scope],
@@ -40,7 +54,7 @@ def mint(
     at: datetime,
     by: str,
     lifetime: timedelta | None = None,
-    node_id: NodeId | None = None,
+    owner: KeyOwner = NOBODY,
 ) -> NewKey:
     """Make a key that nobody has stored yet."""
     key = new_key()
@@ -52,7 +66,10 @@ def mint(
         created_at=at,
         created_by=by,
         expires_at=at + lifetime if lifetime is not None else None,
-        node_id=node_id,
+        node_id=owner.node_id,
+        user_id=None if owner.user is None else owner.user.id,
+        user_name="" if owner.user is None else owner.user.name,
+        models=owner.models,
     )
     return NewKey(key=key, record=record)
 
@@ -63,7 +80,7 @@ def created_event(record: ApiKey) -> Event:
         at=record.created_at,
         actor=record.created_by,
         node_id=record.node_id,
-        data={"id": record.id, "name": record.name, "scopes": sorted(record.scopes)},
+        data={"id": record.id, "name": record.name, "scopes": sorted(record.scopes), **_bounds(record)},
     )
 
 
@@ -73,8 +90,13 @@ def revoked_event(record: ApiKey, *, at: datetime, by: str) -> Event:
         at=at,
         actor=by,
         node_id=record.node_id,
-        data={"id": record.id, "name": record.name},
+        data={"id": record.id, "name": record.name, **_bounds(record)},
     )
+
+
+def _bounds(record: ApiKey) -> dict[str, object]:
+    user = {"user": record.user_name} if record.user_name else {}
+    return {**user, **({} if record.models is None else {"models": sorted(record.models)})}
 
 
 class KeyAudience(Protocol):
@@ -95,10 +117,23 @@ class KeyRing:
         self._feed = feed
         self._clock = clock
 
-    async def create(self, name: str, scopes: Iterable[Scope], *, by: str, lifetime: timedelta | None) -> NewKey:
+    async def create(
+        self, name: str, scopes: Iterable[Scope], *, by: str, lifetime: timedelta | None, owner: KeyOwner = NOBODY
+    ) -> NewKey:
         """Answers when the gateways know the key, or after a bounded wait."""
-        new = mint(name, scopes, at=self._clock.now(), by=by, lifetime=lifetime)
-        return replace(new, unconfirmed=await self._store(new))
+        new = mint(name, scopes, at=self._clock.now(), by=by, lifetime=lifetime, owner=owner)
+        if owner.user is None:
+            return replace(new, unconfirmed=await self._store(new))
+        if not owner.user.covers(new.record.scopes) or owner.user.disabled_at is not None:
+            raise Conflict(f"{owner.user.name} is disabled, or has a role that does not give all these scopes")
+
+        def events(ended: Sequence[ApiKey]) -> list[Event]:
+            revoked = [revoked_event(old, at=new.record.created_at, by=by) for old in ended]
+            return [*revoked, created_event(new.record)]
+
+        if not await self._keys.insert_of(owner.user, new.record, events=events):
+            raise Conflict(f"{owner.user.name} was changed just now; try again")
+        return replace(new, unconfirmed=await self._spread(new.record, is_valid=True))
 
     async def list(self) -> list[ApiKey]:
         return await self._keys.list()
@@ -110,29 +145,40 @@ class KeyRing:
             raise NotFound(f"no key has the id {key_id}")
         now = self._clock.now()
         revoke = self._keys.revoke if self._has_set_admins else self._keys.revoke_unless_last_admin
-        is_revoked = await revoke(key_id, at=now, events=[revoked_event(record, at=now, by=by)])
-        if is_revoked is None:
+        outcome = await revoke(key_id, at=now, events=[revoked_event(record, at=now, by=by)])
+        if outcome is AccessWrite.LAST_ADMIN:
             raise Conflict(
                 f"key {key_id} ({record.name}) is the last administrator key; make another one first"
                 " (corral keys create NAME --scope admin, or POST /api/v1/keys), then revoke this one with that"
             )
-        if not is_revoked:
+        if outcome is AccessWrite.STALE:
             raise Conflict(f"key {key_id} is already revoked")
-        await self._feed.announce()
-        return await self._audience.reach(record.hash, is_valid=False)
+        return await self._spread(record, is_valid=False)
+
+    async def ended(self, records: Sequence[ApiKey]) -> tuple[str, ...]:
+        """Answers when the gateways refuse keys that one transaction revoked; returns those that did not say so."""
+        # A gateway that knows of one of them knows of all.
+        return await self._spread(records[0], is_valid=False) if records else ()
 
     async def issue_to_agent(self, node_id: NodeId, node_name: str) -> str:
-        """A new inference key for an approved agent node; the key that it had before stops working."""
+        """A new inference key for an approved agent node; the key that it had before stops working.
+
+        Empty when it is no approved agent by the time the key would be stored: nothing is issued to a suspect.
+        """
         now = self._clock.now()
-        new = mint(f"agent {node_name}", [Scope.INFERENCE], at=now, by="control", node_id=node_id)
-        await self._keys.revoke_of_node(node_id, at=now)
-        await self._store(new)
+        new = mint(f"agent {node_name}", [Scope.INFERENCE], at=now, by="control", owner=KeyOwner(node_id=node_id))
+        if not await self._keys.insert_for_agent(new.record, events=[created_event(new.record)]):
+            return ""
+        await self._spread(new.record, is_valid=True)
         return new.key
 
     async def _store(self, new: NewKey) -> tuple[str, ...]:
         await self._keys.insert(new.record, events=[created_event(new.record)])
+        return await self._spread(new.record, is_valid=True)
+
+    async def _spread(self, record: ApiKey, *, is_valid: bool) -> tuple[str, ...]:
         await self._feed.announce()
-        return await self._audience.reach(new.record.hash, is_valid=True)
+        return await self._audience.reach(record.hash, is_valid=is_valid)
 
 
 class CredentialsFile(msgspec.Struct, kw_only=True):
@@ -205,7 +251,7 @@ class FirstKeys:
         await self._keys.insert(new.record, events=[created_event(new.record)])
         for old in await self._keys.list():
             is_old_admin = old.name == ADMIN and Scope.ADMIN in old.scopes and old.id != new.record.id
-            if is_old_admin and old.revoked_at is None:
+            if is_old_admin and old.revoked_at is None and old.user_id is None:
                 await self._keys.revoke(old.id, at=now, events=[revoked_event(old, at=now, by=by)])
         return new
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from corral.base.clock import Clock
-from corral.base.ids import KeyId, NodeId
+from corral.base.ids import NodeId
+from corral.frontend.access.decide import Permission, permits
 from corral.frontend.access.store import Keys
-from corral.wire.keys import API_KEY_HEADERS, IMPLIED, Scope, bearer, hash_secret, same
+from corral.wire.keys import API_KEY_HEADERS, IMPLIED, ApiKey, Scope, bearer, hash_secret, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +16,21 @@ class Principal:
     """Who calls. `node_id` is set when a node speaks with its own secret."""
 
     name: str
+    """Who did it, for the record: the name of the key, with that of its user."""
     scopes: frozenset[Scope]
-    key_id: KeyId | None = None
+    key: ApiKey | None = None
+    """None for keys that are not stored."""
     node_id: NodeId | None = None
 
     def may(self, scope: Scope) -> bool:
         return any(scope in IMPLIED[own] for own in self.scopes)
+
+    def may_ask(self, model: str) -> bool:
+        """Whether the key is not limited to other models."""
+        return self.key is None or self.key.models is None or model in self.key.models
+
+    def can(self, permission: Permission) -> bool:
+        return permits(self.scopes, permission)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +44,7 @@ class JoinToken:
 class Authenticator:
     """Checks API keys and registration tokens. Every comparison takes constant time."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator or a setting
         self,
         keys: Keys,
         clock: Clock,
@@ -43,13 +53,16 @@ class Authenticator:
         trusted_token: str,
         gateway_key: str = "",
         admin_keys: Sequence[str] = (),
+        joins_by_token: bool = True,
     ) -> None:
+        """Without `joins_by_token` neither the registration token nor a key opens what is for workers."""
         self._keys = keys
         self._clock = clock
         self._registration_token = registration_token
         self._trusted_token = trusted_token
         self._gateway_key = gateway_key
         self._admin_keys = admin_keys
+        self._joins_by_token = joins_by_token
 
     async def principal(self, presented: str) -> Principal | None:
         """The holder of an API key that is valid now; or one whose key is set, or a gateway of our own launcher: these
@@ -61,14 +74,17 @@ class Authenticator:
         key = await self._keys.find_by_hash(hash_secret(presented))
         if key is None or not key.is_valid(self._clock.now()):
             return None
-        return Principal(name=key.name, scopes=key.scopes, key_id=key.id)
+        name = f"{key.user_name} ({key.name})" if key.user_name else key.name
+        return Principal(name=name, scopes=key.scopes, key=key)
 
     async def join_token(self, presented: str) -> JoinToken | None:
         """What a token lets a worker do; None when it lets it do nothing."""
         trusted = bool(self._trusted_token) and same(presented, self._trusted_token)
-        shared = same(presented, self._registration_token)
+        shared = same(presented, self._registration_token) and self._joins_by_token
         if trusted or shared:
             return JoinToken(trusted=trusted)
+        if not self._joins_by_token:
+            return None
         principal = await self.principal(presented)
         return JoinToken(trusted=False) if principal is not None and principal.may(Scope.NODE) else None
 

@@ -11,16 +11,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from corral import __version__
+from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
 from corral.wire.refusals import NO_FRAMES
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
-_SECURITY: dict[Access, list[dict[str, list[str]]]] = {
+_KEY: list[dict[str, list[str]]] = [{"key": []}]
+_SECURITY: dict[Access | Permission, list[dict[str, list[str]]]] = {
     Access.PUBLIC: [],
-    Access.METRICS: [{"key": []}],
-    Access.ADMIN: [{"key": []}],
-    Access.USER: [{"key": []}],
-    Access.GATEWAY: [{"key": []}],
     Access.WORKER: [{"node": []}],
 }
 
@@ -63,7 +61,7 @@ def _anything(kind: type) -> dict[str, Any]:
 def _operation(route: RouteSpec, schema_of: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
-        "security": _SECURITY[route.access],
+        "security": _SECURITY.get(route.access, _KEY),
         "parameters": [
             *(
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -87,11 +85,9 @@ def _operation(route: RouteSpec, schema_of: dict[str, Any]) -> dict[str, Any]:
 def all_codes(route: RouteSpec) -> dict[int, str]:
     """What the handler answers, and what stands before every handler."""
     codes = dict(route.codes)
-    if route.access in (Access.ADMIN, Access.METRICS):
-        codes |= {401: "no key, or one that is unknown, expired or revoked", 403: "the key lacks the scope admin"}
-    if route.access in (Access.GATEWAY, Access.USER):
-        scope = f"the key lacks the scope {route.access.value}"
-        codes |= {401: "no key, or one that is unknown, expired or revoked", 403: scope}
+    if (permission := route.permission) is not None:
+        missing = f"the key lacks the permission {permission}"
+        codes |= {401: "no key, or one that is unknown, expired or revoked", 403: missing}
     if route.access is not Access.PUBLIC:
         codes |= {503: "the database is away; try again"}
     if route.takes is not None or (route.method in ("PUT", "PATCH") and route.path.endswith("/labels")):

@@ -16,14 +16,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from corral.base.clock import Clock
-from corral.base.errors import CorralError, InvalidInput
+from corral.base.errors import AccessDenied, CorralError, InvalidInput
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
+from corral.frontend.access.decide import Permission, scopes_with
 from corral.frontend.access.principals import NodeClaim, Principal, principal_of
 from corral.frontend.access.room import AccessRoom
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
+from corral.frontend.engines.room import EnginesRoom
 from corral.frontend.models.pull_room import PullRoom
 from corral.frontend.models.room import ModelsRoom
 from corral.frontend.nodes.room import NodesRoom
@@ -32,15 +34,18 @@ from corral.frontend.record.room import RecordRoom
 from corral.frontend.rules.room import RulesRoom
 from corral.frontend.serving.room import ServingRoom
 from corral.frontend.store.db import Database
+from corral.frontend.store.secrets import Secrets
 from corral.wire.backends import read_galleries
 from corral.wire.go_json import decode
-from corral.wire.keys import Scope, bearer
+from corral.wire.keys import bearer
 from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, node_refusal
 
 log = logging.getLogger(__name__)
 
 STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "invalid_input": 400,
+    "join_code_refused": 401,
+    "too_many_calls": 429,
     "access_denied": 403,
     "not_found": 404,
     "node_gone": 404,
@@ -48,6 +53,8 @@ STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "node_pending": 409,
     "precondition_failed": 412,
     "database_unavailable": 503,
+    "database_full": 503,
+    "database_damaged": 503,
     "bus_unavailable": 503,
     "no_responders": 503,
     "bus_timeout": 504,
@@ -60,7 +67,9 @@ STATUS_OF_CODE: Final[Mapping[str, int]] = {
 MAX_LIMIT: Final = 1000
 """The longest page of a list."""
 DEFAULT_LIMIT: Final = 100
-_EXPECTED: Final = frozenset({"invalid_input", "access_denied", "not_found", "conflict", "precondition_failed"})
+_EXPECTED: Final = frozenset(
+    {"invalid_input", "join_code_refused", "access_denied", "not_found", "conflict", "precondition_failed"}
+)
 _RETRY_AFTER_SECONDS: Final = "2"
 
 _encoder: Final = msgspec.json.Encoder()
@@ -73,6 +82,7 @@ class AdminContext:
 
     config: ControlConfig
     database: Database
+    secrets: Secrets
     bus: Bus
     clock: Clock
     frontend_id: FrontendId
@@ -83,6 +93,7 @@ class AdminContext:
     backends: BackendsRoom
     models: ModelsRoom
     pulls: PullRoom
+    engines: EnginesRoom
     serving: ServingRoom
     rules: RulesRoom
     readiness: ControlReadiness
@@ -97,9 +108,17 @@ class Caller:
     principal: Principal | None = None
     claim: NodeClaim | None = None
 
-    @property
-    def is_admin(self) -> bool:
-        return self.principal is not None and self.principal.may(Scope.ADMIN)
+    def can(self, permission: Permission) -> bool:
+        return self.principal is not None and self.principal.can(permission)
+
+    def may_ask(self, model: str) -> bool:
+        """Whether the caller's key is not limited to other models."""
+        return self.principal is not None and self.principal.may_ask(model)
+
+    def demand(self, permission: Permission) -> None:
+        """Raise AccessDenied unless the caller has a permission that the body, not the route, makes necessary."""
+        if not self.can(permission):
+            raise AccessDenied(_missing(permission))
 
     @property
     def name(self) -> str:
@@ -110,16 +129,11 @@ RouteHandler = Callable[[AdminContext, Request, Caller], Awaitable[Response]]
 
 
 class Access(StrEnum):
-    """Who may call a route."""
+    """Who may call a route that needs no permission."""
 
     PUBLIC = "public"
     METRICS = "metrics"
-    """Public by setting, otherwise administrators."""
-    ADMIN = "admin"
-    USER = "inference"
-    """Whoever may ask models."""
-    GATEWAY = "gateway"
-    """Gateways, with a key of that scope."""
+    """Public by setting, otherwise for keys with the permission `metrics.read`."""
     WORKER = "node"
     """Workers, with the registration token, a node's own secret, or a key of scope `node`."""
 
@@ -141,7 +155,8 @@ class RouteSpec:
     path: str = field(kw_only=False)
     handler: RouteHandler = field(kw_only=False)
     summary: str = field(kw_only=False)
-    access: Access
+    access: Access | Permission
+    """The permission that a caller's key must give; or how callers get in without one."""
     codes: Mapping[int, str]
     """Every status that the handler answers, and when."""
     dialect: Dialect = Dialect.NATIVE
@@ -149,6 +164,20 @@ class RouteSpec:
     gives: object = None
     """The type of a good answer's body, for the OpenAPI page."""
     query: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def permission(self) -> Permission | None:
+        """The permission that a key must give; None where no key is looked at."""
+        if isinstance(self.access, Permission):
+            return self.access
+        return Permission.METRICS_READ if self.access is Access.METRICS else None
+
+
+def host_of_caller(context: AdminContext, request: Request) -> str:
+    """The address that the request comes from; empty where that is not known."""
+    if context.config.socket is not None:  # only gateways reach control's socket, and say whom they speak for
+        return request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+    return request.client.host if request.client is not None else ""
 
 
 def answer(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -227,15 +256,13 @@ def starlette_route(spec: RouteSpec, context: AdminContext) -> Route:
     return Route(spec.path, endpoint, methods=[spec.method], name=f"{spec.method} {spec.path}")
 
 
-_SCOPES: Final = {Access.GATEWAY: Scope.GATEWAY, Access.USER: Scope.INFERENCE}
-
-
 async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Response:
     if any("\0" in value for value in request.path_params.values()):
         raise InvalidInput("", "the path has a NUL character, which no database keeps")
     if spec.access is Access.PUBLIC or (spec.access is Access.METRICS and context.config.metrics_public):
         return await spec.handler(context, request, Caller())
-    if spec.access is Access.WORKER:
+    permission = spec.permission
+    if permission is None:
         presented = bearer(request.headers.get("authorization"))
         if presented is None:
             return answer(BEARER_REQUIRED, 401)
@@ -244,11 +271,15 @@ async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Re
     principal = await principal_of(request.headers, context.access.authenticator)
     if principal is None:
         return answer(KEY_REQUIRED, 401, {"WWW-Authenticate": "Bearer"})
-    needed = _SCOPES.get(spec.access, Scope.ADMIN)
-    if not principal.may(needed):
-        message = f"this key may not do that; it needs the scope {needed}"
+    if not principal.can(permission):
+        message = _missing(permission)
         return answer({"error": {"code": 403, "message": message, "type": "authorization_error"}}, 403)
     return await spec.handler(context, request, Caller(principal=principal))
+
+
+def _missing(permission: Permission) -> str:
+    scopes = " or ".join(scopes_with(permission))
+    return f"this key may not do that; it needs the permission {permission}, which keys of scope {scopes} have"
 
 
 def _error_answer(spec: RouteSpec, error: CorralError, status: int) -> Response:

@@ -15,6 +15,7 @@ from corral.frontend.backends.catalogue import ImageSource, Lookups
 from corral.frontend.backends.decide.backend import Wish, artefact_of, evidence_of, payload_of
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.planning import Ask, GivenNames, Planned, plan_targets
+from corral.frontend.backends.policies import BackendPolicies
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
@@ -26,7 +27,8 @@ from corral.galleries.build_uris import understood_by_all
 from corral.galleries.gallery import GalleryEntry
 from corral.oci.errors import SourceInvalid
 from corral.oci.references import PullSource, default_name, names_an_entry, parse_source
-from corral.wire.backends import DeleteRequest, InstallRequest, UpgradeRequest
+from corral.wire.backends import CorralInstall, DeleteRequest, InstallRequest, UpgradeRequest
+from corral.wire.confinement import ConfinementWish
 
 FRESH_WITHIN: Final = timedelta(seconds=5)
 """How long an upgrade waits for nodes to say whether they have the backend; of silent ones the last report counts."""
@@ -196,12 +198,14 @@ class BackendKind:
         replicas: ReplicaMoves,
         *,
         policy: IntentPolicy,
+        policies: BackendPolicies,
     ) -> None:
         self._inventory = inventory
         self._client = client
         self._images = images
         self._replicas = replicas
         self._policy = policy
+        self._policies = policies
 
     async def look(self, intent: Intent) -> Sighting:
         inventory = await self._inventory.ask(intent.node_id)
@@ -233,6 +237,9 @@ class BackendKind:
                 return await self._client.upgrade(intent.node_id, upgrade, timeout=timeout)
             except NodeUnreachable:
                 pass  # a worker that does not know upgrades is sent an install that replaces
+        wish = await self._policies.wish(artefact.name or artefact.backend)
+        if wish != ConfinementWish() and await self._client.can_confine(intent.node_id):
+            install.corral = CorralInstall(confinement=wish)
         await self._client.install(intent.node_id, install, timeout=timeout)
         return []
 

@@ -9,10 +9,12 @@ from corral.frontend.backends.catalogue import CatalogueSource, Lookups
 from corral.frontend.backends.decide.upgrades import UpgradePolicy
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.operations import BackendOperations, WishGuard
-from corral.frontend.backends.store import Inventories, UpgradeChecks
+from corral.frontend.backends.policies import BackendPolicies
+from corral.frontend.backends.store import BackendPolicyStore, Inventories, UpgradeChecks
 from corral.frontend.backends.upgrades import Upgrades
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
+from corral.frontend.record.feed import Feed
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
 from corral.wire.subjects import INVENTORIES
 
@@ -23,9 +25,10 @@ class BackendsRoom:
     inventory: InventoryKeeper
     operations: BackendOperations
     upgrades: Upgrades
+    policies: BackendPolicies
 
     @classmethod
-    def build(
+    def build(  # noqa: PLR0913 - what it is built on
         cls,
         foundation: Foundation,
         nodes: NodesRoom,
@@ -34,6 +37,7 @@ class BackendsRoom:
         *,
         guard: WishGuard,
         policy: UpgradePolicy,
+        feed: Feed,
     ) -> Self:
         database, clock, fleet = foundation.database, foundation.clock, nodes.fleet
         keeper = InventoryKeeper(
@@ -48,7 +52,8 @@ class BackendsRoom:
         checks = UpgradeChecks(database)
         upgrader = Upgrades(checks, foundation.leader, fleet, keeper, lookups, acts, clock, policy=policy)
         operations.peers.on_changed_backends += (keeper.poke.ring, upgrader.ask)
-        return cls(galleries=lookups.galleries, inventory=keeper, operations=acts, upgrades=upgrader)
+        policies = BackendPolicies(BackendPolicyStore(database), feed, clock)
+        return cls(galleries=lookups.galleries, inventory=keeper, operations=acts, upgrades=upgrader, policies=policies)
 
     def subscriptions(self) -> dict[str, Handler]:
         return {INVENTORIES: self.inventory.on_message}

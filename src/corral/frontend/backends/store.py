@@ -1,4 +1,4 @@
-"""Guarded writes and reads of inventories and of checks for upgrades. Rows stay here."""
+"""Guarded writes and reads of inventories, of checks for upgrades and of policies. Rows stay here."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -6,18 +6,23 @@ from functools import cache
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Insert, Row, select, update
+from sqlalchemy import Insert, Row, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
 from corral.frontend.backends.decide.backend import BackendEntry, Inventory
+from corral.frontend.backends.decide.policy import BackendPolicy
 from corral.frontend.backends.decide.upgrades import Check
 from corral.frontend.operations.decide.intent import Report
 from corral.frontend.operations.store.intent_batches import document
+from corral.frontend.record.decide import Event
+from corral.frontend.record.store import append
+from corral.frontend.store.access_schema import backend_policies
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import POSTGRES, RowSet, among, insert_into
 from corral.frontend.store.schema import backend_inventory, upgrade_check
+from corral.wire.confinement import read_network
 
 _REPORTS: Final = RowSet(*backend_inventory.c)
 
@@ -101,3 +106,53 @@ class UpgradeChecks:
                 row.on_conflict_do_update(index_elements=[upgrade_check.c.id], set_=values, where=older)
             )
         return stored.rowcount == 1
+
+
+class BackendPolicyStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def all(self) -> list[BackendPolicy]:
+        async with self._db.look() as connection:
+            rows = await connection.execute(select(backend_policies).order_by(backend_policies.c.backend))
+            return [_policy(row) for row in rows]
+
+    async def get(self, backend: str) -> BackendPolicy | None:
+        async with self._db.look() as connection:
+            found = select(backend_policies).where(backend_policies.c.backend == backend)
+            row = (await connection.execute(found)).one_or_none()
+        return None if row is None else _policy(row)
+
+    async def put(self, policy: BackendPolicy, *, events: Sequence[Event]) -> None:
+        """Put it in place of an earlier one of the same backend."""
+        values = {
+            "network": policy.network or "",
+            "is_confined": int(policy.is_confined),
+            "reason": policy.reason,
+            "changed_at": policy.changed_at,
+            "changed_by": policy.changed_by,
+        }
+        async with self._db.begin() as connection:
+            row = insert_into(connection, backend_policies).values(backend=policy.backend, **values)
+            await connection.execute(row.on_conflict_do_update(index_elements=["backend"], set_=values))
+            await append(connection, events)
+
+    async def remove(self, backend: str, *, events: Sequence[Event]) -> bool:
+        """False when there was none."""
+        async with self._db.begin() as connection:
+            statement = delete(backend_policies).where(backend_policies.c.backend == backend)
+            was_there = (await connection.execute(statement)).rowcount == 1
+            if was_there:
+                await append(connection, events)
+        return was_there
+
+
+def _policy(row: Row[Any]) -> BackendPolicy:
+    return BackendPolicy(
+        backend=row.backend,
+        network=read_network(row.network),
+        is_confined=bool(row.is_confined),
+        reason=row.reason,
+        changed_at=row.changed_at,
+        changed_by=row.changed_by,
+    )

@@ -15,7 +15,9 @@ from typing import Final
 from corral.base.errors import NotFound
 from corral.base.tasks import Poke
 from corral.frontend.models.decide.model import Catalogue, ModelProblem, ModelSpec, collect
+from corral.frontend.models.decide.needs import ModelNeeds, is_part, needs_of
 from corral.frontend.models.decide.reading import ReadModel, read_stored
+from corral.frontend.models.decide.removal import paths_of
 from corral.frontend.models.decide.stored import StoredModel, WeightFile
 from corral.frontend.models.store.models import StoredModels
 
@@ -49,7 +51,10 @@ class Models:
         self._specs: Mapping[str, ModelSpec | ModelProblem] = {}
         self._read: Mapping[tuple[str, str], ReadModel] = {}
         self._problems: Sequence[ModelProblem] = ()
-        self._sizes: Mapping[str, int] = {}
+        self._here: Mapping[str, WeightFile] = {}
+        """What lies in the directory of what models are loaded from, by path."""
+        self._needs: dict[tuple[str, str], ModelNeeds] = {}
+        """By name and revision; forgotten with every change."""
         self._refreshing = asyncio.Lock()
 
     # For whoever asks.
@@ -79,15 +84,29 @@ class Models:
 
     def file_of(self, spec: ModelSpec) -> str:
         """Where its weights are; empty when they are not below the directory."""
-        return str(self.directory.absolute() / spec.model) if spec.model and spec.model in self._sizes else ""
+        return str(self.directory.absolute() / spec.model) if spec.model and spec.model in self._here else ""
+
+    def weights_of(self, spec: ModelSpec) -> list[WeightFile]:
+        """What it is loaded from: as it is here, and of the rest as the database says."""
+        row = self.rows.get(spec.name)
+        stored = {} if row is None else {file.path: file for file in row.files}
+        here = {
+            path: _with_shape(self._here[path], stored.get(path)) for path in paths_of(spec, ()) if path in self._here
+        }
+        inside = tuple(f"{path}/" for path in here)
+        others = [file for path, file in stored.items() if path not in here and not path.startswith(inside)]
+        return [*here.values(), *others]
 
     def size_of(self, spec: ModelSpec) -> int:
-        """Bytes of its weights; 0 when nobody has seen them."""
-        if not spec.model or spec.model in self._sizes:
-            return self._sizes.get(spec.model, 0)
-        row = self.rows.get(spec.name)
-        files = () if row is None else row.files
-        return sum(file.size for file in files if file.path == spec.model or file.path.startswith(f"{spec.model}/"))
+        """Bytes of its weights, all parts together; 0 when nobody has seen them."""
+        return sum(file.size for file in self.weights_of(spec) if is_part(file.path, spec.model))
+
+    def needs_of(self, spec: ModelSpec) -> ModelNeeds:
+        """What one replica takes from its machine."""
+        key = (spec.name, spec.revision)
+        if (needs := self._needs.get(key)) is None:
+            needs = self._needs[key] = needs_of(spec, self.weights_of(spec))
+        return needs
 
     def spec_of(self, row: StoredModel) -> ModelSpec | ModelProblem:
         """What a model's configuration says, also of one that is disabled."""
@@ -109,6 +128,7 @@ class Models:
             self.rows = {**kept, **{row.name: row for row in loaded}}
             specs = {name: self._specs[name] for name in kept}
             self._specs = {**specs, **read}
+            self._needs = {}
             self._collect()
             return True
 
@@ -122,9 +142,9 @@ class Models:
         self._specs = {name: self._with_lines(self.rows[name], spec) for name, spec in self._specs.items()}
         self._collect()
 
-    def measured(self, sizes: Mapping[str, int], lone: Mapping[str, int]) -> None:
-        """The sizes of what models are loaded from, and weights in the directory that none is loaded from."""
-        self._sizes = sizes
+    def measured(self, here: Mapping[str, WeightFile], lone: Mapping[str, int]) -> None:
+        """What of models lies in the directory, by path, and the sizes of weights there that none is loaded from."""
+        self._here, self._needs = here, {}
         self.offered = [
             WeightFile(path=path, size=size) for path, size in sorted(lone.items()) if not _A_PART.search(path)
         ]
@@ -147,6 +167,12 @@ class Models:
         if catalogue != self.catalogue:
             before, self.catalogue = self.catalogue, catalogue
             _log_news(before, catalogue)
+
+
+def _with_shape(here: WeightFile, stored: WeightFile | None) -> WeightFile:
+    """A file of the directory; until it is read, what somebody else has read of the same file holds."""
+    is_same = stored is not None and stored.size == here.size
+    return stored if stored is not None and is_same and here.shape is None else here
 
 
 def _read_row(row: StoredModel) -> ModelSpec | ModelProblem:

@@ -5,7 +5,7 @@ Nothing is written for what is refused, and nothing is overwritten that somebody
 
 import difflib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,6 +13,7 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.yaml_values import write_document
 from corral.frontend.models.decide.changing import (
+    BY_HAND,
     ModelProvenance,
     change_event,
     last_change_of,
@@ -29,11 +30,10 @@ from corral.frontend.models.decide.stored import (
     ModelRevision,
     ModelSource,
     StoredModel,
-    WeightFile,
 )
+from corral.frontend.models.decide.trust import check_trust
 from corral.frontend.models.store.models import StoredModels
 from corral.frontend.record.feed import Feed
-from corral.hubs.plans import ModelOrigin
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class ChangedModel:
 
 
 class ModelChanges:
+    """`may_trust`: whoever changes the model may decide that code of no gallery runs on nodes."""
+
     def __init__(
         self,
         store: StoredModels,
@@ -79,26 +81,33 @@ class ModelChanges:
         text: str,
         *,
         by: str,
-        source: ModelSource = ModelSource.API,
-        origin: ModelOrigin | None = None,
-        files: Sequence[WeightFile] = (),
+        came: ModelProvenance = BY_HAND,
+        may_trust: bool = False,
         dry_run: bool = False,
     ) -> ChangedModel:
         """Add a model. Conflict if there is one of its name; a pull of what is there changes it instead."""
         read = read_one(text)
+        check_trust(read.spec.config, None, may_trust=may_trust)
         await self._check_alias(read.spec)
         before, last = await self._look(read.spec.name)
-        is_pull = source is ModelSource.PULL
+        is_pull = came.source is ModelSource.PULL
         if before is not None and not is_pull:
             raise Conflict(f"the model {before.name} is there already, {_last_change(before)}; edit it instead")
-        if before is not None and (before.text, before.files) == (text, tuple(files)):
+        if before is not None and (before.text, before.files) == (text, came.files):
             return _unchanged(before, read.spec.warnings)
-        model = self._next(read, before, last, by=by, came=ModelProvenance(source, origin, tuple(files)))
+        model = self._next(read, before, last, by=by, came=came)
         change = ModelChangeKind.PULLED if is_pull else ModelChangeKind.ADDED
         return await self._write(model, change, read, dry_run=dry_run)
 
     async def edit(
-        self, name: str, text: str, *, by: str, if_revision: str = "", dry_run: bool = False
+        self,
+        name: str,
+        text: str,
+        *,
+        by: str,
+        if_revision: str = "",
+        may_trust: bool = False,
+        dry_run: bool = False,
     ) -> ChangedModel:
         """Give a model another configuration. Conflict if it is not of the revision that was asked for any more."""
         before = await self._existing(name)
@@ -107,31 +116,37 @@ class ModelChanges:
         read = read_one(text)
         if read.spec.name != name:
             raise InvalidInput("name", f"must stay {name!r}, got {read.spec.name[:80]!r}; copy the model instead")
+        check_trust(read.spec.config, config_of(before.text), may_trust=may_trust)
         return await self._edit(before, read, ModelChangeKind.EDITED, by=by, dry_run=dry_run)
 
-    async def patch(self, name: str, config: Mapping[str, object], *, by: str) -> ChangedModel:
+    async def patch(self, name: str, config: Mapping[str, object], *, by: str, may_trust: bool = False) -> ChangedModel:
         """Change some keys of a model: mappings are merged, null takes a key away, all else replaces what was there."""
         before = await self._existing(name)
         text = write_document(merged(config_of(before.text), config))
-        return await self.edit(name, text, by=by, if_revision=before.revision)
+        return await self.edit(name, text, by=by, if_revision=before.revision, may_trust=may_trust)
 
-    async def copy(self, name: str, to: str, *, by: str) -> ChangedModel:
+    async def copy(self, name: str, to: str, *, by: str, may_trust: bool = False) -> ChangedModel:
         """Add the same model under another name. Both have the same files."""
         before = await self._existing(name)
         there, last = await self._look(to)
         if there is not None:
             raise Conflict(f"the model {to} is there already")
         read = read_one(renamed(before.text, to))
+        check_trust(read.spec.config, None, may_trust=may_trust)
         model = self._next(read, None, last, by=by, came=ModelProvenance(ModelSource.API, before.origin, before.files))
         return await self._write(model, ModelChangeKind.COPIED, read)
 
-    async def rollback(self, name: str, number: int, *, by: str, dry_run: bool = False) -> ChangedModel:
+    async def rollback(
+        self, name: str, number: int, *, by: str, may_trust: bool = False, dry_run: bool = False
+    ) -> ChangedModel:
         """Give a model the configuration that it had after a change; also one that was removed."""
         entry = await self._store.at(name, number)
         if entry is None:
             await self._known(name)
             raise NotFound(f"the model {name} has no change {number}, or it is too long ago")
         read, (before, last) = read_one(entry.text), await self._look(name)
+        trusted = None if before is None else config_of(before.text)
+        check_trust(read.spec.config, trusted, may_trust=may_trust)
         if before is not None:
             return await self._edit(before, read, ModelChangeKind.ROLLED_BACK, by=by, dry_run=dry_run)
         model = self._next(read, None, last, by=by, came=ModelProvenance(ModelSource.API, entry.origin, entry.files))

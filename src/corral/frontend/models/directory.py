@@ -18,10 +18,15 @@ from corral.frontend.models.decide.imports import SaidFile
 from corral.frontend.models.decide.model import ModelProblem
 from corral.frontend.models.decide.reading import LARGEST_FILE, NotReadable, ReadModel, read_models, read_text
 from corral.frontend.models.stores import StoreUnusable
+from corral.hubs.gguf import GgufProblem, read_gguf_file
+from corral.hubs.weight_shape import WeightShape
 
 SUFFIXES: Final = frozenset({".yaml", ".yml"})
 MOST_FILES: Final = 10_000
 _MOST_OFFERED: Final = 1000
+_GGUF: Final = ".gguf"
+_MOST_READ: Final = 16
+"""Files of weights that one look reads the head of, so that a directory full of new ones keeps nobody waiting."""
 
 
 class ModelFileMark(NamedTuple):
@@ -97,7 +102,7 @@ def read_directory(directory: Path, known: Mapping[str, ReadFile]) -> DirectoryR
 def _weights(entries: list["os.DirEntry[str]"]) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     for entry in entries:
-        if entry.name.lower().endswith(".gguf") and not entry.name.startswith(".") and len(found) < _MOST_OFFERED:
+        if entry.name.lower().endswith(_GGUF) and not entry.name.startswith(".") and len(found) < _MOST_OFFERED:
             try:
                 if entry.is_file():
                     found.append((entry.name, entry.stat().st_size))
@@ -202,28 +207,37 @@ def store_facts(directory: Path, *, make: bool = True) -> StoreFacts:
     return StoreFacts(room.id, where, room.total_bytes, room.free_bytes)
 
 
-# Sizes.
+# Weights.
 
 
 class MeasuredPath(NamedTuple):
+    """What a model is loaded from, when it had this mark."""
+
     mark: ModelFileMark
     size: int
+    is_read: bool = False
+    """Whether it was looked into; only GGUF files are."""
+    shape: WeightShape | None = None
 
 
 def measure(directory: Path, paths: list[str], known: Mapping[str, MeasuredPath]) -> dict[str, MeasuredPath]:
-    """Sizes of files and directories; without those that are not there. A directory is only summed up again when its
-    mark changed."""
+    """Sizes of files and directories, and what files say about themselves; without those that are not there.
+
+    What has the mark that it had is not measured again. Of new files, a few are read; the others the next time.
+    """
     measured: dict[str, MeasuredPath] = {}
+    left = _MOST_READ
     for path in paths:
         try:
-            mark = ModelFileMark.of(directory / path)
-            before = known.get(path)
-            if before is not None and before.mark == mark:
-                measured[path] = before
-            else:
-                measured[path] = MeasuredPath(mark, _size(directory / path, mark))
+            mark, before = ModelFileMark.of(directory / path), known.get(path)
+            if before is None or before.mark != mark:
+                before = MeasuredPath(mark, _size(directory / path, mark))
         except (OSError, ValueError):
             continue
+        if left > 0 and not before.is_read and path.lower().endswith(_GGUF):
+            left -= 1
+            before = before._replace(is_read=True, shape=_shape(directory / path))
+        measured[path] = before
     return measured
 
 
@@ -231,3 +245,11 @@ def _size(path: Path, mark: ModelFileMark) -> int:
     if not path.is_dir():
         return mark.size
     return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
+
+
+def _shape(path: Path) -> WeightShape | None:
+    """None of what cannot be read: then its size has to do."""
+    try:
+        return read_gguf_file(path).shape if path.is_file() else None  # a pipe would keep us waiting
+    except (OSError, GgufProblem):
+        return None

@@ -154,6 +154,17 @@ class LocalFiles:
             self._keep(path, mark, digest)
         return digest
 
+    def known_digests(self, files: Iterable[LocalFile]) -> dict[str, str]:
+        """The SHA-256 of those of these files that need not be computed, by path."""
+        with self._lock:
+            known = {(path, mark.size): digest for (path, mark), digest in self._known.items()}
+        digests = {file.path: known.get((file.path, file.size)) or self._receipt_of(file) for file in files}
+        return {path: digest for path, digest in digests.items() if digest}
+
+    def _receipt_of(self, file: LocalFile) -> str:
+        receipt = self._receipts.find(file.path) if file.size >= _WORTH_A_RECEIPT else None
+        return receipt.sha256 if receipt is not None and receipt.size == file.size else ""
+
     def forget(self, path: str, mark: FileMark) -> None:
         """A digest turned out to be wrong."""
         with self._lock:

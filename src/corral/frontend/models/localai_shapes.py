@@ -14,6 +14,7 @@ from corral.frontend.models.decide.offers import is_installed
 from corral.frontend.models.decide.uses import BACKEND_USES, uses_of
 from corral.frontend.models.measures import MeasuredModel
 from corral.frontend.models.offers import TakenEntry
+from corral.frontend.models.shapes import gallery_needs
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation
@@ -23,7 +24,6 @@ from corral.galleries.model_entries import GalleryModel
 from corral.galleries.model_galleries import ModelReadings
 from corral.galleries.model_sizes import quantisation_of
 from corral.galleries.model_variants import FEATURES, BuildFacts, stated_facts
-from corral.hubs.estimate import estimate_memory
 from corral.wire.backends import Gallery
 from corral.wire.localai_models import (
     AvailableModel,
@@ -232,12 +232,13 @@ def estimate_view(taken: TakenEntry, measured: MeasuredModel, contexts: Sequence
     size = measured.bytes or taken.facts.get(taken.entry.name, BuildFacts()).size_bytes
     if not size:
         return ModelEstimate()
-    needs = {context: estimate_memory(size, measured.facts, context).total for context in contexts}
+    config = taken.plan.config
+    needs = {context: gallery_needs(taken, measured, {**config, "context_size": context}) for context in contexts}
     return ModelEstimate(
         size_bytes=size,
         size_display=format_size(size),
         estimates={
-            str(context): MemoryAt(context_length=context, vram_bytes=need, vram_display=format_size(need))
+            str(context): MemoryAt(context_length=context, vram_bytes=need.vram, vram_display=format_size(need.vram))
             for context, need in needs.items()
         },
         model_max_context=0 if measured.facts is None else measured.facts.context_length,

@@ -14,6 +14,7 @@ from corral.base.clock import Clock
 from corral.base.config_fields import value_at
 from corral.base.errors import CorralError
 from corral.base.tasks import task_group
+from corral.frontend.models.decide.stored import WeightFile
 from corral.galleries.model_entries import ModelFile, ModelPlan
 from corral.hubs.access import HubAccess
 from corral.hubs.gguf import GgufFacts
@@ -50,6 +51,14 @@ class MeasuredModel:
         """The size of all files; None if that of one is not known."""
         sizes = [file.size for file in self.files.values()]
         return None if not sizes or None in sizes else sum(size or 0 for size in sizes)
+
+    @property
+    def weights(self) -> list[WeightFile]:
+        """Its files, as they would be stored."""
+        return [
+            WeightFile(path=path, size=file.size or 0, shape=None if file.facts is None else file.facts.shape)
+            for path, file in self.files.items()
+        ]
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from corral.base.errors import Conflict, CorralError
 from corral.base.ids import new_operation_id
 from corral.base.tasks import Poke, in_thread, running
 from corral.frontend.models.changes import ModelChanges
+from corral.frontend.models.decide.changing import ModelProvenance
 from corral.frontend.models.decide.pulling import (
     PullAsk,
     PullPolicy,
@@ -269,9 +270,8 @@ class PullKind:
                 await self._changes.add(
                     plan.config,
                     by="pull" if operation is None else operation.asked_by,
-                    source=ModelSource.PULL,
-                    origin=plan.origin,
-                    files=[_weights(file) for file in files],
+                    came=ModelProvenance(ModelSource.PULL, plan.origin, tuple(_weights(file, plan) for file in files)),
+                    may_trust=True,  # who asked for it was checked then
                 )
         except DownloadCancelled as error:
             raise PullEnded("the pull was ended") from error
@@ -357,7 +357,7 @@ class PullKind:
             await self._progress.report(intent.operation_id, intent.node_id, report)
 
 
-_OURS: Final = frozenset({"database_unavailable", "bus_unavailable"})
+_OURS: Final = frozenset({"database_unavailable", "database_full", "bus_unavailable"})
 """Codes of troubles that say nothing about the pull."""
 
 
@@ -371,8 +371,9 @@ def _missing(directory: Path, plan: PullPlan, purpose: str) -> list[PlannedFile]
     ]
 
 
-def _weights(file: FetchedFile) -> WeightFile:
-    return WeightFile(path=file.destination, size=file.size, digest=f"sha256:{file.sha256}")
+def _weights(file: FetchedFile, plan: PullPlan) -> WeightFile:
+    shape = next((planned.shape for planned in plan.files if planned.path == file.destination), None)
+    return WeightFile(path=file.destination, size=file.size, digest=f"sha256:{file.sha256}", shape=shape)
 
 
 def progress_report(intent: Intent, plan: PullPlan, news: DownloadProgress, *, attempt: int) -> InstallProgress:

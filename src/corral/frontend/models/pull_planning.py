@@ -1,46 +1,82 @@
 """From what somebody types to the plan of a pull: an entry of a gallery, or a reference that a hub is asked about."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.tasks import first_failure, in_thread, task_group
 from corral.base.yaml_values import write_document
 from corral.frontend.models.decide.changing import merged
+from corral.frontend.models.decide.needs import needs_by_size, needs_of
 from corral.frontend.models.decide.pulling import PullAsk, check_files
 from corral.frontend.models.decide.reading import read_one
+from corral.frontend.models.decide.stored import WeightFile
+from corral.frontend.models.decide.trust import check_trust
+from corral.frontend.models.measures import weights_of
 from corral.frontend.models.offers import ModelOffers, TakenEntry
 from corral.galleries.model_entries import ModelFile
+from corral.galleries.model_variants import BuildFacts
 from corral.hubs.access import HubAccess
+from corral.hubs.archives import split_member
 from corral.hubs.choose import MachineMemory, PullWish
 from corral.hubs.plans import BuildChoice, ModelOrigin, PlannedFile, PullPlan
 from corral.hubs.references import GalleryReference, ModelReference, likely_reference, parse_reference
+from corral.hubs.remote_files import local_path, look_into_gguf
 from corral.hubs.resolve import plan_file, plan_reference
 
+log = logging.getLogger(__name__)
+
 _AT_ONCE: Final = 8
+_SHOWN: Final = 200
+_OF_OTHERS: Final = 0o077
+"""Bits of a file's mode; secrets are stored without any of them."""
+_DATABASE: Final = "corral.db"
+"""The file of SQLite, and how the names of those beside it begin."""
+_PATIENCE: Final = timedelta(seconds=10)
+"""With a hub that is asked for the head of a file."""
 
 
 class ReferencePlanner:
     """Asks galleries and hubs."""
 
-    def __init__(self, offers: ModelOffers, hub: HubAccess | None, *, directory: Path) -> None:
-        """`hub` is None where settings name no hubs; `directory` is that of the models."""
+    def __init__(self, offers: ModelOffers, hub: HubAccess | None, *, directory: Path, private: Path) -> None:
+        """`hub` is None where settings name no hubs; `directory` is that of the models, and `private` that of this
+        frontend's own secrets and database, of which nobody may make a model."""
         self._directory = directory.absolute()
+        self._private = private.absolute()
         self._offers = offers
         self._hub = hub
 
     async def plan(self, ask: PullAsk) -> PullPlan:
-        """InvalidInput for a configuration that could not be added: nothing is downloaded in vain."""
+        """InvalidInput for a configuration that could not be added: nothing is downloaded in vain. AccessDenied for
+        code that is of no gallery, unless whoever asks may trust it."""
         plan = await self._plan(ask)
+        trusted = read_one(plan.config).spec.config if plan.origin.gallery and not ask.files else None
         if ask.overrides or ask.files:
             plan = await self._with_changes(plan, ask)
+        await in_thread(lambda: self._check_private(plan))
         check_files(plan)
         spec = read_one(plan.config).spec
-        return msgspec.structs.replace(plan, name=spec.name, notes=(*plan.notes, *spec.warnings))
+        check_trust(spec.config, trusted, may_trust=ask.may_trust)
+        needed = needs_of(
+            spec, [WeightFile(path=file.path, size=file.size or 0, shape=file.shape) for file in plan.files]
+        )
+        return msgspec.structs.replace(
+            plan,
+            name=spec.name,
+            memory_bytes=needed.ram,
+            choices=tuple(
+                msgspec.structs.replace(choice, needed_bytes=needed.ram) if choice.is_chosen else choice
+                for choice in plan.choices
+            ),
+            notes=(*plan.notes, *spec.warnings),
+        )
 
     async def _with_changes(self, plan: PullPlan, ask: PullAsk) -> PullPlan:
         config = merged(read_one(plan.config).spec.config, ask.overrides)
@@ -75,10 +111,12 @@ class ReferencePlanner:
 
     async def _plan_taken(self, taken: TakenEntry, ask: PullAsk) -> PullPlan:
         entry = taken.entry
+        files = await self._files(taken.plan.files, is_local=bool(entry.index_path))
+        inside = weights_of(taken.plan)
         return PullPlan(
             name=taken.plan.name,
             config=write_document(taken.plan.config),
-            files=tuple(await self._files(taken.plan.files, is_local=bool(entry.index_path))),
+            files=tuple([await self._with_shape(file) if file.path in inside else file for file in files]),
             origin=ModelOrigin(
                 reference=ask.reference.strip(),
                 resolved=entry.id if entry.gallery else entry.url,
@@ -88,6 +126,17 @@ class ReferencePlanner:
             choices=_choices(taken),
             notes=_notes(taken),
         )
+
+    def _check_private(self, plan: PullPlan) -> None:
+        """InvalidInput for the frontend's own secrets and database, wherever links lead."""
+        private, models = self._private.resolve(), self._directory.resolve()
+        for file in plan.files:
+            path = local_path(split_member(file.url).url)
+            real = None if path is None else path.resolve()
+            if real is None or not real.is_relative_to(private) or real.is_relative_to(models):
+                continue
+            if not real.stat().st_mode & _OF_OTHERS or real.name.startswith(_DATABASE):
+                raise InvalidInput("reference", f"{str(path)[:_SHOWN]!r} belongs to this frontend, and to no model")
 
     async def _files(self, files: Sequence[ModelFile], *, is_local: bool) -> list[PlannedFile]:
         """Ask for the sizes of all files. A gallery from elsewhere must not name files of this machine."""
@@ -104,6 +153,16 @@ class ReferencePlanner:
             async with task_group() as group:
                 tasks = [group.create_task(planned(file), name=f"plan {file.filename}") for file in files]
         return [task.result() for task in tasks]
+
+    async def _with_shape(self, file: PlannedFile) -> PlannedFile:
+        """Look into a file to know how much memory it takes; what cannot be read is known by its size alone."""
+        try:
+            async with asyncio.timeout(_PATIENCE.total_seconds()):
+                facts = await look_into_gguf(self._access(), file)
+        except (TimeoutError, CorralError) as error:
+            log.debug("%s could not be looked into: %s", file.path, error, extra={"event": "pull.not_looked_into"})
+            return file
+        return msgspec.structs.replace(file, shape=facts.shape)
 
     def _access(self) -> HubAccess:
         if self._hub is None:
@@ -124,10 +183,14 @@ def _file_within(directory: Path, name: str) -> Path | None:
 def _choices(taken: TakenEntry) -> tuple[BuildChoice, ...]:
     if len(taken.choice.verdicts) <= 1:
         return ()
+    sizes = {
+        verdict.name: taken.facts.get(verdict.name, BuildFacts()).size_bytes or 0 for verdict in taken.choice.verdicts
+    }
     found = [
         BuildChoice(
             name=verdict.name,
-            bytes=(taken.facts[verdict.name].size_bytes or 0) if verdict.name in taken.facts else 0,
+            bytes=sizes[verdict.name],
+            needed_bytes=needs_by_size(sizes[verdict.name]).ram,
             fits=verdict.is_usable,
             is_chosen=verdict.name == taken.entry.name,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from corral.frontend.models import stores
@@ -39,6 +40,8 @@ class DownloadSettings:
     may_redirect_inside: bool = False
     """Whether a public host may redirect downloads to the own network."""
     environment: Mapping[str, str]
+    private: Path
+    """Directory of the frontend's own secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,9 @@ class PullRoom:
             clock=foundation.clock,
         )
         tokens: DownloadTokens = NoTokens() if hub is None else hub
-        planner: PullPlanner = ReferencePlanner(models.galleries, hub, directory=keeper.directory)
+        planner: PullPlanner = ReferencePlanner(
+            models.galleries, hub, directory=keeper.directory, private=settings.private
+        )
         kind = PullKind(
             tools,
             models.changes,

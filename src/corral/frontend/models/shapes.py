@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from msgspec import structs
 
 from corral.frontend.models.decide.keys import DEFAULT_CONTEXT
+from corral.frontend.models.decide.needs import ModelNeeds, needs_by_size, needs_of_config
 from corral.frontend.models.decide.offers import is_installed
 from corral.frontend.models.measures import MeasuredModel
 from corral.frontend.models.offers import TakenEntry
@@ -13,7 +14,6 @@ from corral.galleries.model_entries import GalleryModel
 from corral.galleries.model_key_checks import unknown_keys, unknown_words, wrong_values
 from corral.galleries.model_sizes import size_of_entry
 from corral.galleries.model_variants import BuildFacts, stated_facts
-from corral.hubs.estimate import estimate_memory
 from corral.hubs.gguf import GgufFacts
 from corral.templates.prompts import refusals
 from corral.wire.gallery_models import (
@@ -72,7 +72,7 @@ def with_measures(
     estimate = GalleryEstimate(
         bytes=total,
         is_size_guessed=is_guessed and guess.is_size_guessed,
-        memory_bytes=None if total is None else estimate_memory(total, facts, context).total,
+        memory_bytes=gallery_needs(taken, measured, taken.plan.config).ram or None,
         context=context,
         max_context=0 if facts is None else facts.context_length,
         architecture="" if facts is None else facts.architecture,
@@ -83,6 +83,13 @@ def with_measures(
     )
     files = [structs.replace(file, bytes=measured.files[file.path].size) for file in detail.files]
     return structs.replace(detail, files=files, estimate=estimate)
+
+
+def gallery_needs(taken: TakenEntry, measured: MeasuredModel, config: Mapping[str, object]) -> ModelNeeds:
+    """What the model of an entry would take with this configuration."""
+    if measured.bytes is None:
+        return needs_by_size(taken.facts.get(taken.entry.name, BuildFacts()).size_bytes or 0)
+    return needs_of_config(config, measured.weights, name=taken.plan.name)
 
 
 def context_of(config: Mapping[str, object], facts: GgufFacts | None) -> int:

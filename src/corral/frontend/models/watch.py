@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+import msgspec
+
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.frontend.models import directory
@@ -15,7 +17,7 @@ from corral.frontend.models.decide.changing import ModelProvenance, change_event
 from corral.frontend.models.decide.imports import FileChange, ImportPlan, KnownModels, plan_imports
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.reading import ReadModel, digest_of
-from corral.frontend.models.decide.removal import weights_of
+from corral.frontend.models.decide.removal import paths_of
 from corral.frontend.models.decide.stored import (
     NEVER_CHANGED,
     ImportedFile,
@@ -227,10 +229,10 @@ class ModelsWatch:
             ]
         self._models.see(_by_name(reading.files), [*problems, *plan.problems])
 
-    # Sizes.
+    # What models are loaded from.
 
     async def _measure(self, reading: DirectoryReading) -> None:
-        """Sizes are noted where nobody has stated them, so that frontends without the directory know them too."""
+        """What nobody has stated is noted, so that frontends without the directory know it too."""
         rows, before = self._models.rows, self._sizes
         if rows is not self._weighed:
             self._weights = self._weights_by_model()
@@ -240,23 +242,44 @@ class ModelsWatch:
             return
         self._weighed, self._offered = rows, reading.weights
         lone = {path: size for path, size in reading.weights.items() if path not in paths}
-        self._models.measured({path: one.size for path, one in self._sizes.items()}, lone)
+        files = {path: WeightFile(path=path, size=one.size, shape=one.shape) for path, one in self._sizes.items()}
+        self._models.measured(files, lone)
         news: list[tuple[StoredModel, Sequence[WeightFile]]] = []
         for (name, _), some in self._weights.items():
             row = rows.get(name)
-            files = tuple(WeightFile(path=path, size=self._sizes[path].size) for path in some if path in self._sizes)
-            is_stated = row is None or any(file.digest for file in row.files)
-            is_news = any(before.get(path) != self._sizes.get(path) for path in some)
-            if row is not None and not is_stated and files and files != row.files and (is_news or not row.files):
-                news.append((row, files))
+            if row is not None and (noted := self._noted(row, some, before)) != row.files:
+                news.append((row, noted))
         if news:
             await self._store.measure(news)
+
+    def _noted(
+        self, row: StoredModel, paths: Sequence[str], before: Mapping[str, MeasuredPath]
+    ) -> tuple[WeightFile, ...]:
+        """What the database shall know of the files of a model. Sizes that were stated stay."""
+        stored = {file.path: file for file in row.files}
+        here = [_here(path, self._sizes[path], stored.get(path)) for path in paths if path in self._sizes]
+        if any(file.digest for file in row.files):
+            read = {(file.path, file.size): file.shape for file in here}
+            return tuple(
+                msgspec.structs.replace(file, shape=file.shape or read.get((file.path, file.size)))
+                for file in row.files
+            )
+        is_news = any(before.get(path) != self._sizes.get(path) for path in paths)
+        return tuple(here) if here and (is_news or not row.files) else row.files
 
     def _weights_by_model(self) -> dict[tuple[str, str], list[str]]:
         """What each model is loaded from; that of models which are as they were is not found out again."""
         specs = [spec for row in self._models.rows.values() if isinstance(spec := self._models.spec_of(row), ModelSpec)]
         marks = [((spec.name, spec.revision), spec) for spec in specs]
-        return {mark: self._weights[mark] if mark in self._weights else weights_of(spec) for mark, spec in marks}
+        return {mark: self._weights[mark] if mark in self._weights else paths_of(spec, ()) for mark, spec in marks}
+
+
+def _here(path: str, measured: MeasuredPath, stored: WeightFile | None) -> WeightFile:
+    """A file as it is here; what was read of it elsewhere holds until it is read here."""
+    shape = measured.shape
+    if stored is not None and stored.size == measured.size and not measured.is_read:
+        shape = stored.shape
+    return WeightFile(path=path, size=measured.size, shape=shape)
 
 
 def _by(path: str) -> str:

@@ -9,6 +9,7 @@ NodeRefused      the node says why not, or its answer cannot be accepted
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -18,7 +19,6 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
-from yarl import URL
 
 from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
@@ -28,6 +28,7 @@ from corral.base.queues import Batches
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
 from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess
+from corral.frontend.nodes.doors import NodeDoors
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.secrets import Secrets, node_secret_name
 from corral.wire import go_json, subjects
@@ -40,13 +41,21 @@ from corral.wire.backends import (
     ListReply,
     UpgradeRequest,
 )
-from corral.wire.models import ModelCommandReply, ModelDeleteRequest, known_routes
+from corral.wire.models import (
+    ModelCommandReply,
+    ModelDeleteRequest,
+    ModelStopReply,
+    ModelStopRequest,
+    known_routes,
+)
 from corral.wire.nodes import LogLine
 from corral.wire.replicas import ReplicaAccess, RunningReply, StopRequest
 
 log = logging.getLogger(__name__)
 
 RUNNING_WITHIN: Final = timedelta(seconds=10)
+STOP_WITHIN: Final = timedelta(seconds=10)
+"""Workers give a process up to twenty seconds to free its model and end. Whoever waits for that asks again."""
 LIST_WITHIN: Final = timedelta(seconds=30)
 MOST_BYTES: Final = 1024 * 1024
 """A node sends no more at once: the limit of a NATS server with default settings."""
@@ -54,6 +63,8 @@ MOST_OBJECTS: Final = 4000
 """JSON objects in it. A megabyte of empty ones would take seconds to parse; a backend or a process is one or two."""
 
 _SHOWN: Final = 200
+_TOKEN: Final = re.compile(r"[!-~]{0,256}")
+"""What a header can carry; the token of a process is told by its node."""
 _LOGS_WITHIN: Final = timedelta(seconds=15)
 _MOST_LOG_BYTES: Final = 16 * 1024 * 1024
 """The largest answer that is read: a worker keeps a thousand lines of each process."""
@@ -123,8 +134,20 @@ class StartedBackend:
     """Which routes of inference the URL answers; None when the node did not say."""
     front_port: int = 0
     """A second port of the same host, with the same key, for requests that need care; 0 when there is none."""
+    token: str = field(default="", repr=False)
+    """What the process wants to hear over gRPC; empty where that is the node's secret or the shared token."""
     is_asked_directly: bool = False
     """Requests come to the backend as they are, and not through an adapter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedProcess:
+    """A process that is to be ended, and no other one."""
+
+    model: str
+    process_key: str
+    port: int
+    revision: str
 
 
 class NodeContacts:
@@ -185,6 +208,10 @@ class NodeClient:
         self._health = health
         self._marks = Batches(self._mark)
 
+    async def can_confine(self, node_id: NodeId) -> bool:
+        """Whether the node confines backends as an install request says. LocalAI's workers do not."""
+        return (await self._contacts.of(node_id)).can_confine
+
     async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> StartedBackend:
         """Have a process of the backend; returns when it is ready. Asking again finds the same process."""
         _, reply = await self._needed(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
@@ -197,7 +224,8 @@ class NodeClient:
         if access is UNSET:
             return StartedBackend(address=reply.address)
         reach = _reach(node_id, contact, access)
-        return StartedBackend(address=reply.address, **reach._asdict(), is_asked_directly=not access.adapted)
+        is_direct = bool(access.url) and not access.adapted
+        return StartedBackend(address=reply.address, **reach._asdict(), is_asked_directly=is_direct)
 
     async def upgrade(self, node_id: NodeId, request: UpgradeRequest, *, timeout: timedelta) -> list[str]:
         """Replace a backend; returns the processes that ended for it. Nobody listens: the worker is older than that."""
@@ -252,6 +280,27 @@ class NodeClient:
             log.info("a process was not stopped: %s", error, extra={"event": "replica.stop_unsent", "node": node_id})
             return False
         return True
+
+    async def stop_exactly(self, node_id: NodeId, process: StoppedProcess) -> bool:
+        """End this process and none that took its place; whether the node says that it is gone.
+
+        Workers that are too old for the question do not answer it, and others need longer than the caller waits.
+        """
+        request = ModelStopRequest(
+            model_name=process.model,
+            process_key=process.process_key,
+            expected_address=f"127.0.0.1:{process.port}",
+            config_revision=process.revision,
+        )
+        try:
+            _, reply = await self._ask(node_id, subjects.model_stop(node_id), request, ModelStopReply, STOP_WITHIN)
+        except (BusUnavailable, NodeUnreachable, NodeBusy, NodeRefused) as error:
+            log.info("no exact stop: %s", error, extra={"event": "replica.stop_unanswered", "node": node_id})
+            return False
+        if not reply.terminated:
+            shown = {"event": "replica.stop_refused", "node": node_id, "key": process.process_key}
+            log.info("a process was not stopped: %s", reply.error[:_SHOWN], extra=shown)
+        return reply.terminated
 
     async def _needed(
         self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta
@@ -346,7 +395,9 @@ def _reach(node_id: NodeId, contact: NodeContact, access: ReplicaAccess) -> Reac
         raise _foreign(node_id, contact, access.url)
     routes = None if access.routes is None else tuple(sorted(known_routes(access.routes)))
     front_port = access.front_port if 0 < access.front_port < 2**16 else 0
-    return Reach(url=access.url, key=access.key, routes=routes, front_port=front_port)
+    if not _TOKEN.fullmatch(access.token):
+        raise NodeRefused("the answer names a token for gRPC that cannot be one", node_id=node_id)
+    return Reach(url=access.url, key=access.key, routes=routes, front_port=front_port, token=access.token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,9 +411,10 @@ class WorkerAnswer:
 class NodeLogs:
     """What backends of a node have printed, fetched from the worker's own HTTP server when somebody asks for it."""
 
-    def __init__(self, contacts: NodeContacts, tokens: NodeTokens) -> None:
+    def __init__(self, contacts: NodeContacts, tokens: NodeTokens, doors: NodeDoors) -> None:
         self._contacts = contacts
         self._tokens = tokens
+        self._doors = doors
 
     async def names(self, node_id: NodeId) -> WorkerAnswer:
         """The names that have logs. Fails as `NodeContacts` does for a node that must not be contacted."""
@@ -391,10 +443,10 @@ class NodeLogs:
             raise WorkerUnreachable(f"failed to reach worker: {node.name} registered without an http_address")
         headers = {"Authorization": f"Bearer {await self._tokens.of(node_id)}"}
         try:
-            url = URL(f"http://{node.http_address}{path}", encoded=True)
+            url, tls = self._doors.url(node_id, node, path)
             async with (
                 open_session(timeout=_LOGS_WITHIN, connect_timeout=_LOGS_WITHIN) as session,
-                asked(session, "GET", url, headers=headers) as answer,
+                asked(session, "GET", url, headers=headers, tls=tls) as answer,
             ):
                 return WorkerAnswer(status=answer.status, body=await read_body(answer, _MOST_LOG_BYTES))
         except (HttpFailed, ValueError) as error:

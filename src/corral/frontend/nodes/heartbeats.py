@@ -14,11 +14,14 @@ from corral.base.clock import Clock
 from corral.base.errors import AccessDenied, CorralError, DatabaseUnavailable, NotFound
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke
+from corral.frontend.nodes.decide.changes import HardwareNews
 from corral.frontend.nodes.decide.liveness import Heartbeat, LivenessPolicy, beat, next_look, status_of
-from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.decide.node import BY_WORKER, Node
 from corral.frontend.nodes.liveness import HearingKeeper
 from corral.frontend.nodes.store.liveness import AcceptedHeartbeat
 from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +52,15 @@ class Heartbeats:
     """Group commit: `beat()` waits in the queue, `run()` empties it batch by batch."""
 
     def __init__(
-        self, nodes: Nodes, hearing: HearingKeeper, clock: Clock, policy: LivenessPolicy, *, health: Poke
+        self, nodes: Nodes, hearing: HearingKeeper, feed: Feed, clock: Clock, policy: LivenessPolicy, *, health: Poke
     ) -> None:
         self._nodes = nodes
         self._hearing = hearing
         self._clock = clock
         self._policy = policy
         self._health = health
+        self._feed = feed
+        self._hardware = HardwareNews()
         self._queue: list[_WaitingHeartbeat] = []
         self._arrived = asyncio.Event()
         self.taken = 0
@@ -126,6 +131,7 @@ class Heartbeats:
                 before=known[id],
                 node=node,
                 next_look=now if id in news else next_look(node.facts, now, policy, hearing),
+                event=self._change(known[id], node),
             )
             for id, node in after.items()
         ]
@@ -139,6 +145,21 @@ class Heartbeats:
                 waiting.answer.set_result(after[waiting.node_id])
         if news:
             self._health.ring()
+        if any(beat.event is not None for beat in beats):
+            await self._feed.announce()
+
+    def _change(self, before: Node, node: Node) -> Event | None:
+        """What people are told when the hardware of a node in service is another one."""
+        if node.facts.approved_at is None:
+            return None
+        now = self._clock.now()
+        difference = self._hardware.of(before, node, now)
+        if difference is None:
+            return None
+        shown = {"event": EventKind.NODE_CHANGED.value, "node": node.id, "node_name": node.name}
+        log.warning("a node reports other hardware", extra={**shown, "changed": list(difference.after)})
+        data = {"name": node.name, "before": dict(difference.before), "after": dict(difference.after)}
+        return Event(kind=EventKind.NODE_CHANGED, at=now, actor=BY_WORKER, node_id=node.id, data=data)
 
 
 def _refuse(waiting: _WaitingHeartbeat, error: Exception) -> None:

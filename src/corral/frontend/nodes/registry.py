@@ -5,8 +5,8 @@ Every change is load, decide (in `decide/`), apply guarded by the revision that 
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Final, Protocol
@@ -15,7 +15,11 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, new_incarnation, new_node_id
 from corral.base.tasks import Poke
+from corral.bus.credentials import UserJwt
 from corral.frontend.nodes.decide import node as domain
+from corral.frontend.nodes.decide.changes import change_of, identity_of, move_of
+from corral.frontend.nodes.decide.invitations import Invitation, accept, refuse_ended
+from corral.frontend.nodes.decide.nats_users import KnownUser
 from corral.frontend.nodes.decide.node import BY_WORKER, Node
 from corral.frontend.nodes.decide.registration import (
     AdmissionPolicy,
@@ -29,6 +33,7 @@ from corral.frontend.nodes.decide.registration import (
     register_stranger,
 )
 from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.nats_users import NatsIssuer
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
@@ -39,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _TRIES: Final = 8
 _EXPIRED_AT_ONCE: Final = 500
+_SHOWN: Final = 80
 AUTO_APPROVE: Final = "auto-approve"
 
 
@@ -46,6 +52,8 @@ AUTO_APPROVE: Final = "auto-approve"
 class Registered:
     node: Node
     is_new: bool
+    nats_user: UserJwt | None = field(default=None, repr=False)
+    """What it may log in to NATS with."""
 
 
 class _Decision(Protocol):
@@ -67,9 +75,10 @@ class NodeRegistry:
         fleet: Fleet,
         health: Poke,
         policy: AdmissionPolicy,
-        credentials_last: timedelta | None = None,
+        nats_users: NatsIssuer,
+        revocations: Poke,
     ) -> None:
-        """`credentials_last` is how long NATS users live that nodes are given with their registration."""
+        """`nats_users` makes what nodes log in to NATS with; `revocations` is rung when some of that must end."""
         self._nodes = nodes
         self._secrets = secrets
         self._feed = feed
@@ -77,10 +86,22 @@ class NodeRegistry:
         self._fleet = fleet
         self._health = health
         self._policy = policy
-        self._credentials_last = credentials_last
+        self._nats_users = nats_users
+        self._revocations = revocations
 
-    async def register(self, registration: Registration, *, secret: str | None, trusted_by: str | None) -> Registered:
-        """Admit a worker, or take it back. Idempotent: the same request again gives the same node."""
+    async def register(
+        self,
+        registration: Registration,
+        *,
+        secret: str | None,
+        trusted_by: str | None = None,
+        invitation: Invitation | None = None,
+    ) -> Registered:
+        """Admit a worker, or take it back. Idempotent: the same request again gives the same node.
+
+        A node that came with the invitation before uses it no second time, also when it has ended since. Others get
+        InvitationRefused then.
+        """
         approval = None
         if trusted_by is not None:
             approval = Approval(by=trusted_by, is_proof=True)
@@ -88,7 +109,9 @@ class NodeRegistry:
             approval = Approval(by=AUTO_APPROVE, is_proof=False)
         for _ in range(_TRIES):
             try:
-                registered = await self._try_register(registration, secret=secret, approval=approval)
+                registered = await self._try_register(
+                    registration, secret=secret, approval=approval, invitation=invitation
+                )
             except TooManyPending:
                 if await self.expire_pending():
                     continue
@@ -99,7 +122,12 @@ class NodeRegistry:
         raise Conflict(f"node {registration.name} is being changed by others; try again")
 
     async def _try_register(
-        self, registration: Registration, *, secret: str | None, approval: Approval | None
+        self,
+        registration: Registration,
+        *,
+        secret: str | None,
+        approval: Approval | None,
+        invitation: Invitation | None,
     ) -> Registered | None:
         namesakes: list[Node] = []
         if registration.secret_hash is not None:
@@ -109,7 +137,7 @@ class NodeRegistry:
             known = next((node for node in same_name if node.secret_hash is None), None)
             namesakes = [node for node in same_name if node.secret_hash is not None]
         if known is not None:
-            return await self._again(known, registration, secret=secret, approval=approval)
+            return await self._again(known, registration, secret=secret, approval=approval, invitation=invitation)
         registration, id, now = self._with_life(registration, None), new_node_id(), self._clock.now()
         if namesakes:
             # Somebody without the secret uses the name of a node that has one: never approved by itself.
@@ -118,45 +146,95 @@ class NodeRegistry:
             data = {"namesake": namesakes[0].id, "why": why}
             event = self._event(EventKind.NODE_IMPERSONATION, node, BY_WORKER, address=node.address, **data)
         else:
-            node = register_new(registration, id=id, at=now, approval=approval)
-            by = None if approval is None else approval.by
-            event = self._event(EventKind.NODE_REGISTERED, node, BY_WORKER, address=node.address, approved_by=by)
+            node = self._accepted(register_new(registration, id=id, at=now, approval=approval), invitation)
+            invited = {} if invitation is None else {"invitation": invitation.id}
+            by = node.facts.approved_by or None
+            event = self._event(
+                EventKind.NODE_REGISTERED, node, BY_WORKER, address=node.address, approved_by=by, **invited
+            )
+        known_user, nats_user = self._nats_users.issue(node, now)
         is_admitted = await self._nodes.admit(
-            node, secret=self._sealed(node, secret), events=[event], policy=self._policy
+            node,
+            secret=self._sealed(node, secret),
+            events=[event],
+            policy=self._policy,
+            invitation=None if invitation is None else invitation.id,
+            nats_user=known_user,
         )
-        return Registered(node=node, is_new=True) if is_admitted else None
+        return Registered(node=node, is_new=True, nats_user=nats_user) if is_admitted else None
 
     async def _again(
-        self, known: Node, registration: Registration, *, secret: str | None, approval: Approval | None
+        self,
+        known: Node,
+        registration: Registration,
+        *,
+        secret: str | None,
+        approval: Approval | None,
+        invitation: Invitation | None,
     ) -> Registered | None:
         registration = self._with_life(registration, known)
         node = register_again(known, registration, at=self._clock.now(), approval=approval, policy=self._policy)
         if known.facts.approved_at is not None and node.facts.approved_at is None:
             return await self._suspected(known, node)
+        used = None
+        if invitation is not None and known.invitation_id != invitation.id:
+            node, used = self._accepted(node, invitation), invitation.id
         events = []
-        if is_new_life(known, registration):
-            events.append(self._event(EventKind.NODE_REREGISTERED, node, BY_WORKER, address=node.address))
-        is_stored = await self._nodes.register(node, secret=self._sealed(node, secret), events=events)
-        return Registered(node=node, is_new=False) if is_stored else None
+        if is_new_life(known, registration) or used is not None:
+            invited = {} if used is None else {"invitation": used}
+            events.append(self._event(EventKind.NODE_REREGISTERED, node, BY_WORKER, address=node.address, **invited))
+        events += self._differences(known, node)
+        known_user, nats_user = self._nats_users.issue(node, node.updated_at)
+        is_stored = await self._nodes.register(
+            node,
+            secret=self._sealed(node, secret),
+            events=events,
+            invitation=used,
+            nats_user=known_user,
+            moved_from=None if known.address == node.address else known,
+        )
+        return Registered(node=node, is_new=False, nats_user=nats_user) if is_stored else None
 
     async def _suspected(self, before: Node, node: Node) -> Registered | None:
         """It may be somebody else: it is pending again, and has neither keys nor replicas any more."""
+        difference = change_of(before, node)
         alarm = self._event(
             EventKind.NODE_SUSPECTED,
             node,
             BY_WORKER,
-            before={"type": before.type.value, "address": before.address, "http_address": before.http_address},
-            after={"type": node.type.value, "address": node.address, "http_address": node.http_address},
+            before={**identity_of(before), **difference.before},
+            after={**identity_of(node), **difference.after},
             registered_from=node.registered_from,
             why=node.facts.suspicion,
         )
         if not await self._nodes.suspect(node, events=[alarm]):
             return None
+        self._revocations.ring()
         log.warning(
             "a node came back changed and waits for approval again",
             extra={"event": "node.suspected", "node": node.id, "node_name": node.name, "why": node.facts.suspicion},
         )
         return Registered(node=node, is_new=False)
+
+    def _accepted(self, node: Node, invitation: Invitation | None) -> Node:
+        """Let the invitation, if there is one, say what becomes of the node. InvitationRefused when it ended."""
+        if invitation is None:
+            return node
+        refuse_ended(invitation, self._clock.now())
+        return accept(node, invitation, at=self._clock.now())
+
+    def _differences(self, before: Node, node: Node) -> list[Event]:
+        """What people are told of a node that is in service and came back with another place, or as another machine."""
+        if before.facts.approved_at is None or node.facts.approved_at is None:
+            return []
+        found = {EventKind.NODE_MOVED: move_of(before, node), EventKind.NODE_CHANGED: change_of(before, node)}
+        events = []
+        for kind, (was, now) in found.items():
+            if was:
+                shown = {"event": kind.value, "node": node.id, "node_name": node.name, "changed": list(now)}
+                log.warning("a node came back with other facts", extra=shown)
+                events.append(self._event(kind, node, BY_WORKER, before=dict(was), after=dict(now)))
+        return events
 
     async def expire_pending(self) -> int:
         """Forget pending nodes of which nothing was heard since they registered; returns how many."""
@@ -176,7 +254,7 @@ class NodeRegistry:
         """LocalAI's workers tell none: each registration of theirs begins one, unless it only renews credentials."""
         if registration.incarnation:
             return registration
-        if known is not None and is_renewal(known, registration, self._clock.now(), self._credentials_last):
+        if known is not None and is_renewal(known, registration, self._clock.now(), self._nats_users.lifetime):
             return replace(registration, incarnation=known.facts.incarnation)
         return replace(registration, incarnation=new_incarnation())
 
@@ -187,15 +265,28 @@ class NodeRegistry:
         """Does a node of this fleet have this secret?"""
         return await self._nodes.find_by_secret(secret_hash) is not None
 
-    async def approve(self, node_id: NodeId, *, by: str) -> Node:
-        """Only a pending node can be approved."""
+    async def approve(
+        self, node_id: NodeId, *, by: str, nats_user: Callable[[Node], KnownUser | None] = lambda _: None
+    ) -> Node:
+        """Only a pending node can be approved. `nats_user` may make a user that is stored with the approval."""
 
         def decide(node: Node, *, at: datetime) -> Node:
             if node.facts.approved_at is not None:
                 raise Conflict(f"node {node.name} is not pending: {node.facts.approved_by} approved it")
             return domain.approve(node, by=by, at=at)
 
-        return await self._change(node_id, decide, EventKind.NODE_APPROVED, by=by)
+        return await self._change(node_id, decide, EventKind.NODE_APPROVED, by=by, nats_user=nats_user)
+
+    async def approve_localai(self, node_id: NodeId, *, by: str) -> tuple[Node, UserJwt | None]:
+        """Approve a node, and return the user that LocalAI's form of the answer has; a Corral node fetches its own."""
+        given: list[UserJwt | None] = []
+
+        def issue(node: Node) -> KnownUser | None:
+            known, user = self._nats_users.issue(node, node.updated_at) if node.peer is None else (None, None)
+            given[:] = [user]
+            return known
+
+        return await self.approve(node_id, by=by, nats_user=issue), next(iter(given), None)
 
     async def drain(self, node_id: NodeId, *, by: str) -> Node:
         return await self._change(node_id, partial(domain.drain, by=by), EventKind.NODE_DRAINING, by=by)
@@ -216,6 +307,7 @@ class NodeRegistry:
         event = self._event(EventKind.NODE_REMOVED, node, by)
         if not await self._nodes.remove(node_id, events=[event]):
             raise _unknown(node_id)
+        self._revocations.ring()
         await self._feed.announce()
 
     async def replace_labels(self, node_id: NodeId, labels: Mapping[str, str], *, by: str) -> Node:
@@ -247,6 +339,20 @@ class NodeRegistry:
         decide, detail = partial(domain.set_vram_budget, value=value), attrgetter("vram_budget")
         return await self._change(node_id, decide, EventKind.NODE_VRAM_BUDGET, by=by, detail=detail)
 
+    async def put_card(self, node_id: NodeId, card: str, *, is_out: bool, by: str) -> Node:
+        """Take one GPU out of service, or put it back. What uses it now goes on; nothing new is given to it."""
+
+        def decide(node: Node, *, at: datetime) -> Node:
+            if card not in node.cards_out and all(own.id != card for own in node.cards):
+                has = ", ".join(own.id for own in node.cards) or "none"
+                raise NotFound(f"node {node.name} has no GPU {card[:_SHOWN]!r}; it has {has}")
+            return domain.put_card(node, card, is_out=is_out, at=at)
+
+        def detail(node: Node) -> list[str]:
+            return sorted(node.cards_out)
+
+        return await self._change(node_id, decide, EventKind.NODE_CARDS, by=by, detail=detail)
+
     async def _change(
         self,
         node_id: NodeId,
@@ -255,6 +361,7 @@ class NodeRegistry:
         *,
         by: str,
         detail: Callable[[Node], object] | None = None,
+        nats_user: Callable[[Node], KnownUser | None] = lambda _: None,
     ) -> Node:
         """Apply a decision to a node. Nothing to change: nothing is written, nothing is announced.
 
@@ -268,7 +375,8 @@ class NodeRegistry:
             if after is before:
                 return before
             data = {} if detail is None else {"before": detail(before), "after": detail(after)}
-            if await self._nodes.replace(after, events=[self._event(kind, after, by, **data)]):
+            event = self._event(kind, after, by, **data)
+            if await self._nodes.replace(after, events=[event], nats_user=nats_user(after)):
                 await self._announce()
                 return after
         raise Conflict(f"node {node_id} is being changed by others; try again")

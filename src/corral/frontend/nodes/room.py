@@ -1,20 +1,35 @@
 """Builds the nodes' room: who is in the fleet, how they are asked, and the loops that notice who is gone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Final, Self
 
 from corral.base.tasks import Poke
+from corral.frontend.access.fleet_tls import FleetTls
 from corral.frontend.nodes.client import NodeClient, NodeContacts, NodeLogs, NodeTokens
 from corral.frontend.nodes.decide.liveness import BrakePolicy, LivenessPolicy
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
+from corral.frontend.nodes.dialling import Dialling
+from corral.frontend.nodes.doors import NodeDoors
 from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.fleet_key import FleetKey
 from corral.frontend.nodes.heartbeats import Heartbeats
+from corral.frontend.nodes.invitations import Invitations, SourceLimit
 from corral.frontend.nodes.liveness import BRAKE_PERIOD, HEALTH_PERIOD, HEARING_PERIOD, Brake, Health, HearingKeeper
+from corral.frontend.nodes.nats_users import REVOKING_PERIOD, NatsIssuer, NatsRevocations, Revoking
 from corral.frontend.nodes.registry import NodeRegistry
+from corral.frontend.nodes.store.invitations import InvitationStore
 from corral.frontend.nodes.store.liveness import HearingPeriods
+from corral.frontend.nodes.store.nats_users import NatsUsers
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
+from corral.wire.registration import NatsOffer
+
+if TYPE_CHECKING:
+    from corral.bus.minting import Minter
+
+_CHECKS_PER_SOURCE: Final = 30
+"""In a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +37,12 @@ class NodeSettings:
     liveness: LivenessPolicy
     admission: AdmissionPolicy
     brake_share: float
-    credentials_last: timedelta | None
-    """How long a node's NATS credentials last. None: they do not expire."""
+    minter: "Minter | None"
+    """Makes users of NATS for nodes. None: nodes bring their own."""
+    nats_offer: Callable[[], NatsOffer] | None
+    """Returns where nodes find NATS."""
+    revoker: Revoking | None
+    """Ends such users before they expire. None: they end then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +50,11 @@ class NodesRoom:
     store: Nodes
     fleet: Fleet
     registry: NodeRegistry
+    invitations: Invitations
+    fleet_key: FleetKey
+    dialling: Dialling
+    check_limit: SourceLimit
+    """How often a machine may ask to be called."""
     heartbeats: Heartbeats
     hearing: HearingKeeper
     health: Health
@@ -39,9 +63,13 @@ class NodesRoom:
     contacts: NodeContacts
     tokens: NodeTokens
     logs: NodeLogs
+    tls: FleetTls
+    doors: NodeDoors
+    nats_users: NatsIssuer
+    revocations: NatsRevocations
 
     @classmethod
-    def build(
+    def build(  # noqa: PLR0913 - each is a collaborator
         cls,
         foundation: Foundation,
         record: RecordRoom,
@@ -49,11 +77,16 @@ class NodesRoom:
         nodes: Nodes,
         *,
         registration_token: str,
+        fleet_key: FleetKey,
+        tls: FleetTls,
     ) -> Self:
         clock, bus, feed, policy = foundation.clock, foundation.bus, record.feed, settings.liveness
         keeper = HearingKeeper(HearingPeriods(foundation.database), bus, clock, policy)
         health, fleet = Health(nodes, keeper, feed, clock, policy), Fleet(nodes, keeper, clock, policy)
         contacts, tokens = NodeContacts(nodes), NodeTokens(foundation.secrets, registration_token)
+        doors = NodeDoors(contacts, tls)
+        revocations = NatsRevocations(NatsUsers(foundation.database), settings.revoker, bus, clock)
+        issuer = NatsIssuer(settings.minter, settings.nats_offer)
         return cls(
             store=nodes,
             fleet=fleet,
@@ -65,9 +98,14 @@ class NodesRoom:
                 fleet=fleet,
                 health=health.poke,
                 policy=settings.admission,
-                credentials_last=settings.credentials_last,
+                nats_users=issuer,
+                revocations=revocations.poke,
             ),
-            heartbeats=Heartbeats(nodes, keeper, clock, policy, health=health.poke),
+            invitations=Invitations(InvitationStore(foundation.database), feed, clock),
+            fleet_key=fleet_key,
+            dialling=Dialling(),
+            check_limit=SourceLimit(clock, most=_CHECKS_PER_SOURCE),
+            heartbeats=Heartbeats(nodes, keeper, feed, clock, policy, health=health.poke),
             hearing=keeper,
             health=health,
             brake=Brake(
@@ -82,7 +120,11 @@ class NodesRoom:
             client=NodeClient(bus, nodes, clock, contacts=contacts, health=health.poke),
             contacts=contacts,
             tokens=tokens,
-            logs=NodeLogs(contacts, tokens),
+            logs=NodeLogs(contacts, tokens, doors),
+            tls=tls,
+            doors=doors,
+            nats_users=issuer,
+            revocations=revocations,
         )
 
     def loops(self, record: RecordRoom) -> dict[str, Loop]:
@@ -92,6 +134,7 @@ class NodesRoom:
             "hearing": record.every(HEARING_PERIOD, Poke(), self._hear, "hearing"),
             "health": record.every(HEALTH_PERIOD, self.health.poke, self.health.sweep, "health"),
             "brake": record.every(BRAKE_PERIOD, Poke(), brake, "brake"),
+            "revocations": record.every(REVOKING_PERIOD, self.revocations.poke, self.revocations.step, "revocations"),
         }
 
     async def _hear(self) -> None:

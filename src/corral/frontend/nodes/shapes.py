@@ -1,28 +1,40 @@
 """Answers about nodes, and registrations as values."""
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import Incarnation
+from corral.frontend.nodes.card_reports import read_cards, shown
 from corral.frontend.nodes.decide.liveness import Heartbeat, LivenessPolicy, heartbeat_interval
-from corral.frontend.nodes.decide.node import SUSPICIONS, NodeLoad, NodeType, Peer, SeenNode
+from corral.frontend.nodes.decide.node import SUSPICIONS, GpuCard, Node, NodeLoad, NodeType, Peer, SeenNode
 from corral.frontend.nodes.decide.registration import Registration
+from corral.frontend.record.decide import Event
+from corral.wire.confinement import read_confinement
 from corral.wire.go_json import format_time, read_object
 from corral.wire.keys import MAX_SECRET, MIN_SECRET, hash_secret
-from corral.wire.nodes import MAX_VRAM_BUDGET, NodeDetail, NodeView, PeerView, VramBudget, label_problem
+from corral.wire.nodes import (
+    MAX_VRAM_BUDGET,
+    CardView,
+    NodeChangeView,
+    NodeDetail,
+    NodeView,
+    PeerView,
+    VramBudget,
+    label_problem,
+)
 from corral.wire.registration import (
     CAPACITY_FIELDS,
     MAX_ADDRESS,
     MAX_NAME,
     CorralHello,
     Feature,
+    NatsLogin,
     RegisterRequest,
 )
 
@@ -30,6 +42,7 @@ _LARGEST: Final = 2**63 - 1
 _LONGEST_INTERVAL: Final = timedelta(hours=1)
 _SHOWN: Final = 40
 _MOST_PROBLEMS: Final = 10
+_LONGEST_PROBLEM: Final = 500
 """Problems with labels that one registration reports at most."""
 
 
@@ -92,6 +105,42 @@ def node_detail(seen: SeenNode, load: NodeLoad, policy: LivenessPolicy) -> NodeD
         problems=[*suspicions, *node.problems],
         admin_labels=dict(node.labels.admin),
         removed_labels=sorted(node.labels.removed),
+        cards=[card_view(card) for card in node.cards],
+        fingerprint=node.fingerprint,
+        nats_login=node.nats_login,
+        confinement=node.confinement,
+        invitation=node.invitation_id,
+    )
+
+
+def change_view(event: Event) -> NodeChangeView:
+    before, after = event.data.get("before"), event.data.get("after")
+    return NodeChangeView(
+        at=format_time(event.at),
+        kind=event.kind.value,
+        before=before if isinstance(before, dict) else {},
+        after=after if isinstance(after, dict) else {},
+    )
+
+
+def card_views(node: Node, replicas: Mapping[str, Sequence[str]]) -> list[CardView]:
+    """All GPUs of a node, also those that are out of service and not reported now. `replicas` are the process keys of
+    those that may use each."""
+    gone = node.cards_out - {card.id for card in node.cards}
+    cards = (*node.cards, *(GpuCard(id=id, total=0, free=0, is_out=True) for id in sorted(gone)))
+    return [card_view(card, replicas.get(card.id, ())) for card in cards]
+
+
+def card_view(card: GpuCard, replicas: Sequence[str] = ()) -> CardView:
+    return CardView(
+        id=card.id,
+        name=card.name,
+        vendor=card.vendor,
+        total=card.total,
+        free=card.free,
+        shares_ram=card.shares_ram,
+        is_out=card.is_out,
+        replicas=list(replicas),
     )
 
 
@@ -122,6 +171,7 @@ def read_registration(request: RegisterRequest) -> Registration:
         raise InvalidInput("corral.secret", f"must have {MIN_SECRET} to {MAX_SECRET} characters")
     interval, interval_problem = _interval(hello)
     budget, budget_problem = _budget(request.vram_budget)
+    cards, card_problems = read_cards(None if hello is None else hello.cards)
     return Registration(
         name=request.name,
         type=node_type,
@@ -131,14 +181,17 @@ def read_registration(request: RegisterRequest) -> Registration:
         gpu_vendor=_said(request.gpu_vendor),
         gpu_compute_capability=_said(request.gpu_compute_capability),
         capability=_said(request.capability),
+        cards=cards or (),
         max_replicas_per_model=max(request.max_replicas_per_model, 1),
         vram_budget=budget,
         labels=labels,
         peer=peer,
+        confinement=None if hello is None else read_confinement(hello.confinement),
         secret_hash=None if secret is None else hash_secret(secret),
+        nats_login=hello.nats_login if hello is not None and hello.nats_login in list(NatsLogin) else None,
         incarnation=Incarnation("" if hello is None else hello.incarnation),
         interval=interval,
-        problems=tuple(problem for problem in (*label_problems, budget_problem, interval_problem) if problem),
+        problems=tuple(filter(None, (*label_problems, budget_problem, interval_problem, *card_problems))),
     )
 
 
@@ -212,29 +265,33 @@ def read_heartbeat(body: bytes, at: datetime) -> Heartbeat:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
             measured[name] = value
         else:
-            problems.append(f"{name}: expected a number of bytes, got {_shown(value)}; ignored")
+            problems.append(f"{name}: expected a number of bytes, got {shown(value)}; ignored")
     corral = fields.get("corral")
     extension = corral if isinstance(corral, dict) else {"incarnation": corral}
     gpu_vendor = _take_text("gpu_vendor", fields.get("gpu_vendor"), problems)
     incarnation = _take_text("corral.incarnation", extension.get("incarnation"), problems)
     inventory = _take_text("corral.inventory", extension.get("inventory"), problems)
+    cards, card_problems = read_cards(extension.get("cards"))
+    problems += _own_problems(extension.get("problems"))
     return Heartbeat(
         at=at,
         measured=measured,
         gpu_vendor=gpu_vendor,
+        cards=cards,
         incarnation=Incarnation(incarnation) if incarnation else None,
         inventory=inventory or "",
-        problems=tuple(problems),
+        problems=(*problems, *card_problems),
     )
+
+
+def _own_problems(value: object) -> list[str]:
+    """What a worker found wrong with itself, as far as it is text."""
+    told = value if isinstance(value, list) else []
+    return [text[:_LONGEST_PROBLEM] for text in told if isinstance(text, str) and text][:_MOST_PROBLEMS]
 
 
 def _take_text(name: str, value: object, problems: list[str]) -> str | None:
     if value is None or (isinstance(value, str) and len(value) <= MAX_NAME):
         return value
-    problems.append(f"{name}: expected a short text, got {_shown(value)}; ignored")
+    problems.append(f"{name}: expected a short text, got {shown(value)}; ignored")
     return None
-
-
-def _shown(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -43,7 +43,7 @@ _SPACING: Final = 0.4
 _SPACING_PER_TARGET: Final = 0.001
 """Seconds added to the spacing for each target: messages about large operations are long."""
 _MOST_KEPT: Final = 500
-_LOCALAI_VERBS: Final = {Verb.REMOVE: Verb.DELETE, Verb.PULL: Verb.INSTALL}
+_LOCALAI_VERBS: Final = {Verb.REMOVE: Verb.DELETE, Verb.PULL: Verb.INSTALL, Verb.STAGE: Verb.INSTALL}
 """What LocalAI calls that of which it has no word."""
 
 

@@ -231,7 +231,8 @@ class Dispatcher:
         if node is None or self._fleet.see(node).status not in REACHED:
             await self._rest(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=False)
             return
-        is_corral = node.peer is not None
+        # What a frontend did itself has ended with it: no worker may still be busy with it.
+        is_corral = node.peer is not None or intent.kind.ends_with_sender
         evidence = await self._look(intent)
         if isinstance(evidence, Intent):
             await self._rest(evidence, is_corral=is_corral)

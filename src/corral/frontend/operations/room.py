@@ -5,6 +5,7 @@ from typing import Self
 
 from corral.base.tasks import Poke
 from corral.bus.port import Handler
+from corral.frontend.access.store import Keys
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations import progress
 from corral.frontend.operations.broadcasts import Broadcasts
@@ -77,7 +78,13 @@ class OperationsRoom:
             watch=OperationWatch(stores.operations, board, clock, frontend=frontend_id),
             peers=PeerOperations(service, board, clock, frontend=frontend_id),
             housekeeping=Housekeeping(
-                record.events, stores.operations, foundation.leader, nodes.registry, clock, retention=retention
+                record.events,
+                stores.operations,
+                Keys(foundation.database),
+                foundation.leader,
+                nodes.registry,
+                clock,
+                retention=retention,
             ),
         )
 

@@ -10,6 +10,7 @@ from corral.base.clock import Clock
 from corral.base.errors import NotFound
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
+from corral.frontend.access.store import Keys
 from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.registry import NodeRegistry
@@ -270,10 +271,11 @@ class Retention:
 
 
 class Housekeeping:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         events: Events,
         operations: OperationStore,
+        keys: Keys,
         leader: Leader,
         registry: NodeRegistry,
         clock: Clock,
@@ -282,6 +284,7 @@ class Housekeeping:
     ) -> None:
         self._events = events
         self._operations = operations
+        self._keys = keys
         self._leader = leader
         self._registry = registry
         self._clock = clock
@@ -293,6 +296,7 @@ class Housekeeping:
             if not is_ours:
                 return
             events = await self._events.trim(now - self._retention.events, keep_at_least=_KEPT_EVENTS)
+            await self._keys.trim_logins(now - self._retention.events)
             operations = await self._operations.trim(now - self._retention.operations)
             await self._registry.expire_pending()
         if events:

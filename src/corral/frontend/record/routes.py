@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from corral.base.errors import CorralError, InvalidInput
+from corral.frontend.access.decide import Permission
 from corral.frontend.access.principals import principal_of
-from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer, read_limit
+from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_limit
 from corral.frontend.record.decide import StoredEvent
 from corral.wire.go_json import format_time
-from corral.wire.keys import Scope
 from corral.wire.nodes import EventView
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ async def _stream(context: AdminContext, request: Request, sequence: int) -> Asy
         while not context.stopping.is_set():
             try:
                 principal = await principal_of(request.headers, context.access.authenticator)
-                if principal is None or not principal.may(Scope.ADMIN):
+                if principal is None or not principal.can(Permission.AUDIT_READ):
                     return
                 batch = await context.record.events.after(sequence, limit=_BATCH)
             except CorralError as error:
@@ -88,7 +88,7 @@ ROUTES = [
         "/api/v1/events",
         events,
         "What happened; as server-sent events when the client accepts them.",
-        access=Access.ADMIN,
+        access=Permission.AUDIT_READ,
         gives=list[EventView],
         query={
             "after": "only events after this sequence number (or the header `Last-Event-ID`)",

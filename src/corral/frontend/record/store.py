@@ -5,13 +5,14 @@ find a smaller one later, and a rolled back transaction leaves no gap. Whoever w
 own does so last: a holder of the counter then never waits for another lock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Row, Select, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from corral.base.ids import NodeId
 from corral.frontend.record.decide import Event, EventKind, StoredEvent
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import event_sequence, events
@@ -61,6 +62,11 @@ class Events:
     async def newest(self, limit: int) -> list[StoredEvent]:
         """The latest events, newest first."""
         return await self._fetch(_EVENTS.order_by(events.c.sequence.desc()).limit(limit))
+
+    async def newest_of(self, node_id: NodeId, kinds: Collection[EventKind], *, limit: int) -> list[StoredEvent]:
+        """The latest events of these kinds about a node, newest first."""
+        of_node = select(events).where(events.c.node_id == node_id, events.c.kind.in_(sorted(kinds)))
+        return await self._fetch(of_node.order_by(events.c.sequence.desc()).limit(limit))
 
     async def last_sequence(self) -> int:
         """The number of the newest event ever written; 0 before the first."""

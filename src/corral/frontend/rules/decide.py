@@ -148,6 +148,14 @@ def change(current: Iterable[FleetRule], rules: Iterable[FleetRule]) -> SetChang
     )
 
 
+def uri_changes(current: Iterable[FleetRule], becomes: SetChange) -> list[str]:
+    """The rules about builds from anywhere that are new, other than before, or gone, by name."""
+    before, after = ({rule.name: rule for rule in rules} for rules in (current, becomes.rules))
+    touched = (*becomes.added, *becomes.changed, *becomes.removed)
+    versions = {name: [rules[name] for rules in (before, after) if name in rules] for name in touched}
+    return sorted(name for name, rules in versions.items() if any(rule.artefact.uri for rule in rules))
+
+
 # Which backend a rule means on a node.
 
 
@@ -207,7 +215,7 @@ def contradicting(
                 return True
             case Verb.INSTALL:
                 return bool(rule.artefact.uri) and not is_same_source(wish.artefact.uri, rule.artefact.uri)
-            case Verb.REMOVE | Verb.UPGRADE | Verb.PULL:
+            case Verb.REMOVE | Verb.UPGRADE | Verb.PULL | Verb.STAGE:
                 return False
 
     against = (rule for rule in rules if is_against(rule) and rule.applies_to(labels))

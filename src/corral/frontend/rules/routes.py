@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
-from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer, no_content, read_body
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, no_content, read_body
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.operations.routes.native import planned_view
@@ -42,7 +43,9 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
     if not revision:
         raise InvalidInput("If-Match", "is missing: name the revision that you have seen, or * for whatever is there")
     rules, prune = await _asked(context, request, caller)
-    applied = await context.rules.service.put(rules, revision=revision, prune=prune, by=caller.name)
+    applied = await context.rules.service.put(
+        rules, revision=revision, prune=prune, by=caller.name, may_trust=caller.can(Permission.BACKENDS_TRUST)
+    )
     revision = revision_of(applied.change.rules)
     operations = [
         operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
@@ -55,7 +58,7 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
     rules, prune = await _asked(context, request, caller)
-    diff = await context.rules.service.plan(rules, prune=prune)
+    diff = await context.rules.service.plan(rules, prune=prune, may_trust=caller.can(Permission.BACKENDS_TRUST))
     acts = [
         PlannedActView(
             verb=act.verb.value,
@@ -79,7 +82,8 @@ async def plan(context: AdminContext, request: Request, caller: Caller) -> Respo
 
 
 async def delete_rule(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.rules.service.delete(request.path_params["name"], by=caller.name)
+    may_trust = caller.can(Permission.BACKENDS_TRUST)
+    await context.rules.service.delete(request.path_params["name"], by=caller.name, may_trust=may_trust)
     return no_content()
 
 
@@ -129,7 +133,7 @@ _ADMIN = RouteSpec(
     method="GET",
     path="/api/v1/fleet-rules",
     handler=list_rules,
-    access=Access.ADMIN,
+    access=Permission.RULES_READ,
     summary="What the fleet shall have, and how far its nodes are.",
     gives=RuleSetView,
     codes={200: "all rules, by name; `ETag` is their revision"},
@@ -142,6 +146,7 @@ ROUTES = [
         _ADMIN,
         method="PUT",
         handler=put_rules,
+        access=Permission.RULES_ACT,
         summary="Put a set of rules in place of the one that `If-Match` names. The same set again changes nothing. "
         "What follows from it is started at once, and from then on whenever something is missing.",
         takes=RulesAsk,
@@ -153,6 +158,7 @@ ROUTES = [
         method="POST",
         path="/api/v1/fleet-rules/plan",
         handler=plan,
+        access=Permission.RULES_READ,
         summary="What a set of rules would lead to, and where it would be blocked; nothing is stored or sent.",
         takes=RulesAsk,
         gives=RulesPlan,
@@ -163,6 +169,7 @@ ROUTES = [
         method="DELETE",
         path="/api/v1/fleet-rules/{name}",
         handler=delete_rule,
+        access=Permission.RULES_ACT,
         summary="Demand a backend no longer. Where it is installed, it stays.",
         gives=None,
         codes={204: "deleted", 404: "no rule has this name", 412: "others change the rules all the time"},

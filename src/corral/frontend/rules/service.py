@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.base.errors import AccessDenied, Conflict, InvalidInput, NotFound
 from corral.base.ids import OperationId
 from corral.base.words import listed
 from corral.frontend.backends.catalogue import CatalogueSource
@@ -26,6 +26,7 @@ from corral.frontend.rules.decide import (
     revision_of,
     rule_problem,
     set_problem,
+    uri_changes,
 )
 from corral.frontend.rules.enforcer import Prune, RuleEnforcer, RulePlace, RulePlaces, ask_of, missing, pruning_asks
 from corral.frontend.rules.store import FleetRuleStore
@@ -161,11 +162,12 @@ class FleetRules:
             RuleStanding(rule=rule, places=tuple(places[rule.name]), doubt=doubts.get(rule.name, "")) for rule in rules
         ]
 
-    async def plan(self, rules: Sequence[FleetRule], *, prune: Prune) -> Diff:
+    async def plan(self, rules: Sequence[FleetRule], *, prune: Prune, may_trust: bool = False) -> Diff:
         """What `put` would do; nothing is stored or sent."""
         _check(rules)
         current = await self._store.all()
         becomes = change(current, rules)
+        _check_trust(current, becomes, may_trust=may_trust)
         places = await self._places.of(becomes.rules)
         asks = [(ask_of(rule, lacking), rule.name) for rule, lacking in missing(becomes.rules, places)]
         asks += [(ask, "") for ask in await pruning_asks(self._places, current, places, prune, by="")]
@@ -182,8 +184,13 @@ class FleetRules:
         doubts = await self._places.doubts(becomes.rules)
         return Diff(change=becomes, acts=tuple(acts), unmet=tuple(unmet), doubts=doubts)
 
-    async def put(self, rules: Sequence[FleetRule], *, revision: str, prune: Prune, by: str) -> RuleSetResult:
-        """Put this set in place of the one of that revision; RulesChanged when it is another one by now."""
+    async def put(
+        self, rules: Sequence[FleetRule], *, revision: str, prune: Prune, by: str, may_trust: bool = False
+    ) -> RuleSetResult:
+        """Put this set in place of the one of that revision; RulesChanged when it is another one by now.
+
+        `may_trust`: who asks for it may decide which builds from anywhere run.
+        """
         _check(rules)
         for _ in range(_TRIES):
             current = await self._store.all()
@@ -191,6 +198,7 @@ class FleetRules:
             if revision not in (ANY_REVISION, stored_revision):
                 raise RulesChanged(f"the fleet rules have the revision {stored_revision} by now, not {revision}")
             becomes = change(current, rules)
+            _check_trust(current, becomes, may_trust=may_trust)
             places = [] if prune is Prune.NOTHING else await self._places.of(becomes.rules)
             asks = await pruning_asks(self._places, current, places, prune, by=by)
             guard = self._guard.under(becomes.rules)
@@ -200,14 +208,16 @@ class FleetRules:
                 return await self._enforced(becomes, [delete.operation.id for delete in deletes])
         raise RulesChanged("the fleet rules are being changed by others; try again")
 
-    async def delete(self, name: str, *, by: str) -> None:
+    async def delete(self, name: str, *, by: str, may_trust: bool = False) -> None:
         """Demand it no longer. What is installed stays."""
         for _ in range(_TRIES):
             current = await self._store.all()
             left = [rule for rule in current if rule.name != name]
             if len(left) == len(current):
                 raise NotFound(f"there is no fleet rule {name}")
-            if await self._is_stored(change(current, left), [], revision=revision_of(current), by=by):
+            becomes = change(current, left)
+            _check_trust(current, becomes, may_trust=may_trust)
+            if await self._is_stored(becomes, [], revision=revision_of(current), by=by):
                 await self._operations.tell([])
                 return
         raise RulesChanged("the fleet rules are being changed by others; try again")
@@ -239,6 +249,15 @@ class FleetRules:
             change=becomes,
             operations=tuple(sorted(operations, key=lambda operation: (operation.accepted_at, operation.id))),
             doubts=await self._places.doubts(becomes.rules),
+        )
+
+
+def _check_trust(current: Sequence[FleetRule], becomes: SetChange, *, may_trust: bool) -> None:
+    """AccessDenied when rules about builds from anywhere would change; those that stay as they are need nothing."""
+    if not may_trust and (names := uri_changes(current, becomes)):
+        raise AccessDenied(
+            f"this adds, changes or removes fleet rules with a uri ({listed(names)}); that needs the permission "
+            "backends.trust, which keys of scope admin have"
         )
 
 

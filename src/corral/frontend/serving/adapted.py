@@ -10,22 +10,23 @@ import hmac
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.catalogue import Models
-from corral.frontend.models.decide.model import with_answer_limit
+from corral.frontend.models.decide.model import ModelSpec, with_answer_limit
 from corral.frontend.nodes.client import NodeTokens
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.record.feed import Feed
 from corral.frontend.serving.decide.replica import Replica
 from corral.frontend.serving.model_loader import UsualLimits, adapter_model
+from corral.frontend.serving.request_files import RequestFiles
 from corral.rpc.adapter_keeper import ADAPTER, AdapterConfig, Adapters, LiveAdapter, within
-from corral.rpc.adapter_link import AdapterLink
-from corral.wire.adapter import AdapterReplica
+from corral.rpc.adapter_link import AdapterLink, PassFile
+from corral.wire.adapter import AdapterReplica, FilePassed, FileWish
 
 NO_ADAPTER: Final = "this control was started without an adapter, which `corral frontend` gives it"
 _CONFIG: Final = AdapterConfig()
@@ -34,12 +35,13 @@ _CONFIG: Final = AdapterConfig()
 class LaunchedAdapter:
     """The adapter that the launcher of this frontend starts for whoever connects to its socket."""
 
-    def __init__(self, path: Path, *, ready_within: timedelta) -> None:
+    def __init__(self, path: Path, *, ready_within: timedelta, on_file: PassFile) -> None:
         self._path = path
+        self._on_file = on_file
         self._ready_within = ready_within
 
     async def open(self, stack: AsyncExitStack) -> LiveAdapter:
-        link = await stack.enter_async_context(AdapterLink.dial(self._path))
+        link = await stack.enter_async_context(AdapterLink.dial(self._path, self._on_file))
         place = await within(link.listening(), self._ready_within, "did not listen")
 
         async def end() -> None:
@@ -78,14 +80,18 @@ class AdaptedReplicas:
         clock: Clock,
         *,
         secret: bytes,
+        files: RequestFiles,
     ) -> None:
+        self._files = files
+        self._nodes: dict[str, NodeId] = {}
+        """On which node the replica of a key is."""
         self._models = models
         self._tokens = tokens
         self._usual = usual
         self._secret = secret
         self._adapters: Adapters | None = None
         if path is not None:
-            source = LaunchedAdapter(path, ready_within=_CONFIG.ready_within)
+            source = LaunchedAdapter(path, ready_within=_CONFIG.ready_within, on_file=self._pass)
             self._adapters = Adapters(source, clock, _CONFIG, on_change=feed.ring)
         self._told: dict[ReplicaId, AdapterReplica] = {}
 
@@ -110,6 +116,7 @@ class AdaptedReplicas:
         needy = [replica for replica in living if replica.needs_adapter]
         told = {replica.id: await self._told_of(replica, nodes.get(replica.node_id)) for replica in needy}
         self._told = {id: adapted for id, adapted in told.items() if adapted is not None}
+        self._nodes = {self._told[each.id].key: each.node_id for each in needy if each.id in self._told}
         self._adapters.retain([adapted.key for adapted in self._told.values()])
         urls = {}
         for id, adapted in self._told.items():
@@ -119,21 +126,33 @@ class AdaptedReplicas:
                 urls[id] = AdaptedUrl(f"http://{host}:{place.port}", adapted.key)
         return urls
 
+    async def _pass(self, wish: FileWish) -> FilePassed:
+        return await self._files.passed(self._nodes.get(wish.key), wish)
+
     async def _told_of(self, replica: Replica, node: Node | None) -> AdapterReplica | None:
-        """What the adapter is told. It does not change, as the process behind it does not.
+        """What the adapter is told. It changes only where the node moved, as the process behind it does not.
 
         None for a replica that another control loaded with an earlier configuration: it is about to be ended.
         """
-        if (before := self._told.get(replica.id)) is not None:
+        if (before := self._told.get(replica.id)) is not None and before.address == replica.address:
             return before
         spec = self._models.catalogue.models.get(replica.model)
         if node is None or spec is None or spec.revision != replica.revision:
             return None
         limited = with_answer_limit(spec, self._usual.most_tokens)
+        bearer = await self._tokens.of(node.id)
         return AdapterReplica(
             key=hmac.digest(self._secret, f"adapter/{replica.id}".encode(), hashlib.sha256).hex(),
             address=replica.address,
-            token=await self._tokens.of(node.id),
+            token=replica.token or bearer,
+            files_token=bearer if node.http_address else "",
             files_url=f"http://{node.http_address}" if node.http_address else "",
-            model=adapter_model(limited, file=self._models.file_of(spec), threads=self._usual.threads),
+            files_by_parent=not node.http_address,
+            model=adapter_model(limited, file=self._file_of(spec, replica), threads=self._usual.threads),
         )
+
+    def _file_of(self, spec: ModelSpec, replica: Replica) -> str:
+        """Where the node has the weights; where that is not known, where they are here."""
+        if replica.models_path and spec.model:
+            return str(PurePath(replica.models_path) / spec.model)
+        return self._models.file_of(spec)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -18,13 +18,14 @@ from corral.base.tasks import Listeners
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.bus.port import Bus, Message
 from corral.frontend.nodes.decide.node import NodeLoad
+from corral.frontend.serving.answer_speeds import AnswerSpeeds
 from corral.frontend.serving.decide.replica import SERVING, ReplicaState
 from corral.frontend.serving.replica_health import ReplicaHealth
 from corral.frontend.serving.store.replicas import ReplicaPlace
 from corral.frontend.serving.view import ViewKeeper
 from corral.wire.metrics import GatewayCounts
 from corral.wire.subjects import GATEWAY_SHARES
-from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare, keys_digest
+from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare, ReplicaFailure, keys_digest
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,11 @@ class _Gateway:
     heard_at: datetime
     sequence: int = 0
     in_flight: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, int] = field(default_factory=dict)
     counts: GatewayCounts | None = None
     keys_digest: str = ""
+    address: str = ""
+    trusted_proxies: tuple[str, ...] | None = None
     is_ours: bool = True
     """It reports here, and not to another frontend."""
     has_left: bool = False
@@ -65,37 +69,60 @@ class SeenGateway:
     """Since its last report."""
     is_silent: bool
     counts: GatewayCounts | None
+    address: str
+    """Where it calls from through another gateway; empty for one of this frontend's own."""
+    trusted_proxies: tuple[str, ...] | None
+    """Networks whose `X-Forwarded-For` it believes; None when it does not tell."""
+
+
+class SuspectsEngines(Protocol):
+    """Whoever looks at engines that somebody else runs."""
+
+    def suspect(self, failures: Iterable[ReplicaFailure]) -> None:
+        """Gateways got no answer from these; some may be engines."""
 
 
 class GatewayReports:
     """What gateways have under way, as their last reports tell, here or to other frontends."""
 
-    def __init__(self, health: ReplicaHealth, clock: Clock) -> None:
+    def __init__(self, health: ReplicaHealth, clock: Clock, *, engines: SuspectsEngines) -> None:
         self._health = health
+        self._engines = engines
         self._clock = clock
         self._gateways: dict[str, _Gateway] = {}
         self._last_used: dict[str, datetime] = {}
+        self.speeds = AnswerSpeeds(clock)
+        self.counting_since = clock.now()
+        """What was used before is not known here."""
         self.key_changes = Listeners()
         """Rung when a gateway knows other keys than before."""
 
-    def take(self, report: GatewayReport) -> None:
+    def take(self, report: GatewayReport, *, address: str = "") -> None:
         """Take a report to this frontend. One that came before is taken again, but its news count once."""
         gateway = self._heard(report)
-        gateway.counts, gateway.is_ours = report.counts, True
+        gateway.counts, gateway.is_ours, gateway.address = report.counts, True, address
+        gateway.trusted_proxies = None if report.trusted_proxies is None else tuple(report.trusted_proxies)
         if report.sequence > gateway.sequence:
             gateway.sequence, now = report.sequence, self._clock.now()
             self._last_used.update((finished.replica, now) for finished in report.finished)
+            for replica, (tokens, seconds) in answered_in(report).items():
+                self.speeds.add(replica, tokens, seconds)
             self._health.suspect(failure.replica for failure in report.failures)
+            self._engines.suspect(report.failures)
             self._health.empty(failure.replica for failure in report.failures if failure.reason == MODEL_GONE)
 
     def hear_of(self, share: GatewayShare) -> None:
         """Take what another frontend tells of a gateway that reports to it."""
         self._heard(share).is_ours = False
+        for replica, (tokens, seconds) in share.answered.items():
+            self.speeds.add(replica, tokens, seconds)
+        self._last_used.update(dict.fromkeys(share.used, self._clock.now()))
 
     def _heard(self, news: GatewayReport | GatewayShare) -> _Gateway:
         now = self._clock.now()
         gateway = self._gateways.setdefault(news.gateway, _Gateway(heard_at=now))
         gateway.heard_at, gateway.in_flight, gateway.has_left = now, news.in_flight, news.is_last
+        gateway.waiting = news.waiting
         self._last_used.update(dict.fromkeys(news.in_flight, now))
         if gateway.keys_digest != news.keys_digest:
             gateway.keys_digest = news.keys_digest
@@ -111,6 +138,15 @@ class GatewayReports:
             if now - gateway.heard_at <= SILENT_AFTER:
                 total.update(gateway.in_flight)
         return total
+
+    def waiting(self) -> Counter[str]:
+        """Requests that wait for a replica, by model, as far as gateways were heard lately."""
+        now = self._clock.now()
+        total: Counter[str] = Counter()
+        for gateway in self._gateways.values():
+            if now - gateway.heard_at <= SILENT_AFTER:
+                total.update(gateway.waiting)
+        return +total
 
     def silent(self) -> int:
         """How many gateways' share is unknown."""
@@ -161,6 +197,8 @@ class GatewayReports:
                 age=now - gateway.heard_at,
                 is_silent=now - gateway.heard_at > SILENT_AFTER,
                 counts=gateway.counts,
+                address=gateway.address,
+                trusted_proxies=gateway.trusted_proxies,
             )
             for id, gateway in sorted(self._gateways.items())
             if gateway.is_ours and not gateway.has_left
@@ -174,6 +212,16 @@ class GatewayReports:
         if len(self._last_used) > _MOST_REPLICAS:
             newest = sorted(self._last_used.items(), key=lambda used: used[1])[-_MOST_REPLICAS // 2 :]
             self._last_used = dict(newest)
+
+
+def answered_in(report: GatewayReport) -> dict[str, tuple[int, float]]:
+    """Tokens of the answers that a report tells the end of, and the seconds that they took, by replica."""
+    answered: dict[str, tuple[int, float]] = {}
+    for finished in report.finished:
+        if finished.answer_seconds > 0:
+            tokens, seconds = answered.get(finished.replica, (0, 0.0))
+            answered[finished.replica] = tokens + finished.completion_tokens, seconds + finished.answer_seconds
+    return answered
 
 
 class GatewayShares:
@@ -193,6 +241,9 @@ class GatewayShares:
             gateway=report.gateway,
             keys_digest=report.keys_digest,
             in_flight=report.in_flight,
+            answered=answered_in(report),
+            waiting=report.waiting,
+            used=sorted({finished.replica for finished in report.finished}),
             is_last=report.is_last,
         )
         now = self._clock.monotonic()

@@ -11,14 +11,17 @@ from msgspec.structs import replace as replace_struct
 from corral.base.clock import Clock
 from corral.base.errors import Conflict
 from corral.base.ids import LoadJobId
+from corral.base.tls import TlsPeer
 from corral.frontend.backends.decide.backend import artefact_of, wish_of
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask
+from corral.frontend.backends.policies import BackendPolicies
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.keys import request_rules
 from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, with_answer_limit
 from corral.frontend.nodes.client import NodeClient, NodeTokens, StartedBackend
 from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.doors import NodeDoors
 from corral.frontend.operations.decide.intent import IntentKind, Verb
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.serving.decide.load_job import LoadNeed, LoadPolicy, needed_by_load
@@ -30,6 +33,7 @@ from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions
 from corral.wire.adapter import AdapterModel
 from corral.wire.backends import CorralInstall, InstallRequest
+from corral.wire.confinement import ConfinementWish
 from corral.wire.registration import Feature
 
 _BY: Final = "control"
@@ -40,15 +44,19 @@ _MEANWHILE: Final = timedelta(minutes=1)
 class BackendLoader(Protocol):
     """How a backend is told what to load."""
 
-    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
-        """`rpc.errors.BackendError` when it does not."""
+    async def load(
+        self, address: str, *, token: str, options: ModelOptions, timeout: timedelta, tls: TlsPeer | None
+    ) -> None:
+        """Dial the address, or with `tls` the door in front of it. `rpc.errors.BackendError` when it does not."""
 
 
 class GrpcLoader:
     """A channel for every call: loads are rare."""
 
-    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
-        async with Backend(address, token=token) as backend:
+    async def load(
+        self, address: str, *, token: str, options: ModelOptions, timeout: timedelta, tls: TlsPeer | None
+    ) -> None:
+        async with Backend(address, token=token, tls=tls) as backend:
             await backend.load(options, timeout=timeout)
 
 
@@ -57,6 +65,11 @@ def adapter_model(spec: ModelSpec, *, file: str, threads: int) -> AdapterModel:
     rules = request_rules(spec.config)
     model = msgspec.convert({"name": spec.name, "identity": spec.model, "file": file, **rules}, AdapterModel)
     return replace_struct(model, defaults=replace_struct(model.defaults, threads=threads_of(spec.config, threads)))
+
+
+def visible_cards(replica: Replica, node: Node) -> list[str]:
+    """The GPUs that the process of a replica may see: its own, or where none were chosen, all that are in service."""
+    return list(replica.cards) or [card.id for card in node.cards if not card.is_out]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +94,9 @@ class ModelLoader:
         operations: BackendOperations,
         staging: Staging,
         *,
+        doors: NodeDoors,
         usual: UsualLimits,
+        policies: BackendPolicies,
     ) -> None:
         self._nodes = nodes
         self._models = models
@@ -90,7 +105,9 @@ class ModelLoader:
         self._intents = intents
         self._operations = operations
         self._staging = staging
+        self._doors = doors
         self._usual = usual
+        self._policies = policies
 
     async def install(  # noqa: PLR0913 - what is loaded where, and for whom
         self,
@@ -109,10 +126,18 @@ class ModelLoader:
         """
         await self._admit(node, spec, now)
         request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index, op_id=job)
-        if node.peer is not None and Feature.ADAPTER in node.peer.features:
+        features = frozenset[str]() if node.peer is None else node.peer.features
+        corral = CorralInstall(own_token=Feature.REPLICA_TOKENS in features)
+        if Feature.ADAPTER in features:
             file = self._file_of(spec, models)
             limited = with_answer_limit(spec, self._usual.most_tokens)
-            request.corral = CorralInstall(model=adapter_model(limited, file=file, threads=self._usual.threads))
+            corral.model = adapter_model(limited, file=file, threads=self._usual.threads)
+        if Feature.CARDS in features and node.cards:
+            corral.cards = visible_cards(replica, node)
+        if Feature.CONFINEMENT in features and (wish := await self._policies.wish(spec.backend)) != ConfinementWish():
+            corral.confinement = wish
+        if corral != CorralInstall():
+            request.corral = corral
         return await self._nodes.install(node.id, request, timeout=timeout)
 
     async def _admit(self, node: Node, spec: ModelSpec, now: datetime) -> None:
@@ -139,6 +164,10 @@ class ModelLoader:
         """Have the model's files on the node; returns what is the models directory there for this model, if files of it
         are there at all."""
         return await self._staging.bring(spec.name, self._options(spec), node.id, watch)
+
+    def size_of(self, spec: ModelSpec) -> int:
+        """Bytes of its weights; 0 when nobody has seen them."""
+        return self._models.size_of(spec)
 
     def needs_telling(self, installed: StartedBackend, spec: ModelSpec, models: PurePath | None) -> bool:
         """Whether an adapter was told another path of the model's file than it has on the node."""
@@ -175,9 +204,10 @@ class ModelLoader:
             fields = moved(fields, self._staging.models, models)
         await self._backends.load(
             address,
-            token=await self._tokens.of(node.id),
+            token=installed.token or await self._tokens.of(node.id),
             options=ModelOptions(**fields),  # type: ignore[arg-type]
             timeout=policy.load_time(self._models.size_of(spec)),
+            tls=await self._doors.replica(node.id, address),
         )
         return replace(
             replica,
@@ -186,6 +216,8 @@ class ModelLoader:
             key=installed.key,
             routes=installed.routes,
             front_port=installed.front_port,
+            token=installed.token,
+            models_path="" if models is None else str(models),
             changed_at=clock.now(),
         )
 

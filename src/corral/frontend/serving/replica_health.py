@@ -137,7 +137,8 @@ class ReplicaHealth:
         same = next((process for process in reported if replica.is_process(process)), None)
         if same is not None:
             self._missing.pop(replica.id, None)
-            if same.url and await self._replicas.learn(replica, same, at=self._clock.now()):
+            knows_more = bool(same.url) or bool(same.token and not replica.url)
+            if knows_more and await self._replicas.learn(replica, same, at=self._clock.now()):
                 await self._feed.announce()  # no event tells it
             return
         if any((process.model, process.index) == (replica.model, replica.index) for process in reported):

@@ -68,7 +68,7 @@ class Restoring:
         noted = await self._restorations.all()
         if not noted:
             return False
-        living, jobs, now = await self._replicas.living(), await self._loads.jobs(), self._clock.now()
+        living, jobs, now = await self._replicas.living(), await self._loads.furthest_jobs(), self._clock.now()
         nodes = await self._nodes.load_many({restoration.node_id for restoration in noted})
         healthy = {id for id, node in nodes.items() if self._fleet.see(node).status is NodeStatus.HEALTHY}
         done = []

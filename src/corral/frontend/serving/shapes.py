@@ -1,14 +1,29 @@
-"""Replicas and loads as answers: LocalAI's form and Corral's own, with the requests that gateways report."""
+"""Replicas, loads and rules of scheduling as answers, in LocalAI's form and in Corral's own."""
 
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import UNSET
 
-from corral.frontend.serving.decide.load_job import LoadStatus
+from corral.base.ids import NodeId
+from corral.frontend.models.decide.needs import ModelNeeds
+from corral.frontend.nodes.decide.node import SeenNode
+from corral.frontend.serving.decide.draining import DrainedReplica, DrainPlan
+from corral.frontend.serving.decide.load_job import LoadJob, LoadProgress, LoadState, LoadStatus, seconds_so_far
+from corral.frontend.serving.decide.placement import NodeVerdict
 from corral.frontend.serving.decide.replica import LIVE, SERVING, Replica, ReplicaState
+from corral.frontend.serving.decide.scaling import ReplicaCounts
+from corral.frontend.serving.decide.scheduling import SchedulingRule
+from corral.frontend.serving.decide.what_if import Consequence
 from corral.frontend.serving.gateway_reports import GatewayReports
 from corral.wire.go_json import format_time
+from corral.wire.models import LoadJobView
+from corral.wire.nodes import DrainedReplicaView, DrainView
+from corral.wire.placement import ConsequenceView, ModelNeedsView, NodeVerdictView
 from corral.wire.replicas import ReplicaRow, ReplicaView
+from corral.wire.scheduling import SchedulingRow, SchedulingView
 from corral.wire.view import Loading
 
 _LOCALAI_STATES: Final = {state: state.value for state in LIVE} | {
@@ -57,8 +72,14 @@ def replica_view(replica: Replica, gateways: GatewayReports, *, node: str) -> Re
         address=replica.address,
         url=replica.url,
         reason=replica.reason,
+        backend=replica.backend,
+        why=replica.why.value,
+        vram=replica.vram,
+        ram=replica.ram,
+        cards=list(replica.cards),
         in_flight=in_flight,
         last_used_at=None if used is None else format_time(used),
+        tokens_per_second=gateways.speeds.of(replica.id),
         created_at=format_time(replica.created_at),
         changed_at=format_time(replica.changed_at),
     )
@@ -68,6 +89,7 @@ def loading_view(status: LoadStatus) -> Loading:
     """How far a load is, with all that administrators may see."""
     progress = status.progress
     sent, total = progress.current_bytes, progress.total_bytes
+    retry = max(1, round(status.retry_after.total_seconds()))
     return Loading(
         model=status.model,
         state=progress.phase or status.state,
@@ -82,6 +104,163 @@ def loading_view(status: LoadStatus) -> Loading:
         file=progress.file,
         reason=status.reason or "",
         message=status.message,
+        step=status.step,
+        step_seconds={name: round(seconds, 1) for name, seconds in status.step_seconds.items()},
+        is_permanent=status.is_permanent,
+        retry_in_seconds=retry if status.state == LoadState.FAILED and not status.is_permanent else None,
         engine_lines=list(status.engine_lines),
-        retry_after_seconds=max(1, round(status.retry_after.total_seconds())),
+        retry_after_seconds=retry,
+    )
+
+
+def load_job_view(job: LoadJob, progress: LoadProgress, *, node: str, now: datetime) -> LoadJobView:
+    """A load in Corral's own form."""
+    return LoadJobView(
+        state=job.state.value,
+        failures=job.failures,
+        message=job.message,
+        retry_at=format_time(job.retry_at),
+        reason=job.reason or "",
+        engine_lines=list(job.engine_lines),
+        phase=progress.phase,
+        current_bytes=progress.current_bytes,
+        total_bytes=progress.total_bytes,
+        eta_seconds=progress.eta_seconds,
+        bytes_per_second=progress.bytes_per_second,
+        file_index=progress.file_index,
+        total_files=progress.total_files,
+        file=progress.file,
+        ordinal=job.ordinal,
+        why=job.why.value,
+        step=job.step or "",
+        step_seconds={name: round(seconds, 1) for name, seconds in seconds_so_far(job, now).items()},
+        node=node,
+        is_permanent=job.is_permanent,
+        began_at=format_time(job.created_at),
+        changed_at=format_time(job.changed_at),
+    )
+
+
+def verdict_view(verdict: NodeVerdict, replicas: Iterable[Replica]) -> NodeVerdictView:
+    """What one node says to one more replica of the model that has these."""
+    return NodeVerdictView(
+        node_id=verdict.node_id,
+        node=verdict.name,
+        code=verdict.code.value,
+        why=verdict.why,
+        numbers=dict(verdict.numbers),
+        vram=verdict.vram,
+        ram=verdict.ram,
+        cards=list(verdict.cards),
+        points=round(verdict.points, 2),
+        score=dict(verdict.score),
+        free=verdict.free,
+        replicas=sum(replica.node_id == verdict.node_id for replica in replicas),
+    )
+
+
+def needs_view(needs: ModelNeeds) -> ModelNeedsView:
+    return ModelNeedsView(
+        source=needs.source,
+        disk=needs.disk,
+        ram=needs.ram,
+        vram=needs.vram,
+        ram_beside_gpu=needs.ram_beside_gpu,
+        splits=needs.splits,
+        per_card=needs.per_card,
+    )
+
+
+def consequence_view(found: Consequence, names: Mapping[NodeId, str]) -> ConsequenceView:
+    """What would become of a replica. Where it has a place, why others were not chosen is left out."""
+    return ConsequenceView(
+        model=found.model,
+        fate=found.fate.value,
+        node_id=found.on or "",
+        node=names.get(found.on, "") if found.on else "",
+        to_node_id=found.to or "",
+        to_node=names.get(found.to, "") if found.to else "",
+        why=found.why,
+        is_interrupted=found.is_interrupted,
+        is_curable=found.is_curable,
+        verdicts=[] if found.to else [verdict_view(verdict, ()) for verdict in found.verdicts],
+    )
+
+
+def scheduling_row(rule: SchedulingRule) -> SchedulingRow:
+    """A rule of scheduling in LocalAI's form, which leaves out what is not set."""
+    wish = rule.wish
+    selector = json.dumps(dict(wish.node_selector), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return SchedulingRow(
+        id=rule.id,
+        model_name=wish.model,
+        node_selector=selector if wish.node_selector else UNSET,
+        min_replicas=wish.min_replicas,
+        max_replicas=wish.max_replicas,
+        spread_all=wish.spread_all,
+        route_policy=wish.route_policy or UNSET,
+        balance_abs_threshold=wish.balance_abs_threshold or UNSET,
+        balance_rel_threshold=wish.balance_rel_threshold or UNSET,
+        min_prefix_match=wish.min_prefix_match or UNSET,
+        created_at=format_time(rule.created_at),
+        updated_at=format_time(rule.updated_at),
+    )
+
+
+def scheduling_view(rule: SchedulingRule, standing: ReplicaCounts, names: Mapping[NodeId, str]) -> SchedulingView:
+    """A rule of scheduling in Corral's own form."""
+    wish = rule.wish
+    return SchedulingView(
+        model=wish.model,
+        node_selector=dict(wish.node_selector),
+        pinned_nodes=list(wish.pinned_nodes),
+        pinned_names=[names.get(id, id) for id in wish.pinned_nodes],
+        min_replicas=wish.min_replicas,
+        max_replicas=wish.max_replicas,
+        spread_all=wish.spread_all,
+        idle_seconds=wish.idle_seconds,
+        route_policy=wish.route_policy,
+        balance_abs_threshold=wish.balance_abs_threshold,
+        balance_rel_threshold=wish.balance_rel_threshold,
+        min_prefix_match=wish.min_prefix_match,
+        source=rule.source.value,
+        created_at=format_time(rule.created_at),
+        updated_at=format_time(rule.updated_at),
+        updated_by=rule.updated_by,
+        loaded=standing.loaded,
+        loading=standing.loading,
+        problem=standing.problem,
+    )
+
+
+def drain_view(seen: SeenNode, plan: DrainPlan, *, within: timedelta) -> DrainView:
+    facts = seen.node.facts
+    state = "not draining"
+    if facts.draining_since is not None:
+        state = "drained" if plan.is_done else "draining"
+    return DrainView(
+        node_id=seen.node.id,
+        node=seen.node.name,
+        state=state,
+        by=facts.draining_by,
+        since=None if facts.draining_since is None else format_time(facts.draining_since),
+        requests_within_seconds=within.total_seconds(),
+        replicas_left=len(plan.replicas),
+        requests_left=plan.requests_left,
+        stays=len(plan.staying),
+        replicas=[_drained_replica(each) for each in plan.replicas],
+    )
+
+
+def _drained_replica(drained: DrainedReplica) -> DrainedReplicaView:
+    replica = drained.replica
+    return DrainedReplicaView(
+        id=replica.id,
+        model=replica.model,
+        index=replica.index,
+        state=replica.state.value,
+        step=drained.step.value,
+        why=drained.why,
+        nodes=dict(drained.reasons),
+        in_flight=drained.in_flight,
     )

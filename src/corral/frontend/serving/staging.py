@@ -1,39 +1,32 @@
 """Staging: a node gets the files of a model before it loads it, and nothing that it has already.
 
-Threads send, a few per node and a bounded number in all; the event loop only hears how far they are. A node that
-shares the models directory shows a file that was just made in it; one that has the same files is told by their digests.
-Nothing is sent to either.
+On which way they go is not decided here: see `FileRoute` and those who offer one (`http_carrier.py`,
+`object_carrier.py`). They are asked in order, and one that does not work leaves it to the next.
 """
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Final, TypeVar
+from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
-from corral.base.tasks import task_group
-from corral.files.file_peer import FilePeer, FilePeerAway, FilePeerConnection, LocalFileChanged, TransferStopped
-from corral.files.sending import FileMark, FileSending, OutgoingFile, WrongDigest, is_there
+from corral.files.file_peer import LocalFileChanged, TransferStopped
 from corral.frontend.models.local_files import LocalFile, LocalFiles, LocalFileUnusable
-from corral.frontend.serving.decide.staging import base_of, needed_paths, own_key, shared_key
+from corral.frontend.serving.decide.staging import base_of, needed_paths
+from corral.wire.backends import InstallBytes, InstallProgress, size_text
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-MOST_TRANSFERS: Final = 32
-PER_NODE: Final = 4
+STAGING: Final = "staging"
+"""What a load does while files are brought to its node."""
 _TELLING_SECONDS: Final = 0.2
 """A speed that was measured for a shorter time means nothing."""
-_TRIES: Final = 3
-"""Times that a file is sent that changes meanwhile."""
 
 
 class StagingFailed(CorralError):
@@ -49,19 +42,35 @@ class ModelFilesUnusable(CorralError):
     code = "model_files_unusable"
 
 
+class RouteUnusable(CorralError):
+    """Files cannot get to the node on this way; another one may work."""
+
+    code = "route_unusable"
+    retryable = True
+
+
+class NoRoute(RouteUnusable):
+    """The node cannot be reached on this way, and need not."""
+
+    code = "no_route"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingCount:
     """How far a staging is."""
 
     present_bytes: int = 0
-    """At the node, whether they were sent or had been there."""
+    """At the node, whether they were sent or had been there. Bytes that go by way of a storage count half there."""
     total_bytes: int = 0
     sent_bytes: int = 0
-    """Over the network, those included that had to be sent again."""
+    """Over the network from here, those included that had to be sent again."""
     present_files: int = 0
     total_files: int = 0
     file: str = ""
     """The one that was begun last."""
+    file_bytes: int = 0
+    """Of that one, and how large it is."""
+    file_size: int = 0
 
 
 class StagingWatch:
@@ -70,12 +79,15 @@ class StagingWatch:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began: float | None = None
-        """When the first byte was sent."""
+        """When the first byte moved."""
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._present = 0
         self._sent = 0
+        self._moved = 0
+        """What became present by moving, and had not been there before."""
+        self._waits = 0
         self._done: set[str] = set()
         self._last = ""
 
@@ -92,13 +104,41 @@ class StagingWatch:
             self._present += count - self._files.get(path, 0)
             self._files[path] = count
 
-    def sent(self, path: str, count: int) -> None:
+    def sent(self, path: str, count: int, *, legs: int = 1) -> None:
+        """Bytes went from here; on the first of so many legs of their way."""
         with self._lock:
-            if self._began is None:
-                self._began = self._clock.monotonic()
             self._sent += count
-            self._present += count
-            self._files[path] = self._files.get(path, 0) + count
+            self._move(path, count // legs)
+
+    def arrived(self, path: str, count: int, *, legs: int = 1) -> None:
+        """Bytes arrived at the node on the last of so many legs, and not from here."""
+        with self._lock:
+            self._move(path, count // legs)
+
+    def _move(self, path: str, count: int) -> None:
+        if self._began is None:
+            self._began = self._clock.monotonic()
+        self._moved += count
+        self._present += count
+        self._files[path] = self._files.get(path, 0) + count
+
+    def fetched(self, path: str, count: int) -> None:
+        """The node has so many bytes of a file that it gets from elsewhere."""
+        with self._lock:
+            more = count - self._files.get(path, 0)
+        if more > 0:
+            self.sent(path, more)
+
+    def waits(self) -> None:
+        """A node that does not say how far it is may still be getting a file."""
+        with self._lock:
+            self._waits += 1
+
+    @property
+    def movement(self) -> int:
+        """Another number whenever something has moved since, or may have."""
+        with self._lock:
+            return self._present + self._sent + self._waits
 
     def done(self, path: str) -> None:
         self.present(path, self._sizes.get(path, 0))
@@ -109,7 +149,7 @@ class StagingWatch:
         """Bytes a second since the first one; None before there is anything to tell."""
         with self._lock:
             seconds = 0.0 if self._began is None else self._clock.monotonic() - self._began
-            return self._sent / seconds if seconds >= _TELLING_SECONDS else None
+            return self._moved / seconds if seconds >= _TELLING_SECONDS else None
 
     @property
     def count(self) -> StagingCount:
@@ -121,99 +161,61 @@ class StagingWatch:
                 present_files=len(self._done),
                 total_files=len(self._sizes),
                 file=self._last,
+                file_bytes=self._files.get(self._last, 0),
+                file_size=self._sizes.get(self._last, 0),
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Listener:
-    watch: StagingWatch
-    path: str
+class FileRoute(Protocol):
+    """A way on which files get to one node. Every call may be cancelled; what was brought so far stays there.
 
-    def present(self, count: int) -> None:
-        self.watch.present(self.path, count)
+    All but `carry` only look, and may know nothing. `RouteUnusable` is for another way to cure; other errors are the
+    node's or the file's.
+    """
 
-    def sent(self, count: int) -> None:
-        self.watch.sent(self.path, count)
+    async def same_directory(self) -> PurePath | None:
+        """Where the node has the very models directory of this frontend; None: not as far as can be told."""
 
+    async def found(self, model: str, path: str) -> PurePath | None:
+        """Where the node has a file that this frontend does not have: what is its models directory then."""
 
-Work = Callable[[FilePeerConnection, threading.Event], T]
-"""What a thread does with a connection, until it is done or shall stop."""
+    async def shared(self, files: Sequence[LocalFile], watch: StagingWatch) -> PurePath | None:
+        """The directory of a node that has every file where it would be if the directory were shared."""
 
-
-class _Lanes:
-    """The transfers to one node: a few threads, each with a connection that is used again."""
-
-    def __init__(self, peer: FilePeer, turns: asyncio.Semaphore) -> None:
-        self._peer = peer
-        self._turns = turns
-        self._threads = ThreadPoolExecutor(PER_NODE, thread_name_prefix="corral-staging")
-        self._free: list[FilePeerConnection] = []
-        self._stop = threading.Event()
-
-    async def run(self, work: Work[T]) -> T:
-        """A cancelled caller waits for the end of its thread, which comes within a moment."""
-        async with self._turns:
-            connection = self._free.pop() if self._free else FilePeerConnection(self._peer, self._stop)
-            running = asyncio.wrap_future(self._threads.submit(work, connection, self._stop))
-            try:
-                await _ended(running, self._stop)
-            finally:
-                self._free.append(connection)
-            return running.result()
-
-    async def run_all(self, works: Sequence[Work[T]]) -> list[T]:
-        """The results in the order of the work. The first failure ends all."""
-        results: dict[int, T] = {}
-        failures: list[CorralError] = []
-        left = iter(enumerate(works))
-
-        async def lane() -> None:
-            for index, work in left:
-                try:
-                    results[index] = await self.run(work)
-                except CorralError as error:
-                    failures.append(error)
-                    self._stop.set()
-                if failures:
-                    return
-
-        async with task_group() as group:
-            for number in range(min(PER_NODE, len(works))):
-                group.create_task(lane(), name=f"staging {number}")
-        if failures:
-            raise failures[0]
-        return [results[index] for index in range(len(works))]
-
-    def close(self) -> None:
-        self._stop.set()
-        self._threads.shutdown(wait=False)
-        for connection in self._free:
-            connection.close()
+    async def carry(self, model: str, files: Sequence[LocalFile], watch: StagingWatch) -> PurePath:
+        """Have all files on the node, with exactly these bytes; returns what is the models directory there."""
 
 
-async def _ended(running: "asyncio.Future[T]", stop: threading.Event) -> None:
-    """Wait for a thread's work, however it ends. A cancellation stops it, and takes effect when it has ended."""
-    cancellation: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as error:
-            cancellation = error
-            stop.set()
-    if cancellation is not None:
-        running.exception()
-        raise cancellation
+class FileCarrier(Protocol):
+    """Offers a way to nodes."""
+
+    def route_to(self, node_id: NodeId) -> AbstractAsyncContextManager[FileRoute | None]:
+        """The way to a node, for as long as the context lasts; None: it cannot be reached on this one."""
+
+
+Finding = Callable[[str, NodeId], Awaitable[None]]
+"""Hears that a node has the files of a model by itself."""
+Telling = Callable[[str, NodeId, StagingWatch], AbstractAsyncContextManager[None]]
+"""Tells others how far the files of a model are on their way to a node, while the context lasts."""
 
 
 class Staging:
     """Brings files of the models directory to nodes."""
 
-    def __init__(self, models: Path, file_server: Callable[[NodeId], Awaitable[FilePeer | None]]) -> None:
-        """`file_server` finds that of a node; None: it has none."""
+    def __init__(
+        self,
+        models: Path,
+        files: LocalFiles,
+        carriers: Sequence[FileCarrier],
+        told: Telling = lambda *_: nullcontext(),
+        found: Finding | None = None,
+    ) -> None:
+        """The first carrier that can shall do it. Inside of `told` somebody tells others how far it is."""
         self._models = PurePath(models.absolute())
-        self._files = LocalFiles(models)
-        self._file_server = file_server
-        self._turns = asyncio.Semaphore(MOST_TRANSFERS)
+        self._files = files
+        self._carriers = carriers
+        self._told = told
+        self._found = found
 
     @property
     def models(self) -> PurePath:
@@ -224,124 +226,92 @@ class Staging:
     ) -> PurePath | None:
         """Have all files on the node that the fields of a load speak of; returns what is the models directory there.
 
-        None: nothing is known of the files here, or the node has no file server; then the paths stay as they are.
+        None: nothing is known of the files here, or no way leads there; then the paths stay as they are.
         StagingFailed names the file and the reason; ModelFilesUnusable when it is not the node's fault.
         """
         needed = needed_paths(options, self._models)
-        peer = await self._file_server(node_id) if needed else None
-        if peer is None:
+        if not needed:
             return None
-        lanes = _Lanes(peer, self._turns)
-        try:
-            if (base := await lanes.run(self._same_directory)) is not None:
+        async with AsyncExitStack() as stack:
+            offered = [await stack.enter_async_context(carrier.route_to(node_id)) for carrier in self._carriers]
+            routes = [route for route in offered if route is not None]
+            try:
+                return await self._brought(routes, model, needed, node_id, watch)
+            except TransferStopped:
+                raise
+            except (LocalFileChanged, LocalFileUnusable) as error:
+                raise ModelFilesUnusable(error.message) from error
+            except CorralError as error:
+                raise StagingFailed(f"its files could not be brought there: {error.message}") from error
+
+    async def _brought(
+        self, routes: Sequence[FileRoute], model: str, needed: Sequence[str], node_id: NodeId, watch: StagingWatch
+    ) -> PurePath | None:
+        for route in routes:
+            if (base := await route.same_directory()) is not None:
                 return base
-            files = await asyncio.to_thread(self._files.below, needed)
-            watch.expect(files)
-            if not files:
-                return await self._found(lanes, model, needed[0])
-            return await self._shared(lanes, files, watch) or await self._sent(lanes, model, files, watch)
-        except TransferStopped:
-            raise
-        except (LocalFileChanged, LocalFileUnusable) as error:
-            raise ModelFilesUnusable(error.message) from error
-        except CorralError as error:
-            raise StagingFailed(f"its files could not be brought there: {error.message}") from error
-        finally:
-            lanes.close()
+        files = await asyncio.to_thread(self._files.below, needed)
+        watch.expect(files)
+        for route in routes:
+            base = await route.shared(files, watch) if files else await route.found(model, needed[0])
+            if base is not None:
+                if self._found is not None:
+                    await self._found(model, node_id)
+                return base
+        if not files:
+            return None
+        async with self._told(model, node_id, watch):
+            return await self._carried(routes, model, files, watch)
 
-    def _same_directory(self, connection: FilePeerConnection, _: threading.Event) -> PurePath | None:
-        """Where the node has the very directory of this frontend; None: it does not share it, as far as can be told.
-
-        Nothing has to be hashed for it, and everything is there by itself.
-        """
-        with contextlib.suppress(LocalFileUnusable, FilePeerAway), self._files.proof() as (path, digest):
-            remote = connection.head(shared_key(path), 0)
-            if remote is not None and remote.digest == digest:
-                return base_of(remote.path, path)
+    async def _carried(
+        self, routes: Sequence[FileRoute], model: str, files: Sequence[LocalFile], watch: StagingWatch
+    ) -> PurePath | None:
+        unusable: RouteUnusable | None = None
+        for route in routes:
+            try:
+                return await route.carry(model, files, watch)
+            except NoRoute:
+                continue
+            except RouteUnusable as error:
+                log.warning("another way is tried: %s", error, extra={"event": "staging.detour", "model": model})
+                unusable = error
+        if unusable is not None:
+            raise unusable
         return None
 
-    async def _found(self, lanes: _Lanes, model: str, path: str) -> PurePath | None:
-        """Where the node has a file that this frontend does not have."""
+    async def is_shared_with(self, node_id: NodeId) -> bool:
+        """Whether the node has the very models directory of this frontend. False: it has not, or cannot be asked."""
+        try:
+            async with AsyncExitStack() as stack:
+                offered = [await stack.enter_async_context(carrier.route_to(node_id)) for carrier in self._carriers]
+                bases = [await route.same_directory() for route in offered if route is not None]
+        except CorralError as error:  # it may have been removed just now
+            shown = {"event": "staging.not_asked", "node": node_id}
+            log.info("a node was not asked whether it shares the models: %s", error, extra=shown)
+            return False
+        return any(base is not None for base in bases)
 
-        def look(connection: FilePeerConnection, _: threading.Event) -> PurePath | None:
-            for key in (own_key(model, path), shared_key(path)):
-                remote = connection.head(key, 0)
-                if remote is not None and remote.digest and (base := base_of(remote.path, path)) is not None:
-                    return base
-            return None
 
-        return await lanes.run(look)
+def common_base(files: Sequence[LocalFile], paths: Sequence[str]) -> PurePath:
+    """What is the models directory of a node that has these files at these paths. It must be one for all of them."""
+    bases = {base_of(path, file.path) for path, file in zip(paths, files, strict=True)}
+    base = bases.pop() if len(bases) == 1 else None
+    if base is None:
+        raise StagingFailed(f"the node says that {files[0].path} is at {paths[0][:200]!r}")
+    return base
 
-    async def _shared(self, lanes: _Lanes, files: Sequence[LocalFile], watch: StagingWatch) -> PurePath | None:
-        """The directory of a node that has every file where it would be if the directory were shared."""
 
-        def check(file: LocalFile) -> Work[str]:
-            def work(connection: FilePeerConnection, stop: threading.Event) -> str:
-                try:
-                    remote = connection.head(shared_key(file.path), file.size)
-                except FilePeerAway:
-                    return ""  # sending has the patience for it
-                if remote is None or remote.size != file.size:
-                    return ""
-                with self._files.opened(file.path) as (descriptor, mark):
-                    outgoing = self._outgoing(file.path, descriptor, mark, stop, watch)
-                    return remote.path if is_there(remote, outgoing) else ""
-
-            return work
-
-        first, *others = files
-        path = await lanes.run(check(first))
-        base = base_of(path, first.path) if path else None
-        if base is None:
-            return None
-        found = await lanes.run_all([check(file) for file in others])
-        for file, remote in zip(others, found, strict=True):
-            if base_of(remote, file.path) != base:
-                return None
-        for file in files:
-            watch.done(file.path)
-        return base
-
-    async def _sent(
-        self, lanes: _Lanes, model: str, files: Sequence[LocalFile], watch: StagingWatch
-    ) -> PurePath | None:
-        def send(file: LocalFile) -> Work[str]:
-            return lambda connection, stop: self._send(connection, stop, model, file, watch)
-
-        paths = await lanes.run_all([send(file) for file in files])
-        bases = {base_of(path, file.path) for path, file in zip(paths, files, strict=True)}
-        if len(bases) != 1 or None in bases:
-            raise StagingFailed(f"its file server says that {files[0].path} is at {paths[0][:200]!r}")
-        return bases.pop()
-
-    def _send(
-        self, connection: FilePeerConnection, stop: threading.Event, model: str, file: LocalFile, watch: StagingWatch
-    ) -> str:
-        key = own_key(model, file.path)
-        for left in reversed(range(_TRIES)):
-            watch.begin(file.path)
-            with self._files.opened(file.path) as (descriptor, mark):
-                outgoing = self._outgoing(file.path, descriptor, mark, stop, watch)
-                listener = _Listener(watch, file.path)
-                try:
-                    path = FileSending(connection, key, outgoing, stop=stop, listener=listener).run()
-                except (LocalFileChanged, WrongDigest):
-                    self._files.forget(file.path, mark)
-                    if not left:
-                        raise
-                else:
-                    watch.done(file.path)
-                    return path
-        raise AssertionError("not reached")
-
-    def _outgoing(
-        self, path: str, descriptor: int, mark: FileMark, stop: threading.Event, watch: StagingWatch
-    ) -> OutgoingFile:
-        known: list[str] = []
-
-        def digest() -> str:
-            if not known:
-                known.append(self._files.digest(path, descriptor, mark, stop=stop))
-            return known[0]
-
-        return OutgoingFile(descriptor=descriptor, mark=mark, digest=digest)
+def staging_report(count: StagingCount) -> InstallProgress:
+    return InstallProgress(
+        phase=STAGING,
+        current=size_text(count.present_bytes),
+        total=size_text(count.total_bytes),
+        percentage=100.0 * count.present_bytes / count.total_bytes if count.total_bytes else 0.0,
+        corral=InstallBytes(
+            sequence=1,
+            current=count.present_bytes,
+            total=count.total_bytes,
+            file_index=min(count.present_files + 1, count.total_files),
+            total_files=count.total_files,
+        ),
+    )

@@ -7,18 +7,20 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.base.errors import Conflict, CorralError, NotFound
+from corral.base.errors import Conflict, CorralError
 from corral.base.ids import NodeId, ReplicaId
 from corral.base.tasks import task_group
 from corral.frontend.models.catalogue import Models
-from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.client import NodeClient, StoppedProcess
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
-from corral.frontend.nodes.decide.reports import ReportedProcess
+from corral.frontend.nodes.decide.reports import ReportedProcess, port_of
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.nodes.liveness import Brake
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.record.store import Events
+from corral.frontend.serving.decide.draining import NODE_DRAINED
+from corral.frontend.serving.decide.eviction import RoomPolicy
 from corral.frontend.serving.decide.replica import LIVE, SERVING, Explained, Outgrown, Replica, ReplicaState, outgrown
 from corral.frontend.serving.gateway_reports import GatewayReports
 from corral.frontend.serving.load_jobs import Loads
@@ -38,7 +40,10 @@ DRAIN_WITHIN: Final = timedelta(seconds=30)
 
 
 class Unloading:
-    """Ends replicas whose model was deleted, changed or made an alias."""
+    """Ends replicas whose model was deleted or made an alias, and those that others want to end.
+
+    Those of a model that was changed are exchanged by `scaling.py`.
+    """
 
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
@@ -49,10 +54,12 @@ class Unloading:
         client: NodeClient,
         feed: Feed,
         clock: Clock,
+        policy: RoomPolicy,
     ) -> None:
         self._replicas = replicas
         self._models = models
         self._loads = loads
+        self._policy = policy
         self._gateways = gateways
         self._client = client
         self._feed = feed
@@ -65,8 +72,9 @@ class Unloading:
         for replica, why in self._due([replica for replica in living if replica.state is ReplicaState.LOADED]):
             await self._begin(replica, why)
         unloading = [replica for replica in living if replica.state is ReplicaState.UNLOADING]
-        for replica in unloading:
-            await self._go_on(replica)
+        async with task_group() as group:
+            for replica in unloading:
+                group.create_task(self._go_on(replica), name=f"end {replica.process_key}")
         return bool(self._noticed or unloading)
 
     def _due(self, loaded: list[Replica]) -> list[tuple[Replica, Outgrown]]:
@@ -78,7 +86,7 @@ class Unloading:
         marks = {
             (replica.id, self._models.revision_of(replica.model)): (replica, why)
             for replica in loaded
-            if (why := outgrown(replica, catalogue)) is not None
+            if (why := outgrown(replica, catalogue)) is not None and why is not Outgrown.CHANGED
         }
         self._noticed = {mark: self._noticed.get(mark, now) for mark in marks}
         return [marks[mark] for mark, since in self._noticed.items() if now - since >= SETTLED_AFTER]
@@ -90,19 +98,20 @@ class Unloading:
             shown = {"event": "replica.unloading", "model": replica.model, "node": replica.node_id, "why": why.value}
             log.info("replica is being ended", extra=shown)
             await self._feed.announce()
-        if why is Outgrown.CHANGED:
-            try:
-                await self._loads.ensure(replica.model)  # whoever used it until now will want it
-            except NotFound:
-                log.debug("a model was deleted meanwhile", extra={"event": "model.gone", "model": replica.model})
 
     async def _go_on(self, replica: Replica) -> None:
         age = self._clock.now() - replica.changed_at
         # What a silent gateway has under way is not known.
         may_be_busy = self._gateways.in_flight()[replica.id] or self._gateways.silent()
-        if age < HEARD_AFTER or (age < DRAIN_WITHIN and may_be_busy):
+        within = self._policy.drain if replica.reason == NODE_DRAINED else DRAIN_WITHIN
+        if age < HEARD_AFTER or (age < within and may_be_busy):
             return
-        await self._client.stop(replica.node_id, replica.process_key)
+        if not await self._stopped_exactly(replica):
+            # Another frontend may have ended it while the node was asked: then its place may be another one's by now.
+            stored = await self._replicas.get(replica.id)
+            if stored is None or stored.state is not ReplicaState.UNLOADING:
+                return
+            await self._client.stop(replica.node_id, replica.process_key)
         shown = {"model": replica.model, "node": replica.node_id}
         try:
             reported = await self._client.running(replica.node_id)
@@ -116,7 +125,16 @@ class Unloading:
         if await self._replicas.end(replica.id, at=now, events=[event]):
             log.info("replica ended", extra={"event": "replica.unloaded", **shown})
             await self._feed.announce()
-            self._loads.poke.ring()
+            await self._loads.look_for_room()
+
+    async def _stopped_exactly(self, replica: Replica) -> bool:
+        port = port_of(replica.address)
+        if not port.isdecimal():
+            return False
+        process = StoppedProcess(
+            model=replica.model, process_key=replica.process_key, port=int(port), revision=replica.revision
+        )
+        return await self._client.stop_exactly(replica.node_id, process)
 
 
 def _event(kind: EventKind, replica: Replica, *, at: datetime, why: str, by: str = "control") -> Event:
@@ -139,8 +157,11 @@ class StillRunning(CorralError):
 class NodeModels:
     """Unloads models for whoever asks, and waits until nothing runs for them."""
 
-    def __init__(self, replicas: ReplicaStore, fleet: Fleet, client: NodeClient, feed: Feed, clock: Clock) -> None:
+    def __init__(
+        self, replicas: ReplicaStore, jobs: LoadJobs, fleet: Fleet, client: NodeClient, feed: Feed, clock: Clock
+    ) -> None:
         self._replicas = replicas
+        self._jobs = jobs
         self._fleet = fleet
         self._client = client
         self._feed = feed
@@ -169,8 +190,9 @@ class NodeModels:
             await self._clock.sleep(_LOOK_SECONDS)
 
     async def unload_everywhere(self, model: str, *, by: str) -> None:
-        """Unload the model on every node that serves it. A node that fails does not stop the others; then its error is
-        raised."""
+        """Unload the model on every node that serves it, and take back loads that wait for a place. A node that fails
+        does not stop the others; then its error is raised."""
+        await self._jobs.withdraw_all(model)
         nodes = {replica.node_id for replica in await self._replicas.of_model(model) if replica.state in LIVE}
         failures: list[CorralError] = []
 

@@ -15,6 +15,8 @@ from corral.base.clock import Clock
 from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Listeners
 from corral.frontend.access.store import Keys
+from corral.frontend.engines.entries import entries_of
+from corral.frontend.engines.room import EnginesRoom
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.uses import uses_of
 from corral.frontend.nodes.decide.node import Node, NodeStatus
@@ -23,9 +25,22 @@ from corral.frontend.nodes.liveness import Brake
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.serving.adapted import AdaptedReplicas, AdaptedUrl
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.scheduling import PREFIX_CACHE, SchedulingWish
 from corral.frontend.serving.store.replicas import ReplicaStore
-from corral.wire.keys import Scope, hash_secret
-from corral.wire.view import Beat, ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, change_between
+from corral.frontend.serving.store.scheduling import SchedulingStore
+from corral.wire.keys import LIMITED_INFERENCE, Scope, hash_secret
+from corral.wire.registration import Feature
+from corral.wire.view import (
+    AffinityEntry,
+    Beat,
+    ControlState,
+    KeyEntry,
+    ModelEntry,
+    ReplicaEntry,
+    View,
+    ViewMessage,
+    change_between,
+)
 
 PERIOD: Final = timedelta(seconds=1)
 BEAT: Final = timedelta(seconds=5)
@@ -43,6 +58,7 @@ class ViewSources:
     models: Models
     replicas: ReplicaStore
     adapted: AdaptedReplicas
+    engines: EnginesRoom
     nodes: Nodes
     keys: Keys
     admin_keys: Sequence[str] = field(default=(), repr=False)
@@ -51,7 +67,28 @@ class ViewSources:
     problems: Callable[[], Sequence[str]]
     """What control lacks at the moment, as far as it is known without asking."""
     brake: Brake
+    gateways: Callable[[], int]
+    """How many gateways there are, which share what engines elsewhere take at once."""
     metrics_public: bool = False
+    rules: SchedulingStore
+    affinity: AffinityEntry | None
+    """How replicas are chosen by prompts where no rule says otherwise; None: they take turns."""
+
+
+def affinity_of(wish: SchedulingWish | None, usual: AffinityEntry | None) -> AffinityEntry | None:
+    """How replicas of a model are chosen by prompts. Numbers of a rule replace the usual ones where they are given."""
+    if wish is None or not wish.route_policy:
+        policy = usual
+    else:
+        policy = (usual or AffinityEntry()) if wish.route_policy == PREFIX_CACHE else None
+    if wish is None or policy is None:
+        return policy
+    return msgspec.structs.replace(
+        policy,
+        min_match=wish.min_prefix_match or policy.min_match,
+        most_ahead=wish.balance_abs_threshold or policy.most_ahead,
+        most_times=wish.balance_rel_threshold or policy.most_times,
+    )
 
 
 class ViewKeeper:
@@ -67,8 +104,11 @@ class ViewKeeper:
         return self._current
 
     def mark(self) -> Hashable:
-        """Changes with what no event tells: what this process lacks, and whether its brake holds."""
-        return (*self._sources.problems(), self._sources.brake.holds)
+        """Changes with what no event tells: what this process lacks, whether its brake holds, and which engines
+        answer."""
+        sources = self._sources
+        gateways = sources.gateways() if sources.engines.service.current else 0
+        return (*sources.problems(), sources.brake.holds, sources.engines.watch.mark(), gateways)
 
     async def refresh(self) -> bool:
         """Make the view again; those who follow are told when it is another one.
@@ -99,8 +139,9 @@ class ViewKeeper:
         sources = self._sources
         living = await sources.replicas.living()
         nodes = await sources.nodes.load_many(replica.node_id for replica in living) if living else {}
-        keys = await sources.keys.list(include_revoked=False)
         now = self._clock.now()
+        keys = await sources.keys.valid(now)
+        rules = {rule.wish.model: rule.wish for rule in await sources.rules.all()}
         adapted = await sources.adapted.urls_of(living, nodes)
         entries = [
             self._replica_entry(replica, nodes.get(replica.node_id), adapted.get(replica.id)) for replica in living
@@ -110,7 +151,8 @@ class ViewKeeper:
             key.hash: KeyEntry(
                 hash=key.hash,
                 id=key.id,
-                scopes=tuple(sorted(key.scopes)),
+                scopes=tuple(sorted(key.scopes)) if key.models is None else (LIMITED_INFERENCE,),
+                models=key.models,
                 expires_at=None if key.expires_at is None else key.expires_at.timestamp(),
             )
             for key in keys
@@ -120,13 +162,25 @@ class ViewKeeper:
             hash: KeyEntry(hash=hash, id="admin_keys", scopes=(Scope.ADMIN,))
             for hash in map(hash_secret, sources.admin_keys)
         }
-        return View(
-            version=version,
-            models={
-                spec.name: ModelEntry(name=spec.name, alias_of=spec.alias_of, uses=tuple(sorted(uses_of(spec.config))))
+        told = entries_of(
+            await sources.engines.service.load(),
+            sources.engines.watch.of,
+            {
+                spec.name: ModelEntry(
+                    name=spec.name,
+                    alias_of=spec.alias_of,
+                    uses=tuple(sorted(uses_of(spec.config))),
+                    affinity=affinity_of(rules.get(spec.name), sources.affinity),
+                )
                 for spec in sources.models.catalogue.models.values()
             },
-            replicas={entry.id: entry for entry in entries if entry is not None},
+            hidden={row.name for row in sources.models.rows.values() if row.is_disabled},
+            gateways=sources.gateways(),
+        )
+        return View(
+            version=version,
+            models=dict(told.models),
+            replicas={entry.id: entry for entry in (*entries, *told.replicas) if entry is not None},
             keys=stored | configured,
             control=self._control_state(),
         )
@@ -172,4 +226,11 @@ class ViewKeeper:
             rank=rank,
             routes=replica.routes,
             front_port=replica.front_port,
+            door=_door_of(node) if adapted is None else "",
         )
+
+
+def _door_of(node: Node) -> str:
+    """Where a node with TLS is dialled; empty for others."""
+    has_tls = node.peer is not None and Feature.FLEET_TLS in node.peer.features
+    return node.http_address if has_tls else ""

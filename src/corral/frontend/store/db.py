@@ -1,10 +1,12 @@
 """The database: short transactions on SQLite or PostgreSQL, and what the drivers raise in our words.
 
-Nothing outside this package sees an error of a driver or of SQLAlchemy. What may pass by itself (locked, full, gone,
-starting, too slow) becomes DatabaseUnavailable; a broken constraint becomes ConstraintViolated; a mistake in a
-statement stays what it is and crashes, as programming errors do.
+Nothing outside this package sees an error of a driver or of SQLAlchemy. What may pass by itself (locked, gone,
+starting, too slow) becomes DatabaseUnavailable, and DatabaseFull where room is all that lacks; damage becomes
+DatabaseDamaged; a broken constraint becomes ConstraintViolated; a mistake in a statement stays what it is and crashes,
+as programming errors do.
 """
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
@@ -17,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as NoFreeConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from corral.base.errors import CorralError, DatabaseUnavailable, InvalidInput
+from corral.base.errors import CorralError, DatabaseDamaged, DatabaseFull, DatabaseUnavailable, InvalidInput
 from corral.frontend.store.engines import (
     DEFAULT_TIMEOUTS,
     Engines,
@@ -29,11 +31,16 @@ from corral.frontend.store.engines import (
     sqlite_engines,
     sqlite_path,
 )
+from corral.frontend.store.soundness import refuse_damaged
 
 _OUR_MISTAKES: Final = ("22", "42")
 """Classes of SQLSTATE: bad data, bad statement or missing table."""
 _PERMISSION_DENIED: Final = "42501"
 """In a class of our mistakes, but for the administrator of the database to mend."""
+
+_FULL: Final = "53100"
+_DAMAGED: Final = ("XX001", "XX002")
+_SQLITE_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 IdT = TypeVar("IdT", contravariant=True)
 
@@ -62,10 +69,15 @@ class Database:
         self._closed = False
         self.is_answering = True
         """Whether the last look at it was answered."""
+        self.has_room = True
+        """Whether the last write found room."""
 
     @classmethod
     async def open(cls, url: str, *, lock: bool = True, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Self:
-        """Open and try it once. `lock` keeps a second frontend off an SQLite file; tools that only look go without."""
+        """Open and try it once. `lock` keeps a second frontend off an SQLite file; tools that only look go without.
+
+        DatabaseDamaged: a quick look shows that the file is damaged.
+        """
         with ExitStack() as resources:
             path = sqlite_path(url)
             if path is None:
@@ -75,6 +87,7 @@ class Database:
                 prepare_file(path)
                 if lock:
                     resources.enter_context(held_lock(path))
+                await asyncio.to_thread(refuse_damaged, path)
             database = cls(where, engines, resources.pop_all(), is_ours_alone=path is not None and lock)
         try:
             async with database.begin() as connection:
@@ -108,7 +121,7 @@ class Database:
 
     def begin(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A short transaction that writes: committed at the end, rolled back on any error."""
-        return self._transaction(self._engines.writer)
+        return self._noting_room(self._engines.writer)
 
     def read(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """One consistent snapshot; it cannot write."""
@@ -120,7 +133,7 @@ class Database:
 
     def write(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """For exactly one statement that writes: it is committed by itself. Use `begin` for several."""
-        return self._transaction(self._engines.single_write)
+        return self._noting_room(self._engines.single_write)
 
     def begin_patiently(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction without a time limit on its statements: for migrations only."""
@@ -130,6 +143,16 @@ class Database:
         """Is it there? DatabaseUnavailable when it is not."""
         async with self.look() as connection:
             await connection.execute(text("SELECT 1"))
+
+    @asynccontextmanager
+    async def _noting_room(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        try:
+            async with self._transaction(engine) as connection:
+                yield connection
+        except DatabaseFull:
+            self.has_room = False
+            raise
+        self.has_room = True
 
     @asynccontextmanager
     async def _noting_answers(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
@@ -162,12 +185,24 @@ def _translated_errors() -> Iterator[None]:
             raise InvalidInput("database", f"the PostgreSQL URL cannot be used: {_reason(cause)}") from error
         if _is_our_mistake(cause):
             raise
-        raise _unavailable(_reason(cause)) from error
+        raise _in_our_words(cause) from error
     except NoFreeConnection as error:
         raise _unavailable("all connections to it are busy") from error
     except OSError as error:
         # Connecting, and the driver's own time limit: SQLAlchemy lets these pass as they are.
         raise _unavailable(_reason(error)) from error
+
+
+def _in_our_words(error: BaseException) -> DatabaseUnavailable:
+    reason, state = _reason(error), getattr(error, "sqlstate", None)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF if isinstance(error, sqlite3.Error) else None
+    if state == _FULL or code == sqlite3.SQLITE_FULL:
+        advice = "make room on the filesystem of the database, then it goes on by itself"
+        return DatabaseFull(f"the database has no room to write: {reason}; {advice}", reason=reason)
+    if state in _DAMAGED or code in _SQLITE_DAMAGED:
+        advice = "run `corral doctor --deep`, and put back a backup of it"
+        return DatabaseDamaged(f"the database is damaged: {reason}; {advice}", reason=reason)
+    return _unavailable(reason)
 
 
 def _unavailable(reason: str) -> DatabaseUnavailable:

@@ -13,17 +13,17 @@ from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import intents, leases, load_jobs
 
-_PULL: Final = "pull"
-"""The kind of intents that frontends bring about themselves."""
+_OWN: Final = ("pull", "staging")
+"""The kinds of intents that frontends bring about themselves."""
 
 
 async def free_all(database: Database, *, at: datetime) -> None:
     """Nobody holds anything any more. For whoever is alone with the database: all that held a lease are dead.
 
     What nodes were asked for keeps its lease to the end: they may be about to finish it, and asked again at once they
-    would do it twice. A pull was the frontend's own, and has ended with it.
+    would do it twice. A pull or a staging was the frontend's own, and has ended with it.
     """
-    is_ours = or_(intents.c.outstanding.is_(None), intents.c.kind == _PULL)
+    is_ours = or_(intents.c.outstanding.is_(None), intents.c.kind.in_(_OWN))
     held = and_(intents.c.lease_token.is_not(None), is_ours)
     async with database.begin() as connection:
         await connection.execute(delete(leases))

@@ -6,7 +6,7 @@ JSON is the plain text type on PostgreSQL as well: it keeps every value exactly,
 
 from typing import Final
 
-from sqlalchemy import JSON, Column, Index, LargeBinary, MetaData, Table, text
+from sqlalchemy import JSON, Column, Double, Index, LargeBinary, MetaData, Table, text
 
 from corral.frontend.store.dialect import DurationColumn, UtcTime, Whole, Words
 
@@ -76,6 +76,16 @@ nodes: Final = Table(
     Column("registered_from", Words),
     # Owner: registration sets it, an approval by a person takes it away.
     Column("suspicion", Words),
+    # Owner: heartbeats, and a registration: each GPU. Empty for nodes that tell only sums.
+    Column("cards", JSON(none_as_null=True)),
+    # Owner: people: ids of GPUs that get nothing new.
+    Column("cards_out", JSON(none_as_null=True)),
+    # Owner: registration, as above. The fingerprint that the worker shows on its own screen, the invitation it came
+    # with, how it logs in to NATS, and how it confines backends. Empty where it does not say.
+    Column("fingerprint", Words),
+    Column("invitation_id", Words),
+    Column("nats_login", Words),
+    Column("confinement", JSON(none_as_null=True)),
     Index(None, "name", "id"),
     # A node is found by its secret, or without one by its name: neither may mean two nodes.
     Index("ix_nodes_secret_hash", "secret_hash", unique=True),
@@ -113,6 +123,10 @@ api_keys: Final = Table(
     Column("node_id", Words),
     # Owner: Keys.revoke, and Nodes.remove for the keys of the node. Set once.
     Column("revoked_at", UtcTime),
+    # Owner: Keys.insert. Whose it is, and the only models that it opens; empty for a key of nobody in particular, and
+    # for all models.
+    Column("user_id", Words),
+    Column("models", JSON(none_as_null=True)),
     Index("ix_api_keys_hash", "hash", unique=True),
     Index(None, "name"),
     Index(None, "node_id"),
@@ -196,6 +210,17 @@ replicas: Final = Table(
     Column("routes", JSON(none_as_null=True)),
     # A second port of the same host, for requests that need care; empty or 0 when there is none.
     Column("front_port", Whole),
+    # Owner: LoadJobs.reserve, as above: the bytes that it counts with on its node until its end, the GPUs that it may
+    # use, and who wanted it. Empty in rows from before there were these columns.
+    Column("vram", Whole),
+    Column("ram", Whole),
+    Column("cards", JSON(none_as_null=True)),
+    Column("why", Words),
+    # Owner: LoadJobs.finish. Where its node has what is the models directory here; empty where that is not known.
+    Column("models_path", Words),
+    # Owner: LoadJobs.finish, and replica health (Replicas.learn). What its process wants to hear over gRPC, sealed;
+    # empty where that is the node's secret or the shared token.
+    Column("sealed_token", LargeBinary),
     # One process at a time in each place of a node: this is what makes a reservation.
     Index(
         "ix_replicas_place", "node_id", "model", "index", unique=True, postgresql_where=_LIVING, sqlite_where=_LIVING
@@ -204,26 +229,92 @@ replicas: Final = Table(
 )
 
 # Owner: LoadJobs. The holder of the lease writes, everybody else only claims, or opens a failed one again. A model that
-# is removed takes its job along (stop_serving).
+# is removed takes its jobs along (stop_serving). Each job loads one replica; whoever waits for a model joins ordinal 0.
 load_jobs: Final = Table(
     "load_jobs",
     metadata,
-    Column("model", Words, primary_key=True),
-    Column("id", Words, nullable=False),
+    Column("id", Words, primary_key=True),
+    Column("model", Words, nullable=False),
+    Column("ordinal", Whole, nullable=False),
     Column("revision", Words, nullable=False),
+    Column("why", Words, nullable=False),
     Column("state", Words, nullable=False),
+    _document("steps"),
     Column("node_id", Words),
     Column("replica_id", Words),
+    Column("preferred_node_id", Words),
     Column("failures", Whole, nullable=False),
     Column("message", Words, nullable=False),
+    Column("reason", Words),
+    Column("engine_lines", JSON(none_as_null=True)),
     Column("retry_at", UtcTime, nullable=False),
     Column("lease_token", Words),
     Column("lease_until", UtcTime),
     Column("created_at", UtcTime, nullable=False),
     Column("changed_at", UtcTime, nullable=False),
-    Column("preferred_node_id", Words),
-    Column("reason", Words),
-    Column("engine_lines", JSON(none_as_null=True)),
+    Index("ix_load_jobs_place", "model", "ordinal", unique=True),
+)
+
+# Owner: the rules of scheduling. How many replicas a model should have, and where they may be.
+scheduling: Final = Table(
+    "scheduling",
+    metadata,
+    Column("model", Words, primary_key=True),
+    Column("id", Words, nullable=False),
+    _document("node_selector"),
+    _document("pinned_nodes"),
+    Column("min_replicas", Whole, nullable=False),
+    # 0 is without limit.
+    Column("max_replicas", Whole, nullable=False),
+    Column("spread_all", Whole, nullable=False),
+    Column("route_policy", Words, nullable=False),
+    Column("balance_abs_threshold", Whole, nullable=False),
+    Column("balance_rel_threshold", Double, nullable=False),
+    Column("min_prefix_match", Double, nullable=False),
+    # Empty: as the setting says.
+    Column("idle_seconds", Whole),
+    Column("source", Words, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    Column("updated_by", Words, nullable=False),
+)
+
+# Owner: the store of external engines, by administrators. The key is sealed.
+external_engines: Final = Table(
+    "external_engines",
+    metadata,
+    Column("id", Words, primary_key=True),
+    Column("model", Words, nullable=False),
+    Column("name", Words, nullable=False),
+    Column("url", Words, nullable=False),
+    Column("remote_model", Words, nullable=False),
+    _document("uses"),
+    Column("sealed_key", LargeBinary),
+    Column("ca", Words, nullable=False),
+    Column("health_path", Words, nullable=False),
+    Column("max_concurrent", Whole, nullable=False),
+    Column("weight", Whole, nullable=False),
+    Column("fallback_order", Whole, nullable=False),
+    Column("is_enabled", Whole, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("created_by", Words, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    Column("changed_by", Words, nullable=False),
+    Index("ix_external_engines_name", "model", "name", unique=True),
+)
+
+# Owner: Staging, and Nodes.remove for those of the node. What was brought to a node for a model, and when it was last
+# needed there.
+staged_models: Final = Table(
+    "staged_models",
+    metadata,
+    Column("node_id", Words, primary_key=True),
+    Column("model", Words, primary_key=True),
+    Column("revision", Words, nullable=False),
+    Column("bytes", Whole, nullable=False),
+    _document("files"),
+    Column("staged_at", UtcTime, nullable=False),
+    Column("used_at", UtcTime, nullable=False),
 )
 
 # Owner: Restorations, and stop_serving for the model. Written before the request that ends the replica is sent.

@@ -4,7 +4,7 @@ It is a package that could stand alone: it imports the standard library and `hpa
 """
 
 from .call import MAX_MESSAGE_BYTES, Call, CallFailed, Code, Status
-from .channel import CONNECT_SECONDS, Channel
+from .channel import CONNECT_SECONDS, Channel, Tls
 from .keepalive import NO_KEEPALIVE, Keepalive
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "Code",
     "Keepalive",
     "Status",
+    "Tls",
 ]

@@ -3,7 +3,9 @@
 import asyncio
 import math
 import socket
+import ssl
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import urlsplit
 
@@ -21,6 +23,14 @@ _CLOSED: Final = "the channel was closed"
 _LATE: Final = Status(Code.DEADLINE_EXCEEDED, "no answer before the deadline")
 
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS for a channel: the context, and the name that the server's certificate must be good for."""
+
+    context: ssl.SSLContext
+    server_name: str
+
+
 class Channel:
     """Begins calls to one server. Calls go on beside each other; a channel that was closed stays closed.
 
@@ -34,11 +44,13 @@ class Channel:
         user_agent: str = "grpc-client",
         metadata: Iterable[tuple[str, str]] = (),
         keepalive: Keepalive = Keepalive(),  # noqa: B008 - a value that does not change
+        tls: Tls | None = None,
     ) -> None:
         self._address = address
         self._user_agent = user_agent
         self._metadata = tuple(metadata)
         self._keepalive = keepalive
+        self._tls = tls
         self._heads: dict[str, bytes] = {}
         self._connection: Http2Connection | None = None
         self._earlier: list[Http2Connection] = []
@@ -137,7 +149,13 @@ class Channel:
 
     async def _open(self, host: str, port: int) -> Http2Connection:
         loop = asyncio.get_running_loop()
-        transport, connection = await loop.create_connection(lambda: Http2Connection(self._keepalive), host, port)
+        transport, connection = await loop.create_connection(
+            lambda: Http2Connection(self._keepalive),
+            host,
+            port,
+            ssl=None if self._tls is None else self._tls.context,
+            server_hostname=None if self._tls is None else self._tls.server_name,
+        )
         try:
             _notice_dead_machines(transport)
             await asyncio.wait({connection.greeted})
@@ -152,7 +170,7 @@ class Channel:
         if head is None:
             fields = [
                 (":method", "POST"),
-                (":scheme", "http"),
+                (":scheme", "http" if self._tls is None else "https"),
                 (":path", path),
                 (":authority", self._address),
                 ("te", "trailers"),

@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import queue
+import re
 import socket
 import struct
 import threading
@@ -25,6 +26,20 @@ from corral.worker.files.refusals import FileRefused
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _INVITED: Final = web.RequestKey("invited", bool)
 _TAKEN: Final = web.RequestKey("taken", bool)
+_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+
+
+def parse_range(text: str, size: int) -> range:
+    """Parse one range of a file. Refuse with 416 when it is outside the file, or there are several ranges."""
+    match = _RANGE.fullmatch(text.strip())
+    first, last = match.groups() if match else ("", "")
+    if first:
+        span = range(int(first), min(int(last) + 1, size) if last else size)
+    else:
+        span = range(max(size - int(last), 0), size) if last else range(0)
+    if not span:
+        raise FileRefused(416, f"the range {text} is not in the file", headers={"Content-Range": f"bytes */{size}"})
+    return span
 
 
 def invite(request: web.BaseRequest) -> None:
@@ -229,3 +244,53 @@ def take_over(request: web.BaseRequest) -> tuple[socket.socket, bytes] | None:
     begun = b"".join(iter(request.content.read_nowait, b""))
     transport.pause_reading()
     return socket.socket(fileno=os.dup(handle.fileno())), begun
+
+
+_SENT_AT_ONCE: Final = 8 * 1024 * 1024
+"""Bytes that one call gives to the kernel at most; it takes what fits."""
+
+
+class FileSender:
+    """Sends a part of a file over a socket that was taken over. `run` blocks until the kernel has all of it."""
+
+    def __init__(
+        self,
+        target: socket.socket,
+        file: int,
+        span: range,
+        *,
+        stall_seconds: float,
+        is_ending: Callable[[], bool],
+    ) -> None:
+        self._target = target
+        self._file = file
+        self._span = span
+        self._stall_seconds = stall_seconds
+        self._is_ending = is_ending
+
+    def run(self) -> None:
+        """Raise ConnectionError when the peer takes nothing more, when the file became shorter, and when the server is
+        ending."""
+        self._target.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _LOOK)
+        self._target.setblocking(True)
+        try:
+            self._send()
+        finally:
+            self._target.setblocking(False)
+
+    def _send(self) -> None:
+        offset, deadline = self._span.start, time.monotonic() + self._stall_seconds
+        while offset < self._span.stop:
+            if self._is_ending():
+                raise ConnectionAbortedError("the worker ends")
+            count = min(_SENT_AT_ONCE, self._span.stop - offset)
+            try:
+                sent = os.sendfile(self._target.fileno(), self._file, offset, count)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ConnectionAbortedError("the peer takes nothing any more") from None
+                continue
+            if not sent:
+                raise ConnectionAbortedError("the file became shorter while it was sent")
+            offset += sent
+            deadline = time.monotonic() + self._stall_seconds

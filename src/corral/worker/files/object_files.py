@@ -4,10 +4,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from corral.base.clock import Clock
+from corral.base.open_directories import PathRefused
 from corral.base.tasks import end_tasks, in_thread, start_task
 from corral.bus.port import Handler, Message
 from corral.files.storage import ObjectMissing, ObjectStorage, StorageUnavailable
@@ -15,10 +18,15 @@ from corral.wire import go_json, subjects
 from corral.wire.files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
 from corral.wire.go_json import format_time
 from corral.worker.files.object_cache import ObjectCache, ObjectPlaces
+from corral.worker.files.object_fetches import ObjectFetches
 from corral.worker.handlers import UNREADABLE, replying
 from corral.worker.membership.lifecycle import Subject
 
 log = logging.getLogger(__name__)
+
+_STAGED_KEYS: Final = ("models/", "data/", "ephemeral/")
+"""The families of keys in which LocalAI's and our frontends look for files of nodes."""
+_SHOWN: Final = 200
 
 
 class ObjectFiles:
@@ -48,9 +56,11 @@ class ObjectFiles:
         return path
 
     async def stage(self, local_path: str, key: str) -> str:
-        """Upload a file of the cache or of the models to the storage."""
+        """Upload a file of the cache or of the models to the storage, under a key that frontends use."""
         file = await in_thread(lambda: self._cache.open_to_stage(local_path))
         with file:
+            if not key.startswith(_STAGED_KEYS):
+                raise PathRefused(f"key {key[:_SHOWN]!r} is none under which files are staged")
             await self._storage.upload(file, key, created_at=format_time(self._clock.now()))
         return key
 
@@ -92,11 +102,13 @@ class _Failed(msgspec.Struct):
     error: str
 
 
-def object_handlers(files: ObjectFiles) -> Mapping[Subject, Handler]:
+def object_handlers(files: ObjectFiles, fetches: ObjectFetches) -> Mapping[Subject, Handler]:
     """The handlers of requests about object storage, by subject."""
 
     async def ensure(message: Message) -> msgspec.Struct:
         request = go_json.decode(message.data, EnsureRequest)
+        if request.corral is not UNSET:
+            return await fetches.ensure(request.key, request.corral)
         return LocalPathReply(local_path=str(await files.ensure(request.key)))
 
     async def stage(message: Message) -> msgspec.Struct:

@@ -169,6 +169,7 @@ def commit(store: FileStore, place: ConfinedPath, *, name: str, file: int, diges
     disk.remove(place.directory, target_name(place.name), part_name(place.name))
     store.hashes.announce(place.directory, place.name, digest, os.fstat(file))
     store.settling.add(place.directory, place.name, file)
+    store.forget_download(place.path)
 
 
 def promised(store: FileStore, place: ConfinedPath, needed: int, resources: ExitStack) -> Promise:

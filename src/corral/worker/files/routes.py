@@ -1,40 +1,29 @@
-"""The file server: its routes below /v1/files/ and /v1/files-list/ with LocalAI's methods, statuses and texts, and its
-background tasks. Files are sent whole, as LocalAI's frontends ask for them, or as one range.
+"""The file server: its routes below /v1/files/ and /v1/files-list/ with LocalAI's methods, statuses and texts. Files
+are sent whole, as LocalAI's frontends ask for them, or as one range.
 """
 
 import asyncio
 import functools
 import json
-import logging
 import os
-import re
 import secrets
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from aiohttp import web
 
-from corral.base.clock import Clock
-from corral.base.open_directories import DIRECTORY_MODE
-from corral.base.tasks import running
-from corral.worker.config import FilesConfig
 from corral.worker.files import disk
-from corral.worker.files.keys import served_directories
+from corral.worker.files.bodies import parse_range
 from corral.worker.files.refusals import FileRefused, bad_request, check_method, disk_full, failed
 from corral.worker.files.store import FileStore
-from corral.worker.files.sweeping import Sweeper
 from corral.worker.files.threads import Threads
 from corral.worker.files.uploads import Uploads
 from corral.worker.http import PathHandler
 
-log = logging.getLogger(__name__)
-
 PIECE: Final = 256 * 1024
 LENGTH_STATED_BELOW: Final = 512
 """LocalAI's worker states the length of small bodies only, and sends others in chunks."""
-_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _BYTES: Final = "application/octet-stream"
 
 
@@ -51,19 +40,6 @@ class _Source:
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
-
-
-def parse_range(text: str, size: int) -> range:
-    """Parse one range of a file. Refuse with 416 when it is outside the file, or there are several ranges."""
-    match = _RANGE.fullmatch(text.strip())
-    first, last = match.groups() if match else ("", "")
-    if first:
-        span = range(int(first), min(int(last) + 1, size) if last else size)
-    else:
-        span = range(max(size - int(last), 0), size) if last else range(0)
-    if not span:
-        raise FileRefused(416, f"the range {text} is not in the file", headers={"Content-Range": f"bytes */{size}"})
-    return span
 
 
 FILES: Final = "/v1/files/"
@@ -195,34 +171,3 @@ def _local_path(path: Path) -> web.Response:
 def _json(document: object) -> web.Response:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
     return web.Response(body=text.encode(errors="replace"), content_type="application/json")
-
-
-class FileServing:
-    """Serves routes and sweeps old files during the `async with` block."""
-
-    def __init__(self, config: FilesConfig, *, models: Path, clock: Clock) -> None:
-        self._directories = served_directories(models=models, staging=config.staging_path)
-        self._store = FileStore(self._directories)
-        self._threads = Threads()
-        self._sweeper = Sweeper(self._store, self._threads, clock=clock, retention=config.retention)
-        self._stack = AsyncExitStack()
-        self.routes = FileRoutes(self._store, self._threads, stall_seconds=config.stall_timeout.total_seconds())
-
-    async def __aenter__(self) -> Self:
-        await self._threads.run(self._make_directories)
-        self._stack.push_async_callback(self._threads.close)
-        self._stack.push_async_callback(asyncio.to_thread, self._store.close)
-        await self._stack.enter_async_context(running(self._sweeper.run(), name="file sweeper"))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-
-    def _make_directories(self) -> None:
-        """Log a directory that cannot be created, and refuse its files: the worker may be useful without them."""
-        for area, path in self._directories.items():
-            try:
-                path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-            except OSError as error:
-                text = "no files can be kept under %s/: cannot create %s: %s"
-                log.warning(text, area.value, path, error.strerror, extra={"event": "files.unusable"})

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.open_directories import Confined, ConfinedPath, PathEscapes, PathRefused, look, opened_directory
+from corral.hubs.downloads.orders import DownloadError
+from corral.hubs.downloads.partial_files import FOLDER, PartialFolder
 from corral.worker.files import disk
 from corral.worker.files.disk import TARGET_SUFFIX, Room, hash_name, is_ours, part_name, target_name
 from corral.worker.files.hashes import Hashes, Settling
@@ -26,6 +28,9 @@ from corral.worker.files.refusals import bad_request, failed, outside
 
 MOST_UNFINISHED: Final = 256
 """Maximum number of uploads whose hash state is kept; others are read again when they resume."""
+
+_PULLED_HERE: Final = (".corral", "store")
+"""Where frontends that pull models into a directory have its id."""
 
 
 class FileKind(Enum):
@@ -191,6 +196,45 @@ class FileStore:
         with self.place(name) as place:
             os.close(disk.create(place.directory, place.name))
             return place.path
+
+    def path_below(self, key: str, area: Area) -> str:
+        """Return the path of a key below the directory of its area, which must be this one."""
+        location = locate(key, self._bases)
+        if location.area is not area or any(map(is_ours, location.parts)):
+            raise bad_request(f"the key does not name a file below {area}/")
+        return "/".join(location.parts)
+
+    def adopt(self, key: str, digest: str, size: int) -> Path:
+        """Take over a file that a child process has put in its place and on the disk, with this digest."""
+        with self.place(key) as place:
+            status = look(place.directory, place.name)
+            if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != size:
+                raise bad_request(f"{place.name} is not what was fetched")
+            disk.remove(place.directory, part_name(place.name), target_name(place.name))
+            self.hashes.remember(status, digest)
+            with suppress(OSError):  # a name that is too long for another one beside it
+                disk.write_text(place.directory, hash_name(place.name), digest)
+            return place.path
+
+    def forget_download(self, path: Path) -> None:
+        """Remove what a child process downloaded of a model file that has come on another way, unless it goes on."""
+        base = self.areas[Area.MODELS].base
+        with suppress(OSError, DownloadError):  # the sweeper finds what is left
+            if path.is_relative_to(base) and base.joinpath(*FOLDER).is_dir():
+                with PartialFolder(base) as folder:
+                    folder.forget(str(path.relative_to(base)))
+
+    def sweep_downloads(self, before: float) -> int:
+        """Remove what was downloaded of model files and not written to since this time. Return how many files went.
+
+        Not where frontends pull models to: they know what their pulls go on with, which may have waited for longer.
+        """
+        base = self.areas[Area.MODELS].base
+        with suppress(OSError, DownloadError):
+            if base.joinpath(*FOLDER).is_dir() and not base.joinpath(*_PULLED_HERE).exists():
+                with PartialFolder(base) as folder:
+                    return folder.sweep(before)
+        return 0
 
     def remove_everything(self, place: ConfinedPath) -> None:
         """Remove the file, its partial upload, and its hash files."""

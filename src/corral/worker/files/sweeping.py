@@ -1,4 +1,4 @@
-"""Removes files that nobody will request again: staged inputs and outputs, and abandoned uploads.
+"""Removes files that nobody will request again: staged inputs and outputs, and abandoned uploads and downloads.
 
 At the start it removes what an earlier run was writing; later, what is older than the retention. Files locked by
 another process stay: workers of one machine may share their directories.
@@ -56,7 +56,11 @@ class Sweeper:
         """Remove what is older than the retention."""
         choices = {Area.MODELS: unfinished, Area.DATA: unfinished, Area.STAGING: everything}
         limit = self._clock.now() - self._retention
-        removed = await self._threads.run_long(lambda: self._remove(choices, limit.timestamp()))
+
+        def remove() -> int:
+            return self._remove(choices, limit.timestamp()) + self._store.sweep_downloads(limit.timestamp())
+
+        removed = await self._threads.run_long(remove)
         _log_removed(removed, f"that nobody used since {limit:%Y-%m-%d %H:%M}")
 
     def _remove(self, choices: Mapping[Area, Choice], limit: float) -> int:

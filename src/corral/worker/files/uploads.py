@@ -64,7 +64,7 @@ class Uploads:
             taken = await self._take_directly(request, upload, length)
             if taken is not None:
                 return taken
-        writer = _Writer(upload, self._threads)
+        writer = UploadWriter(upload, self._threads)
         taken = 0
         try:
             while limit is None or taken < limit:
@@ -114,7 +114,7 @@ class Uploads:
             raise refusals.FileRefused(500, f"reading body: {str(error) or type(error).__name__}") from error
 
 
-class _Writer:
+class UploadWriter:
     """Writes and hashes one batch in threads while the next one is collected."""
 
     def __init__(self, upload: Upload, threads: Threads) -> None:

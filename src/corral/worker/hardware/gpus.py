@@ -32,6 +32,10 @@ class MeasuredGpu:
     """One GPU. None: could not be read, which is not the same as 0."""
 
     vendor: Vendor
+    id: str = ""
+    """The same after a restart and in another slot order; empty when the GPU cannot be told from others."""
+    index: int = 0
+    """Its place in the order in which the engines of its vendor count."""
     name: str = ""
     compute_capability: tuple[int, int] | None = None
     """NVIDIA's compute capability, as major and minor number."""
@@ -81,6 +85,18 @@ def _sum_of_known(amounts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
+def cards_of(gpus: Sequence[MeasuredGpu], ram: Space | None) -> tuple[MeasuredGpu, ...]:
+    """The GPUs that models can be given one by one: those with an id and an amount of memory.
+
+    Where that is the machine's memory, one GPU has it: several would promise it several times.
+    """
+    sharing = next((gpu for gpu in gpus if gpu.shares_ram), None)
+    counted = (
+        replace(gpu, total=ram.total, free=ram.available) if gpu is sharing and ram is not None else gpu for gpu in gpus
+    )
+    return tuple({gpu.id: gpu for gpu in counted if gpu.id and gpu.total}.values())
+
+
 PCI_IDS: Final[Mapping[int, Vendor]] = {0x10DE: Vendor.NVIDIA, 0x1002: Vendor.AMD, 0x8086: Vendor.INTEL}
 """In the order in which vendors are preferred. Whatever else shows a picture, as a server's console does, is no GPU."""
 _DISPLAY: Final = 0x03
@@ -100,17 +116,31 @@ class Sysfs:
 
     def find(self) -> list[MeasuredGpu]:
         """The GPUs of the preferred vendor: builds of backends are for one only."""
-        read = {Vendor.AMD: _read_amd, Vendor.INTEL: _read_intel}
         devices = list(self._devices())
-        for preferred in PCI_IDS.values():
-            gpus = [
-                read[vendor](device) if vendor in read else MeasuredGpu(vendor=vendor)
-                for vendor, device in devices
-                if vendor is preferred
+        for vendor in PCI_IDS.values():
+            own = [device for maker, device in devices if maker is vendor]
+            if not own:
+                continue
+            ranks = self._ranks_in_rocm() if vendor is Vendor.AMD else {}
+            return [
+                replace(_READERS[vendor](device), index=ranks.get(device.name, number))
+                for number, device in enumerate(own)
             ]
-            if gpus:
-                return gpus
         return []
+
+    def _ranks_in_rocm(self) -> dict[str, int]:
+        """Where AMD's own software counts each GPU, by its address on PCI: in the order of the driver's nodes, of which
+        processors are some."""
+        nodes = _sorted_children(self._sys / "class" / "kfd" / "kfd" / "topology" / "nodes")
+        gpus = []
+        for node in sorted((node for node in nodes if node.name.isdecimal()), key=lambda node: int(node.name)):
+            facts = dict(line.split(maxsplit=1) for line in text_in(node / "properties").splitlines() if " " in line)
+            number = {name: int(value) for name, value in facts.items() if value.isdecimal()}
+            if number.get("simd_count"):
+                place = number.get("location_id", 0)
+                domain, bus, slot = number.get("domain", 0), place >> 8 & 0xFF, place >> 3 & 0x1F
+                gpus.append(f"{domain:04x}:{bus:02x}:{slot:02x}.{place & 7}")
+        return {address: rank for rank, address in enumerate(gpus)}
 
     def has(self, vendor: Vendor) -> bool:
         return any(maker is vendor for maker, _ in self._devices())
@@ -144,12 +174,18 @@ def _sorted_children(directory: Path) -> list[Path]:
         return []
 
 
+def _read_nvidia(device: Path) -> MeasuredGpu:
+    return MeasuredGpu(vendor=Vendor.NVIDIA, id=device.name)
+
+
 def _read_amd(device: Path) -> MeasuredGpu:
     """By the driver amdgpu. A GPU built into a processor has what the firmware set aside for it."""
     total, used = number_in(device / "mem_info_vram_total"), number_in(device / "mem_info_vram_used")
     total = total or None  # 0 while the driver is starting
+    serial = text_in(device / "unique_id").lower()  # hexadecimal; most cards for desktops have none
     return MeasuredGpu(
         vendor=Vendor.AMD,
+        id=f"GPU-{serial}" if serial.strip("0") else device.name,
         name=text_in(device / "product_name"),
         total=total,
         free=max(total - used, 0) if total is not None and used is not None else None,
@@ -169,9 +205,17 @@ def _read_intel(device: Path) -> MeasuredGpu:
 
     return MeasuredGpu(
         vendor=Vendor.INTEL,
+        id=device.name,
         total=sum_of("tile*/physical_vram_size_bytes") or sum_of("drm/card*/lmem_total_bytes"),
         free=sum_of("drm/card*/lmem_avail_bytes"),
     )
+
+
+_READERS: Final[Mapping[Vendor, Callable[[Path], MeasuredGpu]]] = {
+    Vendor.NVIDIA: _read_nvidia,
+    Vendor.AMD: _read_amd,
+    Vendor.INTEL: _read_intel,
+}
 
 
 class Apple:
@@ -190,7 +234,7 @@ class Apple:
             self._gpus = []
             if self._system == "darwin" and self._sysctl("hw.optional.arm64") == "1":
                 name = self._sysctl("machdep.cpu.brand_string")
-                self._gpus.append(MeasuredGpu(vendor=Vendor.APPLE, name=name, shares_ram=True))
+                self._gpus.append(MeasuredGpu(vendor=Vendor.APPLE, id="apple-0", name=name, shares_ram=True))
         return self._gpus
 
 
@@ -273,6 +317,8 @@ def _read(library: ModuleType, index: int) -> MeasuredGpu:
     has_memory = memory is not None and memory.total > 0
     return MeasuredGpu(
         vendor=Vendor.NVIDIA,
+        id=_answer(library, library.nvmlDeviceGetUUID, handle) or f"nvidia-{index}",
+        index=index,
         name=name,
         compute_capability=_answer(library, library.nvmlDeviceGetCudaComputeCapability, handle),
         total=memory.total if has_memory else None,
@@ -309,7 +355,8 @@ class Tegra:
             return []
         capability = next((COMPUTE_CAPABILITIES[chip] for chip in chips if chip in COMPUTE_CAPABILITIES), None)
         name = text_in(self._tree / "model") or "Tegra"
-        return [MeasuredGpu(vendor=Vendor.NVIDIA, name=name, compute_capability=capability, shares_ram=True)]
+        gpu = MeasuredGpu(vendor=Vendor.NVIDIA, id="tegra-0", name=name, compute_capability=capability, shares_ram=True)
+        return [gpu]
 
 
 def detectors_of_this_machine(load_nvml: Callable[[], ModuleType]) -> list[Detector]:

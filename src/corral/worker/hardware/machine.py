@@ -7,7 +7,7 @@ not the machine's. Nothing here blocks the event loop for long: disk and GPUs, w
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
@@ -16,8 +16,9 @@ from typing import Final, Protocol
 import psutil
 
 from corral.base.tasks import task_group
-from corral.worker.hardware.gpus import Gpus, MachineGpus, Vendor, together
+from corral.worker.hardware.gpus import Gpus, MachineGpus, MeasuredGpu, Vendor, cards_of, together
 from corral.worker.hardware.readings import BoundedReading, Space, text_in
+from corral.worker.hardware.visible_devices import visible_gpus
 
 SMALL_GPU_BYTES: Final = 4 * 1024**3
 """With no more than this, models run better without the GPU, by LocalAI's rule."""
@@ -30,6 +31,8 @@ class Measurement:
     ram: Space | None = None
     disk: Space | None = None
     gpus: Gpus = field(default_factory=Gpus)
+    cards: tuple[MeasuredGpu, ...] = ()
+    """GPUs that models can be given one by one."""
     capability: str = "default"
 
 
@@ -151,10 +154,15 @@ class Hardware:
         capability: CapabilityRule,
         gpus: MachineGpus,
         cgroup: Cgroup,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`environment` is what backends inherit, which may hide GPUs from them."""
         self._capability = capability
         self._gpus = gpus
         self._cgroup = cgroup
+        self._environment = environment or {}
+        self.cards: tuple[MeasuredGpu, ...] = ()
+        """As last measured."""
         self._disk = BoundedReading(lambda: read_disk(models_path), timeout=disk_timeout, name="disk")
 
     async def measure(self) -> Measurement:
@@ -163,8 +171,12 @@ class Hardware:
             disk = group.create_task(self._disk.read(), name="read disk")
             measured_gpus = group.create_task(self._gpus.read(), name="read GPUs")
         ram = limited_ram(read_ram(), self._cgroup)
-        gpus = together(measured_gpus.result(), ram)
-        return Measurement(ram=ram, disk=disk.result(), gpus=gpus, capability=self._capability.judge(gpus))
+        visible = visible_gpus(measured_gpus.result(), self._environment)
+        gpus = together(visible, ram)
+        self.cards = cards_of(visible, ram)
+        return Measurement(
+            ram=ram, disk=disk.result(), gpus=gpus, cards=self.cards, capability=self._capability.judge(gpus)
+        )
 
     def machine(self) -> Machine:
         return Machine(

@@ -6,7 +6,7 @@ written by its author.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -39,12 +39,16 @@ class Home:
     executable: Path
     names: frozenset[str] = frozenset()
     """Every name of this backend alone; an alias may refer to several."""
+    shared_names: frozenset[str] = frozenset()
+    """Its alias, and meta backends that lead to it."""
     manifest: BackendManifest = field(default_factory=BackendManifest)
     """What its author declares: its HTTP ports and their routes."""
     vulkan_drivers: tuple[Path, ...] = ()
     """Driver manifests that the backend includes."""
     identity: tuple[int, int] = (0, 0)
     """Device and inode of the directory when it was read; a change means that the backend was replaced."""
+    is_system: bool = False
+    """It came with the system or with Corral, not from an image."""
 
     @property
     def directory(self) -> Path:
@@ -92,9 +96,11 @@ class _BackendEntry:
             name=self.name,
             executable=(self.path / RUN).absolute(),
             names=self.names,
+            shared_names=frozenset({self.metadata.alias} - {""}),
             manifest=self.manifest,
             vulkan_drivers=tuple(sorted(self.path.absolute().glob("vulkan/icd.d/*.json"))),
             identity=identity_of(self.path),
+            is_system=self.is_system,
         )
 
     def described(self, offered: Sequence[str] = ()) -> InstalledBackend:
@@ -134,7 +140,18 @@ class BackendDirectory:
         """Resolve a name to a runnable backend. Raise PathNotUsable when the disk cannot be read."""
         if not is_plain(name):
             return None
-        for plain_name, entries in _readings(name, list(self._entries())):
+        known = list(self._entries())
+        home = self._find(name, known)
+        if home is None:
+            return None
+        place = home.directory
+        metas = [
+            entry for entry in known if entry.is_meta and entry.path.parent / entry.metadata.meta_backend_for == place
+        ]
+        return replace(home, shared_names=home.shared_names.union(*(meta.names for meta in metas)))
+
+    def _find(self, name: str, known: Sequence[_BackendEntry]) -> Home | None:
+        for plain_name, entries in _readings(name, known):
             if (home := self._by_name(plain_name, entries)) is not None:
                 return home
             for entry in self._by_preference(plain_name, entries):

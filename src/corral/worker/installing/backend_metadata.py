@@ -79,6 +79,8 @@ class BackendManifest(msgspec.Struct, kw_only=True):
 
     name: str = ""
     http: HttpOffer | None = None
+    network: str = ""
+    """The most that it needs: a `BackendNetwork`. It can ask for less than the worker's setting, never for more."""
 
     @property
     def has_openai_port(self) -> bool:

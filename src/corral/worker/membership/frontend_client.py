@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
@@ -17,15 +17,20 @@ import msgspec
 from corral.base.errors import InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.http_client import HttpFailed, HttpFault, asked, host_of, is_passing, read_body
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.bus.config import reached_from
 from corral.wire import go_json
+from corral.wire.fleet_tls import CertificateAsk, IssuedCertificate
 from corral.wire.registration import (
+    CorralWelcome,
     HeartbeatRequest,
     HeartbeatResponse,
+    NatsOffer,
     RegisterRequest,
     RegisterResponse,
     ReplicaInFlight,
 )
 from corral.worker.membership.registration import AcceptedRegistration
+from corral.worker.membership.trust import NoPin, Trust, same_problem
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
 MAX_REASON: Final = 300
@@ -49,6 +54,8 @@ class _Call:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FrontendAnswer:
     where: str
+    host: str
+    """The frontend's host as we dialled it."""
     status: int
     body: bytes
 
@@ -56,8 +63,10 @@ class _FrontendAnswer:
 class FrontendClient:
     """Calls to one of several frontends of the same cluster."""
 
-    def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str]) -> None:
+    def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str], trust: Trust | None = None) -> None:
+        """`trust` decides which of them may be told secrets; without it all may."""
         self._session = session
+        self._trust = trust or NoPin()
         self._urls = tuple(urls)
         self._current = 0
 
@@ -71,6 +80,12 @@ class FrontendClient:
             raise _not_a_frontend(answer, str(error)) from error
         if not response.id:
             raise _not_a_frontend(answer, "no node id")
+        if isinstance(response.corral, CorralWelcome) and isinstance(response.corral.nats, NatsOffer):
+            offer = response.corral.nats
+            try:
+                offer.urls = [reached_from(url, answer.host) for url in offer.urls]
+            except InvalidInput as error:
+                raise _not_a_frontend(answer, f"it offers {error.message}") from error
         return response
 
     async def heartbeat(self, member: AcceptedRegistration, body: HeartbeatRequest) -> HeartbeatResponse:
@@ -80,6 +95,16 @@ class FrontendClient:
             return go_json.decode(answer.body, HeartbeatResponse)
         except InvalidInput:
             return HeartbeatResponse()
+
+    async def certificate(self, member: AcceptedRegistration, csr: str) -> IssuedCertificate:
+        """Have a request for a certificate signed. Only for frontends that name `Feature.FLEET_TLS`."""
+        path = f"/api/v1/nodes/{quote(member.node_id, safe='')}/certificate"
+        body = msgspec.json.encode(CertificateAsk(csr=csr))
+        answer = await self._send(_Call(method="POST", path=path, bearer=member.bearer, body=body))
+        try:
+            return msgspec.json.decode(answer.body, type=IssuedCertificate)
+        except UNREADABLE_JSON as error:
+            raise _not_a_frontend(answer, str(error)) from error
 
     async def drain(self, member: AcceptedRegistration) -> None:
         """Ask for no new work."""
@@ -107,7 +132,8 @@ class FrontendClient:
             except PeerUnavailable as error:
                 problems.append(error)
                 self._current = (self._current + 1) % len(self._urls)
-        raise PeerUnavailable("; ".join(sorted(problem.message for problem in problems))) from problems[-1]
+        kind = same_problem(problems)
+        raise kind("; ".join(sorted(problem.message for problem in problems))) from problems[-1]
 
     async def _send_to(self, url: str, call: _Call) -> _FrontendAnswer:
         try:
@@ -118,6 +144,7 @@ class FrontendClient:
                     raise
                 answer = await self._exchange(url, call)  # servers close kept connections at any time
         except HttpFailed as error:
+            self._trust.forget(url)
             raise PeerUnavailable(f"frontend {error.host} does not answer: {error.reason}") from error
         if 200 <= answer.status < 300:
             return answer
@@ -133,9 +160,14 @@ class FrontendClient:
         raise PeerRefused(message, status=answer.status)
 
     async def _exchange(self, url: str, call: _Call) -> _FrontendAnswer:
-        async with asked(self._session, call.method, url + call.path, headers=call.headers, data=call.body) as response:
+        tls = await self._trust.check(url)  # before the bearer goes there
+        async with asked(
+            self._session, call.method, url + call.path, headers=call.headers, data=call.body, tls=tls
+        ) as response:
             body = await read_body(response, MAX_ANSWER)
-            return _FrontendAnswer(where=host_of(url), status=response.status, body=body)
+            return _FrontendAnswer(
+                where=host_of(url), host=urlsplit(url).hostname or "", status=response.status, body=body
+            )
 
 
 def _node_call(method: str, member: AcceptedRegistration, action: str, body: bytes | None = None) -> _Call:

@@ -1,7 +1,7 @@
 """Signs of life: one per interval, with what is measured then, over HTTP whether NATS is up or not."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId
 from corral.wire.registration import PENDING, CorralBeat, CorralStatus, Feature, HeartbeatRequest, HeartbeatResponse
 from corral.worker.hardware.machine import Gauge, Measurement
-from corral.worker.membership.registration import AcceptedRegistration, Outage
+from corral.worker.membership.registration import AcceptedRegistration, Outage, card_reports
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def next_beat(due: float, now: float, interval: float) -> float:
 class HeartbeatLoop:
     """Sends heartbeats for one membership until the frontend no longer knows it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         *,
         frontend: HeartbeatApi,
@@ -79,14 +79,19 @@ class HeartbeatLoop:
         interval: timedelta,
         incarnation: Incarnation,
         inventory: Callable[[], str],
+        problems: Callable[[], Sequence[str]] = tuple,
+        on_status: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`inventory` returns a fingerprint of the installed backends, and triggers a new look at the disk."""
+        """`inventory` returns a fingerprint of the installed backends, and triggers a new look at the disk. `problems`
+        are what the worker found wrong with itself. `on_status` gets the status that each answer tells."""
         self._frontend = frontend
         self._gauge = gauge
         self._clock = clock
         self._interval = interval.total_seconds()
         self._incarnation = incarnation
         self._inventory = inventory
+        self._problems = problems
+        self._on_status = on_status
         self._outage = Outage(log, clock, event="heartbeat", what="heartbeat")
         self._last_status: tuple[NodeId | None, str] = (None, "")
 
@@ -109,7 +114,9 @@ class HeartbeatLoop:
     async def beat(self, member: AcceptedRegistration, measured: Measurement) -> BeatResult:
         """One heartbeat with what was measured just now."""
         inventory = self._inventory() if Feature.INVENTORY in member.features else ""
-        corral = CorralBeat(incarnation=self._incarnation, inventory=inventory)
+        cards = card_reports(measured.cards) if Feature.CARDS in member.features else None
+        problems = list(self._problems())
+        corral = CorralBeat(incarnation=self._incarnation, inventory=inventory, cards=cards, problems=problems)
         body = heartbeat_body(measured, member, corral)
         try:
             answer = await self._frontend.heartbeat(member, body)
@@ -125,6 +132,7 @@ class HeartbeatLoop:
                 log.info("the frontend counts this node as gone", extra={"event": "node.deregistered"})
                 return BeatResult.FORGOTTEN
             self._note_status(member, answer.corral.status)
+            self._on_status(answer.corral.status)
         return BeatResult.HEARD
 
     def _note_status(self, member: AcceptedRegistration, status: str) -> None:

@@ -5,31 +5,39 @@ import logging
 import math
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import PathNotUsable
+from corral.base.errors import InvalidInput, PathNotUsable
 from corral.base.ids import NodeId, new_secret
 from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.retry import Backoff
 from corral.base.tasks import first_done
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.bus.config import BusConfig, names_login
 from corral.bus.credentials import CredentialsProvider, UserJwt, lifetime_of
 from corral.bus.problems import Problem, ProblemKind, Problems
+from corral.wire.registration import PENDING, NatsLogin
 from corral.worker.membership.registration import AcceptedRegistration
 
 log = logging.getLogger(__name__)
 
 SECRET_FILE: Final = "node-secret"  # noqa: S105 - a name of a file
 MEMORY_FILE: Final = "node.json"
+JOINED_FILE: Final = "joined.json"
 MAX_NAME: Final = 255
 RENEWED_AFTER: Final = 0.75
 """The share of its life after which a user is replaced: LocalAI's."""
 _SOON_SECONDS: Final = 300.0
 """A new request within this time means that the last credentials did not help."""
+
+NO_SERVER: Final = (
+    "commands do not reach this worker: its frontend names no NATS server, and nats_url (CORRAL_NATS_URL) is not set"
+)
 
 _SECRET = re.compile(rb"[A-Za-z0-9_-]{32,256}")
 
@@ -39,6 +47,13 @@ class Memory(msgspec.Struct, kw_only=True, frozen=True):
 
     id: str
     name: str = ""
+
+
+class JoinedFleet(msgspec.Struct, kw_only=True, frozen=True):
+    """The fleet that this machine joined, and how it is known."""
+
+    urls: tuple[str, ...]
+    pin: str
 
 
 class NodeIdentity:
@@ -75,6 +90,25 @@ class NodeIdentity:
         except PathNotUsable as error:
             log.warning("cannot remember the node id: %s", error, extra={"event": "identity.not_remembered"})
 
+    def remember_fleet(self, fleet: JoinedFleet) -> None:
+        """Keep the fleet, so that the next start needs nothing. A full disk must not end a worker that serves."""
+        path = self._directory / JOINED_FILE
+        try:
+            data = msgspec.json.encode(fleet) + b"\n"
+            if read_private(path) != data:
+                write_private(path, data)
+        except PathNotUsable as error:
+            log.warning("cannot remember the fleet: %s", error, extra={"event": "identity.not_remembered"})
+
+    def joined_fleet(self) -> JoinedFleet | None:
+        """The fleet that an earlier start joined. PathNotUsable when that cannot be known: another one may answer."""
+        path = self._directory / JOINED_FILE
+        data = read_private(path)
+        try:
+            return None if data is None else msgspec.json.decode(data, type=JoinedFleet)
+        except UNREADABLE_JSON as error:
+            raise PathNotUsable(f"{path} is damaged; delete it, and join again with `corral worker --join`") from error
+
     def remembered(self) -> Memory | None:
         """The last registration, as far as it is known."""
         try:
@@ -100,24 +134,44 @@ class BusStatus(Protocol):
     @property
     def problems(self) -> Problems: ...
 
-    def renew(self) -> None: ...
+    def renew(self, *, gently: bool = False) -> None: ...
+
+    def use_servers(self, urls: str, *, authorities: str = "", gently: bool = False) -> None: ...
 
 
 class NatsUser:
-    """The user of this moment, and when another one is needed."""
+    """The user of this moment, where it logs in, and when another one is needed.
 
-    def __init__(self, clock: Clock, *, backoff: Backoff, is_wanted: bool = True) -> None:
-        """It is not wanted where the settings name a user."""
+    A JWT of the settings is used in any case. A login in the URL of the settings is used until a frontend makes a user
+    for this node; without one nothing connects before the frontend has answered.
+    """
+
+    def __init__(self, clock: Clock, *, backoff: Backoff, settings: BusConfig) -> None:
         self._clock = clock
         self._backoff = backoff
-        self._is_wanted = is_wanted
+        self._configured = settings.url
+        self._is_wanted = not settings.jwt
+        self._has_login = not self._is_wanted or names_login(settings.url)
         self._user: UserJwt | None = None
         self._member: AcceptedRegistration | None = None
+        self._servers, self._authorities = self.first_url, ""
         self._taken_at = 0.0
         self._asked_at = -math.inf
         self._repeated = 0
         self._link: BusStatus | None = None
         self._refused = asyncio.Event()
+        self._approved = asyncio.Event()
+        self._problem = ""
+
+    @property
+    def first_url(self) -> str:
+        """Where to connect before the first registration; empty for nowhere."""
+        return self._configured if self._has_login else ""
+
+    @property
+    def login(self) -> NatsLogin:
+        """What a frontend is told, before it makes a user."""
+        return NatsLogin.OWN if self._is_wanted else NatsLogin.SHARED
 
     @property
     def provider(self) -> CredentialsProvider | None:
@@ -138,23 +192,69 @@ class NatsUser:
         self._link = link
         link.problems.listen(note)
 
+    def problems(self) -> Sequence[str]:
+        """What keeps this node from NATS, for whoever can change it; nothing while an approval is awaited."""
+        return (self._problem,) if self._problem else ()
+
     def take(self, member: AcceptedRegistration) -> None:
-        """Be who this registration says. A user of the same node is used from the next connection on."""
+        """Be who this registration says. The next user of the same node takes over without a gap."""
         before, self._member = self._member, member
-        is_same_node = before is not None and before.node_id == member.node_id
-        if self._link is None or not self._is_wanted or (member.nats_user is None and is_same_node):
+        self._approved.clear()
+        if self._link is None:
             return
-        was_good = is_same_node and self._user is not None and self._link.connected
-        had, self._user, self._taken_at = self._user, member.nats_user, self._clock.monotonic()
-        if not was_good and had != self._user:
+        is_same_node = before is not None and before.node_id == member.node_id
+        had = self._user
+        if self._is_wanted and (member.nats_user or member.waits_for_nats_user or not is_same_node):
+            self._user, self._taken_at = member.nats_user, self._clock.monotonic()
+        was_good = is_same_node and had is not None and self._user is not None and self._link.connected
+        if not self._moved(self._link, member, gently=was_good) and had != self._user:
+            if not was_good:
+                self._refused.clear()
+            self._link.renew(gently=was_good)
+
+    def _moved(self, link: BusStatus, member: AcceptedRegistration, *, gently: bool) -> bool:
+        """Go where this registration says, if that is elsewhere, or known by other authorities. An offer that nobody
+        can use is told, and leaves the link where it is: the next one may be better."""
+        servers = self._servers_for(member)
+        # A login of the settings came with its own way to check the server.
+        authorities = member.nats_authorities if servers and not self._has_login else ""
+        self._note_problem("" if servers or member.waits_for_nats_user else NO_SERVER)
+        if (servers, authorities) == (self._servers, self._authorities):
+            return False
+        try:
+            link.use_servers(servers, authorities=authorities, gently=gently and servers == self._servers)
+        except InvalidInput as error:
+            self._note_problem(f"what the frontend says about NATS cannot be used: {error.message}")
+            return False
+        if servers != self._servers:
             self._refused.clear()
-            self._link.renew()
+        self._servers, self._authorities = servers, authorities
+        return True
+
+    def _note_problem(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            log.warning("%s", problem, extra={"event": "nats.unusable"})
+        self._problem = problem
+
+    def _servers_for(self, member: AcceptedRegistration) -> str:
+        if member.waits_for_nats_user and self._is_wanted and not self._has_login:
+            return ""  # nobody there knows us yet
+        return self._configured or member.nats_urls
+
+    def note_status(self, status: str) -> None:
+        """What a heartbeat was answered: a node that was approved since it registered can have a user now."""
+        if status not in ("", PENDING) and self._member is not None and self._member.waits_for_nats_user:
+            self._approved.set()
 
     async def until_due(self) -> None:
         """Until the frontend should be asked for another one: less and less often while that does not help."""
         link, member = self._link, self._member
-        if link is None or member is None or not self._is_wanted or (member.is_corral and self._user is None):
+        if link is None or member is None or not self._is_wanted:
             await asyncio.Event().wait()
+            return
+        if member.waits_for_nats_user:
+            await self._approved.wait()
+            self._approved.clear()
             return
         await first_done(self._until_refused(link), self._until_old())
         since = self._clock.monotonic() - self._asked_at

@@ -1,23 +1,35 @@
 """Joining a frontend: what the worker says of itself, how long it retries, and whether it is a member."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import AccessDenied, InvalidInput, PeerRefused, PeerUnavailable
-from corral.base.ids import NodeId
+from corral.base.ids import NodeId, new_secret
 from corral.base.retry import Backoff
 from corral.bus.credentials import UserJwt
+from corral.wire.backends import InstallRequest
 from corral.wire.nodes import REPLICA_SLOTS
-from corral.wire.registration import CorralHello, CorralWelcome, Feature, RegisterRequest, RegisterResponse
+from corral.wire.registration import (
+    PENDING,
+    CardReport,
+    CorralHello,
+    CorralWelcome,
+    Feature,
+    NatsOffer,
+    RegisterRequest,
+    RegisterResponse,
+)
+from corral.worker.hardware.gpus import MeasuredGpu
 from corral.worker.hardware.machine import Gauge, Measurement
 from corral.worker.membership.addresses import Addresses
+from corral.worker.membership.trust import OtherFleet
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +87,22 @@ class AcceptedRegistration:
     """Extensions that the frontend named, too."""
     nats_user: UserJwt | None = field(default=None, repr=False)
     """NATS credentials from the frontend, if it provides them."""
+    nats_urls: str = ""
+    """Where NATS is, if the frontend says so, and with which authorities it is checked."""
+    nats_authorities: str = field(default="", repr=False)
+
+    @property
+    def waits_for_nats_user(self) -> bool:
+        """The frontend makes users of NATS, and this node is not approved yet."""
+        return self.nats_user is None and Feature.NATS_USER in self.features and self.status == PENDING
+
+
+class ProcessToken(NamedTuple):
+    """What callers of a process must present over gRPC."""
+
+    text: str
+    is_own: bool
+    """It was made for this process, so that frontends must be told. Otherwise they know it already."""
 
 
 class Presence:
@@ -84,7 +112,10 @@ class Presence:
         self._member: AcceptedRegistration | None = None
         self.bearer = ""
         """Bearer of the last membership, which backends keep expecting while the frontend has forgotten us."""
+        self._last_was_corral = False
         self.is_leaving = False
+        self.on_change: list[Callable[[], None]] = []
+        """Called with every new membership, and when one ends."""
 
     @property
     def member(self) -> AcceptedRegistration | None:
@@ -95,6 +126,18 @@ class Presence:
         self._member = member
         if member is not None:
             self.bearer = member.bearer
+            self._last_was_corral = member.is_corral
+        for listener in self.on_change:
+            listener()
+
+    def process_token(self, request: InstallRequest) -> ProcessToken:
+        """What callers of a process must present that is started for this request.
+
+        Frontends of ours ask for a token of its own, and call no process without a model. Those from before there were
+        such tokens present this node's secret, and LocalAI's the token that all its nodes share.
+        """
+        has_own = request.wants_own_token or (self._last_was_corral and not request.model_id)
+        return ProcessToken(new_secret() if has_own else self.bearer, is_own=has_own)
 
     @property
     def is_with_localai(self) -> bool:
@@ -113,12 +156,30 @@ class Profile:
     labels: Mapping[str, str] = field(default_factory=dict)
     max_replicas_per_model: int = 1
     vram_budget: str = ""
+    has_code: bool = False
+    """The token is a join code, of which a refusal is final: all frontends of a fleet know the same ones."""
     was_admitted: bool = False
     """An earlier process of this worker was registered, so a frontend may know its secret."""
 
 
 class RegistrationApi(Protocol):
     async def register(self, body: RegisterRequest) -> RegisterResponse: ...
+
+
+def card_reports(cards: Sequence[MeasuredGpu]) -> list[CardReport]:
+    """What a frontend of ours is told of each GPU."""
+    return [
+        CardReport(
+            id=card.id,
+            index=card.index,
+            name=card.name,
+            vendor=card.vendor.value,
+            total=card.total or 0,
+            free=UNSET if card.free is None else card.free,
+            shares_ram=card.shares_ram,
+        )
+        for card in cards
+    ]
 
 
 def registration_body(profile: Profile, measured: Measurement) -> RegisterRequest:
@@ -147,13 +208,14 @@ def registration_body(profile: Profile, measured: Measurement) -> RegisterReques
         max_replicas_per_model=slots,
         vram_budget=profile.vram_budget,
         labels={**profile.labels, REPLICA_SLOTS: str(slots)},
-        corral=profile.hello,
+        corral=replace(profile.hello, cards=card_reports(measured.cards) or None),
     )
 
 
 def membership(answer: RegisterResponse, profile: Profile) -> AcceptedRegistration:
     """What an accepted registration makes of this worker. The node's own secret counts only where it is understood."""
     welcome = answer.corral if isinstance(answer.corral, CorralWelcome) else None
+    offer = welcome.nats if welcome is not None and isinstance(welcome.nats, NatsOffer) else NatsOffer()
     features = frozenset(welcome.features if welcome is not None else ())
     user = None
     if answer.nats_jwt or answer.nats_user_seed:
@@ -169,6 +231,8 @@ def membership(answer: RegisterResponse, profile: Profile) -> AcceptedRegistrati
         is_corral=welcome is not None,
         features=features,
         nats_user=user,
+        nats_urls=",".join(offer.urls),
+        nats_authorities=offer.tls_ca,
     )
 
 
@@ -192,6 +256,7 @@ class Registrar:
         self._backoff = backoff
         self._token_attempts = token_attempts
         self._was_admitted = profile.was_admitted
+        self._has_joined = False
         self._outage = Outage(log, clock, event="registration", what="registration", patience=_PATIENCE)
 
     async def join(self) -> AcceptedRegistration:
@@ -202,14 +267,14 @@ class Registrar:
         """A later registration, after the frontend forgot us. Never gives up."""
         return await self._until_accepted(lambda *_: None)
 
-    async def _until_accepted(self, give_up: Callable[[PeerRefused, int], None]) -> AcceptedRegistration:
+    async def _until_accepted(self, give_up: Callable[[PeerRefused | OtherFleet, int], None]) -> AcceptedRegistration:
         """Try again and again. `give_up` gets each refusal, with their number so far, and may raise."""
         refusals = attempt = 0
         while True:
             try:
                 return await self.attempt()
             except (PeerUnavailable, PeerRefused) as error:
-                if isinstance(error, PeerRefused):
+                if isinstance(error, PeerRefused | OtherFleet):
                     refusals += 1
                     give_up(error, refusals)
                 self._outage.failed(error.message)
@@ -219,21 +284,59 @@ class Registrar:
     async def attempt(self) -> AcceptedRegistration:
         """One registration with what is measured now."""
         body = registration_body(self._profile, await self._gauge.measure())
-        try:
+        by_secret = replace(body, token=self._profile.hello.secret)
+        if not self._was_admitted:
             answer = await self._frontend.register(body)
-        except PeerRefused as refused:
-            if refused.status not in WRONG_TOKEN or not self._was_admitted:
-                raise
+        elif self._profile.has_code:
+            answer = await self._come_back(by_secret, body)
+        else:
             # The token may have changed since we joined, but a frontend that knows our secret accepts that.
-            try:
-                answer = await self._frontend.register(replace(body, token=self._profile.hello.secret))
-            except PeerRefused:
-                raise refused from None
-        self._was_admitted = True
+            answer = await self._register_by_either(body, by_secret)
+        self._was_admitted = self._has_joined = True
         self._outage.worked()
         return membership(answer, self._profile)
 
-    def _give_up_if_final(self, error: PeerRefused, refusals: int) -> None:
+    async def _come_back(self, by_secret: RegisterRequest, by_code: RegisterRequest) -> RegisterResponse:
+        """The code is for a node that was removed, or still waits: used codes, presented at each start, count as wrong
+        ones after a while. A process whose code has done its work does not present it again."""
+        if self._has_joined:
+            return await self._frontend.register(by_secret)
+        try:
+            answer = await self._frontend.register(by_secret)
+        except PeerRefused as refused:
+            if refused.status not in WRONG_TOKEN:
+                raise
+            return await self._frontend.register(by_code)
+        if answer.status != PENDING:
+            return answer
+        try:
+            return await self._frontend.register(by_code)  # it may approve
+        except (PeerRefused, PeerUnavailable) as error:
+            log.warning("the join code changes nothing: %s", error.message, extra={"event": "registration.no_code"})
+            return answer
+
+    async def _register_by_either(self, first: RegisterRequest, second: RegisterRequest) -> RegisterResponse:
+        try:
+            return await self._frontend.register(first)
+        except PeerRefused as refused:
+            if refused.status not in WRONG_TOKEN:
+                raise
+            try:
+                return await self._frontend.register(second)
+            except PeerRefused:
+                raise refused from None
+
+    def _give_up_if_final(self, error: PeerRefused | OtherFleet, refusals: int) -> None:
+        if isinstance(error, OtherFleet):
+            raise AccessDenied(error.message) from error
+        if error.status in WRONG_TOKEN and self._profile.has_code:
+            raise AccessDenied(error.message) from error
+        if error.status in WRONG_TOKEN and self._profile.token == self._profile.hello.secret:
+            problem = "the fleet does not know this machine any more; join again with a code of `corral nodes invite`"
+            ways = "`corral worker --join URL` asks for it on a terminal; elsewhere give it --code-file or"
+            raise AccessDenied(
+                f"{error.message}: {problem}. {ways} --code-descriptor, or set CORRAL_JOIN_CODE"
+            ) from error
         if error.status == 404:
             raise PeerRefused(
                 f"{error.message}; the URL must lead to a frontend, and a LocalAI one must run in distributed mode",

@@ -37,6 +37,13 @@ class Ports:
         self._used: dict[int, str] = {}
         self._released: dict[int, tuple[str, float]] = {}
         """The last owner of each port, and when its process was gone; the newest release stands last."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after a port was taken or released."""
+
+    @property
+    def used(self) -> frozenset[int]:
+        """The ports that have an owner."""
+        return frozenset(self._used)
 
     def take(self, owner: str) -> int:
         """The best port for this owner that no other program has; PortsExhausted says what became of the range."""
@@ -44,6 +51,7 @@ class Ports:
             if self.is_free(port):
                 self._released.pop(port, None)
                 self._used[port] = owner
+                self.on_change()
                 return port
         ranges = ", ".join(f"{ports.start} to {ports.stop - 1}" for ports in self._ranges)
         raise PortsExhausted(
@@ -57,6 +65,7 @@ class Ports:
         if (owner := self._used.pop(port, None)) is not None:
             self._released.pop(port, None)
             self._released[port] = (owner, self._clock.monotonic())
+            self.on_change()
 
     def _candidates(self, owner: str) -> Iterator[int]:
         """Yield the owner's own ports, unclaimed ones, unused ones, and at last those that others may need again."""

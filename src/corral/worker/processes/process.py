@@ -6,9 +6,11 @@ One task runs it and makes every change of its state; everybody else asks and wa
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, Protocol
 
 import psutil
@@ -16,8 +18,10 @@ import psutil
 from corral.base.errors import ChildFailed, Conflict, CorralError
 from corral.base.processes import ChildCommand, ChildProcess, Streams, describe_exit, start_process
 from corral.base.tasks import first_done
+from corral.wire.confinement import ConfinementWish
 from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
+from corral.worker.hardware.visible_devices import DEVICE_VARIABLES
 from corral.worker.installing.backend_directory import Home
 from corral.worker.membership.addresses import HostPort, local_host
 from corral.worker.processes.backend_logs import BackendLog, LineWriter, OutputStream
@@ -78,14 +82,33 @@ class Launch:
     front_port: int | None = None
     """Port for requests that the engine itself ignores or refuses; only together with an HTTP port."""
     token: str = field(repr=False)
+    has_own_token: bool = False
+    """Nothing else has this token."""
     http_key: str = field(repr=False)
     mark: str
     environment: Mapping[str, str] = field(repr=False)
+    cards: frozenset[str] = frozenset()
+    """The GPUs that it may see."""
+    device_variables: Mapping[str, str] = field(default_factory=dict)
+    """What hides the others from it; empty when it may see all."""
+    wish: ConfinementWish = field(default_factory=ConfinementWish)
+    """What an administrator decided about its confinement."""
+    scratch: Path | None = None
+    """A directory of its own, which is removed with it; None: it uses the worker's directories."""
 
     @property
     def address(self) -> str:
         """Address for callers on this machine."""
         return str(HostPort(local_host(self.bind_host), self.port))
+
+    @property
+    def ports(self) -> list[int]:
+        return [port for port in (self.port, self.http_port, self.front_port) if port is not None]
+
+    @property
+    def exchange(self) -> Path | None:
+        """Where files of requests are passed to it and fetched from it, if it has a directory of its own."""
+        return None if self.scratch is None else self.scratch / "exchange"
 
     def argv(self) -> list[str]:
         words = [str(self.home.executable), "--addr", str(HostPort(self.bind_host, self.port))]
@@ -97,15 +120,52 @@ class Launch:
         return words
 
     def variables(self) -> dict[str, str]:
-        variables = {name: value for name, value in self.environment.items() if name != TOKEN_VARIABLE}
+        own = {TOKEN_VARIABLE, *(DEVICE_VARIABLES if self.device_variables else ())}
+        variables = {name: value for name, value in self.environment.items() if name not in own}
+        variables |= self.device_variables
         variables[MARK_VARIABLE] = self.mark
         if self.token:
             variables[TOKEN_VARIABLE] = self.token
         if self.http_port is not None:
             variables[KEY_VARIABLE] = self.http_key
+        if self.scratch is not None:
+            variables["HOME"] = str(self.scratch / "home")
+            variables["TMPDIR"] = str(self.scratch / "tmp")
         if self.home.vulkan_drivers:
             variables |= dict.fromkeys(VULKAN_VARIABLES, ":".join(map(str, self.home.vulkan_drivers)))
         return variables
+
+
+class Confinement(Protocol):
+    """Prepares the surroundings of processes, and removes what is left of them."""
+
+    def scratch_of(self, mark: str) -> Path | None:
+        """Return where the process with this mark will have a directory of its own; None without one."""
+        ...
+
+    def around(self, launch: Launch) -> AbstractAsyncContextManager[bytes | None]:
+        """Have the surroundings of a process for the time of the context, and what `base/confining.py` is told.
+
+        Raise ChildFailed when they cannot be had.
+        """
+        ...
+
+    def sweep(self) -> None:
+        """Remove what an earlier worker process left. Blocks."""
+        ...
+
+
+class Unconfined:
+    """Leaves processes as they are."""
+
+    def scratch_of(self, _: str) -> Path | None:
+        return None
+
+    def around(self, _: Launch) -> AbstractAsyncContextManager[bytes | None]:
+        return nullcontext(None)
+
+    def sweep(self) -> None:
+        """Nothing is left by processes that were given nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,16 +220,13 @@ class BackendProcess:
             self._force.set()
         self._stop.set()
 
-    async def run(self, started: Callable[[int], Awaitable[None]]) -> Ending:
-        """The whole life. Cancelling kills. `started` gets the number of the process as soon as there is one."""
-        command = ChildCommand(
-            argv=self.launch.argv(),
-            env=self.launch.variables(),
-            cwd=self.launch.home.directory,
-            output=Streams(stdout=self._stdout.feed, stderr=self._stderr.feed),
-        )
+    async def run(
+        self, started: Callable[[int], Awaitable[None]], confine: Callable[[], Awaitable[bytes | None]]
+    ) -> Ending:
+        """The whole life. Cancelling kills. `started` gets the number of the process as soon as there is one; `confine`
+        prepares its surroundings and says what it gives up."""
         try:
-            async with start_process(command) as process:
+            async with start_process(self._command(await confine())) as process:
                 self.pid = process.pid
                 await started(process.pid)
                 ending = await self._live(process)
@@ -180,6 +237,15 @@ class BackendProcess:
             self.state = ProcessState.ENDED
             self._settle(Conflict(f"backend {self.launch.key} was stopped before it was ready"))
         return ending
+
+    def _command(self, confinement: bytes | None) -> ChildCommand:
+        return ChildCommand(
+            argv=self.launch.argv(),
+            env=self.launch.variables(),
+            cwd=self.launch.home.directory,
+            output=Streams(stdout=self._stdout.feed, stderr=self._stderr.feed),
+            confinement=confinement,
+        )
 
     async def _live(self, process: ChildProcess) -> Ending:
         """From the start to the end, as a list of steps."""

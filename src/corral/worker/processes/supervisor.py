@@ -7,7 +7,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol, Self
@@ -19,10 +19,13 @@ from corral.base.tasks import end_tasks, first_done, start_task
 from corral.wire.backends import InstallRequest
 from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
+from corral.worker.hardware.gpus import MeasuredGpu
+from corral.worker.hardware.visible_devices import device_variables
 from corral.worker.installing.backend_directory import Home, identity_of
+from corral.worker.membership.registration import ProcessToken
 from corral.worker.processes.backend_logs import BackendLogs
 from corral.worker.processes.ports import Ports, accepts_connections
-from corral.worker.processes.process import BackendProcess, Connect, Ending, Launch
+from corral.worker.processes.process import BackendProcess, Confinement, Connect, Ending, Launch, Unconfined
 from corral.worker.processes.remains import Remains
 
 log = logging.getLogger(__name__)
@@ -36,12 +39,15 @@ class ProcessDefaults:
 
     bind_host: str
     environment: Mapping[str, str] = field(repr=False)
-    token: Callable[[], str] = field(repr=False)
-    """What callers of a backend must present, as of now."""
+    token: Callable[[InstallRequest], ProcessToken] = field(repr=False)
+    """What callers of a backend must present that is started for a request."""
     limits: SupervisionConfig
     """How long each may take for what."""
     listens: Callable[[str], Awaitable[bool]] = accepts_connections
     """Whether a backend still listens at its address."""
+    cards: Callable[[], Sequence[MeasuredGpu]] = tuple
+    """The GPUs of the machine, as of now."""
+    confinement: Confinement = field(default_factory=Unconfined)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,7 @@ class Supervisor:
         """Stop what an earlier worker process left: nobody knows what it serves."""
         if left := await asyncio.to_thread(self._remains.end_all):
             log.warning("ended what an earlier life left running: %s", left, extra={"event": "backend.reaped"})
+        await asyncio.to_thread(self._surroundings.confinement.sweep)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -122,17 +129,21 @@ class Supervisor:
         """The process of this key, in any state."""
         return self._processes.get(key)
 
-    async def join(self, key: ProcessKey, backend: str) -> Launch | None:
-        """The process of this key, once it is ready, if it certainly is the backend of that name, unchanged since its
-        start and still listening. None when it must be looked for, or started.
+    def check_cards(self, request: InstallRequest) -> None:
+        """UnknownCard when the request names GPUs that this machine lacks, before anything is stopped for it."""
+        device_variables(self._surroundings.cards(), request.cards or ())
+
+    async def join(self, request: InstallRequest) -> Launch | None:
+        """The requested process, once it is ready, if it certainly is the backend of that name, unchanged since its
+        start, with the requested GPUs, and still listening. None when it must be looked for, or started.
 
         Costs one look at the disk and one connection. A start that fails fails for everybody who joined it.
         """
-        process = self._processes.get(key)
-        if process is None or process.is_ending:
+        process = self._processes.get(request.process_key)
+        if process is None or process.is_ending or not _has_cards(process.launch, request):
             return None
         launch, home = process.launch, process.launch.home
-        if backend != launch.backend and backend not in home.names:
+        if request.backend != launch.backend and request.backend not in home.names:
             return None
         await self._until_ready(process)
         if await asyncio.to_thread(identity_of, home.directory) != home.identity or not process.is_serving:
@@ -153,6 +164,7 @@ class Supervisor:
         if (process := self._processes.get(key)) is not None:
             used = process.launch.home
             is_same = used.executable == home.executable and used.identity == home.identity
+            is_same = is_same and _has_cards(process.launch, request)
             if not process.is_ending and not is_same:
                 process.ask_to_stop(force=False)
             return process
@@ -169,6 +181,9 @@ class Supervisor:
     def _launch(self, request: InstallRequest, home: Home) -> Launch:
         """What to start, with all ports that the backend wants, or none of them when one is missing."""
         key = request.process_key
+        machine_cards, token = self._surroundings.cards(), self._surroundings.token(request)
+        cards = [card.id for card in machine_cards] if request.cards is None else request.cards
+        mark = secrets.token_hex(8)
         with ExitStack() as undo:
 
             def take_port(owner: str) -> int:
@@ -185,10 +200,15 @@ class Supervisor:
                 port=take_port(str(key)),
                 http_port=take_port(f"{key} HTTP") if home.manifest.has_openai_port else None,
                 front_port=take_port(f"{key} front") if home.manifest.has_front else None,
-                token=self._surroundings.token(),
+                token=token.text,
+                has_own_token=token.is_own,
                 http_key=new_secret(),
-                mark=secrets.token_hex(8),
+                mark=mark,
                 environment=self._surroundings.environment,
+                cards=frozenset(cards),
+                device_variables=device_variables(machine_cards, cards, self._surroundings.environment),
+                wish=request.confinement,
+                scratch=self._surroundings.confinement.scratch_of(mark),
             )
             undo.pop_all()
         return launch
@@ -260,28 +280,34 @@ class Supervisor:
             await asyncio.to_thread(self._remains.remember, pid, mark=mark, key=key)
 
         try:
-            ending = await process.run(remember)
-            if ending.is_expected:
-                log.info("%s", ending.reason, extra={"event": "backend.stopped", **facts})
-            else:
-                errors = list(ending.tail[-_SHOWN_TAIL:])
-                log.warning("%s", ending.reason, extra={"event": "backend.died", **facts, "errors": errors})
-                if ending.was_ready:
-                    await self._exits.tell(launch, ending)
-            # Before its key and ports are free again: nothing of it serves or writes any more.
-            end = self._remains.end
-            if left := await asyncio.to_thread(end, process.pid, mark=mark, descendants=process.descendants):
-                facts_left = {"event": "backend.remains_ended", "processes": left, **facts}
-                log.warning("ended what a backend left running", extra=facts_left)
+            async with AsyncExitStack() as stack:
+                around = self._surroundings.confinement.around(launch)
+                ending = await process.run(remember, lambda: stack.enter_async_context(around))
+                if ending.is_expected:
+                    log.info("%s", ending.reason, extra={"event": "backend.stopped", **facts})
+                else:
+                    errors = list(ending.tail[-_SHOWN_TAIL:])
+                    log.warning("%s", ending.reason, extra={"event": "backend.died", **facts, "errors": errors})
+                    if ending.was_ready:
+                        await self._exits.tell(launch, ending)
+                # Before its key and ports are free again: nothing of it serves or writes any more.
+                end = self._remains.end
+                if left := await asyncio.to_thread(end, process.pid, mark=mark, descendants=process.descendants):
+                    facts_left = {"event": "backend.remains_ended", "processes": left, **facts}
+                    log.warning("ended what a backend left running", extra=facts_left)
         except Exception:
             log.exception("backend failed", extra={"event": "backend.failed", **facts})
         finally:
             del self._processes[launch.key], self._lives[launch.key]
-            for port in (launch.port, launch.http_port, launch.front_port):
-                if port is not None:
-                    self._ports.release(port)
+            for port in launch.ports:
+                self._ports.release(port)
             for follower in self._followers:
                 follower(launch)
+
+
+def _has_cards(launch: Launch, request: InstallRequest) -> bool:
+    """Whether a process sees the GPUs that it should, where the request names some."""
+    return request.cards is None or launch.cards == frozenset(request.cards)
 
 
 class UnusedProcesses:

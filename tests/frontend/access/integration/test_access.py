@@ -35,7 +35,8 @@ shares_a_frontend = pytest.mark.asyncio(loop_scope="module")
 """For tests that change nothing: they run in the loop of the frontend that they share."""
 _COUNTS = select(*(select(func.count()).select_from(table).scalar_subquery() for table in metadata.sorted_tables))
 """How many rows each table has. Every change of ours is an event, too: one that keeps the numbers adds one there."""
-PUBLIC = {"/healthz", "/readyz", "/api/v1/ready", "/", "/docs", "/openapi.json"}
+PUBLIC = {"/healthz", "/readyz", "/api/v1/ready", "/api/v1/fleet", "/", "/docs", "/openapi.json"}
+LOGINS = {"/api/v1/login", "/api/v1/login/password"}
 
 
 @pytest_asyncio.fixture(
@@ -78,13 +79,15 @@ async def new_key(frontend: Frontend, *scopes: str, expires_in: str = "") -> dic
     return dict(document)
 
 
-def test_only_health_and_static_pages_are_public() -> None:
-    assert {route.path for route in ROUTES if route.access is Access.PUBLIC} == PUBLIC
+def test_only_health_static_pages_and_logins_are_public() -> None:
+    public = [route for route in ROUTES if route.access is Access.PUBLIC]
+    assert {route.path for route in public if route.method == "GET"} == PUBLIC
+    assert {route.path for route in public if route.method != "GET"} == LOGINS
 
 
 @shares_a_frontend
 @pytest.mark.parametrize(
-    "route", [route for route in ROUTES if route.path not in PUBLIC], ids=lambda r: f"{r.method} {r.path}"
+    "route", [route for route in ROUTES if route.access is not Access.PUBLIC], ids=lambda r: f"{r.method} {r.path}"
 )
 @pytest.mark.parametrize("key", ["", "corral_wrong"])
 async def test_no_route_answers_without_a_valid_key(shared: Frontend, route: Any, key: str) -> None:
@@ -182,6 +185,36 @@ async def test_other_scopes_do_not_administer(frontend: Frontend, scope: str) ->
     answer = await frontend.call("GET", "/api/nodes", key=key)
     document: Any = answer.json()
     assert (answer.status, document["error"]["type"]) == (403, "authorization_error")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/api/v1/operations", {"verb": "install", "uri": "oci://127.0.0.1:9/evil", "name": "evil"}),
+        ("POST", "/api/v1/operations", {"verb": "install", "backend": "x", "galleries": "[]"}),
+        ("POST", "/api/v1/operations/plan", {"verb": "install", "uri": "oci://127.0.0.1:9/evil", "name": "evil"}),
+        (
+            "PUT",
+            "/api/v1/fleet-rules",
+            {"rules": [{"name": "evil", "backend": "evil", "uri": "oci://127.0.0.1:9/evil"}]},
+        ),
+        (
+            "POST",
+            "/api/v1/fleet-rules/plan",
+            {"rules": [{"name": "evil", "backend": "evil", "uri": "oci://127.0.0.1:9/evil"}]},
+        ),
+        ("POST", "/api/nodes/x/backends/install", {"uri": "oci://127.0.0.1:9/evil", "name": "evil"}),
+        ("POST", "/api/nodes/x/backends/install", {"backend": "x", "backend_galleries": "[]"}),
+        ("POST", "/api/backends/install-external", {"uri": "oci://127.0.0.1:9/evil", "name": "evil"}),
+    ],
+)
+async def test_operators_install_no_code_from_elsewhere(
+    frontend: Frontend, method: str, path: str, body: dict[str, object]
+) -> None:
+    key = (await new_key(frontend, "operator"))["key"]
+    refused = await frontend.call(method, path, body, key=key, if_match="*")
+    assert (refused.status, b"backends.trust" in refused.body) == (403, True)
+    assert (await frontend.call(method, path, body, if_match="*")).status != 403
 
 
 async def test_a_key_that_is_set_administers_and_asks_models_but_admits_no_worker(
@@ -314,6 +347,6 @@ async def test_an_unknown_route_is_a_404_in_json(shared: Frontend) -> None:
 @shares_a_frontend
 async def test_the_registration_token_opens_nothing_else(shared: Frontend) -> None:
     for route in ROUTES:
-        if route.access is Access.ADMIN:
+        if route.permission is not None:
             url = route.path.replace("{id}", "x").replace("{key:path}", "x")
             assert (await shared.call(route.method, url, key=REGISTRATION_TOKEN)).status == 401

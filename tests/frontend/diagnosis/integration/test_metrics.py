@@ -16,7 +16,15 @@ from corral.frontend.diagnosis.routes.metrics import OF_CONTROL, metrics
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import SecretsKey
-from corral.wire.metrics import PER_GATEWAY, REPORT_AGE, UP, GatewayCounts, ModelCounts, RequestCount
+from corral.wire.metrics import (
+    FIRST_BYTE_BOUNDS,
+    PER_GATEWAY,
+    REPORT_AGE,
+    UP,
+    GatewayCounts,
+    ModelCounts,
+    RequestCount,
+)
 from corral.wire.view import GatewayReport
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
@@ -71,18 +79,48 @@ async def test_one_page_shows_control_its_fleet_and_its_gateways(frontend: Front
 
 async def test_every_sample_has_the_labels_that_the_reference_names(frontend: Frontend) -> None:
     model = ModelCounts(requests=[RequestCount(code=200, outcome="ok", requests=3)])
+    model.first_byte.add(0.1, FIRST_BYTE_BOUNDS)
     counts = GatewayCounts(
         models={"small": model}, refusals={"x": 1}, passed={200: 1}, time_outs={"idle": 1}, view_age_seconds=1
     )
     frontend.control.context.serving.gateways.take(GatewayReport(gateway="g", sequence=1, counts=counts))
+    frontend.control.context.serving.loads.meter.loaded({"stage": 3.0})
     described = {one.name: set(one.labels) for one in (*OF_CONTROL, UP, REPORT_AGE, *PER_GATEWAY)}
     exported = {
-        sample.name: set(sample.labels)
+        family.name if family.type == "histogram" else sample.name: set(sample.labels) - {"le"}
         for family in text_string_to_metric_families(await page_of(frontend))
         for sample in family.samples
         if sample.name.startswith("corral_")
     }
     assert exported == described
+
+
+async def test_times_are_counted_by_how_long_they_were(frontend: Frontend) -> None:
+    model = ModelCounts()
+    for seconds in (0.05, 0.2, 0.2, 1000.0):
+        model.first_byte.add(seconds, FIRST_BYTE_BOUNDS)
+    counts = GatewayCounts(models={"small": model})
+    frontend.control.context.serving.gateways.take(GatewayReport(gateway="g", sequence=1, counts=counts))
+    meter = frontend.control.context.serving.loads.meter
+    meter.loaded({"place": 0.01, "stage": 70.0})
+    meter.staged(1_000_000, 2.5)
+    page = (await page_of(frontend)).splitlines()
+
+    for line in (
+        'corral_gateway_first_byte_seconds_bucket{gateway="g",model="small",le="0.05"} 1',
+        'corral_gateway_first_byte_seconds_bucket{gateway="g",model="small",le="0.1"} 1',
+        'corral_gateway_first_byte_seconds_bucket{gateway="g",model="small",le="0.25"} 3',
+        'corral_gateway_first_byte_seconds_bucket{gateway="g",model="small",le="300.0"} 3',
+        'corral_gateway_first_byte_seconds_bucket{gateway="g",model="small",le="+Inf"} 4',
+        'corral_gateway_first_byte_seconds_sum{gateway="g",model="small"} 1000.45',
+        'corral_gateway_first_byte_seconds_count{gateway="g",model="small"} 4',
+        'corral_load_step_seconds_bucket{step="stage",le="60.0"} 0',
+        'corral_load_step_seconds_bucket{step="stage",le="300.0"} 1',
+        'corral_load_step_seconds_count{step="place"} 1',
+        "corral_staged_bytes_total 1000000",
+        "corral_staging_seconds_total 2.5",
+    ):
+        assert line in page, line
 
 
 async def test_events_are_counted_once_however_often_somebody_looks(frontend: Frontend, clock: ManualClock) -> None:

@@ -24,6 +24,7 @@ from corral.frontend.models.watch import ModelsWatch
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.feed import Feed
 from corral.frontend.store.db import Database
+from tests.kit.gguf import LLAMA, gguf
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
@@ -403,3 +404,35 @@ async def test_a_key_that_others_refer_to_is_no_mistake_and_what_is_merged_is_lo
     assert models.find("good").warnings == (
         "line 3: unknown key 'thraeds', which has no effect; did you mean threads?",
     )
+
+
+async def test_heads_of_new_weights_are_read_a_few_at_a_time(models: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory full of them keeps nobody waiting; sizes are known at once."""
+    monkeypatch.setattr(models_module, "_MOST_READ", 2)
+    for name in ("a", "b", "c"):
+        write(models, f"{name}.gguf", gguf(**LLAMA))
+        write(models, f"{name}.yaml", GOOD.format(name=name).replace("echo", "llama-cpp"))
+    os.mkfifo(models.directory / "pipe.gguf")
+    write(models, "pipe.yaml", GOOD.format(name="pipe").replace("echo", "llama-cpp"))
+
+    await models.scan()
+
+    sources = [models.models.needs_of(models.find(name)).source for name in ("a", "b", "c")]
+    assert sources == ["GGUF metadata", "GGUF metadata", "file size"]
+    await models.scan()
+    assert models.models.needs_of(models.find("c")).source == "GGUF metadata"
+    assert models.models.needs_of(models.find("pipe")).source == "not known"
+
+
+async def test_the_parts_of_a_split_model_are_one(models: Watched) -> None:
+    first, second = "m-00001-of-00002.gguf", "m-00002-of-00002.gguf"
+    write(models, first, gguf(**LLAMA, split__count=2))
+    write(models, second, bytes(3_000_000))
+    write(models, "m.yaml", f"name: m\nbackend: llama-cpp\nparameters: {{model: {first}}}\n")
+
+    await models.scan()
+
+    spec = models.find("m")
+    assert models.models.size_of(spec) == (models.directory / first).stat().st_size + 3_000_000
+    needs = models.models.needs_of(spec)
+    assert (needs.source, needs.disk) == ("GGUF metadata", models.models.size_of(spec))

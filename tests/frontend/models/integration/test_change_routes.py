@@ -133,3 +133,36 @@ async def test_states_are_set_and_kept_in_the_history(world: World) -> None:
     assert [change for _, change in await history(world)] == ["enabled", "pinned", "disabled", "added"]
     refused = await ask(world, "POST", "model-states", {"name": "tiny"}, status=400)
     assert "is_disabled" in refused["error"]["message"]
+
+
+async def test_operators_trust_no_code_that_comes_with_weights(world: World) -> None:
+    """It would run on nodes, as a backend from elsewhere would."""
+    key = (await ask(world, "POST", "keys", {"name": "o", "scopes": ["operator"]}, status=201))["key"]
+    trusting = TEXT + "trust_remote_code: true\n"
+    await add(world)
+    await ask(world, "PUT", "models/tiny", {"config": trusting})
+    await ask(world, "POST", "model-rollbacks", {"name": "tiny", "number": 1})
+    config: dict[str, object] = {
+        "name": "x",
+        "backend": "echo",
+        "parameters": {"model": "x"},
+        "trust_remote_code": True,
+    }
+    asks: list[tuple[str, str, dict[str, object]]] = [
+        ("POST", "/api/v1/models", {"config": trusting.replace("tiny", "other")}),
+        ("PUT", "/api/v1/models/tiny", {"config": TEXT + "engine_args: {trust_remote_code: true}\n"}),
+        ("PUT", "/api/v1/models/tiny", {"config": trusting, "dry_run": True}),
+        ("POST", "/api/v1/model-rollbacks", {"name": "tiny", "number": 2}),
+        ("PATCH", "/api/models/config-json/tiny", {"options": ["trust_remote_code:true"]}),
+        ("POST", "/models/edit/tiny", {**config, "name": "tiny"}),
+        ("POST", "/models/import", config),
+    ]
+    for method, path, body in asks:
+        refused = await world.frontend.call(method, path, body, key=key)
+        assert (refused.status, b"backends.trust" in refused.body) == (403, True), (path, refused.body)
+
+    await ask(world, "PUT", "models/tiny", {"config": trusting})
+    copied = await world.frontend.call("POST", "/api/v1/model-copies", {"name": "tiny", "to": "two"}, key=key)
+    assert (copied.status, b"backends.trust" in copied.body) == (403, True)
+    body = {"config": trusting + "context_size: 99\n"}
+    assert (await world.frontend.call("PUT", "/api/v1/models/tiny", body, key=key)).status == 200

@@ -17,6 +17,7 @@ from corral.frontend.models.decide.model import read_model
 from corral.frontend.models.store.stores import ModelImports, TakenOver
 from corral.frontend.store.schema import model_imports, model_revisions, model_stores, models, removed_models
 from corral.processes.control import Control, build_control
+from tests.kit.gguf import LLAMA, gguf, tensor
 from tests.kit.waiting import eventually
 from tests.kit.world import MODEL, World, view_of
 
@@ -80,6 +81,32 @@ async def test_a_frontend_without_the_directory_serves_from_the_database(world: 
     await other.refresh()
     assert other.size_of(spec) == 12
     assert await numbers(world) == [1], "sizes are no changes"
+
+
+async def test_what_a_file_says_about_memory_is_known_where_the_file_is_not(world: World, tmp_path: Path) -> None:
+    weights = world.models / "told.gguf"
+    weights.write_bytes(gguf(tensor("token_embd.weight", 8, 100), **LLAMA))
+    await world.write("name: told\nbackend: llama-cpp\nparameters: {model: told.gguf}\n", "told.yaml")
+    await world.control.context.models.watch.look()
+    own, other = (
+        frontend.context.models.catalogue for frontend in (world.control, await another(world, tmp_path / "nowhere"))
+    )
+    first = own.needs_of(own.find("told"))
+    assert (first.source, first.disk) == ("GGUF metadata", weights.stat().st_size)
+    assert other.needs_of(other.find("told")) == first
+
+    weights.write_bytes(gguf(tensor("token_embd.weight", 8, 100), **{**LLAMA, "llama__block_count": 64}))
+    await world.control.context.models.watch.look()
+    await other.refresh()
+    second = other.needs_of(other.find("told"))
+    assert second == own.needs_of(own.find("told"))
+    assert second.ram - first.ram == 4096 * 32 * 8 * 256 * 2, "the cache of 32 more blocks"
+    restarted = (await another(world)).context.models.catalogue
+    assert restarted.needs_of(restarted.find("told")) == second
+
+    weights.write_bytes(b"GGUF but no more")
+    await world.control.context.models.watch.look()
+    assert own.needs_of(own.find("told")).source == "file size"
 
 
 async def test_a_directory_of_an_earlier_version_is_taken_over_and_no_replica_is_replaced(world: World) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus
+from corral.frontend.access.keys import KeyOwner
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.wire.keys import Scope
@@ -210,6 +211,20 @@ async def test_users_see_what_models_are_for_and_administrators_where_they_run(w
     assert (shown["disabled"], shown["pinned"], shown["backend"]) == (False, False, seen["backend"])
     assert (await get(world, "/system"))["loaded_models"] == [{"id": "small"}]
     assert (await world.frontend.call("GET", "/system", key=key)).status == 403
+
+
+async def test_a_limited_key_sees_aliases_of_its_models(world: World) -> None:
+    for name, model in (
+        ("other", "backend: mock\nparameters: {model: x}"),
+        ("nick", "alias: small"),
+        ("odd", "alias: other"),
+    ):
+        await world.control.context.models.changes.add(f"name: {name}\n{model}\n", by="me")
+    owner = KeyOwner(models=frozenset({"small"}))
+    ring = world.control.context.access.key_ring
+    made = await ring.create("k", [Scope.INFERENCE], by="test", lifetime=None, owner=owner)
+    shown = (await get(world, "/api/models/capabilities", key=made.key))["data"]
+    assert [each["id"] for each in shown] == ["nick", "small"]
 
 
 async def test_how_far_a_load_is(world: World) -> None:

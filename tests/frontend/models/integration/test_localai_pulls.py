@@ -1,5 +1,6 @@
 """LocalAI's pages and programs install models: of galleries, of hubs, by definitions."""
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from corral.base.ids import OperationId
+from corral.base.private_files import write_private
 from corral.bus.port import Bus
 from corral.frontend.models.decide.pulling import PullPolicy, plan_of
 from corral.frontend.models.stores import place_of
@@ -38,6 +40,9 @@ INDEX = """
 - name: lost
   overrides: {backend: llama-cpp, parameters: {model: l.gguf}}
   files: [{filename: l.gguf, uri: 'hf://org/talker/nothing.gguf'}]
+- name: trusted
+  overrides: {backend: vllm, trust_remote_code: true, parameters: {model: t.gguf}}
+  files: [{filename: t.gguf, uri: 'hf://org/talker/t-Q4_K_M.gguf'}]
 - name: wrong
   overrides: {backend: llama-cpp, context_size: many, parameters: {model: t.gguf}}
 """
@@ -97,6 +102,7 @@ async def test_a_page_installs_a_gallerys_model(world: World) -> None:
     plan = await plan_for(world, started["jobID"])
     assert (plan.name, plan.origin.gallery, plan.origin.licence) == ("talker", "m@talker", "mit")
     assert [(file.path, file.size) for file in plan.files] == [("t.gguf", len(WEIGHTS))]
+    assert plan.files[0].shape is not None
     page = (await world.frontend.call("GET", "/api/models")).json()
     assert page["processingModels"] == {"talker": started["jobID"]}
     assert page["taskTypes"] == {"talker": "Installation"}
@@ -109,6 +115,14 @@ async def test_a_page_installs_a_gallerys_model(world: World) -> None:
     page = (await world.frontend.call("GET", "/api/models")).json()
     assert [(one["name"], one["installed"]) for one in page["models"]][:2] == [("talker", True), ("talker-fast", False)]
     assert page["installedModels"] == 2
+
+
+async def test_a_dry_run_of_an_entry_with_one_build_tells_its_memory(world: World) -> None:
+    plan = await post(world, "/api/v1/pulls", {"reference": "talker-fast", "dry_run": True})
+    assert plan["choices"] == []
+    assert plan["memory_bytes"] > 4096 * 32 * 8 * 256 * 2, "the cache of 4096 tokens"
+    both = await post(world, "/api/v1/pulls", {"reference": "talker", "dry_run": True})
+    assert all(choice["needed_bytes"] > 0 for choice in both["choices"])
 
 
 async def test_a_page_may_name_the_build(world: World) -> None:
@@ -199,3 +213,61 @@ async def test_null_preferences_are_none(world: World) -> None:
     body = {"uri": "hf://org/talker/t-Q4_K_M.gguf", "preferences": None}
     plan = await plan_for(world, (await post(world, "/models/import-uri", body))["uuid"])
     assert plan.files[0].size == len(WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/pulls", {"reference": "{file}"}),
+        ("/api/v1/pulls", {"reference": " FILE://{file}", "dry_run": True}),
+        ("/models/apply", {"id": "m@talker", "files": [{"filename": "x.gguf", "uri": "{file}"}]}),
+        ("/models/apply", {"url": "file://{file}"}),
+        ("/models/import-uri", {"uri": "~/../..{file}"}),
+    ],
+)
+async def test_operators_take_no_files_of_the_frontends_machine(
+    world: World, tmp_path: Path, path: str, body: dict[str, object]
+) -> None:
+    """What becomes a model goes to nodes: with one of them, an operator would read any file that the frontend can."""
+    (tmp_path / "private.gguf").write_bytes(WEIGHTS)
+    text = json.dumps(body).replace("{file}", str(tmp_path / "private.gguf"))
+    made = await post(world, "/api/v1/keys", {"name": "o", "scopes": ["operator"]}, status=201)
+
+    refused = await world.frontend.call("POST", path, json.loads(text), key=made["key"])
+
+    assert (refused.status, b"machine.read" in refused.body) == (403, True), refused.body
+    if "apply" not in path:  # administrators may, with files that have nothing to do with the frontend
+        assert (await world.frontend.call("POST", path, json.loads(text))).status in (200, 202, 404)
+
+
+@pytest.mark.parametrize("name", ["secrets.key", "link.gguf", "corral.db-wal"])
+async def test_nobody_makes_a_model_of_the_frontends_own_secrets(world: World, name: str) -> None:
+    data = world.control.context.config.data
+    write_private(data / "secrets.key", WEIGHTS)
+    (data / "corral.db-wal").write_bytes(WEIGHTS)
+    (data / "link.gguf").symlink_to(data / "secrets.key")
+    body = {"id": "m@talker", "files": [{"filename": "x.gguf", "uri": str(data / name)}]}
+
+    refused = await world.frontend.call("POST", "/models/apply", body)
+
+    assert refused.status == 400
+    assert b"belongs to this frontend" in refused.body
+
+
+async def test_operators_pull_no_code_that_no_gallery_has(world: World, server: HuggingFaceServer) -> None:
+    definition = DEFINITION.replace("contxt_size: 5", "trust_remote_code: true")
+    url = server.add("/trusting.yaml", definition.encode())
+    key = (await post(world, "/api/v1/keys", {"name": "o", "scopes": ["operator"]}, status=201))["key"]
+    more = {"filename": "t.gguf", "uri": "hf://org/talker/t-Q8_0.gguf"}
+    asks: list[dict[str, object]] = [
+        {"url": url},
+        {"id": "m@talker", "overrides": {"trust_remote_code": True}},
+        {"id": "m@trusted", "overrides": {"parameters": {"model": "evil/weights"}}},
+        {"id": "m@trusted", "files": [more]},
+    ]
+    for body in asks:
+        refused = await world.frontend.call("POST", "/models/apply", body, key=key)
+        assert (refused.status, b"backends.trust" in refused.body) == (403, True), refused.body
+    allowed = {"id": "m@trusted", "overrides": {"context_size": 99}}
+    assert (await world.frontend.call("POST", "/models/apply", allowed, key=key)).status == 200
+    assert (await world.frontend.call("POST", "/models/apply", {"url": url})).status == 200

@@ -116,6 +116,7 @@ async def test_a_model_is_pulled_and_proven(puller: Puller, server: HuggingFaceS
         (f"chat/{FILE}", len(CHAT), f"sha256:{hashlib.sha256(CHAT).hexdigest()}")
     ]
     assert (stored.source, stored.origin and stored.origin.licence) == ("pull", "mit")
+    assert stored.files[0].shape is not None, "frontends without the file know what it takes"
     assert server.sent - planned == len(CHAT)
     again = await puller.ask()
     planned = server.sent
@@ -130,6 +131,7 @@ async def test_a_dry_run_tells_all_and_does_nothing(puller: Puller) -> None:
     assert (plan.name, plan.bytes, plan.needed_bytes, plan.licence) == ("chat", len(CHAT), len(CHAT), "mit")
     assert "name: chat" in plan.config
     assert plan.store.endswith(str(puller.models))
+    assert plan.memory_bytes > len(CHAT)
     assert plan.free_bytes > 0
     assert not (puller.models / "chat").exists()
     assert await puller.world.control.context.operations.stores.operations.newest(limit=9) == []

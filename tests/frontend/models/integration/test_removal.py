@@ -10,6 +10,7 @@ import pytest
 
 from corral.base.errors import Conflict, NotFound
 from corral.frontend.models import removal as removal_module
+from corral.frontend.models.decide.changing import ModelProvenance
 from corral.frontend.models.decide.stored import ModelSource, WeightFile
 from corral.frontend.models.removal import delete_files
 from corral.frontend.models.store.removals import ModelRemovals
@@ -255,7 +256,7 @@ async def test_a_model_without_a_file_goes_with_all_that_it_was_pulled_with(worl
     pulled = [WeightFile(path=name, size=1, digest="sha256:00") for name in ("w.gguf", "licence.txt")]
     text = "name: big\nbackend: echo\nparameters: {model: w.gguf}\n"
     changes = world.control.context.models.changes
-    await changes.add(text, by="me", source=ModelSource.PULL, origin=ModelOrigin(reference="x"), files=pulled)
+    await changes.add(text, by="me", came=ModelProvenance(ModelSource.PULL, ModelOrigin(reference="x"), tuple(pulled)))
     await changes.copy("big", "copy", by="me")
     operation = await remove(world, "big")
     assert operation.payload["notes"] == ["w.gguf stays: copy needs it", "licence.txt stays: copy needs it"]
@@ -321,7 +322,7 @@ async def test_a_load_never_meets_a_removal_on_its_node(world: World) -> None:
     await world.write(MODEL)
     await world.loads.ensure("small")
     await world.loads.tick()
-    job = (await world.loads.jobs())["small"]
+    job = (await world.loads.furthest_jobs())["small"]
     assert job.message == "a: small is about to be deleted there"
     assert worker.requests == []
 

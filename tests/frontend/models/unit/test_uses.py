@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.frontend.models.decide.uses import uses_of
+from corral.frontend.models.decide.uses import Spreading, spreading_of, uses_of
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,22 @@ from corral.frontend.models.decide.uses import uses_of
 )
 def test_configuration_and_backend_tell_what_a_model_is_for(config: dict[str, object], uses: set[str]) -> None:
     assert uses_of(config) == uses
+
+
+@pytest.mark.parametrize(
+    ("config", "spreading"),
+    [
+        ({"backend": "llama-cpp"}, Spreading(splits=True)),
+        ({"backend": "llama"}, Spreading(splits=True)),
+        ({"backend": "ik-llama-cpp"}, Spreading(splits=True)),
+        ({"backend": "cuda12-llama-cpp-development"}, Spreading(splits=True)),
+        ({"backend": "vllm"}, Spreading()),
+        ({"backend": "vllm", "tensor_parallel_size": 1}, Spreading(cards=1)),
+        ({"backend": "cuda13-vllm", "tensor_parallel_size": 4}, Spreading(splits=True, cards=4)),
+        ({"backend": "sglang", "tensor_parallel_size": -3}, Spreading()),
+        ({"backend": "whisper", "tensor_parallel_size": 2}, Spreading()),
+        ({}, Spreading()),
+    ],
+)
+def test_only_some_engines_spread_a_model_over_several_gpus(config: dict[str, object], spreading: Spreading) -> None:
+    assert spreading_of(str(config.get("backend", "")), config) == spreading

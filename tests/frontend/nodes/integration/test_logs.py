@@ -55,6 +55,26 @@ async def test_what_a_node_sends_is_plain_text_whatever_it_calls_it(frontend: Fr
     assert "set-cookie" not in seen.headers
 
 
+async def test_a_bearer_does_not_follow_a_redirect(frontend: Frontend) -> None:
+    """A node that is asked with a secret must not be able to have it brought to somebody else."""
+    elsewhere: list[str] = []
+
+    async def collect(request: web.BaseRequest) -> web.Response:
+        elsewhere.append(request.headers.get("Authorization", ""))
+        return web.Response()
+
+    async with RawTestServer(collect) as thief:
+
+        async def lead_on(_: web.BaseRequest) -> web.Response:
+            return web.Response(status=307, headers={"Location": f"http://127.0.0.1:{thief.port}/v1/backend-logs"})
+
+        async with RawTestServer(lead_on) as node:
+            node_id = await joined(frontend, f"127.0.0.1:{node.port}")
+            await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs")
+
+    assert elsewhere == []
+
+
 async def test_a_pending_node_is_not_asked(frontend: Frontend) -> None:
     asked: list[str] = []
 

@@ -25,6 +25,7 @@ from corral.frontend.store.db import Database
 from corral.galleries.build_uris import BackendRef
 from corral.wire import subjects
 from corral.wire.backends import InstalledDetails, InstallRequest, UpgradeRequest
+from corral.wire.confinement import ConfinementWish, PolicyAsk
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import overdue
 from tests.kit.simulated_backends import SimulatedBackends
@@ -94,6 +95,19 @@ async def test_install_upgrade_and_delete_on_both_kinds_of_workers(world: World)
         assert verbs(node) == ["install", "upgrade", "delete"]
         assert node.disk == {}
         assert node.written["echo"] == 2
+
+
+async def test_only_corral_s_workers_are_told_what_was_decided_about_a_backend(world: World) -> None:
+    corral, localai = await world.backends("c"), await world.backends("l", is_corral=False)
+    ask = PolicyAsk(is_confined=False, reason="it needs perf")
+    await world.control.context.backends.policies.put("echo", ask, by="test")
+    await done(world)
+
+    requests = [request for node in (corral, localai) for _, request in node.requests]
+    assert [getattr(request, "confinement", None) for request in requests] == [
+        ConfinementWish(is_off=True),
+        ConfinementWish(),
+    ]
 
 
 async def test_whatever_is_logged_during_the_work_on_an_intent_names_its_node_and_operation(

@@ -15,7 +15,6 @@ from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer
 from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
@@ -24,6 +23,7 @@ from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.galleries.build_uris import BackendRef
 from corral.processes.control import Control, Stores, build_control
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.waiting import eventually
@@ -68,7 +68,7 @@ class Fleet:
 async def fleet(database: Database, tmp_path: Path) -> AsyncIterator[Fleet]:
     """Two frontends on one database, their dispatchers running."""
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(NatsServer(tmp_path / "nats", port=lasting_port()))
+        server = await stack.enter_async_context(PlainNats(tmp_path / "nats", port=lasting_port()))
         bus = await stack.enter_async_context(NatsBus(BusConfig(url=server.frontend_url)))
         worker_bus = await stack.enter_async_context(NatsBus(BusConfig(url=server.frontend_url)))
         config, key = frontend_config(tmp_path, intents=POLICY), SecretsKey.generate()

@@ -16,7 +16,6 @@ from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer
 from corral.frontend.app import build_app
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.store.db import Database
@@ -25,6 +24,7 @@ from corral.processes.control import Stores, build_control
 from corral.wire.operation_views import OperationUpdate, OperationView
 from tests.kit.asgi import AsgiStream, open_stream
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
+from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.simulated_backends import SimulatedBackends
 
@@ -60,7 +60,7 @@ class Fleet:
 async def fleet(database: Database, tmp_path: Path) -> AsyncIterator[Fleet]:
     """Each frontend has a connection of its own to NATS, as the worker has."""
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(NatsServer(tmp_path / "nats", port=lasting_port()))
+        server = await stack.enter_async_context(PlainNats(tmp_path / "nats", port=lasting_port()))
         config, key = frontend_config(tmp_path, intents=POLICY), SecretsKey.generate()
         first, second, third = [
             await stack.enter_async_context(NatsBus(BusConfig(url=server.frontend_url))) for _ in range(3)

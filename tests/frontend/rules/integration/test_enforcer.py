@@ -40,7 +40,9 @@ def a_rule(name: str = "r", backend: str = "echo", *, uri: str = "", **labels: s
 async def put(world: World, *rules: FleetRule, prune: Prune = Prune.NOTHING) -> RuleSetResult:
     """And have done what can be done now."""
     await world.clock.advance(SECOND)
-    applied = await world.control.context.rules.service.put(rules, revision=ANY_REVISION, prune=prune, by="me")
+    applied = await world.control.context.rules.service.put(
+        rules, revision=ANY_REVISION, prune=prune, by="me", may_trust=True
+    )
     await world.control.context.operations.dispatcher.tick()
     return applied
 

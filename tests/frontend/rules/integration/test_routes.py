@@ -94,3 +94,28 @@ async def test_a_plan_tells_what_would_be_done_and_does_nothing(world: World) ->
     assert acts == [("install", "more", ["w2"]), ("delete", "echo", ["w1", "w2"])]
     assert "echo" in node.disk
     assert [one["name"] for one in body(await world.frontend.call("GET", PATH))["items"]] == ["everywhere"]
+
+
+async def test_operators_change_rules_beside_those_of_administrators(world: World) -> None:
+    """A rule with a uri stays as it is, with its maker, whoever puts the set; administrators change and remove it."""
+    key = body(await world.frontend.call("POST", "/api/v1/keys", {"name": "o", "scopes": ["operator"]}), 201)["key"]
+    mine = {"name": "mine", "backend": "mine", "uri": "oci://127.0.0.1:9/mine"}
+    body(await put(world, mine))
+    calls: list[tuple[str, str, object]] = [
+        ("PUT", PATH, {"rules": [{**mine, "uri": "oci://127.0.0.1:9/evil"}]}),
+        ("PUT", PATH, {"rules": [{**mine, "labels": {"a": "b"}}]}),
+        ("PUT", PATH, {"rules": [{"name": "mine", "backend": "echo"}]}),
+        ("PUT", PATH, {"rules": [{**mine, "name": "other"}, mine]}),
+        ("PUT", PATH, {"rules": [ECHO]}),
+        ("DELETE", f"{PATH}/mine", None),
+    ]
+    for method, path, asked in calls:
+        refused = await world.frontend.call(method, path, asked, key=key, if_match="*")
+        assert (refused.status, b"backends.trust" in refused.body) == (403, True), (asked, refused.body)
+
+    for path, method in ((f"{PATH}/plan", "POST"), (PATH, "PUT")):
+        body(await world.frontend.call(method, path, {"rules": [ECHO, mine]}, key=key, if_match="*"))
+    items = body(await world.frontend.call("GET", PATH))["items"]
+    assert {item["name"]: item["made_by"] for item in items} == {"everywhere": "o", "mine": "admin"}
+    assert (await world.frontend.call("DELETE", f"{PATH}/everywhere", key=key)).status == 204
+    assert (await world.frontend.call("DELETE", f"{PATH}/mine")).status == 204

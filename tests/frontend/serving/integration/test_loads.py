@@ -10,16 +10,19 @@ import pytest
 from corral.base.clock import SystemClock
 from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.ids import NodeId, OperationId
-from corral.base.tasks import Poke
+from corral.base.tasks import Poke, running
 from corral.frontend.nodes.client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.frontend.record.decide import EventKind
-from corral.frontend.serving.decide.load_job import LoadProgress
+from corral.frontend.serving.decide.load_job import LoadProgress, LoadStepName, LoadWhy
+from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.loading import reason_of
 from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
 from corral.wire import go_json, subjects
 from corral.wire.backends import InstallBytes, InstallProgress
+from corral.wire.confinement import ConfinementWish, PolicyAsk
 from corral.wire.keys import Scope
 from corral.wire.models import REASON_SENTENCES, LoadReason
+from corral.wire.registration import FEATURES, Feature
 from corral.wire.replicas import ProcessKey, ReplicaAccess
 from corral.wire.view import MODEL_GONE, Beat, GatewayReport, ReplicaFailure, View, ViewChange
 from tests.kit.waiting import WAIT_TIMEOUT, within_timeout
@@ -33,7 +36,7 @@ async def test_a_hundred_who_ask_share_one_load(world: World) -> None:
 
     assert {status.state for status in asked} == {"pending"}
     assert [(one.backend, one.model_id, one.replica_index) for one in node.installs] == [("echo", "small", 0)]
-    assert world.loader.loads == [("127.0.0.1:7000", SECRET + "w1", "small.gguf")]
+    assert world.loader.loads == [("127.0.0.1:7000", "t1", "small.gguf")]
     assert (await world.loads.ensure("small")).state == "loaded"
 
 
@@ -100,6 +103,76 @@ async def test_a_revoked_key_leaves_the_view(world: World) -> None:
     assert key.hash not in (await view_of(world.control)).keys
 
 
+async def test_a_process_is_started_with_the_cards_that_are_in_service(world: World) -> None:
+    """A model of which nobody knows what it takes may use them all."""
+    cards = [{"id": f"GPU-{letter}", "vendor": "nvidia", "total": 2**34, "free": 2**34} for letter in "abc"]
+    node = await world.node("w1", cards=cards)
+    await world.control.context.nodes.registry.put_card(node.id, "GPU-b", is_out=True, by="test")
+    await world.loads.ensure("small")
+    await world.loads.tick()
+
+    (request,) = node.installs
+    assert request.cards
+    assert set(request.cards) <= {"GPU-a", "GPU-c"}
+
+
+async def test_a_worker_that_did_not_name_the_feature_is_told_of_no_cards(world: World) -> None:
+    features = [feature for feature in FEATURES if feature != "cards"]
+    node = await world.node("w1", features=features, cards=[{"id": "GPU-a", "total": 2**34}])
+    await world.loads.ensure("small")
+    await world.loads.tick()
+
+    (request,) = node.installs
+    assert request.cards is None
+
+
+async def test_the_secret_of_a_node_goes_to_none_of_its_processes(world: World) -> None:
+    """What a process wants to hear is kept with its replica, sealed."""
+    node = await world.node("w1")
+    replica = await world.loaded()
+
+    assert [request.wants_own_token for request in node.installs] == [True]
+    assert [token for _, token, _ in world.loader.loads] == [replica.token] == ["t1"]
+    assert "t1" not in repr(replica)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_worker_is_told_what_was_decided_about_a_backend_if_it_can_confine(world: World, knows: bool) -> None:
+    features = [feature for feature in FEATURES if knows or feature != Feature.CONFINEMENT]
+    node = await world.node("w1", features=features)
+    await world.control.context.backends.policies.put("echo", PolicyAsk(network="none"), by="test")
+    await world.loads.ensure("small")
+    await world.loads.tick()
+
+    (request,) = node.installs
+    assert request.confinement == (ConfinementWish(network="none") if knows else ConfinementWish())
+
+
+async def test_a_worker_from_before_tokens_is_called_with_its_secret(world: World) -> None:
+    features = [feature for feature in FEATURES if feature != Feature.REPLICA_TOKENS]
+    node = await world.node("w1", features=features)
+    replica = await world.loaded()
+
+    assert [request.wants_own_token for request in node.installs] == [False]
+    assert [token for _, token, _ in world.loader.loads] == [SECRET + "w1"]
+    assert replica.token == ""
+
+
+@pytest.mark.parametrize("token", ["with space", "with\nline", "x" * 257, "é"])
+async def test_a_token_that_no_header_can_carry_is_refused(world: World, token: str) -> None:
+    node = await world.node("w1")
+    process = node.start("small", 0)
+    assert process.corral
+    process.corral.token = token
+    await world.loads.ensure("small")
+    await world.loads.tick()
+
+    status = await world.loads.ensure("small")
+    assert world.loader.loads == []
+    assert "token for gRPC" in repr(status)
+    assert token not in repr(status)
+
+
 async def test_a_model_without_a_node_waits_and_says_for_what(world: World) -> None:
     await world.loads.ensure("small")
     await world.loads.tick()
@@ -111,6 +184,98 @@ async def test_a_model_without_a_node_waits_and_says_for_what(world: World) -> N
     await world.clock.advance(timedelta(seconds=2))
     await world.loads.tick()
     assert len(node.installs) == 1
+
+
+async def waits(world: World) -> timedelta:
+    """How long the only load still waits, after a look if it is due."""
+    await world.loads.tick()
+    [job] = await world.loads.jobs()
+    return job.retry_at - world.clock.now()
+
+
+async def test_a_model_without_a_node_is_looked_at_ever_less_often_until_there_is_news(world: World) -> None:
+    await world.loads.ensure("small")
+    pauses = []
+    for _ in range(7):
+        pauses.append((await waits(world)).total_seconds())
+        await world.clock.advance(timedelta(seconds=pauses[-1]))
+    await waits(world)
+    await world.clock.advance(timedelta(seconds=1))
+    node = await world.node("w1")
+    just_looked = await waits(world)
+    await world.clock.advance(just_looked)
+    await world.loads.tick()
+
+    assert pauses == [2, 2, 4, 8, 16, 30, 30]
+    assert just_looked == timedelta(seconds=2)
+    assert len(node.installs) == 1
+
+
+async def test_a_model_that_has_waited_for_a_while_uses_a_new_node_at_once(world: World) -> None:
+    await world.loads.ensure("small")
+    for _ in range(6):
+        await world.clock.advance(await waits(world))
+    await waits(world)
+    await world.clock.advance(timedelta(seconds=3))
+    node = await world.node("w1")
+    await world.loads.tick()
+
+    assert len(node.installs) == 1
+
+
+async def test_the_loop_hears_of_a_node_that_takes_work_again(world: World) -> None:
+    node, registry = await world.node("w1"), world.control.context.nodes.registry
+    await registry.drain(node.id, by="test")
+    await world.loads.ensure("small")
+    for _ in range(6):
+        await world.clock.advance(await waits(world))
+    await waits(world)
+    async with running(world.loads.run(), name="loads"):
+        await world.clock.advance(timedelta(seconds=3))
+        await registry.resume(node.id, by="test")
+        await within_timeout(node.asked.wait(), "the node to be asked")
+
+
+async def test_a_load_whose_requests_are_gone_is_taken_back(world: World) -> None:
+    gateways = world.control.context.serving.gateways
+    await world.loads.ensure("small")
+    for number in range(25):
+        gateways.take(GatewayReport(gateway="g", sequence=number, waiting={"small": 1}))
+        await waits(world)
+        await world.clock.advance(timedelta(seconds=30))
+    wanted = await world.loads.jobs()
+    gateways.take(GatewayReport(gateway="g", sequence=30))
+    for _ in range(19):
+        await waits(world)
+        await world.clock.advance(timedelta(seconds=30))
+        gateways.take(GatewayReport(gateway="g", sequence=31))
+    await world.loads.ensure("small")
+    for _ in range(20):
+        await waits(world)
+        await world.clock.advance(timedelta(seconds=30))
+        gateways.take(GatewayReport(gateway="g", sequence=31))
+    await world.loads.tick()
+
+    assert len(wanted) == 1
+    assert await world.loads.jobs() == []
+
+
+async def test_a_load_that_a_person_wants_waits_on(world: World) -> None:
+    spec = world.control.context.models.catalogue.find("small")
+    await world.loads.add(spec, why=LoadWhy.PERSON)
+    for _ in range(30):
+        await waits(world)
+        await world.clock.advance(timedelta(seconds=30))
+
+    assert len(await world.loads.jobs()) == 1
+
+
+async def test_who_unloads_a_model_takes_back_the_loads_that_wait(world: World) -> None:
+    await world.loads.ensure("small")
+    await waits(world)
+    await world.control.context.serving.node_models.unload_everywhere("small", by="test")
+
+    assert await world.loads.jobs() == []
 
 
 async def test_a_model_that_cannot_be_loaded_fails_with_its_reason_and_cools_down(world: World) -> None:
@@ -186,6 +351,45 @@ async def test_a_node_that_refuses_is_passed_over_for_another(world: World) -> N
 
     assert (len(first.installs), len(second.installs)) == (1, 1)
     assert (await world.loads.ensure("small")).node == "w2"
+
+
+async def test_a_load_that_an_engine_refuses_is_tried_on_another_node(world: World) -> None:
+    first, second = await world.node("w1"), await world.node("w2")
+    world.loader.error, world.loader.fails_at = "out of memory", {"127.0.0.1:7000"}
+    second.start("other", 0)  # so that its next process has another port
+    await world.loads.ensure("small")
+    await world.loads.tick()
+
+    assert (len(first.installs), len(second.installs)) == (1, 1)
+    assert (await world.loads.ensure("small")).node == "w2"
+
+
+async def test_a_job_keeps_when_each_of_its_steps_began_and_the_event_how_long_they_took(world: World) -> None:
+    node = await world.node("w1")
+    node.held = asyncio.Event()
+    await world.loads.ensure("small")
+    loading = asyncio.create_task(world.loads.tick())
+    await within_timeout(node.asked.wait(), lambda: "the node to be asked for an install")
+    (job,) = await world.loads.jobs()
+    assert [step.name for step in job.steps] == [LoadStepName.PLACE, LoadStepName.INSTALL]
+    await world.clock.advance(timedelta(seconds=3))
+    node.held.set()
+    await loading
+
+    (told,) = await world.events(EventKind.MODEL_LOADED)
+    assert told.data["seconds"] == {"place": 0.0, "install": 3.0, "stage": 0.0, "load": 0.0}
+    assert told.data["why"] == "asked"
+
+
+async def test_a_second_replica_is_loaded_beside_the_first(world: World) -> None:
+    first, second = await world.node("w1"), await world.node("w2")
+    spec = world.control.context.models.catalogue.find("small")
+    assert await world.loads.add(spec, why=LoadWhy.MINIMUM, count=2) == 2
+    await world.loads.tick()
+
+    assert (len(first.installs), len(second.installs)) == (1, 1)
+    living = await world.control.context.serving.replicas.living()
+    assert [(one.state, one.why) for one in living] == [(ReplicaState.LOADED, LoadWhy.MINIMUM)] * 2
 
 
 async def test_a_control_that_starts_anew_knows_what_is_loaded_before_any_node_speaks(world: World) -> None:

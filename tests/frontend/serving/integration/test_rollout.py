@@ -11,6 +11,7 @@ from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import sentence
+from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.store.replicas import Restorations
 from corral.frontend.serving.unloading import DRAIN_WITHIN, HEARD_AFTER
@@ -96,6 +97,31 @@ async def test_the_only_replica_is_loaded_again_on_its_node(world: World, is_cor
     assert (again.node_id, again.state, again.id == before.id) == (worker.node_id, ReplicaState.LOADED, False)
     assert [verb for verb, _ in worker.requests] == ["load", "upgrade", "load"]
     assert list(worker.processes) == ["small#0"]
+
+
+@pytest.mark.parametrize("rule", [{"spread_all": True}, {"min_replicas": 2}])
+async def test_scaling_leaves_what_makes_way_to_the_upgrade(world: World, rule: dict[str, object]) -> None:
+    workers = [await world.worker(name, "echo") for name in "ab"]
+    before = {replica.id for replica in await on_all(world, workers)}
+    answer = await world.frontend.call("PUT", "/api/v1/scheduling/small", rule)
+    assert answer.status == 200, answer.body
+    operation = await upgrade(world)
+    scaling = world.control.context.serving.scaling
+    noted = Restorations(world.stores.database)
+
+    for _ in range(14):
+        await scaling.sweep()
+        await step(world, world.control)
+        await scaling.sweep()
+        assert await world.events(EventKind.MODEL_SCALING) == []
+        stored = await world.control.context.operations.service.get(operation.id)
+        if stored.state is not OperationState.RUNNING and not await noted.all():
+            break
+
+    assert stored.state is OperationState.DONE
+    after = await living(world)
+    assert {replica.node_id for replica in after} == {worker.node_id for worker in workers}
+    assert not before & {replica.id for replica in after}
 
 
 async def test_a_forced_install_and_a_worker_that_knows_no_upgrades_are_no_different(world: World) -> None:

@@ -2,20 +2,29 @@
 tell how far it is."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from corral.base.ids import NodeId
+from corral.files.s3_bucket import open_bucket
+from corral.files.storage import ObjectMissing
 from corral.frontend.serving.decide.load_job import LoadStatus
+from corral.frontend.serving.decide.staged import StagedModel
 from corral.frontend.serving.shapes import loading_view
+from corral.frontend.serving.store.staged import StagedModels
+from corral.frontend.store.db import Database
 from corral.gateway.answers import shown_to
 from corral.wire.keys import Scope
 from corral.wire.models import LoadReason
 from tests.kit.file_worker import FileWorker, open_file_worker
+from tests.kit.object_node import object_node
 from tests.kit.relay import Relay
+from tests.kit.s3 import S3Server
 from tests.kit.waiting import eventually, within_timeout
 from tests.kit.world import SECRET, FakeNode, World
 
@@ -132,6 +141,8 @@ async def test_everybody_is_told_how_far_it_is_and_administrators_where(fleet: F
             "total_bytes": SIZE,
             "file_index": 1,
             "total_files": 1,
+            "step": "stage",
+            "step_seconds": {"place": 0.0, "install": 0.0, "stage": 0.0},
         }
 
         async def is_heard() -> bool:
@@ -144,3 +155,77 @@ async def test_everybody_is_told_how_far_it_is_and_administrators_where(fleet: F
         relay.thaw()
         await within_timeout(loading, lambda: "the load to end")
         assert world.loader.files == [str(worker.models / "small/small.gguf")]
+
+
+async def test_a_node_without_a_file_server_fetches_the_files_from_the_storage(
+    fleet: Fleet, s3_server: S3Server, tmp_path: Path
+) -> None:
+    world = fleet.world
+    async with open_bucket(s3_server.config()) as bucket:
+        serving = (await world.again(storage=bucket)).context.serving
+        node = await world.node("w1")
+        async with object_node(world.bus, node.id, tmp_path / "w1", bucket):
+            await serving.loads.ensure("small")
+            await serving.loads.tick()
+
+        assert (await serving.loads.ensure("small")).state == "loaded"
+        assert world.loader.files == [str(tmp_path / "w1/models/small/small.gguf")]
+        ((kept, _),) = await serving.staged.of_node(node.id)
+        assert (kept.model, [file.path for file in kept.files]) == ("small", ["small.gguf"])
+
+
+async def test_objects_of_requests_are_removed_from_the_storage_by_one_frontend(
+    world: World, s3_server: S3Server
+) -> None:
+    key = "ephemeral/inputs/0a1b2c3d/left.wav"
+    async with open_bucket(s3_server.config()) as bucket:
+        controls = [await world.again(storage=bucket) for _ in range(2)]
+        await bucket.upload(io.BytesIO(b"sound"), key, created_at="2026-01-02T03:04:05Z")
+        await bucket.upload(io.BytesIO(b"weights"), "models/kept", created_at="2026-01-02T03:04:05Z")
+        first, second = (control.context.serving.left_objects for control in controls)
+        assert first is not None
+        assert second is not None
+        await first.sweep()  # by the clock of this world all objects are years old
+        with pytest.raises(ObjectMissing):
+            await bucket.look(key)
+        await bucket.upload(io.BytesIO(b"sound"), key, created_at="2026-01-02T03:04:05Z")
+        await second.sweep()
+        assert (await bucket.look(key)).size == 5
+        assert (await bucket.look("models/kept")).size == 7
+
+
+async def test_a_staging_that_moves_no_byte_is_given_up_for_the_next_node(fleet: Fleet) -> None:
+    world = fleet.world
+    (world.models / "small.gguf").write_bytes(bytes(SIZE))
+    async with (
+        open_file_worker(world.models.parent / "node", secret=SECRET + "w1") as worker,
+        Relay(worker.port) as relay,
+    ):
+        await world.node("w1", http_address=f"127.0.0.1:{relay.port}")
+        _, other = await fleet.node("w2")
+        relay.freeze()
+        await world.loads.ensure("small")
+        loading = asyncio.create_task(world.loads.tick())
+
+        async def is_over() -> bool:
+            await world.clock.advance(timedelta(seconds=30))
+            return loading.done()
+
+        await eventually(is_over, "the load to be tried elsewhere")
+        await loading
+
+    assert world.loader.files == [str(other.models / "small/small.gguf")]
+    assert (await world.loads.ensure("small")).node == "w2"
+    (failed,) = [one for one in await world.control.context.serving.replicas.of_model("small") if one.reason]
+    assert "bringing its files there was given up after" in failed.reason
+
+
+async def test_a_summary_tells_when_files_were_brought_and_nothing_for_those_that_were_there(
+    database: Database,
+) -> None:
+    store, at = StagedModels(database), datetime(2030, 1, 1, tzinfo=UTC)
+    for model, size in (("brought", 7), ("found", 0)):
+        await store.record(
+            StagedModel(node_id=NodeId("a"), model=model, revision="r", bytes=size, staged_at=at, used_at=at)
+        )
+    assert {each.model: each.brought_at for each in await store.summaries()} == {"brought": at, "found": None}

@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
@@ -17,6 +17,10 @@ import pytest
 from corral.base.clock import SystemClock
 from corral.base.ids import NodeId
 from corral.files.file_peer import FilePeer
+from corral.files.sending import PeerDiskFull
+from corral.frontend.models.local_files import LocalFile, LocalFiles
+from corral.frontend.serving.decide.sources import WantedFile
+from corral.frontend.serving.http_carrier import HttpCarrier, NoOtherSources
 from corral.frontend.serving.staging import ModelFilesUnusable, Staging, StagingCount, StagingFailed, StagingWatch
 from tests.kit.file_worker import TOKEN, FileWorker, open_file_worker
 from tests.kit.relay import Relay
@@ -25,6 +29,11 @@ from tests.kit.waiting import eventually, within_timeout
 NODE: Final = NodeId("n1")
 LARGE: Final = 24 * 1024 * 1024
 """Enough for the direct path of the worker."""
+
+
+def over_http(models: Path, file_server: Callable[[NodeId], Awaitable[FilePeer | None]]) -> Staging:
+    files = LocalFiles(models)
+    return Staging(models, files, [HttpCarrier(files, file_server)])
 
 
 class PausingWatch(StagingWatch):
@@ -58,7 +67,7 @@ class Site:
         self.address = ""
         self.stall_seconds = 10.0
         self.patience_seconds = 10.0
-        self.staging = Staging(self.models, self._file_server)
+        self.staging = over_http(self.models, self._file_server)
         self.watch = StagingWatch(SystemClock())
 
     def held(self) -> PausingWatch:
@@ -110,6 +119,40 @@ def content_of(base: PurePath | None, path: str) -> bytes:
 
 def noise(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
+
+
+class StuckSources(NoOtherSources):
+    """Never have the first file; and the node has no room for the second."""
+
+    def __init__(self) -> None:
+        self._is_asked = asyncio.Event()
+
+    def is_shared_out(self, size: int) -> bool:
+        return True
+
+    async def deliver(
+        self, wanted: WantedFile, node: FilePeer, *, send: Callable[[], Awaitable[str]], heard: Callable[[int], None]
+    ) -> str:
+        if wanted.path == "first":
+            self._is_asked.set()
+            await asyncio.get_running_loop().create_future()
+        await self._is_asked.wait()
+        raise PeerDiskFull("there is no room for it")
+
+
+async def test_a_file_that_fails_ends_the_wait_for_the_others(site: Site, worker: FileWorker) -> None:
+    for name in ("first", "second"):
+        site.write(name, noise(1000))
+
+    async def file_server(_: NodeId) -> FilePeer:
+        return FilePeer(address=site.address, token=TOKEN, can_fetch=True)
+
+    carrier = HttpCarrier(LocalFiles(site.models), file_server, StuckSources())
+    async with carrier.route_to(NODE) as route:
+        assert route is not None
+        files = [LocalFile(path=name, size=1000) for name in ("first", "second")]
+        with pytest.raises(PeerDiskFull):
+            await within_timeout(route.carry("m", files, site.watch), lambda: "the failure to end all")
 
 
 async def test_a_file_is_sent_once(site: Site, worker: FileWorker) -> None:
@@ -275,7 +318,7 @@ async def test_a_wrong_token_is_told_at_once(site: Site, worker: FileWorker) -> 
     async def file_server(_: NodeId) -> FilePeer:
         return FilePeer(address=site.address, token="wrong")
 
-    site.staging = Staging(site.models, file_server)
+    site.staging = over_http(site.models, file_server)
     with pytest.raises(StagingFailed, match="401") as failed:
         await site.bring("m", "weights.gguf")
     assert "wrong" not in str(failed.value)
@@ -357,7 +400,7 @@ async def test_several_nodes_are_served_at_once(site: Site, tmp_path: Path) -> N
         async def file_server(node: NodeId) -> FilePeer:
             return FilePeer(address=f"127.0.0.1:{nodes[node].port}", token=TOKEN)
 
-        staging = Staging(site.models, file_server)
+        staging = over_http(site.models, file_server)
         fields = {"ModelFile": str(site.models / "weights.gguf")}
         bases = await asyncio.gather(*(staging.bring("m", fields, node, StagingWatch(SystemClock())) for node in nodes))
 

@@ -2,15 +2,21 @@
 
 from datetime import timedelta
 
+import msgspec
+
+from corral.bus.port import Message
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.unloading import DRAIN_WITHIN, HEARD_AFTER, SETTLED_AFTER
+from corral.wire import subjects
+from corral.wire.models import ModelStopReply
 from corral.wire.view import GatewayReport
 from tests.kit.world import MODEL, World, view_of
 
 
 async def sweep(world: World, *, after: timedelta = timedelta(0)) -> None:
     await world.clock.advance(after)
+    await world.control.context.serving.scaling.sweep()
     await world.control.context.serving.unloading.sweep()
 
 
@@ -34,7 +40,7 @@ async def test_the_replica_of_a_deleted_model_is_stopped_by_its_exact_key(world:
     (begun,) = await world.events(EventKind.REPLICA_UNLOADING)
     (ended,) = await world.events(EventKind.REPLICA_UNLOADED)
     assert begun.data["why"] == ended.data["why"] == "the model was deleted"
-    assert await world.loads.jobs() == {}
+    assert await world.loads.jobs() == []
 
 
 async def test_a_changed_model_is_loaded_anew_with_its_new_configuration(world: World) -> None:
@@ -141,7 +147,7 @@ async def test_a_model_that_became_an_alias_frees_its_replica(world: World) -> N
     await sweep(world, after=HEARD_AFTER)
 
     assert node.stopped == ["small#0"]
-    assert await world.loads.jobs() == {}
+    assert await world.loads.jobs() == []
 
 
 async def test_a_load_whose_model_was_deleted_gives_its_place_back(world: World) -> None:
@@ -156,3 +162,23 @@ async def test_a_load_whose_model_was_deleted_gives_its_place_back(world: World)
 
     assert await world.loads.claim() == []
     assert await world.control.context.serving.replicas.living() == []
+
+
+async def test_a_process_that_took_the_place_while_the_node_was_asked_is_left_alone(world: World) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    replicas = world.control.context.serving.replicas
+
+    async def other_frontend_was_faster(message: Message) -> None:
+        await replicas.end(replica.id, at=world.clock.now(), events=[])
+        node.running.clear()
+        node.start("small", 0)
+        await message.respond(msgspec.json.encode(ModelStopReply(matched=True, terminated=False)))
+
+    subscription = await world.bus.subscribe(subjects.model_stop(node.id), other_frontend_was_faster)
+    world.stack.push_async_callback(subscription.close)
+    await replicas.unload(replica.id, reason="test", at=world.clock.now(), events=[])
+    await sweep(world, after=HEARD_AFTER)
+
+    assert node.stopped == []
+    assert len(node.running) == 1

@@ -29,6 +29,11 @@ class Suspicions:
         self.emptied.extend(ids)
 
 
+class NoEngines:
+    def suspect(self, failures: Iterable[ReplicaFailure]) -> None:
+        pass
+
+
 @pytest.fixture
 def suspicions() -> Suspicions:
     return Suspicions()
@@ -36,7 +41,7 @@ def suspicions() -> Suspicions:
 
 @pytest.fixture
 def reports(clock: ManualClock, suspicions: Suspicions) -> GatewayReports:
-    return GatewayReports(cast(ReplicaHealth, suspicions), clock)
+    return GatewayReports(cast(ReplicaHealth, suspicions), clock, engines=NoEngines())
 
 
 def report(gateway: str = "g1", sequence: int = 1, **parts: Any) -> GatewayReport:

@@ -97,6 +97,11 @@ def test_what_cannot_stand_in_for_it_leaves_the_only_one_in_service(other: Repli
     assert not prepared.hold
 
 
+def test_one_that_requests_reach_through_the_adapter_stands_in_as_well() -> None:
+    mine, other = on(A), a_replica(node_id=B, address="10.0.0.2:50051")
+    assert decided([mine], other).unload == {mine.id}
+
+
 def test_one_on_a_node_that_is_not_healthy_stands_in_for_nobody() -> None:
     assert decided([on(A)], on(B), unhealthy=[B]).unload == frozenset()
 

@@ -6,13 +6,16 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import KeyId, NodeId
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store import AccessWrite, Keys, revoke_keys_of
+from corral.frontend.nodes.decide.node import NodeFacts, NodeType
+from corral.frontend.nodes.decide.registration import AdmissionPolicy
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import ConstraintViolated, Database
 from corral.frontend.store.schema import api_keys
 from corral.wire.keys import Scope
-from tests.kit.samples import a_key, after, an_event
+from tests.kit.samples import a_key, a_node, after, an_event
 
 
 async def test_a_key_comes_back_as_it_was_stored(keys: Keys) -> None:
@@ -64,9 +67,9 @@ async def test_a_key_is_revoked_once_and_keeps_its_first_time(keys: Keys, events
     await keys.insert(key := a_key(), events=[])
     won = await asyncio.gather(*(keys.revoke(key.id, at=after(5), events=[an_event()]) for _ in range(4)))
 
-    assert won.count(True) == 1
-    assert not await keys.revoke(key.id, at=after(9), events=[an_event()])
-    assert not await keys.revoke(KeyId("none"), at=after(9), events=[an_event()])
+    assert won.count(AccessWrite.DONE) == 1
+    for id in (key.id, KeyId("none")):
+        assert await keys.revoke(id, at=after(9), events=[an_event()]) is AccessWrite.STALE
     assert await keys.get(key.id) == replace(key, revoked_at=after(5))
     assert await events.last_sequence() == 1
 
@@ -81,10 +84,9 @@ async def test_the_last_key_of_an_administrator_stays(keys: Keys, events: Events
     for key in (admin, *others):
         await keys.insert(key, events=[])
 
-    assert await keys.revoke_unless_last_admin(admin.id, at=after(4), events=[an_event()]) is None
-    assert await keys.revoke_unless_last_admin(others[0].id, at=after(4), events=[]) is True
-    assert await keys.revoke_unless_last_admin(others[1].id, at=after(4), events=[]) is True, "it had expired"
-    assert await keys.revoke_unless_last_admin(others[2].id, at=after(4), events=[]) is False
+    assert await keys.revoke_unless_last_admin(admin.id, at=after(4), events=[an_event()]) is AccessWrite.LAST_ADMIN
+    outcomes = [await keys.revoke_unless_last_admin(other.id, at=after(4), events=[]) for other in others[:3]]
+    assert outcomes == [AccessWrite.DONE, AccessWrite.DONE, AccessWrite.STALE], "the second had expired"
     assert await keys.list(include_revoked=False) == [admin]
     assert await events.last_sequence() == 0
 
@@ -96,28 +98,39 @@ async def test_of_two_last_administrators_who_revoke_each_other_one_stays(keys: 
 
     won = await asyncio.gather(*(keys.revoke_unless_last_admin(one.id, at=after(5), events=[]) for one in pair))
 
-    assert sorted(won, key=str) == [None, True]
+    assert sorted(won) == [AccessWrite.DONE, AccessWrite.LAST_ADMIN]
     assert len(await keys.list(include_revoked=False)) == 1
 
 
-async def test_all_keys_of_exactly_one_node_are_revoked(keys: Keys) -> None:
+async def test_all_keys_of_exactly_one_node_are_revoked(keys: Keys, database: Database) -> None:
     mine = [a_key(node_id=NodeId("n")), a_key(node_id=NodeId("n")), a_key(node_id=NodeId("n"), revoked_at=after(1))]
     other = a_key(node_id=NodeId("n2"))
     for key in (*mine, other):
         await keys.insert(key, events=[])
 
-    assert await keys.revoke_of_node(NodeId("n"), at=after(5)) == (mine[0].id, mine[1].id)
-    assert await keys.revoke_of_node(NodeId("nobody"), at=after(5)) == ()
+    async with database.begin() as connection:
+        await revoke_keys_of(connection, NodeId("n"), after(5))
+        await revoke_keys_of(connection, NodeId("nobody"), after(5))
+
     assert await keys.list(include_revoked=False) == [other]
 
 
-async def test_the_keys_of_a_node_are_revoked(keys: Keys) -> None:
-    issued, other = a_key(node_id=NodeId("one")), a_key(node_id=NodeId("two"))
-    for key in (issued, other):
-        await keys.insert(key, events=[])
+@pytest.mark.parametrize(
+    ("type", "approved", "is_issued"), [("agent", True, True), ("agent", False, False), ("backend", True, False)]
+)
+async def test_only_an_approved_agent_gets_a_key_and_keeps_only_that(
+    type: str, approved: bool, is_issued: bool, keys: Keys, nodes: Nodes, events: Events
+) -> None:
+    facts = NodeFacts(last_heartbeat=after(0), approved_at=after(0) if approved else None)
+    node = a_node(type=NodeType(type), facts=facts)
+    await nodes.admit(node, events=[], policy=AdmissionPolicy())
+    await keys.insert(earlier := a_key(node_id=node.id), events=[])
+    new = a_key(node_id=node.id, created_at=after(5))
 
-    assert await keys.revoke_of_node(NodeId("one"), at=after(1)) == (issued.id,)
-    assert await keys.list(include_revoked=False) == [other]
+    assert await keys.insert_for_agent(new, events=[an_event()]) is is_issued
+
+    assert [key.id for key in await keys.list(include_revoked=False)] == [new.id if is_issued else earlier.id]
+    assert await events.last_sequence() == int(is_issued)
 
 
 async def test_two_keys_cannot_share_a_hash(keys: Keys, events: Events) -> None:

@@ -12,6 +12,7 @@ from corral.frontend.backends.store import write_reports
 from corral.frontend.operations.decide.intent import Before, Outstanding, Verb
 from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.operations.store.operations import OperationStore
+from corral.frontend.serving.decide.load_job import may_claim
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import Leases, free_all
@@ -136,13 +137,13 @@ async def test_whoever_is_alone_frees_all_that_the_dead_held(database: Database,
     assert await intents.claim(A, now=after(1), until=after(7), limit=1)
     assert await jobs.claim(job, A, now=after(1), until=after(30))
     assert not await intents.claim(B, now=after(2), until=after(8), limit=1)
-    assert not await jobs.due(after(2))
+    assert not [one for one in await jobs.waiting() if may_claim(one, after(2))]
 
     await free_all(database, at=after(2))
 
     assert await claim(leases, B, now=2)
     assert await intents.claim(B, now=after(2), until=after(8), limit=1)
-    assert [one.model for one in await jobs.due(after(2))] == [job.model]
+    assert [one.model for one in await jobs.waiting() if may_claim(one, after(2))] == [job.model]
 
 
 async def test_what_a_node_was_asked_for_is_left_to_it_for_a_while(database: Database) -> None:
@@ -161,6 +162,22 @@ async def test_what_a_node_was_asked_for_is_left_to_it_for_a_while(database: Dat
     (free,) = await intents.claim(B, now=after(2), until=after(8), limit=2)
     assert free.node_id != first.node_id
     assert [one.node_id for one in await intents.claim(B, now=after(7), until=after(9), limit=2)] == [first.node_id]
+
+
+async def test_files_that_a_dead_frontend_brought_to_a_node_are_taken_over_at_once(database: Database) -> None:
+    intents = Intents(database, write_reports)
+    operation, wishes = an_operation("op1", "w1", verb=Verb.STAGE)
+    await OperationStore(database, with_alias_kept).start(operation, wishes, events=[])
+    (staging,) = await intents.claim(A, now=after(1), until=after(7), limit=1)
+    request = Outstanding(
+        generation=1, verb=Verb.STAGE, sent_at=after(1), until=after(90), before=Before(present=False)
+    )
+    sent = IntentChange(intent=replace(staging, outstanding=request), keeps_lease=True, is_corral=True)
+    assert await intents.store(A, [sent]) == [True]
+
+    await free_all(database, at=after(2))
+
+    assert await intents.claim(B, now=after(2), until=after(8), limit=1)
 
 
 def test_only_who_holds_the_lock_of_a_file_is_alone(database: Database) -> None:

@@ -11,6 +11,7 @@ from alembic.operations import Operations as AlembicOperations
 from sqlalchemy import Connection, bindparam, inspect, select, text
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
+import corral.frontend.store.access_schema  # noqa: F401 - for its tables
 from corral.base.errors import SchemaTooNew
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.backends.decide.backend import artefact_of, with_alias_kept
@@ -22,6 +23,7 @@ from corral.frontend.operations.decide.reasons import ReasonCode, because, sente
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.store import Events
+from corral.frontend.serving.decide.load_job import LoadWhy
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore, insert_replica
 from corral.frontend.store.db import Database
@@ -125,8 +127,54 @@ OLD_ROWS = (
 )
 
 
+JOBS_OF_0013 = (
+    "model, id, revision, state, node_id, replica_id, failures, message, retry_at, lease_token, lease_until, "
+    "created_at, changed_at, preferred_node_id, reason, engine_lines"
+)
+ADDED_BY_0014 = (
+    ("replicas", "vram"),
+    ("replicas", "ram"),
+    ("replicas", "cards"),
+    ("replicas", "why"),
+    ("replicas", "models_path"),
+    ("nodes", "cards"),
+    ("nodes", "cards_out"),
+)
+
+
+ADDED_BY_0015 = (
+    ("nodes", "fingerprint"),
+    ("nodes", "invitation_id"),
+    ("nodes", "confinement"),
+    ("nodes", "nats_login"),
+    ("api_keys", "user_id"),
+    ("api_keys", "models"),
+    ("replicas", "sealed_token"),
+)
+
+
+def make_access_of_0014(connection: Connection) -> None:
+    """The tables as they were when there were keys, but no people."""
+    for table in ("users", "invitations", "nats_users", "backend_policies"):
+        connection.execute(text(f"DROP TABLE {table}"))
+    for table, column in ADDED_BY_0015:
+        connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+
+
+def make_places_of_0013(connection: Connection) -> None:
+    """The tables as they were when a model had one load at a time, and replicas reserved nothing."""
+    make_access_of_0014(connection)
+    connection.execute(text(f"CREATE TABLE jobs AS SELECT {JOBS_OF_0013} FROM load_jobs"))
+    for table in ("load_jobs", "scheduling", "external_engines", "staged_models"):
+        connection.execute(text(f"DROP TABLE {table}"))
+    connection.execute(text("ALTER TABLE jobs RENAME TO load_jobs"))
+    for table, column in ADDED_BY_0014:
+        connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+
+
 def make_models_of_0011(connection: Connection) -> None:
     """The tables as they were before models were rows."""
+    make_places_of_0013(connection)
     for table in ("models", "model_revisions", "model_stores", "model_imports", "model_galleries"):
         connection.execute(text(f"DROP TABLE {table}"))
     connection.execute(text("ALTER TABLE removed_models DROP COLUMN cleared"))
@@ -193,8 +241,10 @@ async def test_rows_of_an_earlier_version_can_be_read_after_the_upgrade(database
     assert (known.id, known.registered_from, known.facts.suspicion) == (node.id, "", None)
     (waiting,) = await jobs.all()
     assert (waiting.model, waiting.reason, waiting.engine_lines) == (job.model, None, ())
+    assert (waiting.ordinal, waiting.why, waiting.steps) == (0, LoadWhy.ASKED, ())
     (living,) = await replicas.living()
     assert (living.id, living.routes, living.front_port) == (replica.id, None, 0)
+    assert (living.vram, living.ram, living.cards, living.why) == (0, 0, (), LoadWhy.ASKED)
 
 
 async def test_frontends_that_start_together_migrate_once(blank_url: str) -> None:

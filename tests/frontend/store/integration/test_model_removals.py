@@ -48,15 +48,15 @@ async def loading(jobs: LoadJobs, node_id: NodeId, model: str = "small") -> Repl
     job = await jobs.open(a_load_job(model=model))
     assert await jobs.claim(job, MINE, now=after(0), until=after(30))
     replica = a_replica(state=ReplicaState.RESERVED, node_id=node_id, model=model)
-    assert await jobs.reserve(job, MINE, replica)
-    assert await jobs.begin(job, MINE, replica, at=after(0))
+    assert await jobs.reserve(job, MINE, replica, fits=lambda there: True)
+    placed = replace(job, replica_id=replica.id, node_id=node_id)
+    assert await jobs.advance(placed, MINE, ReplicaState.LOADING, at=after(0))
     return replica
 
 
 async def loaded(jobs: LoadJobs, node_id: NodeId, model: str = "small") -> Replica:
     replica = await loading(jobs, node_id, model)
-    job = await jobs.get(model)
-    assert job is not None
+    (job,) = [job for job in await jobs.all() if job.model == model]
     assert await jobs.finish(job, MINE, replica, events=[])
     return replica
 
@@ -91,8 +91,7 @@ async def test_all_that_belongs_to_the_model_goes_at_once(
 ) -> None:
     serving, other = await loaded(jobs, A), await loaded(jobs, A, "other")
     starting = await loading(jobs, B)
-    job = await jobs.get("small")
-    assert job is not None
+    (job,) = [job for job in await jobs.all() if job.model == "small"]
     restorations = Restorations(database)
     await restorations.note([note(one, "echo", [], after(1)) for one in (serving, other)])
     models, removed, last, operation, intents = StoredModels(database), *removal("first", 5)
@@ -115,7 +114,7 @@ async def test_all_that_belongs_to_the_model_goes_at_once(
     states = {one.id: (one.state, one.reason) for one in await replicas.of_model("small")}
     assert states == {serving.id: (ReplicaState.UNLOADING, REASON), starting.id: (ReplicaState.FAILED, REASON)}
     assert [one.state for one in await replicas.of_model("other")] == [ReplicaState.LOADED]
-    assert await jobs.get("small") is None
+    assert "small" not in {job.model for job in await jobs.all()}
     assert not await jobs.finish(job, MINE, starting, events=[])
     assert [one.model for one in await restorations.all()] == ["other"]
     stored = await OperationStore(database, with_alias_kept).get(operation.id)

@@ -13,7 +13,7 @@ from corral.base.ids import Incarnation, NodeId
 from corral.frontend.access.store import Keys
 from corral.frontend.nodes.decide import node as domain
 from corral.frontend.nodes.decide.liveness import Hearing, Heartbeat, LivenessPolicy, beat
-from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeStatus, NodeType, Peer
+from corral.frontend.nodes.decide.node import Capacity, Gpu, GpuCard, Node, NodeStatus, NodeType, Peer, ReportedCard
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.store.liveness import AcceptedHeartbeat, NodeLook
 from corral.frontend.nodes.store.nodes import Nodes
@@ -297,6 +297,17 @@ async def test_a_heartbeat_writes_only_what_heartbeats_own(nodes: Nodes) -> None
 
     assert await nodes.beat([AcceptedHeartbeat(before=node, node=tampered, next_look=after(40))]) == {node.id}
     assert await nodes.get(node.id) == alive
+
+
+async def test_a_heartbeat_that_was_read_before_does_not_put_a_card_back_into_service(nodes: Nodes) -> None:
+    card = ReportedCard(id="GPU-a", total=9, free=9)
+    node = domain.report_cards(a_node(), [card])
+    assert await nodes.admit(node, events=[], policy=AdmissionPolicy())
+    late = beaten(node, 10, cards=(replace(card, free=3),))
+    assert await nodes.replace(domain.put_card(node, "GPU-a", is_out=True, at=after(5)), events=[])
+
+    assert await nodes.beat([AcceptedHeartbeat(before=node, node=late, next_look=None)]) == {node.id}
+    assert (await reread(nodes, node)).cards == (GpuCard(id="GPU-a", total=9, free=3, is_out=True),)
 
 
 async def test_a_batch_says_which_nodes_exist(nodes: Nodes) -> None:

@@ -41,8 +41,9 @@ async def loaded(database: Database, secrets: Secrets) -> list[Replica]:
         assert job.preferred_node_id == node_id
         assert await jobs.claim(job, MINE, now=after(0), until=after(30))
         replica = a_replica(state=ReplicaState.RESERVED, node_id=node_id)
-        assert await jobs.reserve(job, MINE, replica)
-        assert await jobs.begin(job, MINE, replica, at=after(0))
+        assert await jobs.reserve(job, MINE, replica, fits=lambda there: True)
+        placed = replace(job, replica_id=replica.id)
+        assert await jobs.advance(placed, MINE, ReplicaState.LOADING, at=after(0))
         replica = replace(replica, address="127.0.0.1:5", url="http://u:1", key="k")
         assert await jobs.finish(job, MINE, replica, events=[])
         found.append(replace(replica, state=ReplicaState.LOADED))

@@ -9,7 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corral.base.ids import Incarnation, NodeId, new_node_id
-from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
+from corral.frontend.nodes.decide.node import (
+    Capacity,
+    Gpu,
+    GpuCard,
+    Node,
+    NodeFacts,
+    NodeStatus,
+    NodeType,
+    Peer,
+    Suspicion,
+)
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.store.liveness import AcceptedHeartbeat
 from corral.frontend.nodes.store.nodes import Nodes
@@ -38,6 +48,16 @@ FACTS = st.builds(
     no_responders_at=st.none() | TIMES,
     incarnation=WORDS.map(Incarnation),
 )
+OUT = "out-of-service"
+CARDS = st.builds(
+    GpuCard,
+    id=ANY_TEXT.map("in-{}".format),
+    name=ANY_TEXT,
+    vendor=ANY_TEXT,
+    total=SIZES,
+    free=SIZES,
+    shares_ram=st.booleans(),
+) | st.builds(GpuCard, id=st.just(OUT), total=SIZES, free=SIZES, is_out=st.just(True))
 NODES = st.builds(
     Node,
     id=st.builds(new_node_id),
@@ -49,6 +69,8 @@ NODES = st.builds(
     facts=FACTS,
     capacity=st.builds(Capacity, **dict.fromkeys(Capacity.__slots__, SIZES)),
     gpu=st.builds(Gpu, vendor=WORDS, compute_capability=WORDS),
+    cards=st.lists(CARDS, max_size=3).map(tuple),
+    cards_out=st.frozensets(ANY_TEXT.map("out-{}".format), max_size=2).map(lambda ids: ids | {OUT}),
     capability=WORDS,
     labels=st.builds(NodeLabels, reported=LABELS, admin=LABELS, removed=st.frozensets(ANY_TEXT, max_size=3)),
     reported_max_replicas=SIZES,

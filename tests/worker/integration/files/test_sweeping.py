@@ -11,7 +11,7 @@ from corral.worker.config import FilesConfig
 from corral.worker.files import disk
 from corral.worker.files.disk import NEW_PREFIX, PART_PREFIX, part_name
 from corral.worker.files.keys import Area
-from corral.worker.files.routes import FileServing
+from corral.worker.files.serving import FileServing
 from corral.worker.files.store import FileStore
 from corral.worker.files.sweeping import Sweeper
 from corral.worker.files.threads import Threads
@@ -99,6 +99,23 @@ async def test_unfinished_uploads_go_when_they_are_old(sweeper: Sweeper, files: 
     await sweeper.sweep()
 
     assert files.files == {f"models/young/{PART}", "models/young/m.gguf.sha256.target"}
+
+
+async def test_unfinished_downloads_go_when_they_are_old(sweeper: Sweeper, files: Disk) -> None:
+    files.put("models/.corral/partial/old.part", "models/.corral/partial/old.ledger", age=OLD)
+    files.put("models/.corral/partial/young.part", "models/.corral/partial/young.ledger", age=HOUR)
+
+    await sweeper.sweep()
+
+    assert files.files == {"models/.corral/partial/young.part", "models/.corral/partial/young.ledger"}
+
+
+async def test_downloads_of_a_frontend_with_the_same_directory_stay(sweeper: Sweeper, files: Disk) -> None:
+    files.put("models/.corral/store", "models/.corral/partial/old.part", age=OLD)
+
+    await sweeper.sweep()
+
+    assert files.files == {"models/.corral/store", "models/.corral/partial/old.part"}
 
 
 async def test_a_model_that_is_being_replaced_stays_when_its_upload_goes(sweeper: Sweeper, files: Disk) -> None:

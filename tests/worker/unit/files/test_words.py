@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from corral.wire.files import ContentRange
+from corral.worker.files.bodies import parse_range
 from corral.worker.files.keys import Area, cleaned, decoded, locate
 from corral.worker.files.refusals import FileRefused
-from corral.worker.files.routes import parse_range
 from corral.worker.files.uploads import parse_content_range
 
 BASES = {Area.MODELS: Path("/w/models"), Area.DATA: Path("/w/data"), Area.STAGING: Path("/w/staging")}

@@ -11,7 +11,7 @@ def find(values: dict[str, str], *, system: str = "darwin") -> list[MeasuredGpu]
 
 
 def test_a_mac_with_apples_chip_has_a_gpu_that_shares_its_memory() -> None:
-    assert find(M2) == [MeasuredGpu(vendor=Vendor.APPLE, name="Apple M2 Max", shares_ram=True)]
+    assert find(M2) == [MeasuredGpu(vendor=Vendor.APPLE, id="apple-0", name="Apple M2 Max", shares_ram=True)]
 
 
 def test_a_mac_with_intels_processor_has_none() -> None:

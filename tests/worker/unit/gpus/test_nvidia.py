@@ -1,7 +1,6 @@
 """NVIDIA's GPUs by the answers of their library, as they were seen on real machines."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,78 +9,17 @@ import pynvml
 import pytest
 
 from corral.worker.hardware.gpus import MeasuredGpu, Nvidia, Vendor
+from tests.kit.nvml import MIB, Device, Library, Memory, as_module
 
-MIB = 1024**2
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 GPU_IS_LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 
 
-@dataclass(frozen=True)
-class Memory:
-    total: int
-    free: int
-
-
-@dataclass
-class Device:
-    """Answers, or the number of an error."""
-
-    name: str | int
-    memory: Memory | int
-    capability: tuple[int, int] | int = (8, 6)
-    handle_error: int | None = None
-
-
-RTX_3090 = Device("NVIDIA GeForce RTX 3090", Memory(24576 * MIB, 24000 * MIB))
-A_2000 = Device("NVIDIA RTX A2000", Memory(6138 * MIB, 6000 * MIB), (8, 0))
+RTX_3090 = Device("NVIDIA GeForce RTX 3090", Memory(24576 * MIB, 24000 * MIB), uuid="GPU-3090")
+A_2000 = Device("NVIDIA RTX A2000", Memory(6138 * MIB, 6000 * MIB), (8, 0), uuid="GPU-2000")
 GB10 = Device("NVIDIA GB10", NOT_SUPPORTED, (12, 1))
 ORIN = Device("Orin (nvgpu)", NOT_SUPPORTED, (8, 7))
 LOST = Device(GPU_IS_LOST, GPU_IS_LOST, GPU_IS_LOST, handle_error=GPU_IS_LOST)
-
-
-@dataclass
-class Library:
-    """The part of `pynvml` that we use, with its real errors."""
-
-    devices: list[Device] = field(default_factory=list)
-    init_error: int | None = None
-    count_error: int | None = None
-    calls: list[str] = field(default_factory=list)
-
-    NVMLError = pynvml.NVMLError
-    NVML_ERROR_LIBRARY_NOT_FOUND = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-    NVML_ERROR_DRIVER_NOT_LOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self.calls.append("init")
-        answered(self.init_error)
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.calls.append("shutdown")
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        answered(self.count_error)
-        return len(self.devices)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Device:  # noqa: N802
-        answered(self.devices[index].handle_error)
-        return self.devices[index]
-
-    def nvmlDeviceGetName(self, device: Device) -> Any:  # noqa: N802
-        return answered(device.name)
-
-    def nvmlDeviceGetMemoryInfo(self, device: Device) -> Any:  # noqa: N802
-        return answered(device.memory)
-
-    def nvmlDeviceGetCudaComputeCapability(self, device: Device) -> Any:  # noqa: N802
-        return answered(device.capability)
-
-
-def answered(answer: object) -> object:
-    if isinstance(answer, int):
-        raise pynvml.NVMLError(answer)
-    return answer
 
 
 @pytest.fixture
@@ -94,14 +32,11 @@ def nvidia(machine: Any) -> Callable[[Library], Nvidia]:
     return make
 
 
-def as_module(library: Library) -> ModuleType:
-    return library  # type: ignore[return-value]
-
-
 def test_every_gpu_tells_name_memory_and_generation(nvidia: Any) -> None:
     assert nvidia(Library([RTX_3090, A_2000])).find() == [
         MeasuredGpu(
             vendor=Vendor.NVIDIA,
+            id="GPU-3090",
             name="NVIDIA GeForce RTX 3090",
             compute_capability=(8, 6),
             total=24576 * MIB,
@@ -109,6 +44,8 @@ def test_every_gpu_tells_name_memory_and_generation(nvidia: Any) -> None:
         ),
         MeasuredGpu(
             vendor=Vendor.NVIDIA,
+            id="GPU-2000",
+            index=1,
             name="NVIDIA RTX A2000",
             compute_capability=(8, 0),
             total=6138 * MIB,
@@ -124,14 +61,14 @@ def test_one_that_reports_no_memory_uses_the_machines(nvidia: Any, device: Devic
     [gpu] = nvidia(Library([device])).find()
 
     assert gpu == MeasuredGpu(
-        vendor=Vendor.NVIDIA, name=str(device.name), compute_capability=capability, shares_ram=True
+        vendor=Vendor.NVIDIA, id="GPU-1", name=str(device.name), compute_capability=capability, shares_ram=True
     )
 
 
 def test_no_answer_on_any_other_gpu_is_unknown_and_not_the_machines_memory(nvidia: Any) -> None:
     [gpu] = nvidia(Library([Device("NVIDIA GeForce RTX 3090", NOT_SUPPORTED, NOT_SUPPORTED)])).find()
 
-    assert gpu == MeasuredGpu(vendor=Vendor.NVIDIA, name="NVIDIA GeForce RTX 3090")
+    assert gpu == MeasuredGpu(vendor=Vendor.NVIDIA, id="GPU-1", name="NVIDIA GeForce RTX 3090")
 
 
 def test_one_that_fell_off_the_bus_does_not_hide_the_others(nvidia: Any) -> None:
@@ -139,6 +76,12 @@ def test_one_that_fell_off_the_bus_does_not_hide_the_others(nvidia: Any) -> None
 
     assert lost == MeasuredGpu(vendor=Vendor.NVIDIA)
     assert other.total == 6138 * MIB
+
+
+def test_one_without_a_uuid_is_told_by_its_number(nvidia: Any) -> None:
+    older = Device("NVIDIA L4", Memory(24576 * MIB, 24000 * MIB), uuid=NOT_SUPPORTED)
+
+    assert [gpu.id for gpu in nvidia(Library([RTX_3090, older])).find()] == ["GPU-3090", "nvidia-1"]
 
 
 def test_free_memory_is_read_each_time_and_the_library_started_once(nvidia: Any) -> None:

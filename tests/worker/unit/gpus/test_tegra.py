@@ -35,7 +35,7 @@ def test_its_chip_says_what_it_can_do(machine: Any, chip: str, capability: tuple
     root = machine(files)
 
     assert Tegra(sys=root / "sys", proc=root / "proc").find() == [
-        MeasuredGpu(vendor=Vendor.NVIDIA, name=ORIN, compute_capability=capability, shares_ram=True)
+        MeasuredGpu(vendor=Vendor.NVIDIA, id="tegra-0", name=ORIN, compute_capability=capability, shares_ram=True)
     ]
 
 

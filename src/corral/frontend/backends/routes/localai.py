@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, InvalidInput, NoResponders, NotFound
 from corral.base.ids import NodeId
+from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import (
-    Access,
     AdminContext,
     Caller,
     Dialect,
@@ -227,6 +227,8 @@ def _ask_of_node(request: Request, caller: Caller, verb: Verb, body: NodeBackend
     """Only an install looks at more than the name, as with LocalAI."""
     ref = BackendRef(backend=body.backend)
     if verb is Verb.INSTALL:
+        if body.uri or body.backend_galleries:
+            caller.demand(Permission.BACKENDS_TRUST)
         galleries = checked_galleries(body.backend_galleries, "backend_galleries")
         ref = replace(ref, uri=body.uri, name=body.name, alias=body.alias, galleries=galleries)
     return Ask(verb=verb, ref=ref, nodes=(_node_id(request),), by=caller.name)
@@ -244,7 +246,7 @@ _PAGE = RouteSpec(
     method="POST",
     path="/api/backends/install/{id:path}",
     handler=install,
-    access=Access.ADMIN,
+    access=Permission.BACKENDS_ACT,
     dialect=Dialect.LOCALAI_UI,
     summary="Have a backend on every node.",
     gives=JobStarted,
@@ -255,6 +257,7 @@ _PROGRAM = replace(
     _PAGE,
     path="/backends/apply",
     handler=apply,
+    access=Permission.BACKENDS_ACT,
     dialect=Dialect.LOCALAI_CLI,
     takes=ApplyAsk,
     gives=Applied,
@@ -265,7 +268,7 @@ _NODE = RouteSpec(
     method="GET",
     path="/api/nodes/{id}/backends",
     handler=list_backends_of_node,
-    access=Access.ADMIN,
+    access=Permission.BACKENDS_READ,
     dialect=Dialect.LOCALAI,
     summary="What is on the node's disk, asked for now.",
     gives=list[InstalledBackend],
@@ -284,6 +287,7 @@ ROUTES = [
         _PAGE,
         path="/api/backends/install-external",
         handler=install_external,
+        access=Permission.BACKENDS_TRUST,
         summary="Install a backend from a uri on every node.",
         takes=NodeBackendAsk,
         query={},
@@ -293,6 +297,7 @@ ROUTES = [
         _PAGE,
         path="/api/backends/delete/{id:path}",
         handler=delete,
+        access=Permission.BACKENDS_ACT,
         summary="Delete a backend on every node.",
         query={},
     ),
@@ -300,6 +305,7 @@ ROUTES = [
         _PAGE,
         path="/api/backends/system/delete/{id:path}",
         handler=delete_and_wait,
+        access=Permission.BACKENDS_ACT,
         summary="Delete a backend on every node, and wait for that.",
         gives=Deleted,
         query={},
@@ -313,6 +319,7 @@ ROUTES = [
         _PAGE,
         path="/api/backends/upgrade/{id:path}",
         handler=upgrade,
+        access=Permission.BACKENDS_ACT,
         summary="Upgrade a backend wherever it is.",
         query={},
         codes={200: _ACCEPTED, **_NOWHERE},
@@ -322,6 +329,7 @@ ROUTES = [
         _PROGRAM,
         path="/backends/delete/{id:path}",
         handler=apply_delete,
+        access=Permission.BACKENDS_ACT,
         summary="Delete a backend on every node.",
         takes=None,
         codes={200: _ACCEPTED, **_NO_NODE},
@@ -330,6 +338,7 @@ ROUTES = [
         _PROGRAM,
         path="/backends/upgrade/{id:path}",
         handler=apply_upgrade,
+        access=Permission.BACKENDS_ACT,
         summary="Upgrade a backend wherever it is.",
         takes=None,
         codes={200: _ACCEPTED, **_NOWHERE},
@@ -340,6 +349,7 @@ ROUTES = [
         method="POST",
         path="/api/nodes/{id}/backends/install",
         handler=install_on_node,
+        access=Permission.BACKENDS_ACT,
         summary="Install a backend on this node.",
         takes=NodeBackendAsk,
         gives=JobStarted,
@@ -350,6 +360,7 @@ ROUTES = [
         method="POST",
         path="/api/nodes/{id}/backends/upgrade",
         handler=upgrade_on_node,
+        access=Permission.BACKENDS_ACT,
         summary="Upgrade a backend on this node.",
         takes=NodeBackendAsk,
         gives=JobStarted,
@@ -360,6 +371,7 @@ ROUTES = [
         method="POST",
         path="/api/nodes/{id}/backends/delete",
         handler=delete_on_node,
+        access=Permission.BACKENDS_ACT,
         summary="Delete a backend on this node, and wait for that.",
         takes=NodeBackendAsk,
         gives=Deleted,

@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import CorralError, NotFound
-from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, Dialect, RouteSpec, answer
 from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.backends.decide.upgrades import Comparison, Judged
 from corral.frontend.backends.inventory import is_listed, may_have_backends
@@ -231,7 +232,7 @@ _LIST = RouteSpec(
     method="GET",
     path="/backends",
     handler=list_installed,
-    access=Access.ADMIN,
+    access=Permission.BACKENDS_READ,
     dialect=Dialect.LOCALAI_CLI,
     summary="What is installed, and on which nodes, as they last said.",
     gives=list[BackendRow],
@@ -242,7 +243,7 @@ _UPGRADES = RouteSpec(
     method="GET",
     path="/api/backends/upgrades",
     handler=list_upgrades_localai,
-    access=Access.ADMIN,
+    access=Permission.BACKENDS_READ,
     dialect=Dialect.LOCALAI_UI,
     summary="Backends of which something newer is to be had, or that differ between nodes.",
     gives=dict[str, UpgradeInfo],
@@ -253,6 +254,7 @@ _CHECK_UPGRADES = replace(
     method="POST",
     path="/api/backends/upgrades/check",
     handler=check_upgrades_localai,
+    access=Permission.BACKENDS_ACT,
     summary="Look for newer versions soon; answers what is known already.",
 )
 
@@ -262,6 +264,7 @@ ROUTES = [
         _LIST,
         path="/backends/available",
         handler=list_available,
+        access=Permission.BACKENDS_READ,
         summary="What galleries offer that some healthy node can run.",
         gives=list[AvailableBackend],
         codes={200: "a list, in the order of the galleries", **_UNREAD},
@@ -270,6 +273,7 @@ ROUTES = [
         _LIST,
         path="/backends/known",
         handler=list_known,
+        access=Permission.BACKENDS_READ,
         summary="Names of backends that may be asked for, and whether some node has them.",
         gives=list[KnownBackend],
         codes={200: "a list, by name", **_UNREAD},
@@ -278,6 +282,7 @@ ROUTES = [
         _LIST,
         path="/backends/galleries",
         handler=list_galleries,
+        access=Permission.BACKENDS_READ,
         summary="Where this frontend looks for backends.",
         gives=list[Gallery],
         query={},
@@ -287,6 +292,7 @@ ROUTES = [
         _LIST,
         path="/api/backends",
         handler=list_page,
+        access=Permission.BACKENDS_READ,
         dialect=Dialect.LOCALAI_UI,
         summary="A page of the galleries, with what is installed where and what is under way.",
         gives=GalleryPage,
@@ -297,6 +303,7 @@ ROUTES = [
         _LIST,
         path="/api/v1/backends",
         handler=list_native,
+        access=Permission.BACKENDS_READ,
         dialect=Dialect.NATIVE,
         summary="What is installed on each node, with the age of its word.",
         gives=FleetBackends,
@@ -305,6 +312,7 @@ ROUTES = [
         _LIST,
         path="/api/v1/galleries",
         handler=list_fleet_galleries,
+        access=Permission.BACKENDS_READ,
         dialect=Dialect.NATIVE,
         summary="What the galleries of this frontend offer, which nodes can use it, and how each gallery is known.",
         gives=FleetGalleryListing,
@@ -315,6 +323,7 @@ ROUTES = [
         _LIST,
         path="/api/v1/galleries/backends/{name}",
         handler=get_fleet_offer,
+        access=Permission.BACKENDS_READ,
         dialect=Dialect.NATIVE,
         summary="One backend of the galleries, by name, alias or `GALLERY@NAME`, and which build nodes would use.",
         gives=FleetOfferView,
@@ -323,12 +332,13 @@ ROUTES = [
     ),
     _UPGRADES,
     _CHECK_UPGRADES,
-    replace(_UPGRADES, path="/backends/upgrades", dialect=Dialect.LOCALAI),
-    replace(_CHECK_UPGRADES, path="/backends/upgrades/check", dialect=Dialect.LOCALAI),
+    replace(_UPGRADES, path="/backends/upgrades", access=Permission.BACKENDS_READ, dialect=Dialect.LOCALAI),
+    replace(_CHECK_UPGRADES, path="/backends/upgrades/check", access=Permission.BACKENDS_ACT, dialect=Dialect.LOCALAI),
     replace(
         _UPGRADES,
         path="/api/v1/backends/upgrades",
         handler=list_upgrades,
+        access=Permission.BACKENDS_READ,
         dialect=Dialect.NATIVE,
         summary="How what each node has stands against what galleries and registries offer, and when they were asked.",
         gives=UpgradesView,
@@ -338,6 +348,7 @@ ROUTES = [
         _CHECK_UPGRADES,
         path="/api/v1/backends/upgrades/check",
         handler=check_upgrades,
+        access=Permission.BACKENDS_ACT,
         dialect=Dialect.NATIVE,
         summary="Look for newer versions soon; `checked_at` changes when that is done.",
         gives=UpgradesView,

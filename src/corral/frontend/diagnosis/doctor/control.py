@@ -1,20 +1,15 @@
 """Checks of what control itself stands on: database, NATS, room on the disk, clock, and keys of administrators."""
 
-import asyncio
-import shutil
 from datetime import timedelta
 
 from corral.base.errors import DatabaseUnavailable
-from corral.base.words import format_duration
+from corral.base.words import format_duration, format_size, listed
 from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, PROBLEM, WARNING
 from corral.wire.keys import Scope
 from corral.wire.nodes import Finding
 
 _SLOW_SECONDS = 0.5
-_GIB = 1024**3
-_LITTLE = 1 * _GIB
-_TOO_LITTLE = 100 * 1024**2
 _SUSPICIOUS = timedelta(seconds=5)
 _SOON = timedelta(days=7)
 
@@ -53,23 +48,24 @@ async def check_bus(context: AdminContext) -> Finding:
 
 
 async def check_disk(context: AdminContext) -> Finding:
-    try:
-        free = (await asyncio.to_thread(shutil.disk_usage, context.config.data)).free
-    except OSError as error:
+    disk, policy = context.readiness.disk, context.config.disk
+    free = await disk.look()
+    if free is None:
         return Finding(
             check="disk",
             level=PROBLEM,
-            summary=f"the data directory {context.config.data} cannot be read: {error.strerror}",
+            summary=f"the data directory {context.config.data} cannot be read: {disk.unreadable}",
             remedy="Make the directory available to this user, or choose another with --data.",
         )
-    summary = f"{free / _GIB:.1f} GiB free in the data directory"
-    if free >= _LITTLE:
+    summary = f"{format_size(free)} free in the data directory"
+    if not disk.is_low and not disk.is_full:
         return Finding(check="disk", level=OK, summary=summary)
+    least = f"disk_full: {format_size(policy.full)}" if disk.is_full else f"disk_low: {format_size(policy.low)}"
     return Finding(
         check="disk",
-        level=PROBLEM if free < _TOO_LITTLE else WARNING,
-        summary=summary,
-        remedy=f"Free space on the filesystem of {context.config.data}.",
+        level=PROBLEM if disk.is_full else WARNING,
+        summary=f"{summary} (setting {least})",
+        remedy=f"Free space on the filesystem of {context.config.data}; nothing has to be restarted.",
     )
 
 
@@ -98,6 +94,12 @@ async def check_clock(context: AdminContext) -> Finding:
 async def check_keys(context: AdminContext) -> Finding:
     now = context.clock.now()
     admins = [key for key in await context.access.key_ring.list() if key.allows(Scope.ADMIN) and key.is_valid(now)]
+    people = [user for user, _ in await context.access.users.list() if user.can_administer]
+    if people:
+        can = "1 user can" if len(people) == 1 else f"{len(people)} users can"
+        return Finding(
+            check="keys", level=OK, summary=f"{can} log in as administrator; {len(admins)} such keys are valid"
+        )
     if not admins:
         return Finding(
             check="keys",
@@ -114,3 +116,24 @@ async def check_keys(context: AdminContext) -> Finding:
         )
     valid = "1 administrator key is" if len(admins) == 1 else f"{len(admins)} administrator keys are"
     return Finding(check="keys", level=OK, summary=f"{valid} valid")
+
+
+async def check_secrets_key(context: AdminContext) -> Finding:
+    behind = await context.access.sealing.behind()
+    if unreadable := await context.access.sealing.unreadable():
+        return Finding(
+            check="secrets key",
+            level=PROBLEM,
+            summary=f"the secrets key does not open these secrets: {listed(unreadable)}",
+            remedy="Put back a backup of the database, or remove them with `corral keys rotate --discard-unreadable`:"
+            " workers tell theirs again, keys of engines must be set again.",
+        )
+    if behind is None:
+        return Finding(check="secrets key", level=OK, summary="one key seals all secrets")
+    why = f"; {', '.join(behind)} would still start with the key before" if behind else ""
+    return Finding(
+        check="secrets key",
+        level=WARNING,
+        summary=f"a change of the secrets key is not finished, so that the key before still opens everything{why}",
+        remedy="Run `corral keys rotate` again on a frontend's machine; it goes on, or says what is missing.",
+    )

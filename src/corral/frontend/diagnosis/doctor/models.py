@@ -1,4 +1,4 @@
-"""Can every model be loaded that somebody wrote a file for, and can galleries of models be read?"""
+"""Can every model be loaded that somebody wrote a file for, as often as its rule says? Can galleries be read?"""
 
 from corral.base.words import listed
 from corral.frontend.api.route import AdminContext
@@ -9,7 +9,7 @@ from corral.wire.nodes import Finding
 
 async def check_models(context: AdminContext) -> Finding:
     catalogue = context.models.catalogue.catalogue
-    jobs = await context.serving.loads.jobs()
+    jobs = await context.serving.loads.furthest_jobs()
     failed = [name for name, job in sorted(jobs.items()) if job.state is LoadState.FAILED and name in catalogue.models]
     if failed:
         return Finding(
@@ -45,6 +45,24 @@ async def check_models(context: AdminContext) -> Finding:
     lone = [file.path for file in context.models.catalogue.offered]
     hint = f"; weights that no model uses: {listed(lone)}" if lone else ""
     return Finding(check="models", level=OK, summary=f"{len(catalogue.models)} known, none failed to load{hint}")
+
+
+async def check_scaling(context: AdminContext) -> Finding:
+    """Whether models have the replicas that rules of scheduling want."""
+    rules = await context.serving.snapshots.rules()
+    if not rules:
+        return Finding(check="scaling", level=OK, summary="no model has a rule of scheduling")
+    counts = await context.serving.scaling.counts()
+    short = {name: counts[name].problem for name in sorted(rules) if name in counts and counts[name].problem}
+    if short:
+        name = next(iter(short))
+        return Finding(
+            check="scaling",
+            level=WARNING,
+            summary=f"the rules of {listed(list(short))} cannot be satisfied now; {name}: {short[name]}",
+            remedy=f"`corral why {name}` tells more. Make room, add a machine, or change it: corral models scale.",
+        )
+    return Finding(check="scaling", level=OK, summary=f"{len(rules)} rules of scheduling are satisfied, or about to be")
 
 
 async def check_model_galleries(context: AdminContext) -> Finding:

@@ -16,9 +16,11 @@ from starlette.responses import Response
 from corral import __version__
 from corral.base.errors import CorralError
 from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec
+from corral.frontend.engines.decide import EngineState
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.gateway_reports import SeenGateway
+from corral.frontend.serving.load_meter import STEP_BOUNDS
 from corral.wire.metrics import REPORT_AGE, UP, MetricDescription, MetricFamily, MetricKind, Sample, families, render
 
 _BUILD: Final = MetricDescription(
@@ -44,15 +46,34 @@ _MODELS: Final = MetricDescription(
     "Models in the models directory that are `usable`, and those `passed_over`.",
     ("kind",),
 )
+_ENGINES: Final = MetricDescription(
+    "corral_external_engines",
+    MetricKind.GAUGE,
+    "Engines that somebody else runs and that are enabled, by the state that this frontend sees.",
+    ("state",),
+)
 _LAST_EVENT: Final = MetricDescription("corral_last_event", MetricKind.GAUGE, "Sequence number of the newest event.")
 _EVENTS: Final = MetricDescription(
     "corral_events_total",
     MetricKind.COUNTER,
-    "Events of the fleet by kind, such as `model.loaded` and `model.load_failed`, since this frontend started.",
+    "Events of the fleet by kind, such as `model.loaded`, `model.load_failed` and `replica.evicted`, since this "
+    "frontend started.",
     ("kind",),
 )
 _HEARTBEATS: Final = MetricDescription(
     "corral_heartbeats_total", MetricKind.COUNTER, "Heartbeats stored by this frontend."
+)
+_LOAD_STEPS: Final = MetricDescription(
+    "corral_load_step_seconds",
+    MetricKind.HISTOGRAM,
+    "How long the steps of cold loads took that this frontend brought to their end.",
+    ("step",),
+)
+_STAGED: Final = MetricDescription(
+    "corral_staged_bytes_total", MetricKind.COUNTER, "Bytes of models that this frontend sent to nodes."
+)
+_STAGING: Final = MetricDescription(
+    "corral_staging_seconds_total", MetricKind.COUNTER, "How long stagings of this frontend took, together."
 )
 
 OF_CONTROL: Final = (
@@ -64,9 +85,13 @@ OF_CONTROL: Final = (
     _REPLICAS,
     _LOAD_JOBS,
     _MODELS,
+    _ENGINES,
     _LAST_EVENT,
     _EVENTS,
     _HEARTBEATS,
+    _LOAD_STEPS,
+    _STAGED,
+    _STAGING,
 )
 
 
@@ -79,12 +104,15 @@ async def metrics(context: AdminContext, request: Request, caller: Caller) -> Re
 
 
 async def _own_families(context: AdminContext) -> list[MetricFamily]:
-    catalogue = context.models.catalogue.catalogue
+    catalogue, meter = context.models.catalogue.catalogue, context.serving.loads.meter
+    engines = Counter(
+        context.engines.watch.of(engine.id).state for engine in context.engines.service.current if engine.is_enabled
+    )
     stored: list[MetricFamily] = []
     with suppress(CorralError):  # without the database, what only the database knows is left out
         statuses = await context.nodes.fleet.count_by_status()
         replicas = await context.serving.replicas.count_by_state()
-        jobs = Counter(job.state for job in (await context.serving.loads.jobs()).values())
+        jobs = Counter(job.state for job in await context.serving.loads.jobs())
         await context.record.counts.catch_up()
         stored = [
             _NODES.with_values({status.value: count for status, count in statuses.items()}),
@@ -99,8 +127,16 @@ async def _own_families(context: AdminContext) -> list[MetricFamily]:
         _BRAKE.with_value(int(context.nodes.brake.holds)),
         *stored,
         _MODELS.with_values({"usable": len(catalogue.models), "passed_over": len(catalogue.problems)}),
+        _ENGINES.with_values({state.value: engines[state] for state in EngineState}),
         _EVENTS.with_values({kind.value: times for kind, times in sorted(context.record.counts.counts.items())}),
         _HEARTBEATS.with_value(context.nodes.heartbeats.taken),
+        _LOAD_STEPS.family(
+            sample
+            for step, counts in meter.steps.items()
+            for sample in counts.samples(STEP_BOUNDS, {"step": step.value})
+        ),
+        _STAGED.with_value(meter.staged_bytes),
+        _STAGING.with_value(round(meter.staging_seconds, 3)),
     ]
 
 

@@ -13,31 +13,62 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from corral import __version__
-from corral.base.errors import CorralError
+from corral.base.errors import CorralError, InvalidInput
+from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
 from corral.frontend.diagnosis.doctor import PROBLEM
-from corral.frontend.diagnosis.doctor.control import check_bus, check_clock, check_database, check_disk, check_keys
-from corral.frontend.diagnosis.doctor.models import check_model_galleries, check_models
-from corral.frontend.diagnosis.doctor.nodes import check_nodes, check_strangers
+from corral.frontend.diagnosis.doctor.addresses import check_addresses
+from corral.frontend.diagnosis.doctor.control import (
+    check_bus,
+    check_clock,
+    check_database,
+    check_disk,
+    check_keys,
+    check_secrets_key,
+)
+from corral.frontend.diagnosis.doctor.engines import check_engines
+from corral.frontend.diagnosis.doctor.fleet_tls import check_fleet_tls
+from corral.frontend.diagnosis.doctor.gateways import check_gateways
+from corral.frontend.diagnosis.doctor.integrity import check_integrity
+from corral.frontend.diagnosis.doctor.models import check_model_galleries, check_models, check_scaling
+from corral.frontend.diagnosis.doctor.nats import check_nats_users
+from corral.frontend.diagnosis.doctor.nodes import check_confinement, check_nodes, check_strangers
 from corral.frontend.diagnosis.doctor.operations import check_fleet_rules, check_operations
+from corral.frontend.nodes.routes.localai_self import offered_features
+from corral.frontend.store.soundness import DEEP
 from corral.wire.nodes import DoctorReport, Finding, LocalAIFeatures, VersionView
-from corral.wire.registration import FEATURES
 
 Diagnostic = Callable[[AdminContext], Awaitable[Finding]]
 DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (
     ("database", check_database),
     ("nats", check_bus),
+    ("nats users", check_nats_users),
     ("disk", check_disk),
     ("clock", check_clock),
     ("keys", check_keys),
+    ("secrets key", check_secrets_key),
     ("nodes", check_nodes),
     ("strangers", check_strangers),
+    ("confinement", check_confinement),
+    ("addresses", check_addresses),
+    ("fleet tls", check_fleet_tls),
+    ("gateways", check_gateways),
     ("models", check_models),
+    ("scaling", check_scaling),
     ("model galleries", check_model_galleries),
+    ("engines", check_engines),
     ("operations", check_operations),
     ("fleet rules", check_fleet_rules),
 )
 _PATIENCE_SECONDS = 5
+_DEEP_SECONDS: Final = DEEP.total_seconds() + 30
+
+
+class DeepCheckUnderWay(CorralError):
+    """One reads the whole database already, and a second would only slow it down."""
+
+    code = "too_many_calls"
+    retryable = True
 
 
 async def healthz(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -45,17 +76,17 @@ async def healthz(context: AdminContext, request: Request, caller: Caller) -> Re
 
 
 async def readyz(context: AdminContext, request: Request, caller: Caller) -> Response:
-    """Ready when the database answers and NATS is connected."""
+    """Ready when the database answers and has room, NATS is connected, and the disk is not full."""
     reasons = await context.readiness.problems()
     if context.stopping.is_set():
         reasons.append("shutting down")
     if reasons:
         return PlainTextResponse(f"not ready: {'; '.join(reasons)}", 503)
-    return PlainTextResponse("ok")
+    return PlainTextResponse("; ".join(["ok", *context.readiness.warnings()]))
 
 
 async def version(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(VersionView(version=__version__, frontend_id=context.frontend_id, features=list(FEATURES)))
+    return answer(VersionView(version=__version__, frontend_id=context.frontend_id, features=offered_features(context)))
 
 
 async def features(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -63,18 +94,29 @@ async def features(context: AdminContext, request: Request, caller: Caller) -> R
 
 
 async def examine(context: AdminContext, request: Request, caller: Caller) -> Response:
-    async def ask(name: str, diagnostic: Diagnostic) -> Finding:
+    async def ask(name: str, diagnostic: Diagnostic, patience: float = _PATIENCE_SECONDS) -> Finding:
         """A diagnostic that fails or hangs is a finding, not the end of the examination."""
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(patience):
                 return await diagnostic(context)
         except TimeoutError:
-            return Finding(check=name, level=PROBLEM, summary=f"no answer within {_PATIENCE_SECONDS} s")
+            return Finding(check=name, level=PROBLEM, summary=f"no answer within {patience:g} s")
         except CorralError as error:
             return Finding(check=name, level=PROBLEM, summary=error.message)
 
-    findings = await asyncio.gather(*(ask(name, diagnostic) for name, diagnostic in DIAGNOSTICS))
-    return answer(DoctorReport(findings=list(findings)))
+    deep = request.query_params.get("deep", "false")
+    if deep not in ("true", "false"):
+        raise InvalidInput("deep", f"must be true or false, got {deep[:20]!r}")
+    if deep == "false":
+        asked = [ask(name, diagnostic) for name, diagnostic in DIAGNOSTICS]
+        return answer(DoctorReport(findings=list(await asyncio.gather(*asked))))
+    caller.demand(Permission.OPERATIONS_ACT)
+    if context.readiness.deep_check.locked():
+        raise DeepCheckUnderWay("somebody has the whole database checked just now; try again when that is over")
+    async with context.readiness.deep_check:
+        asked = [ask(name, diagnostic) for name, diagnostic in DIAGNOSTICS]
+        asked.append(ask("integrity", check_integrity, _DEEP_SECONDS))
+        return answer(DoctorReport(findings=list(await asyncio.gather(*asked))))
 
 
 ROUTES = [
@@ -99,14 +141,17 @@ ROUTES = [
         path="/api/v1/ready",
         handler=readyz,
         access=Access.PUBLIC,
-        summary="Control can do its work: the database answers and NATS is connected.",
-        codes={200: "ready", 503: "not ready, or not there; the text says why"},
+        summary="Control can do its work: the database answers and has room, NATS is connected, the disk is not full.",
+        codes={
+            200: "ready; the text also says that the disk is nearly full",
+            503: "not ready, or not there; the text says why",
+        },
     ),
     RouteSpec(
         method="GET",
         path="/api/v1/version",
         handler=version,
-        access=Access.ADMIN,
+        access=Permission.FLEET_READ,
         summary="Version and features of this frontend.",
         gives=VersionView,
         codes={200: "the version"},
@@ -115,7 +160,7 @@ ROUTES = [
         method="GET",
         path="/api/features",
         handler=features,
-        access=Access.ADMIN,
+        access=Permission.FLEET_READ,
         summary="Which of LocalAI's features there are: nodes, and none of the others.",
         gives=LocalAIFeatures,
         codes={200: "always the same"},
@@ -124,9 +169,18 @@ ROUTES = [
         method="GET",
         path="/api/v1/doctor",
         handler=examine,
-        access=Access.ADMIN,
+        access=Permission.FLEET_READ,
         summary="What is wrong with this frontend, and what to do.",
         gives=DoctorReport,
-        codes={200: "the findings"},
+        query={
+            "deep": "`true` also reads all of the database, which may take minutes; for operators and "
+            "administrators (permission `operations.act`), one at a time"
+        },
+        codes={
+            200: "the findings",
+            400: "`deep` is neither true nor false",
+            403: "`deep` needs the permission `operations.act`",
+            429: "a deep check is under way already",
+        },
     ),
 ]

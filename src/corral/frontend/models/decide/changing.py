@@ -24,6 +24,9 @@ class ModelProvenance(NamedTuple):
     files: tuple[WeightFile, ...] = ()
 
 
+BY_HAND: Final = ModelProvenance(ModelSource.API)
+
+
 def next_model(
     read: ReadModel,
     before: StoredModel | None,

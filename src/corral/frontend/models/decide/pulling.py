@@ -83,6 +83,8 @@ class PullAsk:
     files: tuple[ModelFile, ...] = ()
     """More files to download."""
     by: str
+    may_trust: bool = False
+    """Whether whoever asks may let code run that is of no gallery."""
     idempotency_key: str = ""
 
 
@@ -97,8 +99,9 @@ def plan_of(payload: Mapping[str, Any]) -> PullPlan:
 
 
 def is_same(plan: PullPlan, other: PullPlan) -> bool:
-    """Whether two plans end with the same files and the same model."""
-    return (plan.name, plan.config, plan.files) == (other.name, other.config, other.files)
+    """Whether two plans end with the same files and the same model; what was learned of the files does not matter."""
+    files, others = ([msgspec.structs.replace(file, shape=None) for file in each.files] for each in (plan, other))
+    return (plan.name, plan.config, files) == (other.name, other.config, others)
 
 
 # What is there.

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from corral.hubs.plans import ModelOrigin
+from corral.hubs.weight_shape import WeightShape
 
 _TICK: Final = timedelta(microseconds=1)
 
@@ -47,6 +48,8 @@ class WeightFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: int = 0
     digest: str = ""
     """`sha256:…`, or another digest that the source promised; empty when nobody did."""
+    shape: WeightShape | None = None
+    """What it says about the memory that it takes; None when nobody has looked into it, or it is no GGUF file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

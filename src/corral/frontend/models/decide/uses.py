@@ -1,6 +1,7 @@
 """What a model is for, and which backend a name in its configuration means."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from corral.base import config_fields as fields
@@ -80,3 +81,35 @@ def uses_of(config: Config) -> frozenset[ModelUse]:
     uses = BACKEND_USES.get(meant_by(fields.text(config, "backend")).backend, frozenset())
     hears = uses == _TEXT and fields.value_at(config, "mmproj")  # a projector takes pictures, sounds, or both
     return uses | {_U.TRANSCRIPTION} if hears else uses
+
+
+_SPREADING: Final[Mapping[str, str]] = {
+    "llama-cpp": "",
+    "vllm": "tensor_parallel_size",
+    "sglang": "tensor_parallel_size",
+}
+"""Engines that spread one model over several GPUs. Those with a key here do so only if it says over how many, and then
+use exactly as many."""
+_DEVELOPMENT: Final = "-development"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spreading:
+    """How an engine uses several GPUs for one model."""
+
+    splits: bool = False
+    cards: int = 0
+    """How many it was told to use; 0 when it uses those that it sees."""
+
+
+def spreading_of(backend: str, config: Config) -> Spreading:
+    """By a model's backend, whatever build of it: `cuda12-vllm` is vLLM. Of other engines nothing is assumed."""
+    engine = meant_by(backend).backend.lower().removesuffix(_DEVELOPMENT)
+    key = next((key for name, key in _SPREADING.items() if engine == name or engine.endswith(f"-{name}")), None)
+    if key is None:
+        return Spreading()
+    if not key:
+        return Spreading(splits=True)
+    told = fields.whole(config, key, 0)
+    cards = told if isinstance(told, int) else 0
+    return Spreading(splits=cards > 1, cards=max(cards, 0))

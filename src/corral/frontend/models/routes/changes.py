@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.base.yaml_values import write_document
-from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer, read_body
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_body
 from corral.frontend.models.changes import ChangedModel
 from corral.frontend.models.decide.stored import ModelRevision
 from corral.wire.go_json import decode, format_time
@@ -28,16 +29,28 @@ from corral.wire.model_changes import (
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+def may_trust(caller: Caller) -> bool:
+    """Whether the caller may let code run that is of no gallery."""
+    return caller.can(Permission.BACKENDS_TRUST)
+
+
 async def add(context: AdminContext, request: Request, caller: Caller) -> Response:
     ask = await _body(context, request, ModelAsk)
-    changed = await context.models.changes.add(_text(ask.config), by=caller.name, dry_run=ask.dry_run)
+    changed = await context.models.changes.add(
+        _text(ask.config), by=caller.name, may_trust=may_trust(caller), dry_run=ask.dry_run
+    )
     return answer(_view(changed), 200 if ask.dry_run else 201)
 
 
 async def edit(context: AdminContext, request: Request, caller: Caller) -> Response:
     ask, name = await _body(context, request, ModelEdit), request.path_params["name"]
     changed = await context.models.changes.edit(
-        name, _text(ask.config), by=caller.name, if_revision=ask.if_revision, dry_run=ask.dry_run
+        name,
+        _text(ask.config),
+        by=caller.name,
+        if_revision=ask.if_revision,
+        may_trust=may_trust(caller),
+        dry_run=ask.dry_run,
     )
     return answer(_view(changed))
 
@@ -50,13 +63,16 @@ async def history(context: AdminContext, request: Request, caller: Caller) -> Re
 
 async def rollback(context: AdminContext, request: Request, caller: Caller) -> Response:
     ask = await _body(context, request, ModelRollback)
-    changed = await context.models.changes.rollback(ask.name, ask.number, by=caller.name, dry_run=ask.dry_run)
+    changed = await context.models.changes.rollback(
+        ask.name, ask.number, by=caller.name, may_trust=may_trust(caller), dry_run=ask.dry_run
+    )
     return answer(_view(changed))
 
 
 async def copy(context: AdminContext, request: Request, caller: Caller) -> Response:
     ask = await _body(context, request, ModelCopy)
-    return answer(_view(await context.models.changes.copy(ask.name, ask.to, by=caller.name)), 201)
+    changed = await context.models.changes.copy(ask.name, ask.to, by=caller.name, may_trust=may_trust(caller))
+    return answer(_view(changed), 201)
 
 
 async def set_state(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -114,7 +130,7 @@ _ADD = RouteSpec(
     method="POST",
     path="/api/v1/models",
     handler=add,
-    access=Access.ADMIN,
+    access=Permission.MODELS_ACT,
     summary="Add a model. With `dry_run`, only say what would become of it.",
     takes=ModelAsk,
     gives=ModelChange,
@@ -128,6 +144,7 @@ ROUTES = [
         method="PUT",
         path="/api/v1/models/{name:path}",
         handler=edit,
+        access=Permission.MODELS_ACT,
         summary="Give a model another configuration, if it is of the revision `if_revision`. With `dry_run`, only say "
         "what would be replaced.",
         takes=ModelEdit,
@@ -138,6 +155,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/model-history/{name:path}",
         handler=history,
+        access=Permission.MODELS_READ,
         summary="What a model was after each of its changes, the newest first; also one that was removed.",
         takes=None,
         gives=ModelHistory,
@@ -147,6 +165,7 @@ ROUTES = [
         _ADD,
         path="/api/v1/model-rollbacks",
         handler=rollback,
+        access=Permission.MODELS_ACT,
         summary="Make a model what it was after one of its changes; also one that was removed.",
         takes=ModelRollback,
         codes={200: "the model after it", **_REFUSED, 404: "there is no such model, or no such change", **_OVERTAKEN},
@@ -155,6 +174,7 @@ ROUTES = [
         _ADD,
         path="/api/v1/model-copies",
         handler=copy,
+        access=Permission.MODELS_ACT,
         summary="Add a model with the configuration of another one. They share their files.",
         takes=ModelCopy,
         codes={201: "added", 400: "the name cannot be used", **_UNKNOWN, 409: "a model has the new name already"},
@@ -163,6 +183,7 @@ ROUTES = [
         _ADD,
         path="/api/v1/model-states",
         handler=set_state,
+        access=Permission.MODELS_ACT,
         summary="Disable or enable a model, or pin it: note that it shall stay loaded.",
         takes=ModelStateAsk,
         codes={200: "the model after it", 400: "nothing is to be set", **_UNKNOWN, **_OVERTAKEN},

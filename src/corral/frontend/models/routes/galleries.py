@@ -5,7 +5,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
-from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer
 from corral.frontend.models.decide.offers import installed_entries
 from corral.frontend.models.shapes import gallery_detail, gallery_model, with_measures
 from corral.galleries.model_catalogue import ModelQuery, page_of
@@ -76,7 +77,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/gallery-models",
         handler=search,
-        access=Access.ADMIN,
+        access=Permission.MODELS_READ,
         summary="Search the galleries of models: a page of entries, and how each gallery is known.",
         gives=GalleryModelList,
         query={
@@ -97,7 +98,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/gallery-models/{name:path}",
         handler=show,
-        access=Access.ADMIN,
+        access=Permission.MODELS_READ,
         summary="One entry, by name or `GALLERY@NAME`: its builds and which suits the fleet, configuration and files.",
         gives=GalleryModelDetail,
         query={

@@ -5,7 +5,8 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, Dialect, RouteSpec, answer
 from corral.frontend.backends.routes.localai import whole_url
 from corral.frontend.models.routes.native import REMOVAL_CODES, removed
 from corral.frontend.operations.routes.localai import job, status
@@ -36,7 +37,7 @@ _LOCALAI = RouteSpec(
     method="POST",
     path="/api/models/delete/{name:path}",
     handler=delete,
-    access=Access.ADMIN,
+    access=Permission.MODELS_ACT,
     dialect=Dialect.LOCALAI_UI,
     summary="Remove a model, and its files on every node.",
     gives=JobStarted,
@@ -45,12 +46,19 @@ _LOCALAI = RouteSpec(
 
 ROUTES = [
     _LOCALAI,
-    replace(_LOCALAI, path="/models/delete/{name:path}", handler=apply_delete, gives=ModelApplied),
+    replace(
+        _LOCALAI,
+        path="/models/delete/{name:path}",
+        handler=apply_delete,
+        access=Permission.MODELS_ACT,
+        gives=ModelApplied,
+    ),
     replace(
         _LOCALAI,
         method="GET",
         path="/api/models/job/{id}",
         handler=job,
+        access=Permission.OPERATIONS_READ,
         summary="How far a removal is. One that nobody knows reads as queued, as LocalAI has it.",
         gives=JobStatus,
         codes={200: "its status"},
@@ -60,6 +68,7 @@ ROUTES = [
         method="GET",
         path="/models/jobs/{id}",
         handler=status,
+        access=Permission.OPERATIONS_READ,
         summary="The whole status of a removal.",
         gives=OperationStatus,
         codes={200: "its status", 500: "no operation has this id, as LocalAI words it"},
@@ -69,6 +78,7 @@ ROUTES = [
         method="GET",
         path="/models/jobs",
         handler=list_jobs,
+        access=Permission.OPERATIONS_READ,
         summary=f"The whole status of the last {_JOBS} operations, by their ids.",
         gives=dict[str, OperationStatus],
         codes={200: "all of them"},

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from corral.base.errors import CorralError, InvalidInput, NotFound
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.base.yaml_values import write_document
+from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import (
     STATUS_OF_CODE,
-    Access,
     AdminContext,
     BodyTooLarge,
     Caller,
@@ -26,6 +26,7 @@ from corral.frontend.models.changes import ChangedModel
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.reading import read_one
 from corral.frontend.models.decide.stored import ModelChangeKind
+from corral.frontend.models.routes.changes import may_trust
 from corral.wire.localai_models import ModelResponse, ModelText
 from corral.wire.operation_views import Acknowledgement
 
@@ -60,7 +61,7 @@ async def patch_config(context: AdminContext, request: Request, caller: Caller) 
         patch = msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE_JSON as error:
         raise InvalidInput("", f"invalid JSON: {error}") from error
-    changed = await context.models.changes.patch(_name(request), patch, by=caller.name)
+    changed = await context.models.changes.patch(_name(request), patch, by=caller.name, may_trust=may_trust(caller))
     return answer(_updated(changed))
 
 
@@ -70,7 +71,8 @@ async def save_config(context: AdminContext, request: Request, caller: Caller) -
         taken = await context.models.galleries.take_itself(_name(request))
     except NotFound:
         return answer({"error": "model not found"}, 404)
-    await context.models.changes.add(write_document(taken.plan.config), by=caller.name)
+    # An administrator decided to trust the gallery.
+    await context.models.changes.add(write_document(taken.plan.config), by=caller.name, may_trust=True)
     return answer(Acknowledgement(message="Configuration file saved"))
 
 
@@ -80,7 +82,7 @@ async def save_config(context: AdminContext, request: Request, caller: Caller) -
 async def import_config(context: AdminContext, request: Request, caller: Caller) -> Response:
     async def change() -> ModelResponse:
         text = _as_yaml(await _body(context, request), request.headers.get("content-type", ""))
-        changed = await context.models.changes.add(text, by=caller.name)
+        changed = await context.models.changes.add(text, by=caller.name, may_trust=may_trust(caller))
         message = "Model configuration created successfully"
         return msgspec.structs.replace(_response(changed, message), filename=_file_name(changed.name))
 
@@ -90,7 +92,7 @@ async def import_config(context: AdminContext, request: Request, caller: Caller)
 async def edit_config(context: AdminContext, request: Request, caller: Caller) -> Response:
     async def change() -> ModelResponse:
         text = (await _body(context, request)).decode("utf-8", "replace")
-        changed = await context.models.changes.edit(_name(request), text, by=caller.name)
+        changed = await context.models.changes.edit(_name(request), text, by=caller.name, may_trust=may_trust(caller))
         config = dict(read_one(changed.text).spec.config)
         return msgspec.structs.replace(_updated(changed), filename=_file_name(changed.name), config=config)
 
@@ -193,7 +195,7 @@ _PAGE = RouteSpec(
     method="GET",
     path="/api/models/config-json/{name:path}",
     handler=show_config,
-    access=Access.ADMIN,
+    access=Permission.MODELS_READ,
     dialect=Dialect.LOCALAI_UI,
     summary="The configuration of a model as JSON.",
     gives=dict[str, Any],
@@ -204,6 +206,7 @@ _EDITOR = replace(
     method="POST",
     path="/models/edit/{name:path}",
     handler=edit_config,
+    access=Permission.MODELS_ACT,
     summary="Give a model another configuration; the body is its YAML.",
     gives=ModelResponse,
     codes={200: _CHANGED, **_REFUSED, **_UNKNOWN, 413: "the body is too large"},
@@ -215,6 +218,7 @@ ROUTES = [
         _PAGE,
         method="PATCH",
         handler=patch_config,
+        access=Permission.MODELS_ACT,
         summary="Change some keys of a model: mappings are merged, null takes a key away.",
         gives=ModelResponse,
         codes={200: _CHANGED, **_REFUSED, **_UNKNOWN, 413: "the body is too large"},
@@ -223,6 +227,7 @@ ROUTES = [
         _PAGE,
         path="/api/models/edit/{name:path}",
         handler=show_text,
+        access=Permission.MODELS_READ,
         summary="The YAML of a model as it was written.",
         gives=ModelText,
     ),
@@ -231,6 +236,7 @@ ROUTES = [
         method="POST",
         path="/api/models/config/{name:path}",
         handler=save_config,
+        access=Permission.MODELS_ACT,
         summary="Add a gallery's model without fetching its files.",
         gives=Acknowledgement,
         codes={
@@ -245,6 +251,7 @@ ROUTES = [
         _EDITOR,
         path="/models/import",
         handler=import_config,
+        access=Permission.MODELS_ACT,
         summary="Add a model; the body is its configuration as YAML or JSON.",
         codes={200: "added", **_REFUSED, 409: "there is a model of this name", 413: "the body is too large"},
     ),
@@ -253,6 +260,7 @@ ROUTES = [
         method="PUT",
         path="/models/toggle-state/{name:path}/{action}",
         handler=toggle_state,
+        access=Permission.MODELS_ACT,
         summary="`enable` a model, or `disable` it: then it is there, but answers nobody.",
         codes={200: "it is so", 400: "another action", **_UNKNOWN, 409: _REFUSED[409]},
     ),
@@ -261,6 +269,7 @@ ROUTES = [
         method="PUT",
         path="/models/toggle-pinned/{name:path}/{action}",
         handler=toggle_pinned,
+        access=Permission.MODELS_ACT,
         summary="`pin` a model, or `unpin` it.",
         codes={200: "it is so", 400: "another action", **_UNKNOWN, 409: _REFUSED[409]},
     ),
@@ -268,6 +277,7 @@ ROUTES = [
         _EDITOR,
         path="/models/reload",
         handler=reload,
+        access=Permission.MODELS_ACT,
         summary="Read the files of the models directory again now.",
         codes={200: "read"},
     ),

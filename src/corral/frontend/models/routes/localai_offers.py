@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import NotFound
-from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer, read_compat
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, Dialect, RouteSpec, answer, read_compat
 from corral.frontend.backends.inventory import may_have_backends
 from corral.frontend.backends.shapes import repositories
 from corral.frontend.models.decide.model import ModelSpec
@@ -91,8 +92,8 @@ async def _moving(context: AdminContext) -> Mapping[str, Operation]:
 
 
 async def list_capabilities(context: AdminContext, request: Request, caller: Caller) -> Response:
-    """Where models run is for administrators."""
-    where = await _loaded_on(context) if caller.is_admin else {}
+    """Where models run is shown to those who may see nodes."""
+    where = await _loaded_on(context) if caller.can(Permission.NODES_READ) else {}
     models = context.models.catalogue.rows
     items = [_capable(context, row, where) for _, row in sorted(models.items())]
     items += [
@@ -100,7 +101,13 @@ async def list_capabilities(context: AdminContext, request: Request, caller: Cal
         for name, places in sorted(where.items())
         if name not in models
     ]
-    return answer(ModelCapabilities(data=items))
+    return answer(ModelCapabilities(data=[item for item in items if _may_ask(context, caller, item.id)]))
+
+
+def _may_ask(context: AdminContext, caller: Caller, name: str) -> bool:
+    """Whether the caller's key is for the model, or for the one that this is an alias of: as `/v1/models` shows it."""
+    spec = context.models.catalogue.catalogue.serving(name)
+    return caller.may_ask(name) or (spec is not None and caller.may_ask(spec.name))
 
 
 def _capable(context: AdminContext, row: StoredModel, where: Mapping[str, list[LoadedOn]]) -> CapableModel:
@@ -173,14 +180,16 @@ async def show_system(context: AdminContext, request: Request, caller: Caller) -
 
 
 async def show_load(context: AdminContext, request: Request, caller: Caller) -> Response:
-    """Names of nodes and what engines say are for administrators."""
+    """Names of nodes and what engines print are shown to those who may read logs."""
     name = request.path_params["id"]
-    status = await context.serving.loads.status_of(name)
-    if status is None:
+    spec = context.models.catalogue.catalogue.serving(name)
+    served = name if spec is None else spec.name
+    status = await context.serving.loads.status_of(served)
+    if status is None or not (caller.may_ask(name) or caller.may_ask(served)):
         message = f"no load is running for model {name}"
         return answer({"error": {"code": 404, "message": message, "type": "not_found_error"}}, 404)
     loading = loading_view(status)
-    if not caller.is_admin:
+    if not caller.can(Permission.NODES_LOGS):
         loading = replace_struct(loading, node="", message="", file="", engine_lines=[])
     return answer(loading.for_client())
 
@@ -199,7 +208,7 @@ _PAGE = RouteSpec(
     method="GET",
     path="/api/models",
     handler=list_page,
-    access=Access.ADMIN,
+    access=Permission.MODELS_READ,
     dialect=Dialect.LOCALAI_UI,
     summary="A page of the galleries of models, with what the fleet has and what is under way.",
     gives=ModelPageView,
@@ -214,8 +223,8 @@ ROUTES = [
         _PAGE,
         path="/api/models/capabilities",
         handler=list_capabilities,
-        access=Access.USER,
-        summary="What each model is for; for administrators also where it runs.",
+        access=Permission.MODELS_LIST,
+        summary="What each model is for; for those who may see nodes also where it runs.",
         gives=ModelCapabilities,
         query={},
         codes={200: "a list, by name"},
@@ -224,6 +233,7 @@ ROUTES = [
         _PAGE,
         path="/api/models/variants/{id:path}",
         handler=list_variants,
+        access=Permission.MODELS_READ,
         summary="The builds of a gallery's model, and which the fleet would get.",
         gives=VariantList,
         query={},
@@ -238,6 +248,7 @@ ROUTES = [
         _PAGE,
         path="/api/models/estimate/{id:path}",
         handler=show_estimate,
+        access=Permission.MODELS_READ,
         summary="How large a gallery's model is, and the memory that it needs: from the heads of its files.",
         gives=ModelEstimate,
         query={"contexts": f"lengths of the context, separated by commas; {_USUAL_CONTEXT} by default"},
@@ -252,6 +263,7 @@ ROUTES = [
         _PAGE,
         path="/api/backends/usecases",
         handler=list_backend_uses,
+        access=Permission.BACKENDS_READ,
         summary="What backends are for, as Corral and the galleries that were read know it.",
         gives=dict[str, list[str]],
         query={},
@@ -261,6 +273,7 @@ ROUTES = [
         _PROGRAM,
         path="/models/available",
         handler=list_available,
+        access=Permission.MODELS_READ,
         summary="All models of all galleries.",
         gives=list[AvailableModel],
         codes={200: "a list, in the order of the galleries; without those of galleries that cannot be read"},
@@ -269,6 +282,7 @@ ROUTES = [
         _PROGRAM,
         path="/models/galleries",
         handler=list_galleries,
+        access=Permission.MODELS_READ,
         summary="Where this frontend looks for models.",
         gives=list[Gallery],
         codes={200: "a list, in the order in which they count"},
@@ -278,6 +292,7 @@ ROUTES = [
         method="POST",
         path="/models/galleries",
         handler=add_gallery,
+        access=Permission.GALLERIES_MANAGE,
         summary="Have all frontends look for models in one more gallery.",
         takes=Gallery,
         gives=list[Gallery],
@@ -288,6 +303,7 @@ ROUTES = [
         method="DELETE",
         path="/models/galleries",
         handler=remove_gallery,
+        access=Permission.GALLERIES_MANAGE,
         summary="Forget a gallery that was added; the body names it.",
         takes=Gallery,
         gives=list[Gallery],
@@ -297,6 +313,7 @@ ROUTES = [
         _PROGRAM,
         path="/system",
         handler=show_system,
+        access=Permission.FLEET_READ,
         summary="Backends that some node has, and models that are loaded.",
         gives=SystemView,
         codes={200: "both lists, by name"},
@@ -305,7 +322,7 @@ ROUTES = [
         _PAGE,
         path="/api/models/{id:path}/load-status",
         handler=show_load,
-        access=Access.USER,
+        access=Permission.MODELS_LIST,
         summary="How far the load of a model is, as the 503 of a request for it tells.",
         gives=Loading,
         query={},

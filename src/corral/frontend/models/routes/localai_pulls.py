@@ -8,9 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
-from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer, read_compat
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, Dialect, RouteSpec, answer, read_compat
 from corral.frontend.backends.routes.localai import whole_url
 from corral.frontend.models.decide.pulling import PullAsk
+from corral.frontend.models.routes.changes import may_trust
+from corral.frontend.models.routes.pulls import checked_sources
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.routes.native import idempotency_key
 from corral.galleries.model_entries import read_files
@@ -21,9 +24,13 @@ from corral.wire.operation_views import JobStarted, ModelApplied
 async def install(context: AdminContext, request: Request, caller: Caller) -> Response:
     variant = request.query_params.get("variant", "")
     ask = PullAsk(
-        reference=request.path_params["id"], build=variant, by=caller.name, idempotency_key=idempotency_key(request)
+        reference=request.path_params["id"],
+        build=variant,
+        by=caller.name,
+        may_trust=may_trust(caller),
+        idempotency_key=idempotency_key(request),
     )
-    operation = await context.pulls.service.start(ask)
+    operation = await context.pulls.service.start(checked_sources(ask, caller))
     return answer(JobStarted(job_id=operation.id, message="Installation started"))
 
 
@@ -40,9 +47,10 @@ async def apply(context: AdminContext, request: Request, caller: Caller) -> Resp
         overrides=body.overrides,
         files=read_files({"files": [_plain(file) for file in body.files]}, "files"),
         by=caller.name,
+        may_trust=may_trust(caller),
         idempotency_key=idempotency_key(request),
     )
-    return await _applied(context, request, await context.pulls.service.start(ask))
+    return await _applied(context, request, await context.pulls.service.start(checked_sources(ask, caller)))
 
 
 async def import_uri(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -61,9 +69,10 @@ async def import_uri(context: AdminContext, request: Request, caller: Caller) ->
         build=wish.quantizations.partition(",")[0].strip(),
         overrides=overrides,
         by=caller.name,
+        may_trust=may_trust(caller),
         idempotency_key=idempotency_key(request),
     )
-    return await _applied(context, request, await context.pulls.service.start(ask))
+    return await _applied(context, request, await context.pulls.service.start(checked_sources(ask, caller)))
 
 
 def _plain(file: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -85,7 +94,7 @@ _PAGE = RouteSpec(
     method="POST",
     path="/api/models/install/{id:path}",
     handler=install,
-    access=Access.ADMIN,
+    access=Permission.MODELS_ACT,
     dialect=Dialect.LOCALAI_UI,
     summary="Download a gallery's model and add it.",
     gives=JobStarted,
@@ -96,6 +105,7 @@ _PROGRAM = replace(
     _PAGE,
     path="/models/apply",
     handler=apply,
+    access=Permission.MODELS_ACT,
     dialect=Dialect.LOCALAI_CLI,
     summary="Download a model and add it: of a gallery, of a hub, or by a definition that is somewhere.",
     takes=ModelApplyAsk,
@@ -110,6 +120,7 @@ ROUTES = [
         _PROGRAM,
         path="/models/import-uri",
         handler=import_uri,
+        access=Permission.MODELS_ACT,
         summary="Download a model of a hub, a URL or a path, and add it.",
         takes=ImportAsk,
     ),

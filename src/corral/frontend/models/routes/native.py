@@ -2,28 +2,43 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.ids import NodeId
-from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer
 from corral.frontend.models.decide.model import ModelProblem, ModelSpec
+from corral.frontend.models.decide.needs import ModelNeeds
 from corral.frontend.models.decide.stored import StoredModel, WeightFile
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.shapes import operation_view
 from corral.frontend.serving.decide.load_job import LoadJob
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
-from corral.frontend.serving.shapes import replica_view
+from corral.frontend.serving.routes.scheduling import rule_views
+from corral.frontend.serving.shapes import load_job_view, replica_view
 from corral.wire.go_json import format_time
-from corral.wire.models import LoadJobView, ModelFileView, ModelList, ModelOriginView, ModelProblemView, ModelView
+from corral.wire.models import (
+    LoadJobView,
+    ModelEngineView,
+    ModelFileView,
+    ModelList,
+    ModelMemoryView,
+    ModelOriginView,
+    ModelProblemView,
+    ModelView,
+)
 from corral.wire.operation_views import OperationView
 
 COLD = "cold"
 LOADING = "loading"
 UNUSABLE = "unusable"
+ELSEWHERE = "elsewhere"
+DISABLED = "disabled"
 
 
 async def list_models(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -32,14 +47,37 @@ async def list_models(context: AdminContext, request: Request, caller: Caller) -
     by_model: dict[str, list[Replica]] = defaultdict(list)
     for replica in replicas:
         by_model[replica.model].append(replica)
-    jobs = await context.serving.loads.jobs()
-    names = await context.nodes.fleet.names({replica.node_id for replica in replicas})
-    views = [
-        _view(context, spec, by_model.get(spec.alias_of or name, ()), jobs.get(spec.alias_of or name), names)
-        for name, spec in sorted(_shown(context).items())
-    ]
+    jobs = await context.serving.loads.furthest_jobs()
+    names = await context.nodes.fleet.names(_nodes_of(replicas, jobs.values()))
+    engines = _engines(context)
+    views = []
+    for name, spec in _shown(context).items():
+        serving = spec.alias_of or name
+        view = _view(context, spec, by_model.get(serving, ()), jobs.get(serving), names)
+        views.append(msgspec.structs.replace(view, engines=engines.get(serving, [])))
+    here = {view.name for view in views}
+    views += [_elsewhere(name, found) for name, found in engines.items() if name not in here]
+    views.sort(key=attrgetter("name"))
     offered = [_file_view(file) for file in models.offered]
     return answer(ModelList(items=views, problems=_problem_views(models.catalogue.problems), offered=offered))
+
+
+def _engines(context: AdminContext) -> Mapping[str, list[ModelEngineView]]:
+    """Engines that somebody else runs, by the models that they answer for."""
+    found: dict[str, list[ModelEngineView]] = defaultdict(list)
+    for engine in context.engines.service.current:
+        state = context.engines.watch.of(engine.id).state.value if engine.is_enabled else DISABLED
+        found[engine.model].append(ModelEngineView(name=engine.name, state=state))
+    return found
+
+
+def _elsewhere(name: str, engines: list[ModelEngineView]) -> ModelView:
+    """A model of which the fleet has neither a configuration nor files."""
+    return ModelView(name=name, backend="", model="", revision="", source="", state=ELSEWHERE, engines=engines)
+
+
+def _nodes_of(replicas: Iterable[Replica], jobs: Iterable[LoadJob]) -> set[NodeId]:
+    return {replica.node_id for replica in replicas} | {job.node_id for job in jobs if job.node_id is not None}
 
 
 def _shown(context: AdminContext) -> dict[str, ModelSpec]:
@@ -61,14 +99,22 @@ async def show_model(context: AdminContext, request: Request, caller: Caller) ->
         return answer(
             ModelView(name=name, backend="", model="", revision="", source=source, state=UNUSABLE, problems=problems)
         )
+    engines = _engines(context).get(name if spec is None else spec.alias_of or name, [])
+    if spec is None and engines:
+        return answer(_elsewhere(name, engines))
     if spec is None:
         raise context.models.catalogue.unknown(name)
     serving = spec.alias_of or name
     replicas = await context.serving.replicas.of_model(serving)
-    job = (await context.serving.loads.jobs()).get(serving)
-    names = await context.nodes.fleet.names({replica.node_id for replica in replicas})
+    job = (await context.serving.loads.furthest_jobs()).get(serving)
+    names = await context.nodes.fleet.names(_nodes_of(replicas, [] if job is None else [job]))
     view = _view(context, spec, replicas, job, names)
-    return answer(msgspec.structs.replace(view, config=dict(spec.config), problems=problems))
+    rule = await context.serving.scheduling.find(name)
+    scheduling = None if rule is None else (await rule_views(context, [rule]))[0]
+    config = dict(spec.config)
+    return answer(
+        msgspec.structs.replace(view, config=config, problems=problems, scheduling=scheduling, engines=engines)
+    )
 
 
 def _problem_views(problems: Iterable[ModelProblem]) -> list[ModelProblemView]:
@@ -96,10 +142,20 @@ def _view(
         replicas=[
             replica_view(replica, context.serving.gateways, node=names.get(replica.node_id, "")) for replica in replicas
         ],
-        load_job=None if job is None else _job_view(context, job),
+        load_job=None if job is None else _job_view(context, job, names),
         bytes=models.size_of(spec),
+        memory=None if spec.alias_of else _memory(models.needs_of(spec)),
     )
     return view if row is None else _with_row(view, row)
+
+
+def _memory(needs: ModelNeeds) -> ModelMemoryView:
+    return ModelMemoryView(ram=needs.ram, vram=needs.vram, ram_beside_gpu=needs.ram_beside_gpu, source=needs.source)
+
+
+def _job_view(context: AdminContext, job: LoadJob, names: Mapping[NodeId, str]) -> LoadJobView:
+    node = "" if job.node_id is None else names.get(job.node_id, "")
+    return load_job_view(job, context.serving.loads.progress_of(job), node=node, now=context.clock.now())
 
 
 def _with_row(view: ModelView, row: StoredModel) -> ModelView:
@@ -132,22 +188,6 @@ def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
     return LOADING if living else COLD
 
 
-def _job_view(context: AdminContext, job: LoadJob) -> LoadJobView:
-    progress = context.serving.loads.progress_of(job)
-    return LoadJobView(
-        state=job.state.value,
-        failures=job.failures,
-        message=job.message,
-        retry_at=format_time(job.retry_at),
-        reason=job.reason or "",
-        engine_lines=list(job.engine_lines),
-        phase=progress.phase,
-        current_bytes=progress.current_bytes,
-        total_bytes=progress.total_bytes,
-        eta_seconds=progress.eta_seconds,
-    )
-
-
 async def remove(context: AdminContext, request: Request, caller: Caller) -> Response:
     operation = await removed(context, request, caller)
     view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
@@ -168,7 +208,7 @@ ROUTES = [
         method="DELETE",
         path="/api/v1/models/{name:path}",
         handler=remove,
-        access=Access.ADMIN,
+        access=Permission.MODELS_ACT,
         summary="Remove a model from the fleet: at once for whoever asks it, then its replicas and its files.",
         gives=OperationView,
         codes={202: "accepted, with the operation that nodes follow", **REMOVAL_CODES},
@@ -177,7 +217,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/models",
         handler=list_models,
-        access=Access.ADMIN,
+        access=Permission.MODELS_READ,
         summary="All models with their living replicas, and the files that were passed over.",
         gives=ModelList,
         codes={200: "a list"},
@@ -186,7 +226,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/models/{name:path}",
         handler=show_model,
-        access=Access.ADMIN,
+        access=Permission.MODELS_READ,
         summary="One model with its configuration, and with the replicas of the last day.",
         gives=ModelView,
         codes={200: "the model, or the file that should have been one", 404: "no model has this name"},

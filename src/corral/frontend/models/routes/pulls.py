@@ -1,16 +1,19 @@
 """Pulling models, and what stores hold: Corral's own routes."""
 
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
-from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer, read_body
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_body
 from corral.frontend.models.decide.pulling import PullAsk
 from corral.frontend.models.decide.storage import FileVerdict
 from corral.frontend.models.decide.stored import KnownStore
+from corral.frontend.models.routes.changes import may_trust
 from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.shapes import operation_view
 from corral.hubs.plans import PullPlan
@@ -28,6 +31,18 @@ from corral.wire.pulls import (
     UnneededFileView,
 )
 
+_LOCAL: Final = ("file:", "/", "./", "../", "~")
+"""How references begin that name files of the frontend's machine."""
+
+
+def checked_sources(ask: PullAsk, caller: Caller) -> PullAsk:
+    """AccessDenied for files of the frontend's machine, unless the caller may read it. Files of models go to nodes, so
+    that whoever may name any file and owns a node could read them all."""
+    sources = (ask.reference, ask.definition, *(file.uri for file in ask.files))
+    if any(source.strip().lower().startswith(_LOCAL) for source in sources):
+        caller.demand(Permission.MACHINE_READ)
+    return ask
+
 
 async def start(context: AdminContext, request: Request, caller: Caller) -> Response:
     body = decode(await read_body(request, context.config.max_body), PullStart)
@@ -38,8 +53,10 @@ async def start(context: AdminContext, request: Request, caller: Caller) -> Resp
         name=body.name.strip(),
         build=body.build.strip(),
         by=caller.name,
+        may_trust=may_trust(caller),
         idempotency_key=idempotency_key(request),
     )
+    checked_sources(ask, caller)
     if body.dry_run:
         return answer(await _plan_view(context, ask))
     operation = await context.pulls.service.start(ask)
@@ -52,7 +69,6 @@ async def _plan_view(context: AdminContext, ask: PullAsk) -> PullPlanView:
     plan = await pulls.plan(ask)
     refusal = await pulls.refusal(plan)
     store, needed = context.pulls.stores.own, await pulls.needed_bytes(plan)
-    chosen = [choice for choice in plan.choices if choice.is_chosen]
     return PullPlanView(
         name=plan.name,
         config=plan.config,
@@ -61,7 +77,7 @@ async def _plan_view(context: AdminContext, ask: PullAsk) -> PullPlanView:
         needed_bytes=needed,
         free_bytes=0 if store is None else store.free_bytes,
         store="" if store is None else store.name,
-        memory_bytes=chosen[0].needed_bytes if chosen else 0,
+        memory_bytes=plan.memory_bytes,
         choices=[msgspec.convert(choice, BuildChoiceView, from_attributes=True) for choice in plan.choices],
         notes=list(plan.notes),
         licence=plan.origin.licence,
@@ -132,7 +148,7 @@ _START = RouteSpec(
     method="POST",
     path="/api/v1/pulls",
     handler=start,
-    access=Access.ADMIN,
+    access=Permission.MODELS_ACT,
     summary="Download the files of a model into the models directory of this frontend, and add the model. Who asks for "
     "what is being pulled gets that operation. With `dry_run`, the answer tells what would be done (`PullPlanView`). A "
     "repeated call with the same header `Idempotency-Key` starts nothing.",
@@ -158,6 +174,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/model-storage",
         handler=storage,
+        access=Permission.MODELS_READ,
         summary="The directories with files of models; what is in that of this frontend, for which models, and which "
         "files nobody needs.",
         takes=None,
@@ -168,6 +185,7 @@ ROUTES = [
         _START,
         path="/api/v1/model-storage/prune",
         handler=prune,
+        access=Permission.MODELS_ACT,
         summary="Delete files that came by a pull and that no model needs, and downloads that no pull will go on with. "
         "With `dry_run`, nothing is deleted.",
         takes=PruneAsk,

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from corral.base.ids import Incarnation
 from corral.base.setting_kinds import whole
 from corral.base.settings import setting
-from corral.frontend.nodes.decide.node import Node, NodeFacts, NodeStatus
+from corral.frontend.nodes.decide.node import Node, NodeFacts, NodeStatus, ReportedCard, report_cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +109,7 @@ class Heartbeat:
     measured: Mapping[str, int] = field(default_factory=dict)
     """Names of Capacity fields to bytes."""
     gpu_vendor: str | None = None
+    cards: tuple[ReportedCard, ...] | None = None
     incarnation: Incarnation | None = None
     inventory: str = ""
     """The fingerprint of the backends that it has; not a fact of the node, and so not kept with it."""
@@ -126,7 +127,7 @@ def beat(node: Node, heartbeat: Heartbeat, policy: LivenessPolicy, hearing: Hear
     gaps = facts.recent_gaps
     if facts.stated_interval is None and heard_whole_gap and timedelta(0) < gap <= policy.longest_learned_interval:
         gaps = (*gaps, gap)[-5:]
-    return replace(
+    after = replace(
         node,
         facts=replace(
             facts,
@@ -139,6 +140,7 @@ def beat(node: Node, heartbeat: Heartbeat, policy: LivenessPolicy, hearing: Hear
         gpu=node.gpu if heartbeat.gpu_vendor is None else replace(node.gpu, vendor=heartbeat.gpu_vendor),
         problems=heartbeat.problems,
     )
+    return after if heartbeat.cards is None else report_cards(after, heartbeat.cards)
 
 
 def forget_future(node: Node, *, now: datetime) -> Node:

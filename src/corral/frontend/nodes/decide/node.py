@@ -4,12 +4,14 @@ Each fact has one owner: people approve, people and the worker drain, the worker
 control marks a node that did not respond. Its status is not a fact: see `frontend/nodes/decide/liveness.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from corral.base.ids import Incarnation, NodeId
+from corral.base.ids import Incarnation, InvitationId, NodeId
+from corral.wire.confinement import ConfinementReport
+from corral.wire.joining import fingerprint_of
 from corral.wire.nodes import NodeLabels, VramBudget
 
 
@@ -61,9 +63,38 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedCard:
+    """What a node says of one GPU, in bytes."""
+
+    id: str
+    name: str = ""
+    vendor: str = ""
+    total: int
+    free: int | None = None
+    """None: it could not be read."""
+    shares_ram: bool = False
+    """It has no memory of its own: these are the numbers of the machine's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     vendor: str = ""
     compute_capability: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCard:
+    """One GPU of a machine that names them, in bytes."""
+
+    id: str
+    name: str = ""
+    vendor: str = ""
+    total: int = 0
+    free: int = 0
+    shares_ram: bool = False
+    """It has no memory of its own and uses the machine's."""
+    is_out: bool = False
+    """People took it out of service: it gets nothing new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +139,10 @@ class Node:
     facts: NodeFacts
     capacity: Capacity = field(default_factory=Capacity)
     gpu: Gpu = field(default_factory=Gpu)
+    cards: tuple[GpuCard, ...] = ()
+    """Its GPUs one by one; none where it tells only sums, as LocalAI's workers do."""
+    cards_out: frozenset[str] = frozenset()
+    """Ids of the GPUs that people took out of service, also of those that it does not report now."""
     capability: str = ""
     labels: NodeLabels = field(default_factory=NodeLabels)
     reported_max_replicas: int = 1
@@ -116,6 +151,12 @@ class Node:
     admin_vram_budget: str | None = None
     peer: Peer | None = None
     secret_hash: str | None = None
+    invitation_id: InvitationId | None = None
+    """The invitation that it last came with."""
+    nats_login: str | None = None
+    """How it logs in to NATS: a `NatsLogin`; None where it did not say."""
+    confinement: ConfinementReport | None = None
+    """How far it can confine backends; None when it does not say."""
     problems: tuple[str, ...] = ()
     """What was wrong with its latest registration or heartbeat, for people to see."""
     announced: NodeStatus | None = None
@@ -126,6 +167,11 @@ class Node:
     updated_at: datetime
     revision: int = 1
     """Counts every change except heartbeats: the guard of writes that were decided on an earlier read."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What the worker shows on its own screen, too; empty without a secret."""
+        return "" if self.secret_hash is None else fingerprint_of(self.secret_hash)
 
     @property
     def max_replicas_per_model(self) -> int:
@@ -142,9 +188,10 @@ class Node:
 
     @property
     def usable_vram(self) -> int:
-        """What placement may count on: what is free, within the budget."""
+        """What placement may count on: what is free on GPUs in service, within the budget."""
         ceiling = self.vram_budget_bytes
-        return min(self.capacity.available_vram, ceiling) if ceiling else self.capacity.available_vram
+        free = max(self.capacity.available_vram - sum(card.free for card in self.cards if card.is_out), 0)
+        return min(free, ceiling) if ceiling else free
 
 
 # What people and workers may do to the facts. Each returns the changed node, or the same one when nothing changes.
@@ -188,6 +235,33 @@ def set_max_replicas(node: Node, value: int | None, *, at: datetime) -> Node:
 
 def set_vram_budget(node: Node, value: str | None, *, at: datetime) -> Node:
     return replace(node, admin_vram_budget=value, updated_at=at)
+
+
+def report_cards(node: Node, reported: Iterable[ReportedCard]) -> Node:
+    """The node with these GPUs and no others. What is free of one that does not say is what it was, or all of it."""
+    known = {card.id: card.free for card in node.cards}
+    cards = (
+        GpuCard(
+            id=card.id,
+            name=card.name,
+            vendor=card.vendor,
+            total=card.total,
+            free=min(known.get(card.id, card.total) if card.free is None else card.free, card.total),
+            shares_ram=card.shares_ram,
+            is_out=card.id in node.cards_out,
+        )
+        for card in reported
+    )
+    return replace(node, cards=tuple(cards))
+
+
+def put_card(node: Node, card: str, *, is_out: bool, at: datetime) -> Node:
+    """Take a GPU out of service, or put it back."""
+    if (card in node.cards_out) == is_out:
+        return node
+    out = node.cards_out | {card} if is_out else node.cards_out - {card}
+    cards = tuple(replace(own, is_out=own.id in out) for own in node.cards)
+    return replace(node, cards=cards, cards_out=out, updated_at=at)
 
 
 def _with_facts(node: Node, at: datetime, **changes: object) -> Node:

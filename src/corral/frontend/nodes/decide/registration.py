@@ -14,7 +14,18 @@ from corral.base.errors import CorralError
 from corral.base.ids import Incarnation, NodeId
 from corral.base.setting_kinds import SWITCH, duration, whole
 from corral.base.settings import setting
-from corral.frontend.nodes.decide.node import BY_WORKER, Gpu, Node, NodeFacts, NodeType, Peer, Suspicion
+from corral.frontend.nodes.decide.node import (
+    BY_WORKER,
+    Gpu,
+    Node,
+    NodeFacts,
+    NodeType,
+    Peer,
+    ReportedCard,
+    Suspicion,
+    report_cards,
+)
+from corral.wire.confinement import ConfinementReport
 from corral.wire.nodes import MAX_LABELS, automatic_labels
 
 _BEATS_WITHIN: Final = timedelta(minutes=1)
@@ -31,6 +42,14 @@ class AdmissionPolicy:
         be given work.""",
         aliases=("LOCALAI_AUTO_APPROVE_NODES",),
         default=False,
+    )
+    registration_by_token: bool = setting(
+        SWITCH,
+        """Let workers in that know the registration token, or have an API key of the scope `node`. On by default:
+        LocalAI's workers know no other way. Where it is off, machines join with invitations (`corral nodes invite`)
+        and come back with their own secrets, workers of LocalAI's neither join nor stay, and a leaked token opens
+        nothing.""",
+        default=True,
     )
     trusts_changed_addresses: bool = setting(
         SWITCH,
@@ -103,11 +122,15 @@ class Registration:
     gpu_vendor: str | None = None
     gpu_compute_capability: str | None = None
     capability: str | None = None
+    cards: tuple[ReportedCard, ...] = ()
+    """Its GPUs one by one: all of them, or none where it tells only sums."""
     max_replicas_per_model: int = 1
     vram_budget: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     peer: Peer | None = None
+    confinement: ConfinementReport | None = None
     secret_hash: str | None = None
+    nats_login: str | None = None
     incarnation: Incarnation = Incarnation("")
     """Empty until the registry has given it one, since LocalAI's workers do not say."""
     interval: timedelta | None = None
@@ -138,11 +161,11 @@ def register_again(
 
     Id, approval, a person's drain, people's labels and budgets stay. The worker's own drain and its deregistration
     end here. An approval approves a pending node, a suspect only if it is a proof; it takes nothing from an approved
-    one. Who is suspected without such a proof is not approved any more.
+    one. Who is suspected without such a proof is not approved any more, and another type never without a person.
     """
     facts = node.facts
     suspicion = facts.suspicion if facts.approved_at is None else suspicion_of(node, registration, policy)
-    if suspicion is not None and (approval is None or not approval.is_proof):
+    if suspicion is not None and (approval is None or not approval.is_proof or suspicion is Suspicion.OTHER_TYPE):
         facts = replace(facts, approved_at=None, approved_by="", suspicion=suspicion)
     elif facts.approved_at is None and approval is not None:
         facts = replace(facts, approved_at=at, approved_by=approval.by, suspicion=None)
@@ -201,7 +224,9 @@ def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
         reported_max_replicas=max(registration.max_replicas_per_model, 1),
         reported_vram_budget=registration.vram_budget,
         peer=registration.peer,
+        confinement=registration.confinement,
         secret_hash=registration.secret_hash or node.secret_hash,
+        nats_login=registration.nats_login,
         facts=replace(
             node.facts,
             deregistered_at=None,
@@ -224,4 +249,4 @@ def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
     dropped = len((node.labels.reported.keys() | registration.labels.keys()) - labels.reported.keys())
     problem = f"labels: {dropped} are dropped; a node has at most {MAX_LABELS}"
     problems = (*registration.problems, problem) if dropped else registration.problems
-    return replace(updated, labels=labels, problems=problems)
+    return report_cards(replace(updated, labels=labels, problems=problems), registration.cards)

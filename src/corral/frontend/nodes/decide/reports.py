@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from corral.frontend.nodes.decide.node import Node
+
 _HOST_PORT: Final = r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/@?#\\\s]*)):(?P<port>[0-9]{1,5})"
 _ADDRESS: Final = re.compile(_HOST_PORT)
 _URL: Final = re.compile(rf"https?://{_HOST_PORT}(?:/[A-Za-z0-9._~/-]*)?")
@@ -20,6 +22,10 @@ class NodeContact:
     is_approved: bool
     address: str
     http_address: str
+    has_tls: bool = False
+    """It speaks TLS only, at its HTTP address: see `wire/fleet_tls.py`."""
+    can_confine: bool = False
+    """It confines backends as it is told."""
 
     def has_address(self, address: str) -> bool:
         """Whether this `host:port` is on the node's registered host."""
@@ -58,6 +64,17 @@ def _host(match: re.Match[str]) -> str:
     return str(mapped or ip)
 
 
+def moved(place: str, before: Node, after: Node) -> str:
+    """A `host:port` or a URL of a process on a node, after the node moved; what is elsewhere stays as it is."""
+    match = _ADDRESS.fullmatch(place) or _URL.fullmatch(place)
+    there = _ADDRESS.fullmatch(after.address)
+    if match is None or there is None or not _is_on(match, before.address):
+        return place
+    host = after.address[: there.start("port")]
+    scheme = place[: match.start("bracketed" if match["bracketed"] is not None else "plain")].removesuffix("[")
+    return f"{scheme}{host}{place[match.start('port') :]}"
+
+
 class Reach(NamedTuple):
     """How requests reach a process. Two are compared to see whether a node reports something new."""
 
@@ -65,6 +82,7 @@ class Reach(NamedTuple):
     key: str
     routes: tuple[str, ...] | None
     front_port: int
+    token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +96,13 @@ class ReportedProcess:
     key: str = field(default="", repr=False)
     routes: tuple[str, ...] | None = None
     front_port: int = 0
+    token: str = field(default="", repr=False)
+    """What it wants to hear over gRPC; empty where that is the node's secret or the shared token."""
 
     @property
     def reach(self) -> Reach:
         """How requests reach it."""
-        return Reach(self.url, self.key, self.routes, self.front_port)
+        return Reach(self.url, self.key, self.routes, self.front_port, self.token)
 
     @property
     def process_key(self) -> str:

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import Conflict, NotFound
+from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import (
-    Access,
     AdminContext,
     Caller,
     Dialect,
@@ -23,7 +23,6 @@ from corral.frontend.api.route import (
 )
 from corral.frontend.nodes.client import NodeGone, NodePending, WorkerAnswer, WorkerUnreachable
 from corral.frontend.nodes.decide.node import NodeType
-from corral.frontend.nodes.routes.localai_self import minted_for
 from corral.frontend.nodes.routes.native import QUERY, node_id_of, node_loads, read_filter, read_labels
 from corral.frontend.nodes.shapes import node_view
 from corral.frontend.serving.decide.replica import ReplicaState
@@ -114,7 +113,7 @@ async def resume_node(context: AdminContext, request: Request, caller: Caller) -
 @_or_not_found
 async def approve_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        node = await context.nodes.registry.approve(node_id_of(request), by=caller.name)
+        node, minted = await context.nodes.registry.approve_localai(node_id_of(request), by=caller.name)
     except Conflict as error:
         return node_error(400, f"failed to approve node: {error.message}")
     approved: dict[str, object] = {
@@ -126,7 +125,7 @@ async def approve_node(context: AdminContext, request: Request, caller: Caller) 
     }
     if node.type is NodeType.AGENT:
         approved["api_token"] = await context.access.key_ring.issue_to_agent(node.id, node.name)
-    if (minted := minted_for(context, node)) is not None:
+    if minted is not None:
         approved |= {"nats_jwt": minted.jwt, "nats_user_seed": minted.seed}
     return answer(approved)
 
@@ -216,141 +215,166 @@ _NO_LOGS = {
     409: "the node waits for approval, and is not contacted",
     502: "its HTTP server cannot be reached",
 }
-_admin = partial(RouteSpec, access=Access.ADMIN, dialect=Dialect.LOCALAI)
+_route = partial(RouteSpec, dialect=Dialect.LOCALAI)
 
 ROUTES = [
-    _admin(
+    _route(
         "GET",
         "/api/nodes",
         list_nodes,
         "All nodes by name; filtered and page by page when asked.",
+        access=Permission.NODES_READ,
         gives=list[NodeView],
         query=QUERY,
         codes={200: "a list", 400: "a filter makes no sense"},
     ),
-    _admin(
+    _route(
         "GET",
         "/api/nodes/models",
         list_loaded,
         "Loaded replicas on healthy nodes.",
+        access=Permission.MODELS_READ,
         gives=list[ReplicaRow],
         codes={200: "a list"},
     ),
-    _admin("GET", "/api/nodes/{id}", get_node, "One node.", gives=NodeView, codes={200: "the node", **_UNKNOWN}),
-    _admin(
+    _route(
+        "GET",
+        "/api/nodes/{id}",
+        get_node,
+        "One node.",
+        access=Permission.NODES_READ,
+        gives=NodeView,
+        codes={200: "the node", **_UNKNOWN},
+    ),
+    _route(
         "GET",
         "/api/nodes/{id}/models",
         list_replicas,
         "Replicas of one node in all states.",
+        access=Permission.MODELS_READ,
         gives=list[ReplicaRow],
         codes={200: "a list, empty for an unknown node"},
     ),
-    _admin(
+    _route(
         "DELETE",
         "/api/nodes/{id}",
         remove_node,
         "Forget a node with its secret and its keys.",
+        access=Permission.NODES_ADMIT,
         gives=Acknowledged,
         codes={200: "forgotten", 500: "no such node"},
     ),
-    _admin(
+    _route(
         "POST",
         "/api/nodes/{id}/drain",
         drain_node,
         "No new work for this node until a person resumes it.",
+        access=Permission.NODES_ACT,
         gives=Acknowledged,
         codes={200: "draining", 500: "no such node"},
     ),
-    _admin(
+    _route(
         "POST",
         "/api/nodes/{id}/resume",
         resume_node,
         "End a drain; it approves nothing.",
+        access=Permission.NODES_ACT,
         gives=Acknowledged,
         codes={200: "resumed", 500: "no such node"},
     ),
-    _admin(
+    _route(
         "POST",
         "/api/nodes/{id}/approve",
         approve_node,
         "Admit a pending node: the only way to become healthy.",
+        access=Permission.NODES_ADMIT,
         gives=ApproveResponse,
         codes={200: "approved", 400: "it is not pending", **_UNKNOWN},
     ),
-    _admin(
+    _route(
         "GET",
         "/api/nodes/{id}/labels",
         get_labels,
         "The labels in force.",
+        access=Permission.NODES_READ,
         gives=dict[str, str],
         codes={200: "a map", **_UNKNOWN},
     ),
-    _admin(
+    _route(
         "PUT",
         "/api/nodes/{id}/labels",
         put_labels,
         "Exactly these labels; reported ones that are missing here stay away.",
+        access=Permission.NODES_ACT,
         gives=dict[str, str],
         codes={200: "the labels in force", 400: "not a map of texts", **_UNKNOWN},
     ),
-    _admin(
+    _route(
         "PATCH",
         "/api/nodes/{id}/labels",
         patch_labels,
         "These labels in addition.",
+        access=Permission.NODES_ACT,
         gives=dict[str, str],
         codes={200: "the labels in force", 400: "not a map of texts", **_UNKNOWN},
     ),
-    _admin(
+    _route(
         "DELETE",
         "/api/nodes/{id}/labels/{key:path}",
         delete_label,
         "Take one label away, also one that the worker reports.",
+        access=Permission.NODES_ACT,
         codes={204: "gone", **_UNKNOWN},
     ),
-    _admin(
+    _route(
         "PUT",
         "/api/nodes/{id}/max-replicas-per-model",
         put_max_replicas,
         "A person's limit; it wins over the worker's and survives its registrations.",
+        access=Permission.NODES_ACT,
         takes=ReplicasValue,
         codes={200: "set", 400: "below 1, or not a number", **_UNKNOWN},
     ),
-    _admin(
+    _route(
         "DELETE",
         "/api/nodes/{id}/max-replicas-per-model",
         delete_max_replicas,
         "Back to what the worker reports.",
+        access=Permission.NODES_ACT,
         codes={200: "reset", **_UNKNOWN},
     ),
-    _admin(
+    _route(
         "PUT",
         "/api/nodes/{id}/vram-budget",
         put_vram_budget,
         "How much video memory models may use: `80%`, `0.8`, `12GB`, `8GiB`, bytes, or empty for all.",
+        access=Permission.NODES_ACT,
         takes=BudgetValue,
         codes={200: "set", 400: "not a budget", **_UNKNOWN},
     ),
-    _admin(
+    _route(
         "DELETE",
         "/api/nodes/{id}/vram-budget",
         delete_vram_budget,
         "Back to what the worker reports.",
+        access=Permission.NODES_ACT,
         codes={200: "reset", **_UNKNOWN},
     ),
-    _admin(
+    _route(
         "GET",
         "/api/nodes/{id}/backend-logs",
         list_logs,
         "Of what the node has logs, asked for now.",
+        access=Permission.NODES_LOGS,
         gives=list[str],
         codes={200: "names of models and backends, as `text/plain`, since the worker wrote them", **_NO_LOGS},
     ),
-    _admin(
+    _route(
         "GET",
         "/api/nodes/{id}/backend-logs/{model:path}",
         get_log,
         "The last lines that processes of a model printed; of one process when its key is given.",
+        access=Permission.NODES_LOGS,
         gives=list[LogLine],
         codes={200: "lines by their time, none for a name without a log", **_NO_LOGS},
     ),

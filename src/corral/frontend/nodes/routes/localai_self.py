@@ -11,9 +11,9 @@ from starlette.responses import Response
 from corral import __version__
 from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId, source_of
-from corral.bus.credentials import UserJwt
 from corral.frontend.access.principals import NodeClaim
 from corral.frontend.api.route import (
+    STATUS_OF_CODE,
     Access,
     AdminContext,
     BodyTooLarge,
@@ -21,27 +21,32 @@ from corral.frontend.api.route import (
     Dialect,
     RouteSpec,
     answer,
+    host_of_caller,
     node_error,
     read_body,
 )
+from corral.frontend.nodes.decide.invitations import Invitation, InvitationRefused
 from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.frontend.nodes.decide.registration import TooManyPending
+from corral.frontend.nodes.invitations import TooManyCalls
 from corral.frontend.nodes.registry import Registered
 from corral.frontend.nodes.routes.native import node_id_of
 from corral.frontend.nodes.shapes import read_heartbeat, read_registration, secret_of
 from corral.frontend.serving.decide.replica import SERVING
 from corral.frontend.serving.shapes import replica_rows
 from corral.wire.go_json import ZERO, decode, format_time
+from corral.wire.joining import hash_code, read_code
 from corral.wire.keys import HEARTBEAT, REGISTER, hash_secret, same
 from corral.wire.refusals import Acknowledged
 from corral.wire.registration import (
-    FEATURES,
     CorralStatus,
     CorralWelcome,
+    Feature,
     HeartbeatRequest,
     HeartbeatResponse,
     RegisterRequest,
     RegisterResponse,
+    features,
 )
 from corral.wire.replicas import ReplicaRow
 
@@ -58,12 +63,9 @@ async def register(context: AdminContext, request: Request, caller: Caller) -> R
     claim = _claim(caller)
     header = await context.access.authenticator.join_token(claim.presented)
     if header is None and not await context.nodes.registry.knows_secret(hash_secret(claim.presented)):
-        return _denied()  # unread: a large body takes much longer to read than to refuse
+        return await _register_invited(context, request, claim.presented)
     try:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise InvalidInput("Content-Type", f"must be application/json, got {kind[:80] or 'none'}")
-        body = decode(await read_body(request, context.config.max_body, at_most=REGISTER.max_body), RegisterRequest)
+        body = await _registration(context, request)
     except BodyTooLarge:
         raise
     except InvalidInput as error:
@@ -83,19 +85,66 @@ async def register(context: AdminContext, request: Request, caller: Caller) -> R
     return await _admit(context, request, body, trusted_by=_TRUSTED if is_trusted else None)
 
 
-async def _admit(context: AdminContext, request: Request, body: RegisterRequest, *, trusted_by: str | None) -> Response:
-    source = request.client.host if request.client is not None else ""
-    if context.config.socket is not None:  # only gateways reach control's socket, and say whom they speak for
-        source = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+async def _registration(context: AdminContext, request: Request) -> RegisterRequest:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise InvalidInput("Content-Type", f"must be application/json, got {kind[:80] or 'none'}")
+    return decode(await read_body(request, context.config.max_body, at_most=REGISTER.max_body), RegisterRequest)
+
+
+async def _register_invited(context: AdminContext, request: Request, presented: str) -> Response:
+    """By a join code, which is good for workers with a secret of their own: they are known again when the answer is
+    lost. Whoever presents anything else is refused unread: a large body takes much longer to read than to refuse."""
     try:
-        registration = replace(read_registration(body), registered_from=source_of(source))
+        invitation = await context.nodes.invitations.find(presented, source=_source(context, request))
+    except (InvitationRefused, TooManyCalls) as error:
+        return node_error(STATUS_OF_CODE[error.code], error.message)
+    if invitation is None:
+        return _denied()
+    try:
+        body = await _registration(context, request)
+        is_same = hash_code(read_code(body.token)) == invitation.hash
+    except BodyTooLarge:
+        raise
+    except InvalidInput as error:
+        return node_error(400, f"invalid request body: {error.message}")
+    if secret_of(body) is None or not is_same:
+        problem = "a join code is for Corral workers, which have secrets of their own" if is_same else "two join codes"
+        return node_error(401, problem)
+    return await _admit(context, request, body, trusted_by=None, invitation=invitation)
+
+
+def _source(context: AdminContext, request: Request) -> str:
+    return source_of(host_of_caller(context, request))
+
+
+async def _admit(
+    context: AdminContext,
+    request: Request,
+    body: RegisterRequest,
+    *,
+    trusted_by: str | None,
+    invitation: Invitation | None = None,
+) -> Response:
+    try:
+        registration = replace(read_registration(body), registered_from=_source(context, request))
     except InvalidInput as error:
         return node_error(400, error.message)
     try:
-        registered = await context.nodes.registry.register(registration, secret=secret_of(body), trusted_by=trusted_by)
+        registered = await context.nodes.registry.register(
+            registration, secret=secret_of(body), trusted_by=trusted_by, invitation=invitation
+        )
     except TooManyPending as error:
         return node_error(429, error.message)
+    except InvitationRefused as error:
+        return node_error(401, error.message)
     return answer(await _welcome(context, registered, is_corral=registration.peer is not None), 201)
+
+
+def offered_features(context: AdminContext) -> list[str]:
+    """The extensions of this frontend."""
+    named = features(Feature.FLEET_TLS) if context.nodes.tls.policy.is_on else features()
+    return [name for name in named if context.nodes.nats_users.offer is not None or name != Feature.NATS_USER]
 
 
 async def _welcome(context: AdminContext, registered: Registered, *, is_corral: bool) -> RegisterResponse:
@@ -107,21 +156,19 @@ async def _welcome(context: AdminContext, registered: Registered, *, is_corral: 
         node_type=node.type.value,
         status=NodeStatus.PENDING if is_pending else NodeStatus.HEALTHY,  # workers know no other words here
         created_at=format_time(node.created_at) if registered.is_new else ZERO,
-        corral=CorralWelcome(version=__version__, features=list(FEATURES)) if is_corral else UNSET,
+        corral=_corral_welcome(context) if is_corral else UNSET,
     )
     if node.type is NodeType.AGENT and node.facts.approved_at is not None:
         response.api_token = await context.access.key_ring.issue_to_agent(node.id, node.name)
-    if (minted := minted_for(context, node)) is not None:
-        response.nats_jwt, response.nats_user_seed = minted.jwt, minted.seed
+    if (user := registered.nats_user) is not None:
+        response.nats_jwt, response.nats_user_seed = user.jwt, user.seed
     return response
 
 
-def minted_for(context: AdminContext, node: Node) -> UserJwt | None:
-    """NATS credentials for a node of LocalAI that was admitted. Corral's workers bring their own."""
-    minter = context.config.minter
-    if minter is None or node.peer is not None or node.facts.approved_at is None:
-        return None
-    return minter.mint(node.id, node_type=node.type.value, at=context.clock.now())
+def _corral_welcome(context: AdminContext) -> CorralWelcome:
+    offer = context.nodes.nats_users.offer
+    nats = UNSET if offer is None else offer
+    return CorralWelcome(version=__version__, features=offered_features(context), nats=nats)
 
 
 async def heartbeat(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -161,7 +208,7 @@ async def deregister(context: AdminContext, request: Request, caller: Caller) ->
 async def models(context: AdminContext, request: Request, caller: Caller) -> Response:
     """A gateway that is silent may have anything under way: a worker that waits for an end waits for that too."""
     try:
-        node_id = await _checked_node(context, request, caller)
+        node_id = await checked_node(context, request, caller)
     except AccessDenied:
         return _denied()
     except NotFound:
@@ -182,7 +229,7 @@ async def _act(
     failed: str,
 ) -> Response:
     try:
-        await act(await _checked_node(context, request, caller))
+        await act(await checked_node(context, request, caller))
     except AccessDenied:
         return _denied()
     except NotFound:
@@ -190,7 +237,7 @@ async def _act(
     return answer({"message": done})
 
 
-async def _checked_node(context: AdminContext, request: Request, caller: Caller) -> NodeId:
+async def checked_node(context: AdminContext, request: Request, caller: Caller) -> NodeId:
     """The node that the caller speaks for. NotFound only to those who hold a valid token."""
     claim = _claim(caller)
     try:
@@ -226,7 +273,7 @@ ROUTES = [
             400: "the body cannot be used; the message names the field",
             **_UNAUTHORIZED,
             413: "the body is too large",
-            429: "too many nodes wait for approval, in all or from this source address",
+            429: "too many nodes wait for approval, or too many wrong join codes came from this source address",
         },
     ),
     _worker(

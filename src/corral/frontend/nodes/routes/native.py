@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
+from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import (
     MAX_LIMIT,
-    Access,
     AdminContext,
     Caller,
     RouteSpec,
@@ -26,10 +26,11 @@ from corral.frontend.api.route import (
 )
 from corral.frontend.nodes.decide.node import Node, NodeLoad, NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import NodeFilter
-from corral.frontend.nodes.shapes import node_detail
-from corral.frontend.serving.shapes import replica_view
-from corral.wire.go_json import read_object
-from corral.wire.nodes import NodeDetail, NodePage, label_problem
+from corral.frontend.nodes.shapes import card_views, change_view, node_detail
+from corral.frontend.record.decide import EventKind
+from corral.frontend.serving.shapes import drain_view, replica_view
+from corral.wire.go_json import decode, read_object
+from corral.wire.nodes import CardChange, CardView, DrainView, NodeDetail, NodePage, label_problem
 from corral.wire.replicas import ReplicaView
 
 QUERY: Final = {
@@ -40,6 +41,9 @@ QUERY: Final = {
     "limit": f"page size, 1 to {MAX_LIMIT}",
     "cursor": "where the last page ended",
 }
+
+_CHANGES: Final = frozenset({EventKind.NODE_MOVED, EventKind.NODE_CHANGED, EventKind.NODE_SUSPECTED})
+_MOST_CHANGES: Final = 5
 
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 
@@ -98,7 +102,11 @@ async def list_nodes(context: AdminContext, request: Request, caller: Caller) ->
 
 
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _shown(context, await context.nodes.fleet.get(node_id_of(request)))
+    seen = await context.nodes.fleet.get(node_id_of(request))
+    detail = node_detail(seen, (await node_loads(context))[seen.node.id], context.nodes.fleet.policy)
+    changes = await context.record.events.newest_of(seen.node.id, _CHANGES, limit=_MOST_CHANGES)
+    detail.changes = [change_view(stored.event) for stored in changes]
+    return answer(detail)
 
 
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -112,7 +120,23 @@ async def approve_node(context: AdminContext, request: Request, caller: Caller) 
 
 
 async def drain_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _changed(context, context.nodes.registry.drain(node_id_of(request), by=caller.name))
+    node_id, is_forced = node_id_of(request), _switch(request.query_params, "force")
+    node = await context.nodes.registry.drain(node_id, by=caller.name)
+    if is_forced:
+        await context.serving.draining.force(node_id, by=caller.name)
+    return await _shown(context, context.nodes.fleet.see(node))
+
+
+async def get_drain(context: AdminContext, request: Request, caller: Caller) -> Response:
+    seen, plan = await context.serving.draining.progress(node_id_of(request))
+    return answer(drain_view(seen, plan, within=context.config.room.drain))
+
+
+def _switch(query: QueryParams, name: str) -> bool:
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidInput(name, f"must be true or false, got {text[:40]!r}")
+    return text == "true"
 
 
 async def resume_node(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -139,6 +163,23 @@ async def delete_label(context: AdminContext, request: Request, caller: Caller) 
     return await _changed(context, context.nodes.registry.remove_label(node_id_of(request), key, by=caller.name))
 
 
+async def list_cards(context: AdminContext, request: Request, caller: Caller) -> Response:
+    node = (await context.nodes.fleet.get(node_id_of(request))).node
+    users: dict[str, list[str]] = {}
+    for replica in await context.serving.replicas.on_node(node.id):
+        for card in replica.cards:
+            users.setdefault(card, []).append(replica.process_key)
+    return answer(card_views(node, users))
+
+
+async def put_card(context: AdminContext, request: Request, caller: Caller) -> Response:
+    change = decode(await read_body(request, context.config.max_body), CardChange)
+    card = request.path_params["card"]
+    return await _changed(
+        context, context.nodes.registry.put_card(node_id_of(request), card, is_out=change.is_out, by=caller.name)
+    )
+
+
 async def _changed(context: AdminContext, change: Awaitable[Node]) -> Response:
     return await _shown(context, context.nodes.fleet.see(await change))
 
@@ -149,48 +190,99 @@ async def _shown(context: AdminContext, seen: SeenNode) -> Response:
 
 
 _UNKNOWN = {404: "no such node"}
-_native = partial(RouteSpec, access=Access.ADMIN)
-_change = partial(_native, gives=NodeDetail)
+_change = partial(RouteSpec, gives=NodeDetail)
 
 ROUTES = [
-    _native(
+    RouteSpec(
         "GET",
         "/api/v1/nodes",
         list_nodes,
         "Nodes by name with all facts, page by page.",
+        access=Permission.NODES_READ,
         gives=NodePage,
         query=QUERY,
         codes={200: "a page", 400: "a filter makes no sense"},
     ),
-    _change("GET", "/api/v1/nodes/{id}", get_node, "One node with all facts.", codes={200: "the node", **_UNKNOWN}),
-    _native(
+    _change(
+        "GET",
+        "/api/v1/nodes/{id}",
+        get_node,
+        "One node with all facts.",
+        access=Permission.NODES_READ,
+        codes={200: "the node", **_UNKNOWN},
+    ),
+    RouteSpec(
         "GET",
         "/api/v1/nodes/{id}/replicas",
         list_replicas,
         "The living replicas of one node, with the requests under way there.",
+        access=Permission.NODES_READ,
         gives=list[ReplicaView],
         codes={200: "a list", **_UNKNOWN},
+    ),
+    RouteSpec(
+        "GET",
+        "/api/v1/nodes/{id}/cards",
+        list_cards,
+        "The GPUs of one node, with the replicas that may use each.",
+        access=Permission.NODES_READ,
+        gives=list[CardView],
+        codes={200: "a list, empty where the node tells only sums", **_UNKNOWN},
+    ),
+    _change(
+        "PUT",
+        "/api/v1/nodes/{id}/cards/{card}",
+        put_card,
+        "Take a GPU out of service, or put it back. What uses it goes on; it gets nothing new.",
+        access=Permission.NODES_ACT,
+        takes=CardChange,
+        codes={200: "the node", 400: "not what is expected", 404: "no such node, or it has no such GPU"},
     ),
     _change(
         "POST",
         "/api/v1/nodes/{id}/approve",
         approve_node,
         "Admit a pending node.",
+        access=Permission.NODES_ADMIT,
         codes={200: "approved", **_UNKNOWN, 409: "it is not pending"},
     ),
     _change(
         "POST",
         "/api/v1/nodes/{id}/drain",
         drain_node,
-        "No new work for this node until a person resumes it.",
-        codes={200: "draining", **_UNKNOWN},
+        "Empty this node: no new work until a person resumes it, and its replicas move where they can.",
+        access=Permission.NODES_ACT,
+        query={"force": "`true` also ends what no other node can take"},
+        codes={
+            200: "draining",
+            400: "force is neither true nor false",
+            **_UNKNOWN,
+            409: "it is not heard, so not forced",
+        },
     ),
-    _change("POST", "/api/v1/nodes/{id}/resume", resume_node, "End a drain.", codes={200: "resumed", **_UNKNOWN}),
-    _native(
+    RouteSpec(
+        "GET",
+        "/api/v1/nodes/{id}/drain",
+        get_drain,
+        "How far the drain of a node is: what is left there, what moves, and what cannot, with every node's reason.",
+        access=Permission.NODES_READ,
+        gives=DrainView,
+        codes={200: "how far it is", **_UNKNOWN},
+    ),
+    _change(
+        "POST",
+        "/api/v1/nodes/{id}/resume",
+        resume_node,
+        "End a drain.",
+        access=Permission.NODES_ACT,
+        codes={200: "resumed", **_UNKNOWN},
+    ),
+    RouteSpec(
         "DELETE",
         "/api/v1/nodes/{id}",
         remove_node,
         "Forget a node with its secret and its keys.",
+        access=Permission.NODES_ADMIT,
         codes={204: "forgotten", **_UNKNOWN},
     ),
     _change(
@@ -198,6 +290,7 @@ ROUTES = [
         "/api/v1/nodes/{id}/labels",
         put_labels,
         "Exactly these labels.",
+        access=Permission.NODES_ACT,
         codes={200: "the node", 400: "not a map of texts", **_UNKNOWN},
     ),
     _change(
@@ -205,6 +298,7 @@ ROUTES = [
         "/api/v1/nodes/{id}/labels",
         patch_labels,
         "These labels in addition.",
+        access=Permission.NODES_ACT,
         codes={200: "the node", 400: "not a map of texts", **_UNKNOWN},
     ),
     _change(
@@ -212,6 +306,7 @@ ROUTES = [
         "/api/v1/nodes/{id}/labels/{key:path}",
         delete_label,
         "Take one label away.",
+        access=Permission.NODES_ACT,
         codes={200: "the node", **_UNKNOWN},
     ),
 ]

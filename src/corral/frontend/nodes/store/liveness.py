@@ -77,9 +77,19 @@ class AcceptedHeartbeat:
     before: Node
     node: Node
     next_look: datetime | None
+    event: Event | None = None
+    """Written with the heartbeat."""
 
 
-_BEAT_COLUMNS: Final = ("last_heartbeat", "recent_gaps", "incarnation", *CAPACITY_FIELDS, "gpu_vendor", "problems")
+_BEAT_COLUMNS: Final = (
+    "last_heartbeat",
+    "recent_gaps",
+    "incarnation",
+    *CAPACITY_FIELDS,
+    "gpu_vendor",
+    "cards",
+    "problems",
+)
 """What a heartbeat sets, whatever is stored."""
 _BEATS: Final = RowSet(
     *(nodes.c[name] for name in ("id", "revision", "no_responders_at", "next_look", *_BEAT_COLUMNS)),
@@ -87,13 +97,19 @@ _BEATS: Final = RowSet(
 )
 
 
-async def write_beats(connection: AsyncConnection, beats: Sequence[AcceptedHeartbeat]) -> set[NodeId]:
-    """Write those that were decided on what is stored; returns which nodes exist."""
+async def write_beats(
+    connection: AsyncConnection, beats: Sequence[AcceptedHeartbeat]
+) -> tuple[set[NodeId], set[NodeId]]:
+    """Write those that were decided on what is stored; returns which nodes exist, and which of them were written. The
+    latter only where a heartbeat has an event: others do not pay for that."""
     ids = sorted({beat.before.id for beat in beats})
     existing = _locked(select(nodes.c.id).where(among(connection, nodes.c.id, ids)))
     node_ids = set((await connection.execute(existing)).scalars())
-    await connection.execute(_write_beats(connection.dialect.name), _BEATS.parameters(connection, _beat_rows(beats)))
-    return node_ids
+    statement, parameters = _write_beats(connection.dialect.name), _BEATS.parameters(connection, _beat_rows(beats))
+    if all(beat.event is None for beat in beats):
+        await connection.execute(statement, parameters)
+        return node_ids, set()
+    return node_ids, set((await connection.execute(statement.returning(nodes.c.id), parameters)).scalars())
 
 
 async def write_beat(connection: AsyncConnection, beats: Sequence[AcceptedHeartbeat]) -> bool:

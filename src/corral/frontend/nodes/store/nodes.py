@@ -7,23 +7,27 @@ announcements (guarded by all that a status follows from).
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Select, and_, delete, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.ids import NodeId
+from corral.base.ids import InvitationId, NodeId
 from corral.frontend.access.store import revoke_keys_of
 from corral.frontend.nodes.decide.liveness import Pulse
+from corral.frontend.nodes.decide.nats_users import KnownUser
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, Suspicion
 from corral.frontend.nodes.decide.registration import AdmissionPolicy, TooManyPending, crowd_problem
 from corral.frontend.nodes.decide.reports import NodeContact
-from corral.frontend.nodes.store import liveness
+from corral.frontend.nodes.store import invitations, liveness
 from corral.frontend.nodes.store.liveness import AcceptedHeartbeat, NodeLook
+from corral.frontend.nodes.store.nats_users import keep_user
 from corral.frontend.nodes.store.rows import (
     NODE,
     OUTLINE,
+    PEER,
     Outline,
+    has_feature,
     heartbeat_values,
     node_from,
     outline_from,
@@ -35,10 +39,17 @@ from corral.frontend.store.db import Database, ForgetStep
 from corral.frontend.store.dialect import among, insert_into
 from corral.frontend.store.schema import nodes
 from corral.frontend.store.secrets import SealedSecret, discard, node_secret_name, store_sealed
+from corral.wire.registration import Feature
 
 _NODE: Final = select(*NODE)
 _OUTLINE: Final = select(*OUTLINE)
-_CONTACT: Final = select(nodes.c.id, nodes.c.name, nodes.c.approved_at, nodes.c.address, nodes.c.http_address)
+_CONTACT: Final = select(nodes.c.id, nodes.c.name, nodes.c.approved_at, nodes.c.address, nodes.c.http_address, PEER)
+
+
+class MoveStep(Protocol):
+    """What another room does when a node comes back at another address: it runs in the node's own transaction."""
+
+    async def __call__(self, connection: AsyncConnection, before: Node, after: Node, /) -> None: ...
 
 
 class Nodes:
@@ -48,11 +59,14 @@ class Nodes:
         *,
         on_removal: Sequence[ForgetStep[NodeId]] = (),
         on_suspicion: Sequence[ForgetStep[NodeId]] = (),
+        on_move: Sequence[MoveStep] = (),
     ) -> None:
-        """`on_removal` and `on_suspicion` are what other rooms do when a node is removed, or loses its approval."""
+        """`on_removal`, `on_suspicion` and `on_move` are what other rooms do when a node is removed, loses its
+        approval, or has another address."""
         self._db = database
         self._on_removal = on_removal
         self._on_suspicion = on_suspicion
+        self._on_move = on_move
         self.writes = 0
         """How often this process changed what registration and people own: what was read before may be outdated."""
 
@@ -112,6 +126,8 @@ class Nodes:
                     is_approved=row.approved_at is not None,
                     address=row.address,
                     http_address=row.http_address,
+                    has_tls=has_feature(row.peer, Feature.FLEET_TLS),
+                    can_confine=has_feature(row.peer, Feature.CONFINEMENT),
                 )
                 for row in rows
             }
@@ -130,9 +146,18 @@ class Nodes:
     # People and registration.
 
     async def admit(
-        self, node: Node, *, events: Sequence[Event], policy: AdmissionPolicy, secret: SealedSecret | None = None
+        self,
+        node: Node,
+        *,
+        events: Sequence[Event],
+        policy: AdmissionPolicy,
+        secret: SealedSecret | None = None,
+        invitation: InvitationId | None = None,
+        nats_user: KnownUser | None = None,
     ) -> bool:
-        """Store a node that registers for the first time, and its secret; health looks at it at once.
+        """Store a node that registers for the first time, its secret and its NATS user; health looks at it at once.
+
+        The use of an invitation is counted with it; InvitationRefused when it ended meanwhile.
 
         False: a node with this id or this secret is there, or one of this name when neither has a secret.
         TooManyPending: it would wait for approval, and the policy does not let more wait.
@@ -152,18 +177,48 @@ class Nodes:
             insert = insert_into(connection, nodes).values(row).on_conflict_do_nothing()
             if (await connection.execute(insert)).rowcount != 1:
                 return False
-            await _finish(connection, secret, events)
+            if invitation is not None:
+                await invitations.use(connection, invitation, node.updated_at)
+            await _finish(connection, node, secret, nats_user, events)
         self.writes += 1
         return True
 
-    async def replace(self, node: Node, *, events: Sequence[Event]) -> bool:
+    async def replace(self, node: Node, *, events: Sequence[Event], nats_user: KnownUser | None = None) -> bool:
         """Write what people and registration own. False: somebody else changed the node since it was read."""
-        return await self._change(node, registered_values(node), secret=None, events=events)
+        async with self._db.begin() as connection:
+            if not await _changed(connection, node, registered_values(node)):
+                return False
+            await _finish(connection, node, None, nats_user, events)
+        self.writes += 1
+        return True
 
-    async def register(self, node: Node, *, events: Sequence[Event], secret: SealedSecret | None = None) -> bool:
-        """Write a registration, which counts as a heartbeat. False: somebody else was first."""
+    async def register(
+        self,
+        node: Node,
+        *,
+        events: Sequence[Event],
+        secret: SealedSecret | None = None,
+        invitation: InvitationId | None = None,
+        nats_user: KnownUser | None = None,
+        moved_from: Node | None = None,
+    ) -> bool:
+        """Write a registration, which counts as a heartbeat, and the use of an invitation. False: somebody else was
+        first.
+
+        `moved_from` is the node as it was, where its address is another one now.
+        """
         values = {**registered_values(node), **heartbeat_values(node)}
-        return await self._change(node, values, secret=secret, events=events)
+        async with self._db.begin() as connection:
+            if not await _changed(connection, node, values):
+                return False
+            if moved_from is not None:
+                for move in self._on_move:
+                    await move(connection, moved_from, node)
+            if invitation is not None:
+                await invitations.use(connection, invitation, node.updated_at)
+            await _finish(connection, node, secret, nats_user, events)
+        self.writes += 1
+        return True
 
     async def suspect(self, node: Node, *, events: Sequence[Event]) -> bool:
         """Write a registration that takes the approval away; its keys are revoked, and the other rooms end what it has,
@@ -230,9 +285,12 @@ class Nodes:
         if not beats:
             return set()
         ids = {beat.before.id for beat in beats}
-        if len(ids) > 1:
+        events = {beat.before.id: beat.event for beat in beats if beat.event is not None}
+        if len(ids) > 1 or events:
             async with self._db.begin() as connection:
-                return await liveness.write_beats(connection, beats)
+                node_ids, written = await liveness.write_beats(connection, beats)
+                await append(connection, [event for id, event in events.items() if id in written])
+            return node_ids
         async with self._db.write() as connection:  # of a small fleet: one statement
             is_written = await liveness.write_beat(connection, beats)
         return ids if is_written else set(await self.load_many(ids))
@@ -258,16 +316,6 @@ class Nodes:
         async with self._db.look() as connection:
             return [node_from(row) for row in (await connection.execute(statement)).mappings()]
 
-    async def _change(
-        self, node: Node, values: Mapping[str, object], *, secret: SealedSecret | None, events: Sequence[Event]
-    ) -> bool:
-        async with self._db.begin() as connection:
-            if not await _changed(connection, node, values):
-                return False
-            await _finish(connection, secret, events)
-        self.writes += 1
-        return True
-
 
 async def _changed(connection: AsyncConnection, node: Node, values: Mapping[str, object]) -> bool:
     """Write columns of a node. False: its revision is not the one that was read."""
@@ -284,9 +332,17 @@ async def _refuse_crowd(connection: AsyncConnection, source: str, policy: Admiss
         raise TooManyPending(problem)
 
 
-async def _finish(connection: AsyncConnection, secret: SealedSecret | None, events: Sequence[Event]) -> None:
+async def _finish(
+    connection: AsyncConnection,
+    node: Node,
+    secret: SealedSecret | None,
+    nats_user: KnownUser | None,
+    events: Sequence[Event],
+) -> None:
     if secret is not None:
         await store_sealed(connection, secret)
+    if nats_user is not None:
+        await keep_user(connection, node.id, nats_user)
     await append(connection, events)
 
 

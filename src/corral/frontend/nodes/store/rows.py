@@ -11,11 +11,22 @@ from sqlalchemy import JSON, ColumnElement, RowMapping, Text, cast
 
 from corral.base.ids import NodeId
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
+from corral.frontend.nodes.decide.node import (
+    Capacity,
+    Gpu,
+    GpuCard,
+    Node,
+    NodeFacts,
+    NodeStatus,
+    NodeType,
+    Peer,
+    Suspicion,
+)
 from corral.frontend.store.dialect import microseconds
 from corral.frontend.store.schema import nodes
+from corral.wire.confinement import ConfinementReport
 from corral.wire.nodes import NodeLabels
-from corral.wire.registration import CAPACITY_FIELDS
+from corral.wire.registration import CAPACITY_FIELDS, Feature
 
 _documents: Final = msgspec.json.Decoder()
 
@@ -49,6 +60,10 @@ def registered_values(node: Node) -> dict[str, object]:
         "reported_vram_budget": node.reported_vram_budget,
         "peer": peer,
         "secret_hash": node.secret_hash,
+        "fingerprint": node.fingerprint or None,
+        "invitation_id": node.invitation_id,
+        "nats_login": node.nats_login,
+        "confinement": None if node.confinement is None else msgspec.to_builtins(node.confinement),
         "registered_at": node.registered_at,
         "registered_from": node.registered_from,
         "suspicion": facts.suspicion,
@@ -61,6 +76,7 @@ def registered_values(node: Node) -> dict[str, object]:
         "removed_labels": sorted(labels.removed),
         "admin_max_replicas": node.admin_max_replicas,
         "admin_vram_budget": node.admin_vram_budget,
+        "cards_out": sorted(node.cards_out),
         "updated_at": node.updated_at,
     }
 
@@ -74,6 +90,7 @@ def heartbeat_values(node: Node) -> dict[str, object]:
         "incarnation": node.facts.incarnation,
         **{name: getattr(node.capacity, name) for name in CAPACITY_FIELDS},
         "gpu_vendor": node.gpu.vendor,
+        "cards": [_card_document(card) for card in node.cards],
         "problems": list(node.problems),
     }
 
@@ -85,6 +102,8 @@ def _selected(column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 NODE: Final = tuple(_selected(column) for column in nodes.c)
 """What to select for `node_from`."""
+PEER: Final = _selected(nodes.c.peer)
+"""What to select for `has_feature`."""
 
 OUTLINE: Final = tuple(
     _selected(nodes.c[name])
@@ -104,7 +123,13 @@ OUTLINE: Final = tuple(
 """What to select for `outline_from`, in its order."""
 
 
+def has_feature(peer: str | None, feature: Feature) -> bool:
+    """Whether what a worker said of itself names an extension."""
+    return peer is not None and feature in _read(peer).get("features", ())
+
+
 def node_from(row: RowMapping) -> Node:
+    cards_out = frozenset(_read(row["cards_out"]) if row["cards_out"] else ())
     return Node(
         id=row["id"],
         name=row["name"],
@@ -127,6 +152,8 @@ def node_from(row: RowMapping) -> Node:
         ),
         capacity=Capacity(**{name: row[name] for name in CAPACITY_FIELDS}),
         gpu=Gpu(vendor=row["gpu_vendor"], compute_capability=row["gpu_compute_capability"]),
+        cards=_cards_from(row["cards"], cards_out),
+        cards_out=cards_out,
         capability=row["capability"],
         labels=NodeLabels(
             reported=_read(row["reported_labels"]),
@@ -139,6 +166,11 @@ def node_from(row: RowMapping) -> Node:
         admin_vram_budget=row["admin_vram_budget"],
         peer=None if row["peer"] is None else msgspec.convert(_read(row["peer"]), Peer),
         secret_hash=row["secret_hash"],
+        invitation_id=row["invitation_id"],
+        nats_login=row["nats_login"],
+        confinement=None
+        if row["confinement"] is None
+        else msgspec.convert(_read(row["confinement"]), ConfinementReport),
         problems=tuple(_read(row["problems"])),
         announced=None if row["announced"] is None else NodeStatus(row["announced"]),
         created_at=row["created_at"],
@@ -164,6 +196,24 @@ def outline_from(row: Sequence[Any]) -> Outline:
             no_responders_at=no_responders,
         ),
     )
+
+
+def _card_document(card: GpuCard) -> dict[str, object]:
+    """What a node reports; whether it is out of service is a column of its own, since people own that."""
+    return {
+        "id": card.id,
+        "name": card.name,
+        "vendor": card.vendor,
+        "total": card.total,
+        "free": card.free,
+        "shares_ram": card.shares_ram,
+    }
+
+
+def _cards_from(document: str | None, out: frozenset[str]) -> tuple[GpuCard, ...]:
+    """Empty in rows from before there was this column."""
+    cards = _read(document) if document else ()
+    return tuple(msgspec.convert({**card, "is_out": card["id"] in out}, GpuCard) for card in cards)
 
 
 def _gaps_from(document: str) -> tuple[timedelta, ...]:

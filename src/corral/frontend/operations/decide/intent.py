@@ -1,7 +1,7 @@
 """An intent: what a node should have, or not have, of one subject. There is one for each node, kind and subject.
 
-The *kind* says what an intent is about: a backend, a model, or the files of a model. Those belong to a store, a
-directory that frontends share, which stands where a node does. The room that owns the kind plans intents, sends the
+The *kind* says what an intent is about: a backend, a model, or its files, in a store or on a node. A store is a
+directory that frontends share, and stands where a node does. The room that owns the kind plans intents, sends the
 requests and reads the proof from what nodes report; its conclusions arrive here as `Sighting`. The payload of an intent
 is stored as it is, and only its kind understands it.
 
@@ -43,6 +43,8 @@ class IntentKind(StrEnum):
     MODEL = "model"
     PULL = "pull"
     """The files of a model in a store, and the model itself."""
+    STAGING = "staging"
+    """The files of a model on a node."""
 
     @property
     def noun(self) -> str:
@@ -53,6 +55,11 @@ class IntentKind(StrEnum):
     def is_at_stores(self) -> bool:
         """Whether its places are stores, and not nodes."""
         return self is IntentKind.PULL
+
+    @property
+    def ends_with_sender(self) -> bool:
+        """Whether a frontend does the work itself: it ends with that frontend, and when somebody cancels it."""
+        return self in (IntentKind.PULL, IntentKind.STAGING)
 
 
 class Verb(StrEnum):
@@ -65,14 +72,19 @@ class Verb(StrEnum):
     """Remove a model: nodes delete its files."""
     PULL = "pull"
     """Download the files of a model into a store, and add the model."""
+    STAGE = "stage"
+    """Bring the files of a model to nodes, and load nothing."""
 
     @property
     def kind(self) -> IntentKind:
-        return {Verb.REMOVE: IntentKind.MODEL, Verb.PULL: IntentKind.PULL}.get(self, IntentKind.BACKEND)
+        return _KINDS.get(self, IntentKind.BACKEND)
 
     @property
     def deletes(self) -> bool:
         return self in (Verb.DELETE, Verb.REMOVE)
+
+
+_KINDS: Final = {Verb.REMOVE: IntentKind.MODEL, Verb.PULL: IntentKind.PULL, Verb.STAGE: IntentKind.STAGING}
 
 
 Payload = Mapping[str, Any]
@@ -129,6 +141,8 @@ class IntentPolicy:
     """A model's files."""
     pull: timedelta = timedelta(days=7)
     """The frontend that downloads knows how far it is, and ends the download with itself."""
+    stage: timedelta = timedelta(days=7)
+    """The files of a model on a node: the frontend that sends them knows how far it is."""
     lease: timedelta = timedelta(seconds=6)
     """After so long without a sign of the frontend that works on it, another one goes on."""
     backoff: Backoff = Backoff(first=timedelta(seconds=30), cap=timedelta(minutes=15), spread=0.0)
@@ -154,6 +168,7 @@ class IntentPolicy:
             Verb.DELETE: self.delete,
             Verb.REMOVE: self.remove,
             Verb.PULL: self.pull,
+            Verb.STAGE: self.stage,
         }[verb]
 
 
@@ -287,8 +302,8 @@ class Intent:
 
     @property
     def may_still_finish(self) -> bool:
-        """Whether what was sent may have its effect after a cancel. A pull is ended."""
-        return self.outstanding is not None and not self.kind.is_at_stores
+        """Whether what was sent may have its effect after a cancel. What a frontend does itself is ended."""
+        return self.outstanding is not None and not self.kind.ends_with_sender
 
     @property
     def may_block(self) -> bool:

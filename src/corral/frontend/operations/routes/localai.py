@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from corral.base.errors import NotFound
 from corral.base.ids import OperationId
-from corral.frontend.api.route import Access, AdminContext, Caller, Dialect, RouteSpec, answer
+from corral.frontend.access.decide import Permission
+from corral.frontend.api.route import AdminContext, Caller, Dialect, RouteSpec, answer
 from corral.frontend.operations.decide.operation import compat_status
 from corral.frontend.operations.routes.native import cut, read_place
 from corral.frontend.operations.shapes import (
@@ -103,7 +104,7 @@ _ADMIN = RouteSpec(
     method="GET",
     path="/api/operations",
     handler=list_operations,
-    access=Access.ADMIN,
+    access=Permission.OPERATIONS_READ,
     dialect=Dialect.LOCALAI_UI,
     summary="What is under way or has failed, in LocalAI's form.",
     gives=OperationItems,
@@ -117,6 +118,7 @@ ROUTES = [
         _ADMIN,
         path="/api/operations/history",
         handler=history,
+        access=Permission.OPERATIONS_READ,
         summary="The last operations that are over.",
         gives=History,
         query={"limit": f"how many, from 1 to {_HISTORY}", "cursor": "where an earlier page ended"},
@@ -127,6 +129,7 @@ ROUTES = [
         method="DELETE",
         path="/api/operations/history",
         handler=clear_history,
+        access=Permission.OPERATIONS_ACT,
         summary="Forget the operations that are over. What failed stays as long as it is tried again.",
         gives=Acknowledgement,
         codes={200: "forgotten, by all frontends"},
@@ -136,6 +139,7 @@ ROUTES = [
         method="POST",
         path="/api/operations/{id}/cancel",
         handler=cancel,
+        access=Permission.OPERATIONS_ACT,
         summary="Take back what was not sent yet.",
         gives=Acknowledgement,
         codes=_ALWAYS,
@@ -145,6 +149,7 @@ ROUTES = [
         method="POST",
         path="/api/operations/{id}/pause",
         handler=pause,
+        access=Permission.OPERATIONS_ACT,
         summary="The same as a cancel: nodes keep what they have downloaded in any case.",
         gives=Acknowledgement,
         codes=_ALWAYS,
@@ -154,6 +159,7 @@ ROUTES = [
         method="POST",
         path="/api/operations/{id}/dismiss",
         handler=dismiss,
+        access=Permission.OPERATIONS_ACT,
         summary="Show it in the history only.",
         gives=Acknowledgement,
         codes=_ALWAYS,
@@ -162,6 +168,7 @@ ROUTES = [
         _ADMIN,
         path="/api/backends/job/{id}",
         handler=job,
+        access=Permission.OPERATIONS_READ,
         summary="How far an operation is. One that nobody knows reads as queued, as LocalAI has it.",
         gives=JobStatus,
         codes={200: "its status"},
@@ -170,6 +177,7 @@ ROUTES = [
         _ADMIN,
         path="/backends/jobs/{id}",
         handler=status,
+        access=Permission.OPERATIONS_READ,
         dialect=Dialect.LOCALAI_CLI,
         summary="The whole status of an operation.",
         gives=OperationStatus,

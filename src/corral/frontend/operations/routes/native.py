@@ -19,11 +19,11 @@ from starlette.responses import Response, StreamingResponse
 
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId, OperationId
+from corral.frontend.access.decide import Permission
 from corral.frontend.access.principals import principal_of
 from corral.frontend.api.route import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
-    Access,
     AdminContext,
     Caller,
     RouteSpec,
@@ -42,7 +42,6 @@ from corral.frontend.operations.progress import ALL
 from corral.frontend.operations.shapes import operation_view
 from corral.galleries.build_uris import BackendRef
 from corral.wire.go_json import decode
-from corral.wire.keys import Scope
 from corral.wire.operation_views import (
     Changed,
     NodesAsk,
@@ -139,6 +138,8 @@ async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
     body = decode(await read_body(request, context.config.max_body), OperationAsk)
     if body.verb not in BACKEND_VERBS:
         raise InvalidInput("verb", f"is {body.verb[:50]!r}; say one of {', '.join(BACKEND_VERBS)}")
+    if body.uri or body.galleries:
+        caller.demand(Permission.BACKENDS_TRUST)
     checked_galleries(body.galleries, "galleries")
     return Ask(
         verb=Verb(body.verb),
@@ -211,7 +212,7 @@ async def _stream(context: AdminContext, request: Request, id: OperationId | Non
         while not context.stopping.is_set():
             try:
                 principal = await principal_of(request.headers, context.access.authenticator)
-                if principal is None or not principal.may(Scope.ADMIN):
+                if principal is None or not principal.can(Permission.OPERATIONS_READ):
                     return
                 updates = await (watch.all(place) if id is ALL else watch.one(id, place))
             except CorralError as error:
@@ -237,7 +238,7 @@ _ADMIN = RouteSpec(
     method="POST",
     path="/api/v1/operations",
     handler=start,
-    access=Access.ADMIN,
+    access=Permission.BACKENDS_ACT,
     summary="Install, upgrade or delete a backend on all nodes, on those with certain labels, or on some. A repeated "
     "call with the same header `Idempotency-Key` starts nothing.",
     takes=OperationAsk,
@@ -254,7 +255,7 @@ _STREAM = RouteSpec(
     method="GET",
     path="/api/v1/operations/stream",
     handler=stream_all,
-    access=Access.ADMIN,
+    access=Permission.OPERATIONS_READ,
     summary="All operations that are not over, as server-sent events: first as they are, then whatever changes, their "
     "end too. After a break, `Last-Event-ID` says what need not be told again, at any frontend.",
     gives=OperationUpdate,
@@ -267,6 +268,7 @@ ROUTES = [
         _STREAM,
         path="/api/v1/operations/{id}/stream",
         handler=stream_one,
+        access=Permission.OPERATIONS_READ,
         summary="One operation as server-sent events: first as it is, then the targets that change. It stays open when "
         "the operation is over, since a retry makes it go on.",
         codes={200: "a stream", 404: "no operation has this id"},
@@ -276,6 +278,7 @@ ROUTES = [
         _ADMIN,
         path="/api/v1/operations/plan",
         handler=plan,
+        access=Permission.OPERATIONS_READ,
         summary="What an operation would do, and where it would be blocked; nothing is stored or sent.",
         gives=Plan,
         codes={200: "a line for each node", **{code: why for code, why in _ADMIN.codes.items() if code != 202}},
@@ -284,6 +287,7 @@ ROUTES = [
         _ADMIN,
         method="GET",
         handler=list_operations,
+        access=Permission.OPERATIONS_READ,
         summary="All operations, the newest first.",
         takes=None,
         gives=OperationPage,
@@ -295,6 +299,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/operations/{id}",
         handler=show,
+        access=Permission.OPERATIONS_READ,
         summary="One operation with its targets.",
         takes=None,
         codes={200: "the operation", **_UNKNOWN},
@@ -303,6 +308,7 @@ ROUTES = [
         _ADMIN,
         path="/api/v1/operations/{id}/retry",
         handler=retry,
+        access=Permission.OPERATIONS_ACT,
         summary="Try again at once what failed or is blocked, on some nodes or all.",
         takes=NodesAsk,
         gives=Changed,
@@ -312,6 +318,7 @@ ROUTES = [
         _ADMIN,
         path="/api/v1/operations/{id}/cancel",
         handler=cancel,
+        access=Permission.OPERATIONS_ACT,
         summary="Take back what is not reached yet. What was sent already, nodes may still finish: they are named.",
         takes=NodesAsk,
         gives=Changed,

@@ -1,24 +1,26 @@
-"""Load jobs: the durable cold load of one model. There is at most one for each model, shared by all who wait for it.
+"""Load jobs: the durable cold load of one replica. Whoever waits for a model shares its job with the ordinal 0; others
+of the same model load replicas beside that one.
 
     pending  waits for a node that can take it, or for somebody to work on it
     loading  a frontend works on it: it holds the lease
     failed   given up for now; asked for again after `retry_at`, it starts anew
 
-A job that succeeded is gone: the replica is what is left of it.
+A job that succeeded is gone: the replica is what is left of it. A job is a list of steps, each of which can be done
+again by whoever takes it over: what is there already is found and not made twice.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb, together
-from corral.wire.models import LoadReason
+from corral.wire.models import PERMANENT, LoadReason
 
 
 class LoadState(StrEnum):
@@ -32,6 +34,62 @@ NEXT: Final[Mapping[LoadState, frozenset[LoadState]]] = {
     LoadState.LOADING: frozenset({LoadState.PENDING, LoadState.FAILED, LoadState.LOADING}),
     LoadState.FAILED: frozenset({LoadState.PENDING}),
 }
+
+
+class LoadWhy(StrEnum):
+    """The reason for which a replica is loaded."""
+
+    ASKED = "asked"
+    """A request waits for the model."""
+    PERSON = "person"
+    MINIMUM = "minimum"
+    BUSY = "busy"
+    SPREAD = "spread"
+    DRAIN = "drain"
+    """Another node is to be emptied."""
+    MOVED = "moved"
+    """Another one is where no rule wants it any more."""
+    RESTORED = "restored"
+    """An upgrade of the backend ended another one."""
+    CHANGED = "changed"
+    """The model's configuration was changed."""
+
+
+MAY_END_OTHERS: Final = frozenset({LoadWhy.ASKED, LoadWhy.PERSON, LoadWhy.MINIMUM, LoadWhy.RESTORED, LoadWhy.CHANGED})
+"""Loads for which other models may have to go. What is only nice to have waits until there is room."""
+WAITS_FOR_ROOM: Final = frozenset({LoadReason.NO_PLACE, LoadReason.ROOM_IS_MADE, LoadReason.WAITS_FOR_TURN})
+
+
+class LoadStepName(StrEnum):
+    PLACE = "place"
+    INSTALL = "install"
+    STAGE = "stage"
+    START = "start"
+    LOAD = "load"
+
+
+class LoadStep(NamedTuple):
+    """A step that was begun."""
+
+    name: LoadStepName
+    began_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBound:
+    """When a step has taken too long."""
+
+    least: timedelta = timedelta(0)
+    """It may always take so long, whether anything moves or not."""
+    stall: timedelta
+    """After that it ends when nothing has moved for so long."""
+    most: timedelta
+    """However much moves."""
+
+    def ends_at(self, began: float, moved_at: float) -> float:
+        """In seconds of the clock that never jumps."""
+        while_moving = max(began + self.least.total_seconds(), moved_at + self.stall.total_seconds())
+        return min(while_moving, began + self.most.total_seconds())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +111,19 @@ class LoadPolicy:
     """LoadModel of weights whose size is not known."""
     load_per_gib: timedelta = timedelta(seconds=20)
     longest_load: timedelta = timedelta(hours=6)
+    stall: timedelta = timedelta(minutes=5)
+    """An install that has taken its time, and a staging, are given up when nothing has moved for so long."""
+    stall_per_gib: timedelta = timedelta(seconds=10)
+    """And so much more for the files of a model, which both sides may have to hash."""
+    longest: timedelta = timedelta(hours=24)
+    """No step takes longer, however much moves."""
     lease: timedelta = timedelta(seconds=30)
     """After so long without a sign of the frontend that works on it, another one goes on."""
     look_again: timedelta = timedelta(seconds=2)
-    """Until a model that found no node is tried again."""
+    """Until a model that found no node is tried again; twice as long after every look that found none."""
+    rarest_look: timedelta = timedelta(seconds=30)
+    unwanted_after: timedelta = timedelta(minutes=10)
+    """A load for a request is taken back when no request was seen for so long, and no node can take it."""
     cooldown: Backoff = Backoff(first=timedelta(seconds=5), cap=timedelta(minutes=5), spread=0.0)
     attempts: int = 3
     """Nodes that are tried before a job fails."""
@@ -67,18 +134,30 @@ class LoadPolicy:
             return self.fixed_load
         return min(self.load + self.load_per_gib * (size_bytes / 1024**3), self.longest_load)
 
+    @property
+    def install_bound(self) -> StepBound:
+        return StepBound(least=self.install, stall=self.stall, most=self.longest)
+
+    def stage_bound(self, size_bytes: int) -> StepBound:
+        """For files of this size, as far as that is known."""
+        return StepBound(stall=self.stall + self.stall_per_gib * (size_bytes / 1024**3), most=self.longest)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadJob:
     id: LoadJobId
     model: str
+    ordinal: int = 0
     revision: str
+    why: LoadWhy = LoadWhy.ASKED
     state: LoadState
+    steps: tuple[LoadStep, ...] = ()
+    """The steps that were begun on the present node, the current one last; empty while no node is chosen."""
     node_id: NodeId | None = None
     replica_id: ReplicaId | None = None
     """The place that was reserved; whoever takes over goes on with it."""
     preferred_node_id: NodeId | None = None
-    """Where an upgrade ended it."""
+    """Where it was before, or is wanted."""
     failures: int = 0
     """Times in a row that this model could not be loaded."""
     message: str = ""
@@ -94,10 +173,53 @@ class LoadJob:
     created_at: datetime
     changed_at: datetime
 
+    @property
+    def step(self) -> LoadStepName | None:
+        return self.steps[-1].name if self.steps else None
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether it failed in a way that comes again until somebody changes something."""
+        return self.state is LoadState.FAILED and self.reason in PERMANENT
+
+
+def step_seconds(job: LoadJob, now: datetime) -> Mapping[str, float]:
+    """How long each step took, the current one until now. A step that was done twice counts with both."""
+    ends = [*(step.began_at for step in job.steps[1:]), now]
+    seconds: dict[str, float] = {}
+    for step, end in zip(job.steps, ends, strict=False):
+        seconds[step.name.value] = seconds.get(step.name.value, 0.0) + max((end - step.began_at).total_seconds(), 0.0)
+    return seconds
+
+
+def seconds_so_far(job: LoadJob, now: datetime) -> Mapping[str, float]:
+    """The same for those who look at it: nothing goes on while nobody works on it."""
+    return step_seconds(job, now if job.state is LoadState.LOADING else job.changed_at)
+
+
+_ADVANCED: Final = (LoadState.LOADING, LoadState.PENDING, LoadState.FAILED)
+
+
+def furthest(jobs: Iterable[LoadJob]) -> LoadJob | None:
+    """The job of a model that those who wait for it are told of."""
+    return min(jobs, key=lambda job: (_ADVANCED.index(job.state), job.ordinal), default=None)
+
 
 def due_at(job: LoadJob) -> datetime:
     """When somebody may claim it, unless it changes before."""
     return job.lease_until or job.retry_at if job.state is LoadState.LOADING else job.retry_at
+
+
+def next_look(job: LoadJob, now: datetime, policy: LoadPolicy) -> datetime:
+    """When to look again for a node. News of the fleet come by themselves: without any, it waits on as long as it has
+    waited."""
+    return now + min(max(now - job.created_at, policy.look_again), policy.rarest_look)
+
+
+def is_late_for_news(job: LoadJob, now: datetime, policy: LoadPolicy) -> bool:
+    """Whether it looks later than it should when something in the fleet has changed."""
+    waits = job.state is LoadState.PENDING and job.reason is LoadReason.NO_PLACE
+    return waits and job.retry_at > max(now, job.changed_at + policy.look_again)
 
 
 def may_claim(job: LoadJob, now: datetime) -> bool:
@@ -144,6 +266,10 @@ class LoadStatus:
     reason: LoadReason | None = None
     engine_lines: tuple[str, ...] = ()
     progress: LoadProgress = NO_LOAD_PROGRESS
+    step: str = ""
+    """The step of the job that is being done."""
+    step_seconds: Mapping[str, float] = field(default_factory=dict)
+    is_permanent: bool = False
     retry_after: timedelta = timedelta(seconds=5)
 
 

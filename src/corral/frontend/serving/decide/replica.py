@@ -9,7 +9,7 @@ from typing import Final
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.decide.model import Catalogue
 from corral.frontend.nodes.decide.reports import Reach, ReportedProcess, port_of
-from corral.frontend.serving.decide.load_job import LoadJob
+from corral.frontend.serving.decide.load_job import LoadJob, LoadWhy
 
 
 class ReplicaState(StrEnum):
@@ -36,6 +36,8 @@ NEXT: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
 }
 FINAL: Final = frozenset(state for state, following in NEXT.items() if not following)
 LIVE: Final = frozenset(ReplicaState) - FINAL
+ON_THE_WAY: Final = (_S.RESERVED, _S.STAGING, _S.LOADING)
+"""States of a replica that is being loaded, in their order."""
 SERVING: Final = frozenset({_S.LOADED, _S.UNLOADING})
 """States in which requests may be under way: what is being ended may still answer the last ones."""
 
@@ -65,6 +67,19 @@ class Replica:
     """Which routes of inference its URL answers; None when its node did not say."""
     front_port: int = 0
     """A port of the same host, with the same key, for requests that need care; 0 when there is none."""
+    token: str = field(default="", repr=False)
+    """What its process wants to hear over gRPC; empty where that is the node's secret or the shared token."""
+    vram: int = 0
+    ram: int = 0
+    """The bytes that it counts with on its machine, from its reservation to its end."""
+    cards: tuple[str, ...] = ()
+    """The GPUs that it may use; none where its machine has none, or names none."""
+    why: LoadWhy = LoadWhy.ASKED
+    """Who wanted it."""
+    models_path: str = ""
+    """What is the models directory on its node, as far as this model is concerned; empty where nobody knows."""
+    is_unreadable: bool = False
+    """Its key or token does not open, so nobody can reach it until its node tells them again."""
     reason: str = ""
     """Why it failed or was lost."""
     created_at: datetime
@@ -78,7 +93,7 @@ class Replica:
     @property
     def reach(self) -> Reach:
         """How requests reach it."""
-        return Reach(self.url, self.key, self.routes, self.front_port)
+        return Reach(self.url, self.key, self.routes, self.front_port, self.token)
 
     def is_process(self, process: ReportedProcess) -> bool:
         """Whether this process is the one that was loaded, and not another one in its place.
@@ -94,7 +109,7 @@ class Replica:
     @property
     def needs_adapter(self) -> bool:
         """Whether it answers requests, and only the adapter of a frontend can put them: its node gives it no URL."""
-        return self.state in SERVING and bool(self.address) and not self.url
+        return self.state in SERVING and bool(self.address) and not self.url and not self.is_unreadable
 
 
 class Outgrown(StrEnum):

@@ -110,7 +110,7 @@ def _serves_elsewhere(replica: Replica, seen: Seen) -> bool:
         and other.revision == replica.revision
         and other.node_id != replica.node_id
         and other.state is ReplicaState.LOADED
-        and bool(other.url)
+        and (bool(other.url) or other.needs_adapter)
         and other.node_id in seen.healthy
         and other.id not in seen.noted
         for other in seen.replicas

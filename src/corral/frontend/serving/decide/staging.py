@@ -80,10 +80,10 @@ def shared_key(path: str) -> str:
 
 def own_key(model: str, path: str) -> str:
     """Where a file is brought to for a model."""
-    return f"{_AREA}/{_folder_of(model)}/{path}"
+    return f"{_AREA}/{folder_of(model)}/{path}"
 
 
-def _folder_of(model: str) -> str:
+def folder_of(model: str) -> str:
     """The name of the model, unless no clean path can hold it."""
     parts = model.split("/")
     if all(part not in ("", ".", "..") for part in parts) and len(model.encode(errors="replace")) <= 200:
@@ -125,3 +125,14 @@ def moved_path(text: str, here: PurePath, there: PurePath) -> str:
 def _moved_pair(entry: str, here: PurePath, there: PurePath) -> str:
     key, colon, value = entry.partition(":")
     return f"{key}{colon}{moved_path(value, here, there)}" if colon else entry
+
+
+def content_key(digest: str) -> str:
+    """Where an object storage has a file with this SHA-256, whatever its name and its model."""
+    return f"corral/sha256/{digest[:2]}/{digest}"
+
+
+def version_of(digests: Mapping[str, str]) -> str:
+    """What tells a set of files from another one with the same names: by path, their digests."""
+    lines = "".join(f"{digests[path]} {path}\n" for path in sorted(digests))
+    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()[:16]

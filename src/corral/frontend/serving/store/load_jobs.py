@@ -5,25 +5,43 @@ lease is its own: whoever was taken for dead and was not changes nothing any mor
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
-from datetime import datetime
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, true, update
+from sqlalchemy import ColumnElement, Row, and_, delete, not_, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.ids import LeaseToken
+from corral.base.ids import LeaseToken, new_load_job_id
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
-from corral.frontend.serving.decide.load_job import LoadJob, LoadState
+from corral.frontend.serving.decide.load_job import (
+    MAY_END_OTHERS,
+    WAITS_FOR_ROOM,
+    LoadJob,
+    LoadState,
+    LoadStep,
+    LoadStepName,
+    LoadWhy,
+    furthest,
+)
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
-from corral.frontend.serving.store.replicas import KeySealer, change_replica, insert_replica, lock_living
+from corral.frontend.serving.store.replicas import (
+    KeySealer,
+    change_replica,
+    insert_replica,
+    lock_living,
+    lock_living_on,
+    reach,
+)
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import load_jobs, restorations
 from corral.frontend.store.secrets import Secrets
 from corral.wire.models import LoadReason
 
+Fits = Callable[[Sequence[Replica]], bool]
+"""Whether a replica still has room beside these."""
 TransactionStep = Callable[[AsyncConnection], Awaitable[None]]
 
 
@@ -36,42 +54,52 @@ class LoadJobs:
         self._db = database
         self._sealer = KeySealer(secrets)
 
-    async def get(self, model: str) -> LoadJob | None:
-        return next(iter(await self._fetch(load_jobs.c.model == model)), None)
-
     async def all(self) -> list[LoadJob]:
         return await self._fetch(true())
 
-    async def due(self, now: datetime) -> list[LoadJob]:
-        """Jobs that may be claimed, the longest waiting first."""
-        return await self._fetch(_claimable(now))
-
     async def waiting(self) -> list[LoadJob]:
         """Jobs that are to be worked on now or later, the longest waiting first; not those that failed."""
-        return await self._fetch(load_jobs.c.state.in_([LoadState.PENDING.value, LoadState.LOADING.value]))
+        return await self._fetch(load_jobs.c.state.in_(_OPEN))
 
     async def open(self, job: LoadJob) -> LoadJob:
-        """Create the job of a model, join the one that is there, or start a failed one again; returns what is stored.
+        """Join a job of the model that is under way, or create the one that all join, or start it again where it
+        failed; returns what is stored.
 
-        A failed one stays as it is during its cooldown, unless the model was changed meanwhile.
+        A failed one stays as it is during its cooldown, unless the model was changed meanwhile, or the load was only
+        nice to have and this one is needed.
         """
-        failed = and_(load_jobs.c.model == job.model, load_jobs.c.state == LoadState.FAILED.value)
-        changed = load_jobs.c.revision != job.revision
-        again = {
-            "state": LoadState.PENDING.value,
-            **_NOTHING_SAID,
-            "preferred_node_id": job.preferred_node_id,
-            "retry_at": job.retry_at,
-            "changed_at": job.changed_at,
-        }
         async with self._db.begin() as connection:
-            row = {**asdict(job), **_reasons(job)}
-            await connection.execute(insert_into(connection, load_jobs).values(row).on_conflict_do_nothing())
-            afresh = {**again, "revision": job.revision, "failures": 0}
-            await connection.execute(update(load_jobs).where(failed, changed).values(afresh))
-            cooled = load_jobs.c.retry_at <= job.retry_at
-            await connection.execute(update(load_jobs).where(failed, cooled).values(again))
-            return _job((await connection.execute(select(load_jobs).where(load_jobs.c.model == job.model))).one())
+            if (under_way := furthest(await _open_jobs(connection, job.model))) is not None:
+                return await _joined(connection, under_way, job.why)
+            await _start(connection, job)
+            place = and_(load_jobs.c.model == job.model, load_jobs.c.ordinal == job.ordinal)
+            return _job((await connection.execute(select(load_jobs).where(place))).one())
+
+    async def add(self, job: LoadJob, *, count: int) -> int:
+        """Have so many jobs of the model under way, in the lowest ordinals that are free; how many were begun.
+
+        One that failed keeps its ordinal until its cooldown is over, as in `open`.
+        """
+        async with self._db.begin() as connection:
+            under_way = await _open_jobs(connection, job.model)
+            taken, begun = {other.ordinal for other in under_way}, 0
+            for ordinal in range(len(taken) + count):
+                if len(under_way) + begun >= count:
+                    break
+                if ordinal not in taken:
+                    begun += await _start(connection, replace(job, id=new_load_job_id(), ordinal=ordinal))
+            return begun
+
+    async def take_back(self, job: LoadJob) -> bool:
+        """Have no such load any more. False: somebody works on it, it is over, or it is wanted for another reason."""
+        waits = and_(
+            load_jobs.c.id == job.id,
+            load_jobs.c.state == LoadState.PENDING.value,
+            load_jobs.c.lease_token.is_(None),
+            load_jobs.c.why == job.why.value,
+        )
+        async with self._db.begin() as connection:
+            return (await connection.execute(delete(load_jobs).where(waits))).rowcount == 1
 
     async def claim(self, job: LoadJob, token: LeaseToken, *, now: datetime, until: datetime) -> bool:
         """Begin to work on it, or go on where another one went silent. False: somebody else was first."""
@@ -79,29 +107,71 @@ class LoadJobs:
         values = {"state": LoadState.LOADING.value, "lease_token": token, "lease_until": until, "changed_at": now}
         return await self._update(free, values)
 
+    async def hurry(self, *, now: datetime) -> bool:
+        """Have all that wait for room look again at once; whether any does."""
+        waits = and_(
+            load_jobs.c.state == LoadState.PENDING.value,
+            load_jobs.c.reason.in_(sorted(WAITS_FOR_ROOM)),
+            load_jobs.c.retry_at > now,
+        )
+        async with self._db.write() as connection:
+            return (await connection.execute(update(load_jobs).where(waits).values(retry_at=now))).rowcount > 0
+
+    async def bring_forward(self, *, now: datetime, pause: timedelta) -> None:
+        """Have all that found no node look again: at once, or so long after now if they have just looked."""
+        waits = and_(load_jobs.c.state == LoadState.PENDING.value, load_jobs.c.reason == LoadReason.NO_PLACE.value)
+        rested = load_jobs.c.changed_at <= now - pause
+        async with self._db.begin() as connection:
+            for which, at in ((rested, now), (not_(rested), now + pause)):
+                late = and_(waits, which, load_jobs.c.retry_at > at)
+                await connection.execute(update(load_jobs).where(late).values(retry_at=at))
+
+    async def withdraw_all(self, model: str) -> None:
+        """Nobody wants the model. A load that somebody works on goes on."""
+        waits = and_(load_jobs.c.model == model, load_jobs.c.state == LoadState.PENDING.value)
+        async with self._db.write() as connection:
+            await connection.execute(delete(load_jobs).where(waits))
+
+    async def withdraw(self, job: LoadJob) -> bool:
+        """Nobody wants it any more. False: somebody works on it, or wants it for another reason by now."""
+        waits = and_(
+            load_jobs.c.id == job.id,
+            load_jobs.c.state != LoadState.LOADING.value,
+            load_jobs.c.why == job.why.value,
+        )
+        async with self._db.write() as connection:
+            return (await connection.execute(delete(load_jobs).where(waits))).rowcount == 1
+
     async def extend(self, job: LoadJob, token: LeaseToken, *, until: datetime) -> bool:
         """Hold it longer. False: it was taken over, or is gone."""
         return await self._update(_held(job, token), {"lease_until": until})
 
     # What the holder of the lease does.
 
-    async def reserve(self, job: LoadJob, token: LeaseToken, replica: Replica) -> bool:
-        """Take a place on a node for it. False: the place is taken, or the job is no longer ours."""
+    async def reserve(self, job: LoadJob, token: LeaseToken, replica: Replica, *, fits: Fits) -> bool:
+        """Take a place on a node for it, if it still fits beside those that live there by now.
+
+        False: the place or its room is taken, or the job is no longer ours.
+        """
         place = {"node_id": replica.node_id, "replica_id": replica.id, "changed_at": replica.created_at}
-        values = {**_NOTHING_SAID, **place}
+        values = {**_NOTHING_SAID, **place, "steps": _steps(job)}
 
         async def work(connection: AsyncConnection) -> None:
+            _must(fits(await lock_living_on(connection, replica.node_id)))
             _must(await insert_replica(connection, replica))
             _must(await _change(connection, _held(job, token), values))
 
         return await self._all_or_nothing(work)
 
-    async def begin(self, job: LoadJob, token: LeaseToken, replica: Replica, *, at: datetime) -> bool:
-        """The node is about to be asked. False: the replica was lost meanwhile, or the job is no longer ours."""
+    async def advance(self, job: LoadJob, token: LeaseToken, state: ReplicaState, *, at: datetime) -> bool:
+        """Begin the last of the job's steps, for which its replica is to be in this state, or beyond it already.
+
+        False: the replica was lost meanwhile, or the job is no longer ours.
+        """
 
         async def work(connection: AsyncConnection) -> None:
-            _must(await _change(connection, _held(job, token), {"changed_at": at}))
-            _must(await change_replica(connection, replica.id, ReplicaState.LOADING, at=at))
+            _must(await _change(connection, _held(job, token), {"steps": _steps(job), "changed_at": at}))
+            _must(job.replica_id is not None and await reach(connection, job.replica_id, state, at=at))
 
         return await self._all_or_nothing(work)
 
@@ -109,7 +179,8 @@ class LoadJobs:
         """Give up the place, for the reason that the replica tells, and look for another one."""
 
         async def work(connection: AsyncConnection) -> None:
-            values = {"node_id": None, "replica_id": None, "message": replica.reason, "changed_at": at}
+            nowhere: dict[str, object] = {"node_id": None, "replica_id": None, "steps": []}
+            values = {**nowhere, "message": replica.reason, "changed_at": at}
             _must(await _change(connection, _held(job, token), values))
             reason = {"reason": replica.reason}
             await change_replica(connection, replica.id, ReplicaState.FAILED, at=at, values=reason)
@@ -123,8 +194,10 @@ class LoadJobs:
             "address": replica.address,
             "url": replica.url,
             "sealed_key": self._sealer.seal(replica.id, replica.key, at),
+            "sealed_token": self._sealer.seal_token(replica.id, replica.token, at),
             "routes": replica.routes,
             "front_port": replica.front_port,
+            "models_path": replica.models_path,
         }
 
         async def work(connection: AsyncConnection) -> None:
@@ -146,6 +219,7 @@ class LoadJobs:
             "retry_at": job.retry_at,
             "node_id": None,
             "replica_id": None,
+            "steps": [],
             "lease_token": None,
             "lease_until": None,
             "changed_at": at,
@@ -200,6 +274,48 @@ async def stop_serving(connection: AsyncConnection, model: str, *, reason: str, 
         await change_replica(connection, replica.id, state, at=at, values={"reason": reason})
 
 
+async def _open_jobs(connection: AsyncConnection, model: str) -> list[LoadJob]:
+    there = and_(load_jobs.c.model == model, load_jobs.c.state.in_(_OPEN))
+    return [_job(row) for row in await connection.execute(select(load_jobs).where(there))]
+
+
+async def _joined(connection: AsyncConnection, job: LoadJob, why: LoadWhy) -> LoadJob:
+    """The job as it is when somebody joins it who has better reason to want it: others may have to make room now."""
+    if why not in MAY_END_OTHERS or job.why in MAY_END_OTHERS:
+        return job
+    await _change(connection, load_jobs.c.id == job.id, {"why": why.value})
+    return replace(job, why=why)
+
+
+async def _start(connection: AsyncConnection, job: LoadJob) -> bool:
+    """Create it in its place, or start the one there again that failed and may be tried."""
+    row = {**asdict(job), **_reasons(job), "why": job.why.value, "steps": _steps(job)}
+    inserted = insert_into(connection, load_jobs).values(row).on_conflict_do_nothing()
+    if (await connection.execute(inserted)).rowcount == 1:
+        return True
+    again = {
+        "state": LoadState.PENDING.value,
+        **_NOTHING_SAID,
+        "steps": [],
+        "why": job.why.value,
+        "preferred_node_id": job.preferred_node_id,
+        "retry_at": job.retry_at,
+        "changed_at": job.changed_at,
+    }
+    failed = and_(
+        load_jobs.c.model == job.model,
+        load_jobs.c.ordinal == job.ordinal,
+        load_jobs.c.state == LoadState.FAILED.value,
+    )
+    changed = load_jobs.c.revision != job.revision
+    if job.why in MAY_END_OTHERS:  # what only came beside others failed; that says little of one that is needed
+        changed = or_(changed, load_jobs.c.why.not_in(sorted(MAY_END_OTHERS)))
+    afresh = {**again, "revision": job.revision, "failures": 0}
+    if await _change(connection, and_(failed, changed), afresh):
+        return True
+    return await _change(connection, and_(failed, load_jobs.c.retry_at <= job.retry_at), again)
+
+
 def _must(won: bool) -> None:
     if not won:
         raise _Lost
@@ -221,6 +337,7 @@ def _claimable(now: datetime) -> ColumnElement[bool]:
     )
 
 
+_OPEN: Final = (LoadState.PENDING.value, LoadState.LOADING.value)
 _NOTHING_SAID: Final[Mapping[str, object]] = {"message": "", "reason": None, "engine_lines": None}
 
 
@@ -228,11 +345,17 @@ def _reasons(job: LoadJob) -> dict[str, object]:
     return {"message": job.message, "reason": job.reason, "engine_lines": list(job.engine_lines) or None}
 
 
+def _steps(job: LoadJob) -> list[list[str]]:
+    return [[step.name.value, step.began_at.isoformat()] for step in job.steps]
+
+
 def _job(row: Row[Any]) -> LoadJob:
     return LoadJob(
         **{
             **row._mapping,
             "state": LoadState(row.state),
+            "why": LoadWhy(row.why),
+            "steps": tuple(LoadStep(LoadStepName(name), datetime.fromisoformat(began)) for name, began in row.steps),
             "reason": LoadReason(row.reason) if row.reason in set(LoadReason) else None,
             "engine_lines": tuple(row.engine_lines or ()),
         }

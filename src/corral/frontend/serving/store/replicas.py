@@ -1,43 +1,56 @@
 """Replicas, and the restorations of those that an upgrade ends: every column of theirs is read and written here.
 
-Every change is guarded by the state before it, as `decide.replica.NEXT` allows. The keys of replicas are sealed with
-the secrets key: without them a control that is restarted could not tell its gateways what already serves.
+Every change is guarded by the state before it, as `decide.replica.NEXT` allows. The keys and tokens of replicas are
+sealed with the secrets key: without them a control that is restarted could not tell its gateways what already serves.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from corral.base.errors import SecretsKeyMismatch
 from corral.base.ids import NodeId, ReplicaId
-from corral.frontend.nodes.decide.reports import ReportedProcess
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.decide.reports import ReportedProcess, moved
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
-from corral.frontend.serving.decide.replica import FINAL, LIVE, Replica, ReplicaState, before
+from corral.frontend.serving.decide.load_job import LoadWhy
+from corral.frontend.serving.decide.replica import FINAL, LIVE, ON_THE_WAY, Replica, ReplicaState, before
 from corral.frontend.serving.decide.rollout import Preparation, Restoration
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import among, insert_into
-from corral.frontend.store.schema import replicas, restorations
-from corral.frontend.store.secrets import Secrets
+from corral.frontend.store.schema import nodes, replicas, restorations
+from corral.frontend.store.secrets import Secrets, replica_key_name, replica_token_name
+
+log = logging.getLogger(__name__)
 
 _LIVE: Final = sorted(LIVE)
 _FINAL: Final = sorted(FINAL)
 
 
 class KeySealer:
-    """Turns a replica's key into what is stored, and back."""
+    """Turns a replica's key and token into what is stored, and back. Neither opens in the place of the other."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
 
     def seal(self, id: ReplicaId, key: str, at: datetime) -> bytes | None:
-        return self._secrets.seal(f"replica/{id}", key, at=at).sealed if key else None
+        return self._secrets.seal(replica_key_name(id), key, at=at).sealed if key else None
 
     def unseal(self, id: ReplicaId, sealed: bytes | None) -> str:
-        return "" if sealed is None else self._secrets.unseal(f"replica/{id}", sealed)
+        return "" if sealed is None else self._secrets.unseal(replica_key_name(id), sealed)
+
+    def seal_token(self, id: ReplicaId, token: str, at: datetime) -> bytes | None:
+        return self._secrets.seal(replica_token_name(id), token, at=at).sealed if token else None
+
+    def unseal_token(self, id: ReplicaId, sealed: bytes | None) -> str:
+        return "" if sealed is None else self._secrets.unseal(replica_token_name(id), sealed)
 
 
 # For those who have a transaction open.
@@ -59,8 +72,14 @@ async def insert_replica(connection: AsyncConnection, replica: Replica) -> bool:
         "address": "",
         "url": "",
         "sealed_key": None,
+        "sealed_token": None,
         "routes": None,
         "front_port": 0,
+        "vram": replica.vram,
+        "ram": replica.ram,
+        "cards": list(replica.cards),
+        "why": replica.why.value,
+        "models_path": "",
     }
     statement = insert_into(connection, replicas).values(row).on_conflict_do_nothing()
     return (await connection.execute(statement)).rowcount == 1
@@ -80,6 +99,15 @@ async def change_replica(
     return (await connection.execute(update(replicas).where(allowed).values(changed))).rowcount == 1
 
 
+async def reach(connection: AsyncConnection, id: ReplicaId, state: ReplicaState, *, at: datetime) -> bool:
+    """Be in this state of a load, or beyond it. False: the load of the replica is over."""
+    now_in = (await connection.execute(select(replicas.c.state).where(replicas.c.id == id))).scalar_one_or_none()
+    if now_in not in ON_THE_WAY:
+        return False
+    is_there = ON_THE_WAY.index(ReplicaState(now_in)) >= ON_THE_WAY.index(state)
+    return is_there or await change_replica(connection, id, state, at=at)
+
+
 async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> list[Replica]:
     """All living replicas of these models, without their keys; nobody else changes them during this transaction."""
     there = and_(among(connection, replicas.c.model, models), replicas.c.state.in_(_LIVE))
@@ -87,11 +115,27 @@ async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> lis
     return [_replica_of(row) for row in rows]
 
 
+async def lock_living_on(connection: AsyncConnection, node_id: NodeId) -> list[Replica]:
+    """All living replicas of a node, without their keys; nobody else takes room there during this transaction."""
+    await connection.execute(select(nodes.c.id).where(nodes.c.id == node_id).with_for_update())
+    there = and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE))
+    return [_replica_of(row) for row in await connection.execute(select(replicas).where(there).order_by(replicas.c.id))]
+
+
 async def lose_replicas_of(connection: AsyncConnection, node_id: NodeId, *, reason: str, at: datetime) -> None:
     """All living replicas of a node are lost, in a transaction of the caller."""
     living = and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE))
     lost = {"state": ReplicaState.LOST.value, "reason": reason, "changed_at": at}
     await connection.execute(update(replicas).where(living).values(lost))
+
+
+async def move_replicas_of(connection: AsyncConnection, before: Node, after: Node) -> None:
+    """The living replicas of a node are reached at its new host, in the transaction that moves it; ports stay."""
+    living = and_(replicas.c.node_id == after.id, replicas.c.state.in_(_LIVE))
+    statement = select(replicas.c.id, replicas.c.address, replicas.c.url).where(living)
+    for row in (await connection.execute(statement)).all():
+        there = {"address": moved(row.address, before, after), "url": moved(row.url, before, after)}
+        await connection.execute(update(replicas).where(replicas.c.id == row.id, living).values(there))
 
 
 class ReplicaPlace(NamedTuple):
@@ -106,6 +150,7 @@ class ReplicaStore:
     def __init__(self, database: Database, secrets: Secrets) -> None:
         self._db = database
         self._sealer = KeySealer(secrets)
+        self._unreadable: set[ReplicaId] = set()
 
     async def get(self, id: ReplicaId) -> Replica | None:
         return next(iter(await self._fetch(replicas.c.id == id)), None)
@@ -113,6 +158,11 @@ class ReplicaStore:
     async def living(self) -> list[Replica]:
         """All replicas that are not in a final state, oldest first."""
         return await self._fetch(replicas.c.state.in_(_LIVE))
+
+    async def ended_since(self, at: datetime) -> list[Replica]:
+        """Those that ended as was wanted, from then on."""
+        idle = replicas.c.state == ReplicaState.IDLE.value
+        return await self._fetch(and_(idle, replicas.c.changed_at >= at))
 
     async def places(self) -> list[ReplicaPlace]:
         """Where all living replicas are."""
@@ -124,6 +174,13 @@ class ReplicaStore:
     async def of_model(self, model: str) -> list[Replica]:
         """All replicas of a model, those that are gone too, for people to see why."""
         return await self._fetch(replicas.c.model == model)
+
+    async def last_changes(self, node_id: NodeId) -> dict[str, datetime]:
+        """When the last replica of each model on the node changed; those that are gone count too."""
+        last = func.max(replicas.c.changed_at)
+        statement = select(replicas.c.model, last).where(replicas.c.node_id == node_id).group_by(replicas.c.model)
+        async with self._db.look() as connection:
+            return {model: at for model, at in await connection.execute(statement)}
 
     async def serve(self, model: str) -> bool:
         """Whether any living replica has this model."""
@@ -164,6 +221,31 @@ class ReplicaStore:
         """Take it out of service. False: it is not loaded any more."""
         return await self._change(id, ReplicaState.UNLOADING, at=at, values={"reason": reason}, events=events)
 
+    async def evict(
+        self,
+        victims: Sequence[Replica],
+        *,
+        least: Mapping[str, int],
+        reason: str,
+        at: datetime,
+        events: Sequence[Event],
+    ) -> bool:
+        """Take all of these out of service, or none of them. False: one of them is not loaded any more, or its model
+        would be left with fewer than the least."""
+        ending = Counter(victim.model for victim in victims)
+        async with self._db.begin() as connection:
+            living = await lock_living(connection, sorted(ending))
+            loaded = {replica.id: replica.model for replica in living if replica.state is ReplicaState.LOADED}
+            counts = Counter(loaded.values())
+            are_enough = all(counts[model] - ends >= least.get(model, 0) for model, ends in ending.items())
+            if not are_enough or not loaded.keys() >= {victim.id for victim in victims}:
+                return False
+            for victim in victims:
+                values = {"reason": reason}
+                await change_replica(connection, victim.id, ReplicaState.UNLOADING, at=at, values=values)
+            await append(connection, events)
+        return True
+
     async def end(self, id: ReplicaId, *, at: datetime, events: Sequence[Event]) -> bool:
         """Its process is gone, as was wanted; its place is free. False: it was not being unloaded."""
         return await self._change(id, ReplicaState.IDLE, at=at, values={}, events=events)
@@ -191,6 +273,7 @@ class ReplicaStore:
         values = {
             "url": process.url,
             "sealed_key": self._sealer.seal(replica.id, process.key, at),
+            "sealed_token": self._sealer.seal_token(replica.id, process.token, at),
             "routes": process.routes,
             "front_port": process.front_port,
         }
@@ -207,18 +290,38 @@ class ReplicaStore:
         statement = select(replicas).where(which).order_by(replicas.c.created_at, replicas.c.id)
         async with self._db.look() as connection:
             rows = (await connection.execute(statement)).all()
-        return [_replica_of(row, key=self._sealer.unseal(row.id, row.sealed_key)) for row in rows]
+        return [self._opened(row) for row in rows]
+
+    def _opened(self, row: Row[Any]) -> Replica:
+        """One that does not open keeps nobody from the others: it cannot be reached until its node tells its reach."""
+        try:
+            key = self._sealer.unseal(row.id, row.sealed_key)
+            token = self._sealer.unseal_token(row.id, row.sealed_token)
+        except SecretsKeyMismatch as error:
+            if row.id not in self._unreadable:
+                self._unreadable.add(row.id)
+                about = {"event": "replica.unreadable", "replica": row.id, "secret": error.fields.get("secret")}
+                log.warning("a replica of %s cannot be reached: its key does not open", row.model, extra=about)
+            return replace(_replica_of(row), url="", is_unreadable=True)
+        self._unreadable.discard(row.id)
+        return _replica_of(row, key=key, token=token)
 
 
-def _replica_of(row: Row[Any], *, key: str = "") -> Replica:
-    columns = {name: value for name, value in row._mapping.items() if name != "sealed_key"}
+def _replica_of(row: Row[Any], *, key: str = "", token: str = "") -> Replica:
+    columns = {name: value for name, value in row._mapping.items() if not name.startswith("sealed_")}
     return Replica(
         **{
             **columns,
             "key": key,
+            "token": token,
             "state": ReplicaState(row.state),
             "routes": None if row.routes is None else tuple(row.routes),
             "front_port": row.front_port or 0,
+            "vram": row.vram or 0,
+            "ram": row.ram or 0,
+            "models_path": row.models_path or "",
+            "cards": tuple(row.cards or ()),
+            "why": LoadWhy(row.why) if row.why in set(LoadWhy) else LoadWhy.ASKED,
         }
     )
 

@@ -2,6 +2,7 @@
 
 from alembic import context
 
+import corral.frontend.store.access_schema  # noqa: F401 - for its tables
 from corral.frontend.store.schema import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)

@@ -15,22 +15,23 @@ from starlette.responses import Response, StreamingResponse
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.frontend.access.decide import Permission
 from corral.frontend.access.principals import principal_of
 from corral.frontend.api.route import (
-    Access,
     AdminContext,
     Caller,
     Dialect,
     RouteSpec,
     answer,
+    host_of_caller,
     no_content,
     node_error,
     read_body,
     read_compat,
 )
 from corral.frontend.backends.routes.localai import is_bus_away
+from corral.frontend.engines.entries import engines_status
 from corral.frontend.serving.shapes import loading_view
-from corral.wire.keys import Scope
 from corral.wire.refusals import Acknowledged
 from corral.wire.view import EnsureModel, GatewayReport, Loading, View, encode_line
 
@@ -45,7 +46,7 @@ async def view(context: AdminContext, request: Request, caller: Caller) -> Respo
             principal = await principal_of(request.headers, context.access.authenticator)
         except CorralError:
             return True
-        return principal is not None and principal.may(Scope.GATEWAY)
+        return principal is not None and principal.can(Permission.GATEWAY_SERVE)
 
     async def lines() -> AsyncIterator[bytes]:
         """Until the gateway leaves, the process stops or the key is revoked."""
@@ -61,14 +62,18 @@ async def view(context: AdminContext, request: Request, caller: Caller) -> Respo
 
 async def report(context: AdminContext, request: Request, caller: Caller) -> Response:
     body = await _body(request, GatewayReport)
-    context.serving.gateways.take(body)
+    context.serving.gateways.take(body, address=host_of_caller(context, request))
     await context.serving.shares.tell(body)
     return no_content()
 
 
 async def ensure(context: AdminContext, request: Request, caller: Caller) -> Response:
-    status = await context.serving.loads.ensure((await _body(request, EnsureModel)).model)
-    return answer(loading_view(status))
+    model = (await _body(request, EnsureModel)).model
+    if model not in context.models.catalogue.catalogue.models:
+        elsewhere = engines_status(context.engines.service, context.engines.watch, model)
+        if elsewhere is not None:
+            return answer(elsewhere)
+    return answer(loading_view(await context.serving.loads.ensure(model)))
 
 
 async def _body(request: Request, kind: type[T]) -> T:
@@ -125,7 +130,7 @@ _UNLOAD = RouteSpec(
     method="POST",
     path="/api/nodes/{id}/models/unload",
     handler=unload,
-    access=Access.ADMIN,
+    access=Permission.MODELS_ACT,
     dialect=Dialect.LOCALAI,
     summary="End what this node runs for a model, after the requests that it answers, and wait for that.",
     takes=NodeModelAsk,
@@ -144,12 +149,14 @@ ROUTES = [
         _UNLOAD,
         path="/api/nodes/{id}/models/delete",
         handler=delete,
+        access=Permission.MODELS_ACT,
         summary="The same: no files are deleted, since nodes share them.",
     ),
     replace(
         _UNLOAD,
         path="/backend/shutdown",
         handler=shut_down,
+        access=Permission.MODELS_ACT,
         dialect=Dialect.LOCALAI_CLI,
         summary="End what all nodes run for a model, and wait for that.",
         takes=ShutdownAsk,
@@ -165,7 +172,7 @@ ROUTES = [
         method="GET",
         path="/api/v1/gateway/view",
         handler=view,
-        access=Access.GATEWAY,
+        access=Permission.GATEWAY_SERVE,
         summary="The view as lines of JSON: all of it first, then changes and beats, until either side ends it.",
         gives=View,
         codes={200: "a stream of lines"},
@@ -174,7 +181,7 @@ ROUTES = [
         method="POST",
         path="/api/v1/gateway/report",
         handler=report,
-        access=Access.GATEWAY,
+        access=Permission.GATEWAY_SERVE,
         summary="What a gateway has under way, and what ended there since its last report.",
         takes=GatewayReport,
         codes={204: "taken", 400: "it cannot be read"},
@@ -183,7 +190,7 @@ ROUTES = [
         method="POST",
         path="/api/v1/gateway/ensure",
         handler=ensure,
-        access=Access.GATEWAY,
+        access=Permission.GATEWAY_SERVE,
         summary="Have a model loaded; answers at once with how far that is.",
         takes=EnsureModel,
         gives=Loading,

@@ -1,0 +1,22 @@
+"""Private keys for certificates that somebody else signs. Apart from `tls.py`, because the library takes memory."""
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+
+class PrivateKey:
+    """A new P-256 key."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+
+    def request(self) -> str:
+        """A certificate signing request in PEM form, without any name."""
+        builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+    def pem(self) -> str:
+        return self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode()

@@ -1,0 +1,146 @@
+"""Who signs for users of the embedded NATS server: an operator, its system account, and the fleet's account.
+
+Made at the first start and kept in the server's private folder. The server's own copy of an account's claims is in
+its resolver's folder: what is revoked there stays revoked when the server starts again.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from corral.base.errors import PathNotUsable
+from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
+
+KEYS_FILE: Final = "authority.json"
+SYSTEM_CREDS: Final = "system.creds"
+RESOLVER_FOLDER: Final = "accounts"
+LOGINS_FILE: Final = "logins.conf"
+SETTINGS_FILE: Final = "frontend.env"
+_UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
+_ACCOUNT_LIMITS: Final = {**_UNLIMITED, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
+
+
+class _AuthorityKeys(msgspec.Struct, kw_only=True, frozen=True):
+    """The file: seeds, and what they signed of themselves."""
+
+    operator_seed: str
+    operator_jwt: str
+    account_seed: str
+    account: str
+    account_jwt: str
+    system_account: str
+    system_jwt: str
+    system_creds: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """What the server must know, and what control needs to mint users and to end them."""
+
+    operator_seed: str = field(repr=False)
+    account_seed: str = field(repr=False)
+    account: str
+    system_creds: Path
+    """File with the user of the system account, which may give the server new claims."""
+    server_config: Mapping[str, object] = field(repr=False)
+
+    @property
+    def frontend_environment(self) -> dict[str, str]:
+        """What a frontend needs to mint users and to end them. Holds secrets."""
+        return {
+            "CORRAL_NATS_ACCOUNT_SEED": self.account_seed,
+            "CORRAL_NATS_OPERATOR_SEED": self.operator_seed,
+            "CORRAL_NATS_SYSTEM_CREDS": str(self.system_creds),
+        }
+
+    @classmethod
+    def load_or_create(cls, directory: Path) -> Self:
+        """Raise PathNotUsable when the file of the keys is damaged."""
+        path = make_private_directory(directory) / KEYS_FILE
+        data = read_private(path)
+        if data is None:
+            keys = _new_keys()
+            write_private(path, msgspec.json.encode(keys))
+        else:
+            try:
+                keys = msgspec.json.decode(data, type=_AuthorityKeys)
+            except UNREADABLE_JSON as error:
+                problem = f"{path} is damaged; restore it, or delete it to have a new NATS account"
+                raise PathNotUsable(problem) from error
+        accounts = make_private_directory(directory / RESOLVER_FOLDER)
+        for public, jwt in ((keys.account, keys.account_jwt), (keys.system_account, keys.system_jwt)):
+            if read_private(accounts / f"{public}.jwt") is None:
+                write_private(accounts / f"{public}.jwt", jwt.encode())
+        creds = directory / SYSTEM_CREDS
+        if read_private(creds) != keys.system_creds.encode():
+            write_private(creds, keys.system_creds.encode())
+        return cls(
+            operator_seed=keys.operator_seed,
+            account_seed=keys.account_seed,
+            account=keys.account,
+            system_creds=creds,
+            server_config={
+                "operator": keys.operator_jwt,
+                "system_account": keys.system_account,
+                "resolver": {"type": "full", "dir": str(accounts), "allow_delete": False},
+            },
+        )
+
+
+def write_for_own_server(directory: Path) -> tuple[Path, Path]:
+    """Make keys for NATS servers that somebody else starts, unless they are there. Return what each of the servers
+    includes in its configuration, and the settings of frontends; the second holds secrets."""
+    authority = Authority.load_or_create(directory.absolute())
+    keys = msgspec.json.decode((directory / KEYS_FILE).read_bytes(), type=_AuthorityKeys)
+    logins, settings = directory / LOGINS_FILE, directory / SETTINGS_FILE
+    text = f"""operator: "{keys.operator_jwt}"
+system_account: "{keys.system_account}"
+resolver {{ type: full, dir: "./{RESOLVER_FOLDER}", allow_delete: false }}
+resolver_preload {{
+  {keys.account}: "{keys.account_jwt}"
+  {keys.system_account}: "{keys.system_jwt}"
+}}
+"""
+    write_private(logins, text.encode())
+    lines = [f"{name}={value}" for name, value in authority.frontend_environment.items()]
+    write_private(settings, ("\n".join(lines) + "\n").encode())
+    return logins, settings
+
+
+def _new_keys() -> _AuthorityKeys:
+    from corral.bus.nkey_claims import ClaimsKey  # noqa: PLC0415 - 8 MB that are needed once in the life of a fleet
+
+    operator, account, system, user = (ClaimsKey.make(kind) for kind in ("operator", "account", "account", "user"))
+    now = int(time.time())
+
+    def about(name: str, subject: ClaimsKey, nats: Mapping[str, object]) -> dict[str, object]:
+        return {"iat": now, "name": name, "sub": subject.public, "nats": {**nats, "version": 2}}
+
+    def account_claims(name: str, key: ClaimsKey) -> str:
+        return operator.sign(about(name, key, {"type": "account", "limits": _ACCOUNT_LIMITS}))
+
+    owner = {"system_account": system.public, "type": "operator"}
+    system_user = system.sign(about("corral-system", user, {**_UNLIMITED, "pub": {}, "sub": {}, "type": "user"}))
+    return _AuthorityKeys(
+        operator_seed=operator.seed,
+        operator_jwt=operator.sign(about("corral", operator, owner)),
+        account_seed=account.seed,
+        account=account.public,
+        account_jwt=account_claims("corral-fleet", account),
+        system_account=system.public,
+        system_jwt=account_claims("corral-system", system),
+        system_creds=creds_text(system_user, user.seed),
+    )
+
+
+def creds_text(jwt: str, seed: str) -> str:
+    """Return a user in the form that NATS's own tools write and read."""
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )

@@ -1,0 +1,43 @@
+"""The NATS servers that a client knows, and in which order it tries them."""
+
+import random
+from collections import deque
+from collections.abc import Sequence
+
+from corral.bus.config import Endpoint, parse_endpoints
+
+
+class Servers:
+    """Those of a configuration, and those of their cluster as the last link knew them."""
+
+    def __init__(self, urls: str) -> None:
+        """Raise InvalidInput for URLs that can never work; none at all is possible."""
+        configured = parse_endpoints(urls) if urls else ()
+        self._configured = random.sample(configured, len(configured))  # so that a fleet spreads over a cluster
+        self._endpoints = deque(self._configured)
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
+    @property
+    def are_unknown(self) -> bool:
+        return not self._configured
+
+    @property
+    def have_tls(self) -> bool:
+        return any(endpoint.tls for endpoint in self._configured)
+
+    def next(self) -> Endpoint:
+        """Return the server to try now. After a loss, and after a failure, the others come first."""
+        endpoint = self._endpoints[0]
+        self._endpoints.rotate(-1)
+        return endpoint
+
+    def learn(self, siblings: Sequence[Endpoint]) -> None:
+        """Remember the cluster's other servers as a link knew them, and forget those that it no longer did."""
+        known = {(sibling.host, sibling.port): sibling for sibling in siblings}
+        current = known.keys() | {(endpoint.host, endpoint.port) for endpoint in self._configured}
+        kept = {(endpoint.host, endpoint.port): endpoint for endpoint in self._endpoints}
+        kept = {address: endpoint for address, endpoint in kept.items() if address in current}
+        new = [sibling for address, sibling in known.items() if address not in kept]
+        self._endpoints = deque([*new, *kept.values()])

@@ -1,0 +1,267 @@
+"""The fleet at one moment, as far as it decides where models run: what placing, scaling and draining look at. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Final, Protocol
+
+from corral.base import config_fields as fields
+from corral.base.ids import NodeId
+from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.models.decide.needs import UNKNOWN_NEEDS, ModelNeeds
+from corral.frontend.nodes.decide.node import Node, SeenNode
+from corral.frontend.serving.decide.load_job import LoadJob, LoadState
+from corral.frontend.serving.decide.machine import KnownRoom, given_back, room_of
+from corral.frontend.serving.decide.placement import CandidateNode, PlacementRequest
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.rollout import Restoration
+from corral.frontend.serving.decide.scheduling import SchedulingWish
+from corral.frontend.serving.decide.staged import StagedSummary
+
+
+class BackendFit(Protocol):
+    """What is known of backends on nodes."""
+
+    def is_there(self, node_id: NodeId, backend: str) -> bool: ...
+
+    def unfit(self, node_id: NodeId, backend: str) -> str:
+        """Why the backend cannot run there; empty when it can, as far as is known."""
+
+
+class AnyBackend:
+    """Where nothing is known of backends, nothing speaks against any."""
+
+    def is_there(self, node_id: NodeId, backend: str) -> bool:
+        return False
+
+    def unfit(self, node_id: NodeId, backend: str) -> str:
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetSnapshot:
+    at: datetime
+    nodes: tuple[SeenNode, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    """All that live."""
+    ended: tuple[Replica, ...] = ()
+    """Those that ended lately, as was wanted."""
+    jobs: tuple[LoadJob, ...] = ()
+    restorations: tuple[Restoration, ...] = ()
+    """Replicas that an upgrade of their backend ends, and which are loaded again after it."""
+    models: Mapping[str, ModelSpec] = field(default_factory=dict)
+    """All that can be loaded, without aliases."""
+    needs: Mapping[str, ModelNeeds] = field(default_factory=dict)
+    """By model."""
+    staged: tuple[StagedSummary, ...] = ()
+    sharing: frozenset[NodeId] = frozenset()
+    """Nodes that have the very models directory of this frontend: the files of every model are there."""
+    backends: BackendFit = field(default_factory=AnyBackend)
+    in_flight: Mapping[str, int] = field(default_factory=dict)
+    """Requests under way by replica; 0 where there is none."""
+    last_used: Mapping[str, datetime] = field(default_factory=dict)
+    """By replica, as far as it was heard."""
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Requests that wait for a replica, by model."""
+    is_load_known: bool = True
+    """False while a gateway is silent: then anything may be busy."""
+    counting_since: datetime | None = None
+    """Since when requests are counted here: what was used before is not known."""
+    rules: Mapping[str, SchedulingWish] = field(default_factory=dict)
+    """How many replicas models should have, and where; by model."""
+    kept: frozenset[str] = frozenset()
+    """Models that stay loaded once they are."""
+    is_braked: bool = False
+    """Many nodes went silent together: nothing is to be moved or ended for it."""
+
+    @cached_property
+    def nodes_by_id(self) -> Mapping[NodeId, SeenNode]:
+        return {seen.node.id: seen for seen in self.nodes}
+
+    @cached_property
+    def replicas_by_node(self) -> Mapping[NodeId, tuple[Replica, ...]]:
+        by_node: dict[NodeId, list[Replica]] = {}
+        for replica in self.replicas:
+            by_node.setdefault(replica.node_id, []).append(replica)
+        return {id: tuple(there) for id, there in by_node.items()}
+
+    @cached_property
+    def staged_by_node(self) -> Mapping[NodeId, Mapping[str, StagedSummary]]:
+        by_node: dict[NodeId, dict[str, StagedSummary]] = {}
+        for staged in self.staged:
+            by_node.setdefault(staged.node_id, {})[staged.model] = staged
+        return by_node
+
+    @cached_property
+    def _wanted(self) -> frozenset[str]:
+        """Models whose files stay wherever they are: a rule wants replicas, or a load is under way."""
+        ruled = {model for model, wish in self.rules.items() if wish.min_replicas or wish.spread_all}
+        return frozenset(ruled | {job.model for job in self.jobs if job.state is not LoadState.FAILED})
+
+    @cached_property
+    def groups(self) -> Mapping[str, frozenset[str]]:
+        """The concurrency groups that models are in, of those that are in any."""
+        found = {name: groups_of(spec) for name, spec in self.models.items()}
+        return {name: groups for name, groups in found.items() if groups}
+
+    @cached_property
+    def ended_by_node(self) -> Mapping[NodeId, tuple[Replica, ...]]:
+        by_node: dict[NodeId, list[Replica]] = {}
+        for replica in self.ended:
+            by_node.setdefault(replica.node_id, []).append(replica)
+        return {id: tuple(ended) for id, ended in by_node.items()}
+
+    def of_model(self, model: str) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.model == model]
+
+    @cached_property
+    def least(self) -> Mapping[str, int]:
+        """How many replicas of a model its rule wants at least."""
+        return {model: wish.min_replicas for model, wish in self.rules.items()}
+
+    def needs_of(self, model: str) -> ModelNeeds:
+        return self.needs.get(model, UNKNOWN_NEEDS)
+
+    def rivals_of(self, model: str) -> frozenset[str]:
+        """Models that may not run on the same machine as this one."""
+        mine = self.groups.get(model)
+        if not mine:
+            return frozenset()
+        return frozenset(other for other, groups in self.groups.items() if other != model and groups & mine)
+
+    def request(
+        self, spec: ModelSpec, *, exclude: Mapping[NodeId, str] | None = None, prefer: NodeId | None = None
+    ) -> PlacementRequest:
+        """What is to be placed when a replica of the model is, where its rule allows."""
+        rule = self.rules.get(spec.name, SchedulingWish(model=spec.name))
+        return PlacementRequest(
+            model=spec.name,
+            needs=self.needs_of(spec.name),
+            selector=rule.node_selector,
+            pinned=frozenset(rule.pinned_nodes),
+            rivals=self.rivals_of(spec.name),
+            exclude={**(self._have_one(spec) if rule.spread_all else {}), **(exclude or {})},
+            prefer=prefer,
+        )
+
+    @cached_property
+    def _disks(self) -> Mapping[str, int]:
+        """What the files of each model take."""
+        return {model: needs.disk for model, needs in self.needs.items() if needs.disk}
+
+    @cached_property
+    def rooms(self) -> Mapping[NodeId, KnownRoom]:
+        """What is free on each node. Worked out once: every model that is placed asks for it."""
+        by_node = self.replicas_by_node
+        rooms: dict[NodeId, KnownRoom] = {}
+        for seen in self.nodes:
+            there = by_node.get(seen.node.id, ())
+            node = self._as_of_now(seen.node)
+            rooms[node.id] = KnownRoom(node, there, room_of(node, there))
+        return rooms
+
+    def _as_of_now(self, node: Node) -> Node:
+        """The node with the memory of what ended there since it was heard."""
+        ended = self.ended_by_node.get(node.id, ())
+        return given_back(node, [replica for replica in ended if replica.changed_at >= node.facts.last_heartbeat])
+
+    def with_replica(self, replica: Replica) -> "FleetSnapshot":
+        """The fleet after a place was reserved. What is known of all other nodes is kept."""
+        after, id = replace(self, replicas=(*self.replicas, replica)), replica.node_id
+        known = self.rooms.get(id)
+        if known is None:
+            return after
+        there = (*known.replicas, replica)
+        room = KnownRoom(known.node, there, room_of(known.node, there))
+        kept = vars(after)
+        kept.update(staged_by_node=self.staged_by_node, groups=self.groups, rooms={**self.rooms, id: room})
+        kept["_disks"] = self._disks
+        kept["replicas_by_node"] = {**self.replicas_by_node, id: there}
+        kept["_usual"] = {
+            backend: [
+                after._candidate(seen, backend) if seen.node.id == id else one
+                for seen, one in zip(self.nodes, usual, strict=True)
+            ]
+            for backend, usual in self._usual.items()
+        }
+        return after
+
+    def _have_one(self, spec: ModelSpec) -> dict[NodeId, str]:
+        """The nodes that a rule for one on every node wants no other on."""
+        staying = [replica for replica in self.of_model(spec.name) if replica.state is not ReplicaState.UNLOADING]
+        return {each.node_id: "has its replica already" for each in staying if each.revision == spec.revision}
+
+    def candidates(self, spec: ModelSpec) -> list[CandidateNode]:
+        """All nodes as this model sees them."""
+        usual = self._usual.get(spec.backend)
+        if usual is None:
+            usual = self._usual[spec.backend] = [self._candidate(seen, spec.backend) for seen in self.nodes]
+        staged = self.staged_by_node
+        if not staged:
+            return usual
+        return [
+            self._with_files(candidate, spec, own)
+            if (own := staged.get(candidate.node.id, _NOTHING).get(spec.name)) is not None
+            else candidate
+            for candidate in usual
+        ]
+
+    @cached_property
+    def _usual(self) -> dict[str, list[CandidateNode]]:
+        """The nodes as models of a backend see them that have no files there."""
+        return {}
+
+    def candidate(self, node_id: NodeId, spec: ModelSpec) -> CandidateNode | None:
+        """One node as this model sees it."""
+        seen = self.nodes_by_id.get(node_id)
+        if seen is None:
+            return None
+        candidate, own = self._candidate(seen, spec.backend), self.staged_by_node.get(node_id, _NOTHING).get(spec.name)
+        return candidate if own is None else self._with_files(candidate, spec, own)
+
+    def _candidate(self, seen: SeenNode, backend: str) -> CandidateNode:
+        room, staged = self.rooms[seen.node.id], self.staged_by_node.get(seen.node.id, _NOTHING)
+        return CandidateNode(
+            node=room.node,
+            status=seen.status,
+            replicas=room.replicas,
+            has_files=seen.node.id in self.sharing,
+            has_backend=self.backends.is_there(seen.node.id, backend),
+            unfit=self.backends.unfit(seen.node.id, backend),
+            reclaimable=self._reclaimable(staged.values(), room.replicas) if staged else 0,
+            disks=self._disks,
+            staged=self._measured(staged, room) if staged else frozenset(),
+            known_room=room,
+        )
+
+    def _measured(self, staged: Mapping[str, StagedSummary], room: KnownRoom) -> frozenset[str]:
+        """Models with replicas on a node whose present files were there when it last told how full its disk is."""
+        heard = room.node.facts.last_heartbeat
+
+        def is_there(model: str) -> bool:
+            own, spec = staged.get(model), self.models.get(model)
+            if own is None or spec is None or own.revision != spec.revision:
+                return False
+            return own.brought_at is None or own.brought_at < heard
+
+        return frozenset(model for model in {replica.model for replica in room.replicas} if is_there(model))
+
+    def _with_files(self, candidate: CandidateNode, spec: ModelSpec, own: StagedSummary) -> CandidateNode:
+        """A node that has something of this model: that is not what has to go for it."""
+        kept = self._reclaimable([own], candidate.replicas)
+        has_files = candidate.has_files or own.revision == spec.revision
+        return replace(candidate, has_files=has_files, reclaimable=candidate.reclaimable - kept)
+
+    def _reclaimable(self, staged: Iterable[StagedSummary], replicas: Iterable[Replica]) -> int:
+        """Bytes of what may be deleted on a node, because nobody needs it there."""
+        used = {replica.model for replica in replicas} | self._wanted
+        return sum(each.deletable_bytes for each in staged if each.model not in used)
+
+
+_NOTHING: Final[Mapping[str, StagedSummary]] = {}
+
+
+def groups_of(spec: ModelSpec) -> frozenset[str]:
+    """Models that share one of these words never run on the same machine at the same time."""
+    return frozenset(text for entry in fields.listed(spec.config.get("concurrency_groups")) if (text := str(entry)))

@@ -1,0 +1,200 @@
+"""Whose turn it is: of those who wait for room, the one that waits longest is placed first. Pure.
+
+A place that is free, or about to be, belongs to the longest waiting load that fits there. Others count it as taken.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from msgspec import structs
+
+from corral.base.ids import NodeId, ReplicaId
+from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.serving.decide.load_job import MAY_END_OTHERS, LoadJob, LoadState
+from corral.frontend.serving.decide.machine import given_back
+from corral.frontend.serving.decide.placement import (
+    CandidateNode,
+    NodeVerdict,
+    Placement,
+    PlacementRefusal,
+    PlacementRequest,
+    judge,
+    place,
+)
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.snapshot import FleetSnapshot
+
+ENDS_WITHIN: Final = timedelta(minutes=2)
+"""A replica that is being ended for longer is not counted on to end."""
+_MAKES_ROOM: Final = "makes room for "
+_MOST_WAITING: Final = 100
+"""Those who wait longest; others are not looked at."""
+_MOST_PLACES: Final = 20
+"""Nodes that are tried before a load waits, where others come first."""
+
+
+def room_reason(model: str) -> str:
+    """Why a replica is ended that another model needs the place of."""
+    return f"{_MAKES_ROOM}{model}"
+
+
+def room_made_for(replica: Replica) -> str:
+    """The model for which it is being ended; empty when that is not why."""
+    is_for_another = replica.state is ReplicaState.UNLOADING and replica.reason.startswith(_MAKES_ROOM)
+    return replica.reason.removeprefix(_MAKES_ROOM) if is_for_another else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingLoad:
+    """A load that has no place yet."""
+
+    job: LoadJob
+    spec: ModelSpec
+    request: PlacementRequest
+    room_at: frozenset[NodeId]
+    """Where others are being ended for it."""
+
+
+def waiting_before(snapshot: FleetSnapshot, job: LoadJob) -> tuple[WaitingLoad, ...]:
+    """Those who wait longer than this one and whom somebody needs, the longest waiting first."""
+    mine = _in_line(job)
+    older = [
+        other
+        for other in snapshot.jobs
+        if other.state is not LoadState.FAILED
+        and other.replica_id is None
+        and other.why in MAY_END_OTHERS
+        and other.model in snapshot.models
+        and (_in_line(other) < mine or job.why not in MAY_END_OTHERS)
+        and other.id != job.id
+    ]
+    first = sorted(older, key=_in_line)[:_MOST_WAITING]
+    made_at = _made_at(snapshot) if first else {}
+    return tuple(_waiting(snapshot, other, made_at.get(other.model, ())) for other in first)
+
+
+def _made_at(snapshot: FleetSnapshot) -> dict[str, list[NodeId]]:
+    """Where replicas are being ended for which models."""
+    made_at: dict[str, list[NodeId]] = {}
+    for replica in snapshot.replicas:
+        if model := room_made_for(replica):
+            made_at.setdefault(model, []).append(replica.node_id)
+    return made_at
+
+
+def _in_line(job: LoadJob) -> tuple[object, ...]:
+    return (job.created_at, job.model, job.ordinal)
+
+
+def _waiting(snapshot: FleetSnapshot, job: LoadJob, room_at: Iterable[NodeId]) -> WaitingLoad:
+    spec = snapshot.models[job.model]
+    return WaitingLoad(
+        job=job,
+        spec=spec,
+        request=snapshot.request(spec, prefer=job.preferred_node_id),
+        room_at=frozenset(room_at),
+    )
+
+
+# Nodes as they will be.
+
+
+def being_ended(candidate: CandidateNode, snapshot: FleetSnapshot) -> list[Replica]:
+    """What is about to free its place there."""
+    return [
+        replica
+        for replica in candidate.replicas
+        if replica.state is ReplicaState.UNLOADING and snapshot.at - replica.changed_at <= ENDS_WITHIN
+    ]
+
+
+def without(candidate: CandidateNode, gone: Collection[ReplicaId]) -> CandidateNode:
+    """The node as it will be when these replicas have ended."""
+    if not gone:
+        return candidate
+    ended = [replica for replica in candidate.replicas if replica.id in gone]
+    left = tuple(replica for replica in candidate.replicas if replica.id not in gone)
+    return replace(candidate, node=given_back(candidate.node, ended), replicas=left)
+
+
+def without_ending(candidate: CandidateNode, snapshot: FleetSnapshot) -> CandidateNode:
+    return without(candidate, {replica.id for replica in being_ended(candidate, snapshot)})
+
+
+def promised(snapshot: FleetSnapshot, node_id: NodeId, older: Sequence[WaitingLoad]) -> tuple[Replica, ...]:
+    """What those who wait longer will take on a node, as soon as what is being ended there is gone."""
+    taken: list[Replica] = []
+    for waiting in older:
+        if waiting.room_at and node_id not in waiting.room_at:
+            continue
+        candidate = snapshot.candidate(node_id, waiting.spec)
+        if candidate is None:
+            continue
+        free = without_ending(candidate, snapshot)
+        verdict = judge(waiting.request, replace(free, replicas=(*free.replicas, *taken)))
+        if verdict.fits and not _goes_elsewhere(snapshot, waiting, node_id):
+            taken.append(_taking(waiting, verdict))
+    return tuple(taken)
+
+
+def _goes_elsewhere(snapshot: FleetSnapshot, waiting: WaitingLoad, node_id: NodeId) -> bool:
+    """Whether another node has room for it at this moment."""
+    if waiting.room_at:
+        return False
+    choice = place(waiting.request, snapshot.candidates(waiting.spec))
+    return isinstance(choice, Placement) and choice.node.id != node_id
+
+
+def _taking(waiting: WaitingLoad, verdict: NodeVerdict) -> Replica:
+    """The replica that it will be. Its index is none that anyone gets."""
+    return Replica(
+        id=ReplicaId(f"promised {waiting.job.id}"),
+        node_id=verdict.node_id,
+        model=waiting.spec.name,
+        index=-1,
+        revision=waiting.spec.revision,
+        backend=waiting.spec.backend,
+        state=ReplicaState.RESERVED,
+        vram=verdict.vram,
+        ram=verdict.ram,
+        cards=verdict.cards,
+        why=waiting.job.why,
+        created_at=waiting.job.created_at,
+        changed_at=waiting.job.created_at,
+    )
+
+
+# Placing.
+
+
+def place_in_turn(
+    request: PlacementRequest,
+    candidates: Sequence[CandidateNode],
+    snapshot: FleetSnapshot,
+    older: Sequence[WaitingLoad],
+) -> Placement | PlacementRefusal:
+    """The best node where nobody is passed over who waits longer."""
+    seen = {candidate.node.id: candidate for candidate in candidates}
+    kept: dict[NodeId, tuple[Replica, ...]] = {}
+    choice = place(request, seen.values())
+    while older and isinstance(choice, Placement) and len(kept) < _MOST_PLACES:
+        id = choice.node.id
+        if id not in kept:
+            kept[id] = promised(snapshot, id, older)
+        elif kept[id]:
+            break  # it fits beside them
+        if not kept[id]:
+            break
+        seen[id] = replace(seen[id], replicas=(*seen[id].replicas, *kept[id]))
+        choice = place(request, seen.values())
+    if isinstance(choice, Placement):
+        return replace(choice, left_to_others=kept.get(choice.node.id, ()))
+    return PlacementRefusal(verdicts=tuple(_told(verdict, kept) for verdict in choice.verdicts))
+
+
+def _told(verdict: NodeVerdict, kept: dict[NodeId, tuple[Replica, ...]]) -> NodeVerdict:
+    """The verdict, which names those whom a place is kept for."""
+    others = ", ".join(sorted({replica.model for replica in kept.get(verdict.node_id, ())}))
+    return structs.replace(verdict, why=f"keeps its room for {others}, which waits longer") if others else verdict
