@@ -18,12 +18,20 @@ from tests.kit.simulated_node import SimulatedIdentity, SimulatedNode
 async def test_the_kit_knows_how_many_loops_of_a_frontend_wait_for_its_clock(cluster: Cluster) -> None:
     """All but the heartbeats, which wait for heartbeats, and the adapter, which waits for replicas without a URL.
 
-    Whoever adds a loop tells the kit.
+    Loads wait twice: for their turn, and for news. Whoever adds a loop tells the kit.
     """
     loops = cluster.frontend().control.loops()
     for loop in loops.values():
         loop.close()
-    assert len(loops) - 2 == FRONTEND_LOOPS
+    assert len(loops) - 2 + 1 == FRONTEND_LOOPS
+
+
+async def test_at_rest_every_loop_of_a_frontend_waits_for_its_clock(cluster: Cluster) -> None:
+    """More sleepers than the kit counts would hide a loop that still works."""
+    await cluster.healthy("w1")
+    for _ in range(12):
+        await cluster.advance(timedelta(seconds=1))
+        assert cluster.frontend().clock.sleeping == FRONTEND_LOOPS
 
 
 async def test_what_keeps_a_frontend_from_starting_comes_out_of_start(cluster: Cluster) -> None:
