@@ -8,7 +8,8 @@ from corral.frontend.access.decide import LoginPolicy
 from corral.frontend.access.keys import KeyAudience, KeyRing
 from corral.frontend.access.principals import Authenticator
 from corral.frontend.access.sealing import SealingKeys
-from corral.frontend.access.store import Keys, Users
+from corral.frontend.access.store.keys import Keys
+from corral.frontend.access.store.users import Users
 from corral.frontend.access.users import UserAccounts
 from corral.frontend.record.room import Foundation, RecordRoom
 

@@ -23,7 +23,8 @@ from corral.frontend.access.decide import (
 )
 from corral.frontend.access.keys import KeyOwner, KeyRing, NewKey, revoked_event
 from corral.frontend.access.passwords import GuessLimits, PasswordHasher, TooManyLogins
-from corral.frontend.access.store import AccessWrite, Users
+from corral.frontend.access.store.rows import AccessWrite
+from corral.frontend.access.store.users import Users
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.wire.keys import ApiKey

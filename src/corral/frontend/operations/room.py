@@ -5,7 +5,7 @@ from typing import Self
 
 from corral.base.tasks import Poke
 from corral.bus.port import Handler
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations import progress
 from corral.frontend.operations.broadcasts import Broadcasts

@@ -10,7 +10,7 @@ from corral.base.clock import Clock
 from corral.base.errors import NotFound
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.registry import NodeRegistry

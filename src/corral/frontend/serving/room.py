@@ -8,7 +8,7 @@ from typing import Self
 from corral.base.tasks import Poke
 from corral.bus.port import Handler
 from corral.files.storage import SharedStorage
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.engines.room import EnginesRoom
 from corral.frontend.models.room import ModelsRoom

@@ -14,7 +14,7 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Listeners
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.engines.entries import entries_of
 from corral.frontend.engines.room import EnginesRoom
 from corral.frontend.models.catalogue import Models
