@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from corral.frontend.access.routes import keys, users
+from corral.frontend.access.routes import keys, sessions, users
 from corral.frontend.api import pages
 from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
@@ -56,6 +56,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *node_files.ROUTES,
     *keys.ROUTES,
     *users.ROUTES,
+    *sessions.ROUTES,
     *events.ROUTES,
     *pages.ROUTES,
 )

@@ -75,6 +75,7 @@ def key_row(key: ApiKey) -> dict[str, object]:
         "revoked_at": key.revoked_at,
         "user_id": key.user_id,
         "models": None if key.models is None else sorted(key.models),
+        "session_id": key.session_id,
     }
 
 
@@ -100,6 +101,7 @@ def key_of(row: Row[Any]) -> ApiKey:
         user_id=row.user_id,
         user_name=row.user_name or "",
         models=None if row.models is None else _names(row.models),
+        session_id=row.session_id,
     )
 
 

@@ -52,8 +52,8 @@ class Users:
             return [user_of(row) for row in await connection.execute(select(users).order_by(users.c.folded_name))]
 
     async def count_active_keys(self, at: datetime) -> dict[str, int]:
-        """How many keys of each user, by id, are valid."""
-        is_valid = api_keys.c.revoked_at.is_(None) & is_unexpired(at)
+        """How many keys of each user, by id, are valid; without those of sessions."""
+        is_valid = api_keys.c.revoked_at.is_(None) & is_unexpired(at) & api_keys.c.session_id.is_(None)
         statement = (
             select(api_keys.c.user_id, func.count())
             .where(api_keys.c.user_id.is_not(None), is_valid)
