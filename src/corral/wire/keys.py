@@ -138,7 +138,7 @@ JOIN_CHECK: Final = KeylessRoute(
 )
 UNCHECKED: Final = KeylessRoute(method="", path="", proof=RequiredProof.UNCHECKED_KEY, max_body=MAX_BODY)
 """Stands for any route, while a gateway has no view to look keys up in."""
-_PAGES: Final = ("/", "/docs", "/openapi.json")
+_PAGES: Final = ("/", "/ui", "/ui/{path:path}", "/docs", "/openapi.json")
 _VITALS: Final = ("/healthz", "/health", "/readyz", "/api/v1/ready", "/api/v1/fleet")
 KEYLESS: Final = (
     *(KeylessRoute(method="GET", path=path) for path in (*_PAGES, *_VITALS)),
