@@ -42,6 +42,8 @@ _REPEATED_AFTER: Final = timedelta(seconds=1.5)
 _FORGOTTEN_SECONDS: Final = 60.0
 _KEYS_WITHIN_SECONDS: Final = 2.0
 _LOOK: Final = timedelta(milliseconds=200)
+_ANSWERED: Final = "ok"
+"""As `Finished.outcome` calls it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,6 +189,17 @@ class GatewayReports:
     def last_used(self, replica: str) -> datetime | None:
         """When a request was last under way there, as far as this process heard."""
         return self._last_used.get(replica)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether a request was ever under way at a replica, as far as this process heard."""
+        counted = (gateway.counts for gateway in self._gateways.values() if gateway.counts is not None)
+        return bool(self._last_used) or any(
+            count.outcome == _ANSWERED and count.requests > 0
+            for counts in counted
+            for model in counts.models.values()
+            for count in model.requests
+        )
 
     def seen(self) -> list[SeenGateway]:
         """Gateways that report here and did not leave in good order, the silent ones too."""
