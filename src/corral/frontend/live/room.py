@@ -1,4 +1,4 @@
-"""Builds the live room: the hub that people watch the fleet through."""
+"""Builds the live room: the hub that people watch the fleet through, and the last hour."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -6,6 +6,7 @@ from typing import Self
 
 from corral.base.ids import new_hub_id
 from corral.frontend.live.event_log import EventLog
+from corral.frontend.live.history import FleetHistory
 from corral.frontend.live.hub import IDLE_PERIOD, Hub
 from corral.frontend.live.pictures import Pictures, PictureSources
 from corral.frontend.live.topic_rows import TopicRows
@@ -15,6 +16,7 @@ from corral.frontend.record.room import Foundation, Loop, RecordRoom
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRoom:
     hub: Hub
+    history: FleetHistory
 
     @classmethod
     def build(
@@ -33,7 +35,10 @@ class LiveRoom:
             id=new_hub_id(),
             frontend=foundation.frontend_id,
         )
-        return cls(hub=hub)
+        history = FleetHistory(sources.serving.gateways, clock)
+        sources.serving.gateways.on_news.append(history.hear_report)
+        sources.nodes.heartbeats.on_stored.append(history.hear_nodes)
+        return cls(hub=hub, history=history)
 
     def loops(self, record: RecordRoom) -> dict[str, Loop]:
         return {"live": record.every(IDLE_PERIOD, self.hub.poke, self.hub.look, "live")}

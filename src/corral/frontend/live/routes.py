@@ -1,4 +1,4 @@
-"""The live stream and the fleet summary: `/api/v1/live`, `/api/v1/fleet/summary`."""
+"""The live stream, the fleet summary and the last hour: `/api/v1/live`, `/api/v1/fleet/summary`, `/api/v1/history`."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -8,20 +8,23 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.base.errors import AccessDenied
+from corral.base.errors import AccessDenied, InvalidInput
+from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.frontend.access.decide import Permission
 from corral.frontend.access.principals import Principal
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer
 from corral.frontend.api.streams import stream_response
 from corral.frontend.live.decide.frames import BEAT
+from corral.frontend.live.decide.history import POINTS, STEP_SECONDS, SeriesName
 from corral.frontend.live.decide.topics import PERMISSION, allowed, read_place, read_topics
 from corral.frontend.live.reader import LiveReader
 from corral.wire.go_json import format_time
-from corral.wire.live import FleetSummaryAnswer, LiveFrame
+from corral.wire.live import FleetSummaryAnswer, HistoryAnswer, HistorySeries, LiveFrame
 
 _LONGEST_PAUSE: Final = timedelta(seconds=1)
 """A reader looks at its key once in a while, whether something changed or not."""
+_MOST_MINUTES: Final = POINTS * STEP_SECONDS // 60
 
 
 async def live(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -65,6 +68,50 @@ async def summary(context: AdminContext, request: Request, caller: Caller) -> Re
     return answer(await context.live.hub.summary())
 
 
+async def history(context: AdminContext, request: Request, caller: Caller) -> Response:
+    query, kept = request.query_params, context.live.history
+    names, minutes = _series(query.get("series")), _minutes(query.get("minutes", "60"))
+    only = {label: frozenset({query[label]}) for label in ("model",) if query.get(label)}
+    if node := query.get("node"):
+        only["node_id"] = frozenset(await _node_ids(context, node))
+    points = minutes * 60 // STEP_SECONDS
+    begins_at, plotted = kept.plotted(names, points=points, only=only)
+    return answer(
+        HistoryAnswer(
+            step_seconds=STEP_SECONDS,
+            begins_at=format_time(begins_at),
+            series=[
+                HistorySeries(name=series.name, labels=dict(series.labels), values=series.values) for series in plotted
+            ],
+            frontend=context.frontend_id,
+            left_out=kept.left_out,
+        )
+    )
+
+
+async def _node_ids(context: AdminContext, node: str) -> list[str]:
+    """A node by its id, or all of its name."""
+    if await context.nodes.store.get(NodeId(node)) is not None:
+        return [node]
+    return [each.id for each in await context.nodes.store.find_by_name(node)]
+
+
+def _series(text: str | None) -> list[SeriesName]:
+    if text is None:
+        return list(SeriesName)
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in set(SeriesName):
+            raise InvalidInput("series", f"there is no {name[:40]!r}; say some of {', '.join(SeriesName)}")
+    return [SeriesName(name) for name in names]
+
+
+def _minutes(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 2 or not 1 <= int(text) <= _MOST_MINUTES:
+        raise InvalidInput("minutes", f"must be a number from 1 to {_MOST_MINUTES}, got {text[:20]!r}")
+    return int(text)
+
+
 ROUTES = [
     RouteSpec(
         "GET",
@@ -89,5 +136,22 @@ ROUTES = [
         access=Permission.FLEET_READ,
         gives=FleetSummaryAnswer,
         codes={200: "the summary"},
+    ),
+    RouteSpec(
+        "GET",
+        "/api/v1/history",
+        history,
+        "The last hour in steps of ten seconds, for plots: what this frontend heard from its gateways, and from nodes "
+        "that beat here. It is kept in memory: a restart forgets it, and another frontend has its own.",
+        access=Permission.METRICS_READ,
+        gives=HistoryAnswer,
+        query={
+            "series": "names with commas between them, all by default: "
+            + ", ".join(f"`{name}`" for name in SeriesName),
+            "minutes": f"how far back, 1 to {_MOST_MINUTES} (the default)",
+            "node": "only memory of the node with this id or name",
+            "model": "only series of this model",
+        },
+        codes={200: "series of the same length", 400: "`series` or `minutes` makes no sense"},
     ),
 ]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -96,6 +96,8 @@ class GatewayReports:
         self.speeds = AnswerSpeeds(clock)
         self.counting_since = clock.now()
         """What was used before is not known here."""
+        self.on_news: list[Callable[[GatewayReport], None]] = []
+        """Called with each report to this frontend that was not taken before."""
         self.key_changes = Listeners()
         """Rung when a gateway knows other keys than before."""
 
@@ -112,6 +114,8 @@ class GatewayReports:
             self._health.suspect(failure.replica for failure in report.failures)
             self._engines.suspect(report.failures)
             self._health.empty(failure.replica for failure in report.failures if failure.reason == MODEL_GONE)
+            for tell in self.on_news:
+                tell(report)
 
     def hear_of(self, share: GatewayShare) -> None:
         """Take what another frontend tells of a gateway that reports to it."""

@@ -405,7 +405,7 @@ _TOGETHER: Final[dict[AttentionKind, tuple[str, AttentionAct]]] = {
     ),
     AttentionKind.UPGRADE: (
         "backends can be upgraded",
-        AttentionAct(label="Show upgrades", href="/ui/backends/upgrades", command="corral backends upgrades"),
+        AttentionAct(label="Show upgrades", href="/ui/backends/upgrades", command="corral backends outdated"),
     ),
 }
 
