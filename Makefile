@@ -45,6 +45,7 @@ check: ## run the linters, the type checker and our own checks
 	@.venv/bin/python tools/check_code.py
 	@.venv/bin/python tools/make_docs.py --check
 	@.venv/bin/python tools/make_stubs.py --check
+	@.venv/bin/python tools/make_ui_words.py --check
 
 # Without names, every bench first shows in its smallest form that it still works.
 bench: $(if $(ARGS),,bench-check) ## measure, and print a table
@@ -56,8 +57,9 @@ bench-check: ## run every bench in its smallest form, without judging figures
 chaos: ## break things on purpose, and print a table
 	@exec $(BOOTSTRAP) run --dev python -m chaos $(ARGS)
 
-docs: ## generate the reference pages
-	@exec $(BOOTSTRAP) run --dev python tools/make_docs.py $(ARGS)
+docs: ## generate the reference pages, and the words of the web page
+	@$(BOOTSTRAP) run --dev python tools/make_docs.py $(ARGS)
+	@.venv/bin/python tools/make_ui_words.py $(ARGS)
 
 proto: ## generate the Python stubs of proto/backend.proto
 	@exec $(BOOTSTRAP) run --dev python tools/make_stubs.py $(ARGS)
