@@ -1,5 +1,6 @@
 """Three frontend processes on one PostgreSQL and a cluster of three NATS servers: any of them may die."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from corral.frontend.store.secrets import SecretsKey
 from tests.kit.admin_api import open_session
 from tests.kit.databases import DatabaseSource
 from tests.kit.nats_cluster import running_cluster
+from tests.kit.page_sessions import SignedIn, ask_page
 from tests.kit.plain_nats import PlainNats
 from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
 from tests.kit.waiting import eventually
@@ -108,6 +110,27 @@ async def test_three_frontends_that_start_together_work_as_one(fleet: Fleet) -> 
     assert [event.kind for event in record].count(EventKind.KEY_CREATED) == 1
     assert [event.kind for event in record].count(EventKind.NODE_REGISTERED) == 1
     assert await second.record() == await third.record() == record
+
+
+async def test_a_session_of_one_frontend_is_valid_and_ends_at_all_of_them_at_once(fleet: Fleet) -> None:
+    urls = [frontend.url for frontend in fleet.frontends]
+    page = await asyncio.to_thread(SignedIn.at, urls[0], {"key": fleet.frontends[0].admin_key})
+    assert page.session["unconfirmed_gateways"] == []
+    body = {"name": "k", "scopes": ["inference"]}
+    for url in urls:  # no waiting: the answer came when all gateways knew it
+        assert (await asyncio.to_thread(page.call, "GET", "/api/v1/nodes", at=url)).status == 200
+        assert (await asyncio.to_thread(page.call, "POST", "/api/v1/keys", body, at=url)).status == 201
+        view = await asyncio.to_thread(ask_page, "GET", f"{url}/ui/fleet", headers={"Accept": "text/html"})
+        assert view.status == 200
+    made = await asyncio.to_thread(page.call, "POST", "/api/v1/session/inference-key", at=urls[1])
+    bearer = {"Authorization": f"Bearer {made.json()['key']}"}
+    models = [await asyncio.to_thread(ask_page, "GET", f"{url}/v1/models", headers=bearer) for url in urls]
+    assert [reply.status for reply in models] == [200] * 3
+
+    assert (await asyncio.to_thread(page.call, "DELETE", "/api/v1/session", at=urls[2])).status == 204
+    for url in urls:
+        assert not await asyncio.to_thread(page.is_in, at=url)
+        assert (await asyncio.to_thread(ask_page, "GET", f"{url}/v1/models", headers=bearer)).status == 401
 
 
 async def test_kill_9_of_any_frontend_or_nats_server_leaves_the_list_right(fleet: Fleet) -> None:

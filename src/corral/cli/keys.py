@@ -83,12 +83,18 @@ def create_key(
 
 
 @keys.command("list", cls=CorralCommand)
-@click.option("--all", "with_ended", is_flag=True, help="Also keys that were revoked or have expired.")
+@click.option(
+    "--all",
+    "with_all",
+    is_flag=True,
+    help="Also keys that were revoked or have expired, and those that the web page has for its chat.",
+)
 @json_option
 @connected
-def list_keys(with_ended: bool, as_json: bool) -> None:
+def list_keys(with_all: bool, as_json: bool) -> None:
     """List the keys. The keys themselves are stored nowhere."""
-    keys = [key for key in open_client().get(_PATH, list[KeyView]) if with_ended or key.state == "active"]
+    keys = open_client().get(f"{_PATH}?all=true" if with_all else _PATH, list[KeyView])
+    keys = [key for key in keys if with_all or key.state == "active"]
     now = datetime.now(UTC)
     columns: Sequence[Column[KeyView]] = (
         Column(title="ID", cell=lambda key: plain(key.id)),

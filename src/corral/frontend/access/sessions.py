@@ -53,7 +53,8 @@ class NewSession:
 
 
 class KeyGuesses:
-    """Finds out who presents a key to sign in, with the limits that passwords have."""
+    """Finds out who presents a key to sign in. Wrong ones count as wrong passwords do; a right one is never refused for
+    the guesses of others, since nobody guesses a key."""
 
     def __init__(
         self, authenticator: Authenticator, guesses: GuessLimits, refused: RefusedLogins, clock: Clock
@@ -65,19 +66,17 @@ class KeyGuesses:
 
     async def prove(self, key: str, source: str) -> Principal:
         """Raise LoginRefused for a key that is not valid, and TooManyLogins when too many of those came."""
-        subject = {"name": f"key {hash_secret(key)}", "source": source}
+        principal = await self._authenticator.principal(key)
+        if principal is not None:
+            return principal
         try:
-            self._guesses.take(**subject, now=self._clock.monotonic())
+            self._guesses.take(name=f"key {hash_secret(key)}", source=source, now=self._clock.monotonic())
         except TooManyLogins:
             log.warning("too many logins", extra={"event": "login.limited", "source": source})
             raise
-        principal = await self._authenticator.principal(key)
-        if principal is None:
-            log.warning("login refused", extra={"event": "login.refused", "source": source, "user": ""})
-            await self._refused.record(how="key", source=source)
-            raise LoginRefused("this key is not valid, or not valid any more")
-        self._guesses.give_back(**subject)
-        return principal
+        log.warning("login refused", extra={"event": "login.refused", "source": source, "user": ""})
+        await self._refused.record(how="key", source=source)
+        raise LoginRefused("this key is not valid, or not valid any more")
 
 
 class Sessions:
