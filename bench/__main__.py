@@ -25,6 +25,7 @@ from bench import (
     images,
     images_streams,
     joins,
+    live,
     peers,
     placement,
     questions,
@@ -66,6 +67,10 @@ async def _idle(seconds: float | None) -> list[Table]:
     return await idle.idle(idle.Scale() if seconds is None else idle.Scale(seconds=seconds))
 
 
+async def _live(seconds: float | None) -> list[Table]:
+    return await live.live(live.Scale() if seconds is None else live.Scale(seconds=seconds))
+
+
 async def _frameworks(seconds: float | None) -> list[Table]:
     each = seconds or FRAMEWORK_SECONDS
     return [await frameworks.frameworks(each), await frameworks.whole_control(each)]
@@ -98,6 +103,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "fanout": _fanout,
     "joins": _joins,
     "idle": _idle,
+    "live": _live,
     "placement": _placement,
     "frameworks": _frameworks,
     "gateway": gateway.gateway,

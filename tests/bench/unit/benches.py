@@ -18,6 +18,7 @@ from bench import (
     idle,
     images,
     images_streams,
+    live,
     peers,
     placement,
     run,
@@ -75,6 +76,15 @@ async def test_placing_a_few_models() -> None:
 
     assert figures(table)["models that found a place"]["measured"] == 10
     assert all(value >= 0 for value in measured(table.rows))
+
+
+async def test_two_readers_of_a_fleet_of_three() -> None:
+    tiny = live.Scale(seconds=0.5, settling_seconds=0.1, nodes=3, readers=2, changes=2)
+
+    on_sqlite, on_postgres = await live.live(tiny)
+
+    assert "added by all readers" in figures(on_sqlite)
+    assert "with all readers" in figures(on_postgres)
 
 
 async def test_an_idle_fleet_of_two_sizes() -> None:

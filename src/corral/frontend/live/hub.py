@@ -42,8 +42,8 @@ MOVING_PERIOD: Final = timedelta(milliseconds=500)
 """While operations are under way: what another frontend stores of them, nobody rings for."""
 SPACING: Final = timedelta(milliseconds=250)
 """From one look to the next, however often it is rung: at most four changes of a topic in a second."""
-LONGEST_SPACING: Final = timedelta(seconds=2)
-_SHARE: Final = 9
+LONGEST_SPACING: Final = timedelta(seconds=1)
+_SHARE: Final = 4
 """How many times as long as a look took it rests after it: a large fleet never keeps control busy with looking."""
 MOST_BOARDS: Final = 500
 """Topics about one node or operation that are kept; those that were not read for the longest time go first."""
@@ -163,24 +163,38 @@ class Hub:
         began = self._clock.monotonic()
         try:
             await self.refresh(self._reading)
+            took = timedelta(seconds=self._clock.monotonic() - began)
+            await self._refresh_slow(self._reading)
             self._is_blind = False
         except DatabaseUnavailable as error:
+            took = timedelta(0)
             self._show_impaired(error)
-        took = timedelta(seconds=self._clock.monotonic() - began)
         await self._clock.sleep(min(max(SPACING, took * _SHARE), LONGEST_SPACING).total_seconds())
         return MOVING_PERIOD if self._pictures.is_moving else PERIOD
 
     async def refresh(self, topics: Iterable[Topic]) -> None:
-        """Bring these topics up to date. Readers are told if any of them changed."""
+        """Bring these topics up to date, apart from what takes long. Readers are told if any of them changed."""
         async with self._looking:  # across the reads on purpose: whoever waits shares them
             wanted = list(topics)
             has_news = any(topic.kind is TopicKind.EVENTS for topic in wanted) and await self.log.catch_up()
             boards = [topic for topic in wanted if topic.kind is not TopicKind.EVENTS]
             if boards:
                 parts = frozenset(part for topic in boards for part in PARTS[topic.kind])
-                picture = await self._pictures.take(parts, moved=self._moves.count)
+                known = frozenset({Part.SLOW}) if self._pictures.has_slow else frozenset()
+                picture = await self._pictures.take(parts - known, moved=self._moves.count)
                 states = [(topic, await self._rows.of(topic, picture, self.board(topic))) for topic in boards]
                 has_news |= self._take(states)
+        if has_news:
+            self.ring()
+
+    async def _refresh_slow(self, topics: Iterable[Topic]) -> None:
+        """After all else is told: what takes long is shown in the summary and as what needs attention."""
+        fleet = [topic for topic in topics if Part.SLOW in PARTS[topic.kind]]
+        if not fleet or not self._pictures.is_slow_due:
+            return
+        async with self._looking:
+            picture = await self._pictures.take_slow()
+            has_news = self._take([(topic, self._rows.of_fleet(topic, picture)) for topic in fleet])
         if has_news:
             self.ring()
 

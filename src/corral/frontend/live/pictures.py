@@ -100,7 +100,7 @@ class Pictures:
         self._order: list[NodeId] = []
         self._replicas: Sequence[Replica] = ()
         self._jobs: Sequence[LoadJob] = ()
-        self._slow = SlowFacts()
+        self._slow: SlowFacts | None = None
         self.operations: Sequence[WatchedOperation] = ()
         """The operations of the last picture with their views: those that are not over, and the newest."""
         self._noticed: dict[str, datetime] = {}
@@ -121,13 +121,28 @@ class Pictures:
             period = _MOVING if self.is_moving else _CALMLY
             await self._update(Part.OPERATIONS, self._read_operations, (rings, moved), period)
         if Part.SLOW in parts:
-            await self._update(Part.SLOW, self._read_slow, rings, _SELDOM)
+            return await self.take_slow()
         return self.picture()
+
+    async def take_slow(self) -> FleetPicture:
+        """The last picture, with what takes long to find out as it is now."""
+        await self._update(Part.SLOW, self._read_slow, self._sources.feed.rings, _SELDOM)
+        return self.picture()
+
+    @property
+    def is_slow_due(self) -> bool:
+        """Whether what takes long may be another by now."""
+        return self._kept[Part.SLOW].is_due(self._sources.feed.rings, _SELDOM)
 
     @property
     def is_moving(self) -> bool:
         """Whether operations are under way, as far as was seen."""
         return self._sources.operations.watch.is_under_way(ALL)
+
+    @property
+    def has_slow(self) -> bool:
+        """Whether what takes long was read before."""
+        return self._slow is not None
 
     def picture(self) -> FleetPicture:
         """The fleet as of what was read last, and of now where nothing has to be read."""
@@ -147,7 +162,7 @@ class Pictures:
             disk_needs=self._disk_needs(),
             has_answer=gateways.has_answered,
             control=self._control(now),
-            slow=self._slow,
+            slow=self._slow or SlowFacts(),
         )
 
     async def _update(self, name: str, read: Callable[[], Awaitable[None]], mark: Hashable, period: timedelta) -> None:
