@@ -136,6 +136,22 @@ def state_of(targets: Iterable[Target]) -> OperationState:
     return OperationState.CANCELLED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationFilter:
+    """Which operations are meant; what is empty says nothing."""
+
+    states: frozenset[OperationState] = frozenset()
+    verbs: frozenset[Verb] = frozenset()
+    subject: str = ""
+    """What it is about, as it was asked for."""
+    node: str = ""
+    """The id of a node that is one of its targets, or the beginning of one."""
+    asked_by: str = ""
+    """A name, with all keys of a user."""
+    text: str = ""
+    """Occurs in the subject, the uri, who asked, or the id."""
+
+
 def error_text(targets: Sequence[Target]) -> str:
     """All errors in one line, as LocalAI words it. That something is queued is not an error."""
     return "; ".join(f"{target.node_name}: {sentence(target.reason)}" for target in targets if target.status in _BAD)
