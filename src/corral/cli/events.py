@@ -2,16 +2,18 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from urllib.parse import urlencode
 
 import click
 import msgspec
 
-from corral.base.errors import PeerUnavailable
+from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
+from corral.cli.names import complete_node, node_filter
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, plain, print_json_line, print_json_list, show
 from corral.cli.units import SHORT_ID, parse_moment
@@ -26,41 +28,66 @@ _RECONNECT = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=5)
 @click.option(
     "--last", default=20, show_default=True, type=click.IntRange(0, 1000), help="How many past events to begin with."
 )
-@click.option("--node", default="", metavar="TEXT", help="Only events of nodes whose id begins with this.")
+@click.option("--node", default="", metavar="NODE", shell_complete=complete_node, help="Only events of this node.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    help="Only events of this kind, such as node.status, or of a group, such as node; may be given several times.",
+)
+@click.option("--actor", default="", metavar="NAME", help="Only what this user, key or part of Corral did.")
+@click.option("--subject", default="", metavar="NAME", help="Only events about this model, backend or operation.")
+@click.option("--text", default="", metavar="TEXT", help="Only events with this text in kind, actor or details.")
+@click.option("--before", type=click.IntRange(1), metavar="NUMBER", help="Only events before this sequence number.")
 @json_option
 @connected
-def events(follow: bool, last: int, node: str, as_json: bool) -> None:
+def events(
+    follow: bool,
+    last: int,
+    node: str,
+    kinds: Sequence[str],
+    actor: str,
+    subject: str,
+    text: str,
+    before: int | None,
+    as_json: bool,
+) -> None:
     """Show what happened, and who did it.
 
-    Registrations, approvals, changes of status, keys: the record that the frontend keeps.
+    Registrations, approvals, changes of status, keys: the record that the frontend keeps. All that is said about which
+    events must hold together.
     """
+    if follow and before is not None:
+        raise InvalidInput("--before", "is about the past, and cannot be combined with --follow")
     client = open_client()
-    past = client.get(_PATH, list[EventView], [("limit", str(last))]) if last else []
-    matching = [event for event in past if _is_of(event, node)]
+    query = [("kind", kind) for kind in kinds]
+    query += [("node", node_filter(client, node))] if node else []
+    texts = {"actor": actor, "subject": subject, "text": text}
+    query += [(name, value) for name, value in texts.items() if value]
+    place = [("limit", str(last)), *([("before", str(before))] if before is not None else [])]
+    past = client.get(_PATH, list[EventView], [*query, *place]) if last else []
     if as_json and not follow:
-        print_json_list(matching)
+        print_json_list(past)
         return
-    for event in matching:
+    for event in past:
         _show(event, as_json=as_json)
     if follow:
         try:
-            for event in follow_events(client, after=past[-1].sequence if past else None):
-                if _is_of(event, node):
-                    _show(event, as_json=as_json)
+            for event in follow_events(client, query, after=past[-1].sequence if past else None):
+                _show(event, as_json=as_json)
         except KeyboardInterrupt:
             return
 
 
-def _is_of(event: EventView, node: str) -> bool:
-    return not node or (event.node_id or "").startswith(node)
-
-
-def follow_events(client: ApiClient, *, after: int | None) -> Iterator[EventView]:
+def follow_events(
+    client: ApiClient, query: Sequence[tuple[str, str]] = (), *, after: int | None
+) -> Iterator[EventView]:
     """Events as they arrive. After a broken connection the stream continues where it ended, without a gap."""
-    failures = 0
+    failures, path = 0, f"{_PATH}?{urlencode(query)}" if query else _PATH
     while True:
         try:
-            for _, data in client.stream(_PATH, last_event="" if after is None else str(after)):
+            for _, data in client.stream(path, last_event="" if after is None else str(after)):
                 failures = 0
                 if data:
                     event = msgspec.json.decode(data, type=EventView)

@@ -1,6 +1,7 @@
 """What a name on the command line means (a node, an operation, a model, a backend), and which names a shell offers."""
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -51,6 +52,16 @@ def find_node(client: ApiClient, reference: str) -> NodeDetail:
     return choose_node(list(all_nodes(client)), reference)
 
 
+def node_filter(client: ApiClient, reference: str) -> str:
+    """What to ask for to see only what concerns a node: its id. A node that is gone is known by its id alone."""
+    try:
+        return find_node(client, reference).id
+    except NotFound:
+        if not re.fullmatch(r"[0-9a-f-]{4,36}", reference.lower()):
+            raise
+        return reference.lower()
+
+
 def find_nodes(client: ApiClient, references: Sequence[str]) -> list[NodeDetail]:
     """The nodes that the references mean, each node once; fails as `find_node` does."""
     nodes = list(all_nodes(client)) if references else []
@@ -76,14 +87,14 @@ def choose_node(nodes: Sequence[NodeDetail], reference: str) -> NodeDetail:
     raise NotFound(f"there is no node {reference}; {hint}")
 
 
-def newest_operations(client: ApiClient, *, limit: int | None = None) -> Iterator[OperationView]:
-    """Fetch operations page by page, the newest first."""
+def newest_operations(client: ApiClient, query: Query = (), *, limit: int | None = None) -> Iterator[OperationView]:
+    """Fetch operations page by page, the newest first; `query` says which ones."""
     cursor: str | None = ""
     left = limit
     while cursor is not None and (left is None or left > 0):
         size = _OPERATIONS_PER_PAGE if left is None else min(left, _OPERATIONS_PER_PAGE)
-        query = [("limit", str(size)), *([("cursor", cursor)] if cursor else [])]
-        page = client.get(OPERATIONS_PATH, OperationPage, query)
+        place = [("limit", str(size)), *([("cursor", cursor)] if cursor else [])]
+        page = client.get(OPERATIONS_PATH, OperationPage, [*query, *place])
         yield from page.items
         left = None if left is None else left - len(page.items)
         cursor = page.next_cursor

@@ -10,7 +10,14 @@ from corral.base.errors import Conflict, NotFound
 from corral.base.words import listed
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
-from corral.cli.names import complete_operation, find_operation, newest_operations, nodes_option
+from corral.cli.names import (
+    complete_node,
+    complete_operation,
+    find_operation,
+    newest_operations,
+    node_filter,
+    nodes_option,
+)
 from corral.cli.operation_watch import Watching, wait_options, watched, within_option
 from corral.cli.operation_words import advice, counts, situation, summary
 from corral.cli.options import CorralCommand
@@ -29,6 +36,7 @@ from corral.cli.output import (
     word_text,
 )
 from corral.cli.units import SHORT_ID, age, moment
+from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import OperationState
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import Changed, NodesAsk, OperationView, TargetView
@@ -54,7 +62,7 @@ def ops() -> None:
 
 
 @ops.command("list", cls=CorralCommand)
-@click.option("--last", default=20, show_default=True, type=click.IntRange(1, 1000), help="How many to look through.")
+@click.option("--last", default=20, show_default=True, type=click.IntRange(1, 1000), help="At most so many.")
 @click.option(
     "--state",
     "states",
@@ -62,21 +70,44 @@ def ops() -> None:
     type=click.Choice([state.value for state in OperationState]),
     help="Only those in this state; may be given several times.",
 )
+@click.option(
+    "--verb",
+    "verbs",
+    multiple=True,
+    type=click.Choice([verb.value for verb in Verb]),
+    help="Only those with this verb; may be given several times.",
+)
+@click.option("--backend", default="", metavar="NAME", help="Only those about this backend or model.")
+@click.option(
+    "--node", default="", metavar="NODE", shell_complete=complete_node, help="Only those that concern this node."
+)
+@click.option("--by", "asked_by", default="", metavar="NAME", help="Only those that this user or key asked for.")
+@click.option("--text", default="", metavar="TEXT", help="Only those with this text in backend, uri, asker or id.")
 @json_option
 @connected
-def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
-    """List the operations, the newest first."""
-    operations = [
-        operation
-        for operation in newest_operations(open_client(), limit=last)
-        if not states or operation.state in states
-    ]
+def list_operations(
+    last: int,
+    states: Sequence[str],
+    verbs: Sequence[str],
+    backend: str,
+    node: str,
+    asked_by: str,
+    text: str,
+    as_json: bool,
+) -> None:
+    """List the operations, the newest first. All that is said about which ones must hold together."""
+    client = open_client()
+    texts = {"backend": backend, "asked_by": asked_by, "text": text}
+    query = [("state", state) for state in states] + [("verb", verb) for verb in verbs]
+    query += [(name, value) for name, value in texts.items() if value]
+    query += [("node", node_filter(client, node))] if node else []
+    operations = list(newest_operations(client, query, limit=last))
     if as_json:
         print_json_list(operations)
     elif operations:
         show(operation_table(operations, datetime.now(UTC)))
     else:
-        say("None is in this state." if states else "There is no operation yet; `corral backends install` starts one.")
+        say("No operation fits." if query else "There is no operation yet; `corral backends install` starts one.")
 
 
 @ops.command("show", cls=CorralCommand)

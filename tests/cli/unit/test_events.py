@@ -33,9 +33,42 @@ def test_past_events_are_lines(connected: Any, frontend: Any) -> None:
     assert [found["sequence"] for found in connected("events", "--json").json()["items"]] == [1, 2]
 
 
-def test_only_one_nodes_events(connected: Any, frontend: Any) -> None:
-    frontend.tell("GET /api/v1/events", [event(1), event(2, node_id="22"), event(3, node_id=None)])
-    assert [found["sequence"] for found in connected("events", "--json", "--node", "2").json()["items"]] == [2]
+def test_which_events_is_the_frontends_business(connected: Any, frontend: Any, make_node: Any) -> None:
+    id = "22222222-0000-4000-8000-000000000000"
+    frontend.tell_nodes(make_node("w1", id))
+    frontend.tell("GET /api/v1/events", [event(2, node_id=id)])
+    words = ("--node", "w1", "--kind", "node", "--kind", "key.created", "--actor", "ann", "--subject", "a b")
+    outcome = connected("events", "--json", *words, "--text", "x&y", "--before", "9", "--last", "3")
+    assert [found["sequence"] for found in outcome.json()["items"]] == [2]
+    assert frontend.calls[-1].path == (
+        f"/api/v1/events?kind=node&kind=key.created&node={id}&actor=ann&subject=a+b&text=x%26y&limit=3&before=9"
+    )
+
+
+def test_a_node_that_is_gone_is_meant_by_its_id(connected: Any, frontend: Any, make_node: Any) -> None:
+    frontend.tell_nodes(make_node("w1", "11111111-0000-4000-8000-000000000000"))
+    frontend.tell("GET /api/v1/events", [event(2)])
+    assert connected("events", "--node", "ABCD0123").code == 0
+    assert frontend.calls[-1].path == "/api/v1/events?node=abcd0123&limit=20"
+    unknown = connected("events", "--node", "nobody")
+    assert (unknown.code, "nobody" in unknown.err) == (1, True)
+
+
+def test_the_past_is_not_followed(connected: Any) -> None:
+    assert connected("events", "--follow", "--before", "5").code == 64
+
+
+def test_a_stream_has_the_same_filters(connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("corral.cli.client.ApiClient.stream", stop)
+    frontend.tell("GET /api/v1/events", [event(2)])
+    assert connected("events", "--follow", "--kind", "node").code == 0
+    streams = Breaking([1], [2])
+    follow = follow_events(streams, [("kind", "node"), ("text", "a b")], after=None)  # type: ignore[arg-type]
+    next(follow)
+    assert streams.path == "/api/v1/events?kind=node&text=a+b"
 
 
 def test_a_line_does_not_let_strangers_write_markup() -> None:
@@ -48,8 +81,10 @@ class Breaking:
     def __init__(self, *streams: list[int | Exception]) -> None:
         self._streams = list(streams)
         self.resumed_after: list[str] = []
+        self.path = ""
 
     def stream(self, path: str, *, last_event: str = "") -> Any:
+        self.path = path
         self.resumed_after.append(last_event)
         for item in self._streams.pop(0):
             if isinstance(item, Exception):

@@ -42,12 +42,22 @@ class TestList:
         frontend.tell("GET /api/v1/operations?limit=50&cursor=c", OperationPage(items=[make_operation()] * 50))
         assert len(connected("ops", "list", "--last", "150", "--json").json()["items"]) == 150
 
-    def test_may_be_of_one_state(self, connected: Any, frontend: Any, make_operation: Any, make_target: Any) -> None:
-        items = [make_operation(make_target("w1", "success")), make_operation(make_target("w1", "error"))]
-        frontend.tell("GET /api/v1/operations", OperationPage(items=items))
-        found = connected("ops", "list", "--state", "failed", "--json").json()["items"]
-        assert [one["state"] for one in found] == ["failed"]
-        assert connected("ops", "list", "--state", "running").out == "None is in this state.\n"
+    def test_which_ones_is_the_frontends_business(
+        self, connected: Any, frontend: Any, make_operation: Any, make_node: Any
+    ) -> None:
+        node = make_node("w1", "11111111-0000-4000-8000-000000000000")
+        frontend.tell_nodes(node)
+        frontend.tell("GET /api/v1/operations", OperationPage(items=[make_operation()]))
+        words = ("--state", "failed", "--state", "running", "--verb", "install", "--backend", "echo", "--node", "w1")
+        found = connected("ops", "list", *words, "--by", "ann", "--text", "oci://", "--json").json()["items"]
+        assert len(found) == 1
+        assert frontend.calls[-1].path == (
+            "/api/v1/operations?state=failed&state=running&verb=install&backend=echo&asked_by=ann&text=oci%3A%2F%2F"
+            f"&node={node.id}&limit=20"
+        )
+        frontend.tell("GET /api/v1/operations", OperationPage(items=[]))
+        assert connected("ops", "list", "--state", "running").out == "No operation fits.\n"
+        assert connected("ops", "list", "--state", "odd").code == 64
 
     def test_of_nothing_says_how_to_begin(self, connected: Any, frontend: Any) -> None:
         frontend.tell("GET /api/v1/operations", OperationPage(items=[]))

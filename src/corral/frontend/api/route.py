@@ -70,6 +70,9 @@ STATUS_OF_CODE: Final[Mapping[str, int]] = {
 MAX_LIMIT: Final = 1000
 """The longest page of a list."""
 DEFAULT_LIMIT: Final = 100
+LONGEST_TEXT: Final = 200
+"""Of a text that people look for."""
+_MOST_DIGITS: Final = 18
 _EXPECTED: Final = frozenset(
     {"invalid_input", "join_code_refused", "access_denied", "not_found", "conflict", "precondition_failed"}
 )
@@ -77,6 +80,7 @@ _RETRY_AFTER_SECONDS: Final = "2"
 
 _encoder: Final = msgspec.json.Encoder()
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
+ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +253,41 @@ def read_limit(query: QueryParams, *, usual: int = DEFAULT_LIMIT, most: int = MA
     if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
         raise InvalidInput("limit", f"must be a number from 1 to {most}, got {text[:20]!r}")
     return int(text)
+
+
+def read_choices(query: QueryParams, name: str, choices: type[ChoiceT]) -> frozenset[ChoiceT]:
+    """Which of some words are meant; none when nothing was said."""
+    texts = query.getlist(name)
+    for text in texts:
+        if text not in set(choices):
+            raise InvalidInput(name, f"must be one of {', '.join(choices)}, got {text[:40]!r}")
+    return frozenset(map(choices, texts))
+
+
+def read_text(query: QueryParams, name: str) -> str:
+    """A text to look for; empty when nothing was said."""
+    text = query.get(name, "")
+    if len(text) > LONGEST_TEXT or "\0" in text:
+        raise InvalidInput(name, f"must be a text of up to {LONGEST_TEXT} characters, got {text[:40]!r}")
+    return text
+
+
+def read_number(query: QueryParams, name: str) -> int | None:
+    """A whole number that is not negative; None when nothing was said."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise InvalidInput(name, f"must be a whole number, got {text[:20]!r}")
+    return int(text)
+
+
+def read_switch(query: QueryParams, name: str) -> bool:
+    """`true` or `false`; false when nothing was said."""
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidInput(name, f"must be true or false, got {text[:40]!r}")
+    return text == "true"
 
 
 def starlette_route(spec: RouteSpec, context: AdminContext) -> Route:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from corral.base.ids import NodeId
 
@@ -145,6 +146,38 @@ class Event:
     node_id: NodeId | None = None
     data: Mapping[str, object] = field(default_factory=dict)
     """Plain JSON values: before, after, why."""
+
+
+_NAMING: Final = ("model", "operation", "backend", "name", "id", "replica", "gallery", "for")
+"""Fields of an event's data that name what it is about."""
+_LISTING: Final = ("added", "changed", "removed")
+"""Fields that list such names."""
+LONGEST_SUBJECT: Final = 200
+_MOST_SUBJECTS: Final = 100
+
+
+def subjects_of(event: Event) -> list[str]:
+    """What an event is about, by which people look for it: names of models and backends, ids of operations."""
+    texts: list[object] = [event.data.get(name) for name in _NAMING]
+    for name in _LISTING:
+        listed = event.data.get(name)
+        texts += listed if isinstance(listed, list) else []
+    subjects = dict.fromkeys(text[:LONGEST_SUBJECT] for text in texts if isinstance(text, str) and text)
+    return list(subjects)[:_MOST_SUBJECTS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events are meant; what is empty says nothing."""
+
+    node: str = ""
+    """The id of a node, or the beginning of one."""
+    kinds: frozenset[EventKind] = frozenset()
+    actor: str = ""
+    """Who did it: a name, with all keys of a user."""
+    subject: str = ""
+    text: str = ""
+    """Occurs in the kind, the actor or the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """The record of events, as a list or as a live stream that can be resumed: `/api/v1/events`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,9 +13,9 @@ from corral.base.errors import InvalidInput
 from corral.base.tasks import Poke
 from corral.frontend.access.decide import Permission
 from corral.frontend.access.principals import Principal
-from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_limit
+from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_limit, read_number, read_text
 from corral.frontend.api.streams import STREAM, stream_response
-from corral.frontend.record.decide import StoredEvent
+from corral.frontend.record.decide import EventFilter, EventKind, StoredEvent
 from corral.frontend.record.shapes import event_view
 from corral.wire.nodes import EventView
 
@@ -24,27 +25,46 @@ _BATCH = 500
 
 async def events(context: AdminContext, request: Request, caller: Caller) -> Response:
     """A stream for those who accept `text/event-stream`, otherwise a list."""
-    after = _after(request)
+    after, which = _after(request), _filter(request.query_params)
     if STREAM in request.headers.get("accept", ""):
         start = await context.record.events.last_sequence() if after is None else after
-        return stream_response(context, request, _NewEvents(context, start))
-    limit = read_limit(request.query_params)
-    if after is None:
-        batch = [*reversed(await context.record.events.newest(limit))]
-    else:
-        batch = await context.record.events.after(after, limit=limit)
+        return stream_response(context, request, _NewEvents(context, which, start))
+    limit, before = read_limit(request.query_params), read_number(request.query_params, "before")
+    batch = await context.record.events.page(which, limit=limit, after=after, before=before)
     return answer([event_view(stored) for stored in batch])
 
 
+def _filter(query: QueryParams) -> EventFilter:
+    return EventFilter(
+        node=read_text(query, "node"),
+        kinds=_kinds(query.getlist("kind")),
+        actor=read_text(query, "actor"),
+        subject=read_text(query, "subject"),
+        text=read_text(query, "text"),
+    )
+
+
+def _kinds(texts: Sequence[str]) -> frozenset[EventKind]:
+    """The kinds of these names, and all kinds of a group such as `node`."""
+    kinds: set[EventKind] = set()
+    for text in texts:
+        meant = {kind for kind in EventKind if kind.value == text or kind.value.startswith(f"{text}.")}
+        if not meant:
+            raise InvalidInput("kind", f"no kind of event is called {text[:40]!r}; docs/reference/events.md lists all")
+        kinds |= meant
+    return frozenset(kinds)
+
+
 class _NewEvents:
-    """What is written to the record after a sequence number, one reader's share at a time."""
+    """The events that a filter lets through, from a sequence number on, for one reader."""
 
     retry_milliseconds = 2000
     keep_alive = KEEP_ALIVE
     comment = b": still here\n\n"
 
-    def __init__(self, context: AdminContext, sequence: int) -> None:
+    def __init__(self, context: AdminContext, which: EventFilter, sequence: int) -> None:
         self._record = context.record
+        self._which = which
         self._sequence = sequence
         self._has_more = False
 
@@ -52,10 +72,13 @@ class _NewEvents:
         return self._record.feed.listener()
 
     async def news(self) -> Iterable[bytes]:
-        batch = await self._record.events.after(self._sequence, limit=_BATCH)
+        newest = await self._record.events.last_sequence()
+        batch = await self._record.events.page(self._which, after=self._sequence, limit=_BATCH)
         self._has_more = len(batch) == _BATCH
         if batch:
             self._sequence = batch[-1].sequence
+        if not self._has_more:
+            self._sequence = max(self._sequence, newest)  # what was passed over is not looked at again
         return map(_event, batch)
 
     def pause(self) -> timedelta:
@@ -85,13 +108,20 @@ ROUTES = [
         "GET",
         "/api/v1/events",
         events,
-        "What happened; as server-sent events when the client accepts them.",
+        "What happened, the oldest first; as server-sent events when the client accepts them. All that is said about "
+        "which events must hold together.",
         access=Permission.AUDIT_READ,
         gives=list[EventView],
         query={
+            "node": "only events of this node: its id, or the beginning of it",
+            "kind": "only events of this kind, or of a group such as `node`; may be given several times",
+            "actor": "only what somebody of this name did; of a user, with any key",
+            "subject": "only events about this: the name of a model or backend, the id of an operation",
+            "text": "only events with this text in the kind, the actor or the data",
             "after": "only events after this sequence number (or the header `Last-Event-ID`)",
+            "before": "only events before this sequence number; without `after`, the latest of them",
             "limit": "at most so many, 1 to 1000",
         },
-        codes={200: "a list, or a stream", 400: "`after` or `limit` makes no sense"},
+        codes={200: "a list, or a stream", 400: "a filter or a number makes no sense; `field` names it"},
     )
 ]

@@ -9,18 +9,30 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
-from corral.frontend.record.decide import Event, EventKind, StoredEvent
+from corral.frontend.record.decide import (
+    LONGEST_SUBJECT,
+    Event,
+    EventFilter,
+    EventKind,
+    StoredEvent,
+    subjects_of,
+)
 from corral.frontend.store.db import Database
-from corral.frontend.store.schema import event_sequence, events
+from corral.frontend.store.dialect import storable
+from corral.frontend.store.schema import event_sequence, event_subjects, events
+from corral.frontend.store.search import by_actor, by_id, containing
 
 _TRIM_AT_ONCE: Final = 1000
 """Rows deleted in one transaction: others wait for a moment only."""
 _LAST: Final = select(event_sequence.c.last)
-_EVENTS: Final = select(events).where(events.c.kind.in_([kind.value for kind in EventKind]))
+_KNOWN: Final = [kind.value for kind in EventKind]
+# An expression, so that no database takes the index of kinds to find almost everything.
+_IS_KNOWN: Final = (events.c.kind + "").in_(_KNOWN)
+_EVENTS: Final = select(events).where(_IS_KNOWN)
 
 
 async def append(connection: AsyncConnection, happened: Sequence[Event]) -> None:
@@ -42,6 +54,13 @@ async def append(connection: AsyncConnection, happened: Sequence[Event]) -> None
         for sequence, event in enumerate(happened, first)
     ]
     await connection.execute(insert(events), rows)
+    about = [
+        {"subject": subject, "sequence": sequence}
+        for sequence, event in enumerate(happened, first)
+        for subject in dict.fromkeys(map(storable, subjects_of(event)))
+    ]
+    if about:
+        await connection.execute(insert(event_subjects), about)
 
 
 class Events:
@@ -63,6 +82,19 @@ class Events:
         """The latest events, newest first."""
         return await self._fetch(_EVENTS.order_by(events.c.sequence.desc()).limit(limit))
 
+    async def page(
+        self, which: EventFilter, *, limit: int, after: int | None = None, before: int | None = None
+    ) -> list[StoredEvent]:
+        """Events that are meant, oldest first: from `after` on, or else the latest ones, up to `before`."""
+        statement = select(events).where(*event_conditions(which))
+        if before is not None:
+            statement = statement.where(events.c.sequence < before)
+        if after is not None:
+            return await self._fetch(
+                statement.where(events.c.sequence > after).order_by(events.c.sequence).limit(limit)
+            )
+        return [*reversed(await self._fetch(statement.order_by(events.c.sequence.desc()).limit(limit)))]
+
     async def newest_of(self, node_id: NodeId, kinds: Collection[EventKind], *, limit: int) -> list[StoredEvent]:
         """The latest events of these kinds about a node, newest first."""
         of_node = select(events).where(events.c.node_id == node_id, events.c.kind.in_(sorted(kinds)))
@@ -81,6 +113,7 @@ class Events:
         gone = 0
         while True:
             async with self._db.begin() as connection:
+                await connection.execute(delete(event_subjects).where(event_subjects.c.sequence.in_(batch)))
                 result = await connection.execute(delete(events).where(events.c.sequence.in_(batch)))
             gone += result.rowcount
             if result.rowcount < _TRIM_AT_ONCE:
@@ -89,6 +122,22 @@ class Events:
     async def _fetch(self, statement: Select[Any]) -> list[StoredEvent]:
         async with self._db.look() as connection:
             return [_stored(row) for row in await connection.execute(statement)]
+
+
+def event_conditions(which: EventFilter) -> list[ColumnElement[bool]]:
+    """Conditions that all hold for an event which is meant."""
+    conditions: list[ColumnElement[bool]] = [events.c.kind.in_(sorted(which.kinds)) if which.kinds else _IS_KNOWN]
+    if which.node:
+        conditions.append(by_id(events.c.node_id, which.node))
+    if which.actor:
+        conditions.append(by_actor(events.c.actor, which.actor))
+    if which.subject:
+        subject = which.subject[:LONGEST_SUBJECT]
+        about = select(event_subjects.c.sequence).where(event_subjects.c.subject == subject)
+        conditions.append(events.c.sequence.in_(about))
+    if which.text:
+        conditions.append(containing(which.text, events.c.kind, events.c.actor, events.c.data))
+    return conditions
 
 
 def _stored(row: Row[Any]) -> StoredEvent:

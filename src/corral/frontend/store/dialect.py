@@ -105,7 +105,12 @@ class Words(TypeDecorator[str]):
         return Text(collation="C") if dialect.name == POSTGRES else Text()
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else _UNSTORABLE.sub("\ufffd", value)
+        return None if value is None else storable(value)
+
+
+def storable(text: str) -> str:
+    """The text as a text column keeps it."""
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def microseconds(duration: timedelta) -> int:

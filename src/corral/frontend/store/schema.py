@@ -146,7 +146,18 @@ events: Final = Table(
     Column("node_id", Words),
     _document("data"),
     Index(None, "node_id", "sequence"),
+    Index(None, "kind", "sequence"),
+    Index(None, "actor", "sequence"),
     Index(None, "at"),
+)
+
+# Owner: events.append; only Events.trim deletes. What each event is about: names of models, ids of operations.
+event_subjects: Final = Table(
+    "event_subjects",
+    metadata,
+    Column("subject", Words, primary_key=True),
+    Column("sequence", Whole, primary_key=True, autoincrement=False),
+    Index(None, "sequence"),
 )
 
 # Owner: events.append. One row, made by the migration; its lock makes order of sequence and order of commit the same.
@@ -428,6 +439,8 @@ operations: Final = Table(
     Column("dismissed_at", UtcTime),
     Index("ix_operations_idempotency_key", "idempotency_key", unique=True),
     Index(None, "accepted_at", "id"),
+    Index(None, "subject", "accepted_at"),
+    Index(None, "asked_by", "accepted_at"),
 )
 
 # Owner: Operations makes and supersedes them; whoever changes an intent writes its target in the same transaction.
@@ -444,6 +457,7 @@ operation_targets: Final = Table(
     Column("changed_at", UtcTime, nullable=False),
     Column("reason", JSON(none_as_null=True)),
     Index(None, "status"),
+    Index(None, "node_id"),
 )
 
 intents: Final = Table(

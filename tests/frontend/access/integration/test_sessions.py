@@ -1,5 +1,6 @@
 """Sessions of the web page over the API, on both databases."""
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from corral.base.tasks import running
 from corral.frontend.access.decide import CHAT_KEY_LIFETIME, MOST_CHAT_KEYS, MOST_SESSIONS
 from corral.frontend.access.passwords import FOR_NAME_FROM_SOURCE, FROM_SOURCE
 from corral.frontend.access.store.keys import Keys
@@ -14,9 +16,10 @@ from corral.frontend.store.access_schema import sessions
 from corral.frontend.store.schema import api_keys
 from corral.wire.keys import LIMITED_INFERENCE
 from corral.wire.sessions import csrf_of, hash_token
-from tests.kit.asgi import AsgiAnswer, open_stream
+from tests.kit.asgi import AsgiAnswer, call
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend
+from tests.kit.waiting import within_timeout
 from tests.kit.world import view_of
 
 PASSWORD = "correct horse battery"
@@ -397,17 +400,20 @@ class TestEnds:
             (first.session["id"], "too many sessions")
         ]
 
-    async def test_an_event_stream_ends_with_its_session(self, frontend: Frontend) -> None:
+    async def test_an_event_stream_ends_with_its_session(self, frontend: Frontend, clock: ManualClock) -> None:
         browser = await sign_in(frontend, {"key": frontend.admin_key})
         headers = {"accept": "text/event-stream", "cookie": browser.cookie, "host": HOST}
-        async with open_stream(frontend.app, "/api/v1/events?after=0", headers=headers) as stream:
-            assert await stream.next() == b"retry: 2000"
-            assert b"key.created" in await stream.next()
+        ended = asyncio.Event()
+
+        async def read() -> None:
+            await call(frontend.app, "GET", "/api/v1/events?after=0", headers=headers, leaves=asyncio.Event())
+            ended.set()
+
+        async with running(read(), name="reader"):
+            await clock.until_sleeping(1)
             await browser.call("DELETE", "/api/v1/session")
-            seen = b""
-            while seen != b": still here":
-                seen = await stream.next()
-                assert b"session.ended" not in seen
+            await clock.advance(timedelta(seconds=2))
+            await within_timeout(ended.wait(), lambda: "the stream to end")
 
     async def test_sessions_that_are_over_are_forgotten_with_the_record(
         self, frontend: Frontend, clock: ManualClock

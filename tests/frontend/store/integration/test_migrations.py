@@ -22,6 +22,7 @@ from corral.frontend.operations.decide.intent import Before
 from corral.frontend.operations.decide.reasons import ReasonCode, because, sentence
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.operations.store.operations import OperationStore
+from corral.frontend.record.decide import EventFilter
 from corral.frontend.record.store import Events
 from corral.frontend.serving.decide.load_job import LoadWhy
 from corral.frontend.serving.store.load_jobs import LoadJobs
@@ -31,7 +32,7 @@ from corral.frontend.store.dialect import UtcTime
 from corral.frontend.store.engines import Timeouts
 from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.migrations.versions import r0003_operations
-from corral.frontend.store.schema import metadata, models, removed_models
+from corral.frontend.store.schema import event_subjects, metadata, models, removed_models
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.databases import DatabaseSource
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
@@ -160,8 +161,25 @@ def make_access_of_0015(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE api_keys DROP COLUMN session_id"))
 
 
+INDEXES_OF_0017 = (
+    "ix_events_kind_sequence",
+    "ix_events_actor_sequence",
+    "ix_operations_subject_accepted_at",
+    "ix_operations_asked_by_accepted_at",
+    "ix_operation_targets_node_id",
+)
+
+
+def make_filters_of_0016(connection: Connection) -> None:
+    """The tables as they were when nobody could look for what an event is about."""
+    connection.execute(text("DROP TABLE event_subjects"))
+    for index in INDEXES_OF_0017:
+        connection.execute(text(f"DROP INDEX {index}"))
+
+
 def make_access_of_0014(connection: Connection) -> None:
     """The tables as they were when there were keys, but no people."""
+    make_filters_of_0016(connection)
     make_access_of_0015(connection)
     for table in ("users", "invitations", "nats_users", "backend_policies"):
         connection.execute(text(f"DROP TABLE {table}"))
@@ -291,6 +309,25 @@ async def test_a_database_of_a_newer_version_is_refused_and_not_touched(database
     async with database.read() as connection:
         version = await connection.execute(select(text("version_num")).select_from(text("alembic_version")))
         assert version.scalar_one() == "9999"
+
+
+async def test_events_of_an_earlier_version_are_found_by_what_they_are_about(database: Database) -> None:
+    events = Events(database)
+    odd = {"model": "sm\x00all\ud800", "operation": "op1", "added": ["a", "b", 3], "changed": "no list", "name": 7}
+    await events.record([an_event(data=odd), an_event(data={}), an_event(data={"model": "x" * 3000, "for": "a"})])
+    async with database.begin() as connection:
+        written = (await connection.execute(select(event_subjects).order_by(*event_subjects.c))).all()
+        await connection.run_sync(make_filters_of_0016)
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0015'"))
+
+    await upgrade(database)
+
+    async with database.read() as connection:
+        filled = (await connection.execute(select(event_subjects).order_by(*event_subjects.c))).all()
+    assert filled == written
+    assert [subject for subject, _ in filled] == ["a", "a", "b", "op1", "sm\ufffdall\ufffd", "x" * 200]
+    found = await events.page(EventFilter(subject="a"), limit=9)
+    assert [stored.sequence for stored in found] == [1, 3]
 
 
 async def test_removals_of_an_earlier_version_stay_and_models_begin_without_any(database: Database) -> None:

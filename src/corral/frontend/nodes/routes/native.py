@@ -3,9 +3,8 @@ routes about nodes read or show in the same way is here, too.
 """
 
 from collections.abc import Awaitable, Mapping
-from enum import StrEnum
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -23,7 +22,9 @@ from corral.frontend.api.route import (
     answer,
     no_content,
     read_body,
+    read_choices,
     read_limit,
+    read_switch,
 )
 from corral.frontend.nodes.decide.node import Node, NodeLoad, NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import NodeFilter
@@ -48,8 +49,6 @@ QUERY: Final = {
 _CHANGES: Final = frozenset({EventKind.NODE_MOVED, EventKind.NODE_CHANGED, EventKind.NODE_SUSPECTED})
 _MOST_CHANGES: Final = 5
 
-ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
-
 
 def node_id_of(request: Request) -> NodeId:
     return NodeId(request.path_params["id"])
@@ -68,19 +67,11 @@ def read_filter(query: QueryParams) -> NodeFilter:
             raise InvalidInput("label", f"must look like key=value, got {text[:40]!r}")
         labels[key] = value
     return NodeFilter(
-        statuses=_choices(query, "status", NodeStatus),
-        types=_choices(query, "type", NodeType),
+        statuses=read_choices(query, "status", NodeStatus),
+        types=read_choices(query, "type", NodeType),
         labels=labels,
         name_contains=query.get("name", ""),
     )
-
-
-def _choices(query: QueryParams, name: str, choices: type[ChoiceT]) -> frozenset[ChoiceT]:
-    texts = query.getlist(name)
-    for text in texts:
-        if text not in set(choices):
-            raise InvalidInput(name, f"must be one of {', '.join(choices)}, got {text[:40]!r}")
-    return frozenset(map(choices, texts))
 
 
 async def read_labels(context: AdminContext, request: Request) -> dict[str, str]:
@@ -141,20 +132,13 @@ async def read_drain(context: AdminContext, request: Request) -> DrainAsk:
     """How a node is to be drained: in the body, which may be left out, or whether by force in the query."""
     body = await read_body(request, context.config.max_body)
     ask = decode(body, DrainAsk) if body else DrainAsk()
-    ask.force = _switch(request.query_params, "force") or ask.force
+    ask.force = read_switch(request.query_params, "force") or ask.force
     return ask
 
 
 async def get_drain(context: AdminContext, request: Request, caller: Caller) -> Response:
     seen, plan = await context.serving.draining.progress(node_id_of(request))
     return answer(drain_view(seen, plan, within=context.config.room.drain))
-
-
-def _switch(query: QueryParams, name: str) -> bool:
-    text = query.get(name, "false")
-    if text not in ("true", "false"):
-        raise InvalidInput(name, f"must be true or false, got {text[:40]!r}")
-    return text == "true"
 
 
 async def resume_node(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -141,6 +141,22 @@ def is_over(operation: Operation) -> bool:
     return all(target.status in FINAL for target in operation.targets)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationFilter:
+    """Which operations are meant; what is empty says nothing."""
+
+    states: frozenset[OperationState] = frozenset()
+    verbs: frozenset[Verb] = frozenset()
+    subject: str = ""
+    """What it is about, as it was asked for."""
+    node: str = ""
+    """The id of a node that is one of its targets, or the beginning of one."""
+    asked_by: str = ""
+    """A name, with all keys of a user."""
+    text: str = ""
+    """Occurs in the subject, the uri, who asked, or the id."""
+
+
 def error_text(targets: Sequence[Target]) -> str:
     """All errors in one line, as LocalAI words it. That something is queued is not an error."""
     return "; ".join(f"{target.node_name}: {sentence(target.reason)}" for target in targets if target.status in _BAD)

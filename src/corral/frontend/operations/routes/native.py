@@ -20,12 +20,14 @@ from corral.frontend.api.route import (
     RouteSpec,
     answer,
     read_body,
+    read_choices,
     read_limit,
+    read_text,
 )
 from corral.frontend.backends.planning import Planned
 from corral.frontend.nodes.fleet import read_cursor, write_cursor
-from corral.frontend.operations.decide.intent import Intent
-from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.decide.intent import Intent, Verb
+from corral.frontend.operations.decide.operation import Operation, OperationFilter, OperationState
 from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.operations.shapes import operation_view
 from corral.wire.go_json import decode
@@ -66,8 +68,21 @@ _LONGEST_KEY: Final = 200
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
     limit, before = read_place(request.query_params, usual=DEFAULT_LIMIT, most=MAX_LIMIT)
-    page, more = cut(await context.operations.stores.operations.newest(limit=limit + 1, before=before), limit)
+    which = _filter(request.query_params)
+    newest = context.operations.stores.operations.newest
+    page, more = cut(await newest(limit=limit + 1, before=before, which=which), limit)
     return answer(OperationPage(items=[_view(context, operation) for operation in page], next_cursor=more))
+
+
+def _filter(query: QueryParams) -> OperationFilter:
+    return OperationFilter(
+        states=read_choices(query, "state", OperationState),
+        verbs=read_choices(query, "verb", Verb),
+        subject=read_text(query, "backend"),
+        node=read_text(query, "node"),
+        asked_by=read_text(query, "asked_by"),
+        text=read_text(query, "text"),
+    )
 
 
 async def show(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -143,10 +158,19 @@ _ADMIN = RouteSpec(
     path="/api/v1/operations",
     handler=list_operations,
     access=Permission.OPERATIONS_READ,
-    summary="All operations, the newest first.",
+    summary="Operations, the newest first; all that is said about which ones must hold together.",
     gives=OperationPage,
-    query={"limit": f"how many, from 1 to {MAX_LIMIT}", "cursor": "where an earlier page ended"},
-    codes={200: "a page", 400: "a bad cursor or limit"},
+    query={
+        "state": "only those in this state; may be given several times",
+        "verb": "only those with this verb; may be given several times",
+        "backend": "only those about this backend or model, as it was asked for",
+        "node": "only those with this node among their targets: its id, or the beginning of it",
+        "asked_by": "only those that somebody of this name asked for; of a user, with any key",
+        "text": "only those with this text in the backend, the uri, who asked or the id",
+        "limit": f"how many, from 1 to {MAX_LIMIT}",
+        "cursor": "where an earlier page ended",
+    },
+    codes={200: "a page", 400: "a filter, the cursor or the limit makes no sense; `field` names it"},
 )
 _UNKNOWN = {404: "no operation has this id"}
 ROUTES = [

@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from corral.base.errors import Overtaken
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.operations.decide.intent import Inherit, Intent, IntentKey, IntentKind, supersede
-from corral.frontend.operations.decide.operation import FINAL, UNDER_WAY, Operation, Target
+from corral.frontend.operations.decide.operation import FINAL, UNDER_WAY, Operation, OperationFilter, Target
+from corral.frontend.operations.store.filters import conditions
 from corral.frontend.operations.store.intent_batches import (
     in_order,
     insert_targets,
@@ -35,6 +36,8 @@ _FINAL: Final = [status.value for status in FINAL]
 _AT_ONCE: Final = 1000
 """Rows in one statement. To prepare them takes a while in which nobody else is served."""
 _UNDER_WAY: Final = [status.value for status in UNDER_WAY]
+
+ALL_OPERATIONS: Final = OperationFilter()
 
 DecideIntent = Callable[[Intent], Intent | None]
 Beside = Callable[[AsyncConnection], Awaitable[None]]
@@ -99,9 +102,11 @@ class OperationStore:
                         found[key] = row.generation
         return found
 
-    async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
-        """Newest first; `before` is where an earlier call ended."""
-        return await self._page(true(), limit=limit, before=before)
+    async def newest(
+        self, *, limit: int, before: tuple[datetime, str] | None = None, which: OperationFilter = ALL_OPERATIONS
+    ) -> list[Operation]:
+        """Those that are meant, newest first; `before` is where an earlier call ended."""
+        return await self._page(and_(true(), *conditions(which)), limit=limit, before=before)
 
     async def latest(self, limit: int) -> list[OperationId]:
         """The ids of the operations that were accepted last, newest first."""
