@@ -318,7 +318,7 @@ async def test_events_of_an_earlier_version_are_found_by_what_they_are_about(dat
     async with database.begin() as connection:
         written = (await connection.execute(select(event_subjects).order_by(*event_subjects.c))).all()
         await connection.run_sync(make_filters_of_0016)
-        await connection.execute(text("UPDATE alembic_version SET version_num = '0015'"))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
 
     await upgrade(database)
 
