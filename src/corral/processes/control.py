@@ -31,6 +31,7 @@ from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.engines.addresses import place_of
 from corral.frontend.engines.room import EnginesRoom
+from corral.frontend.live.drifting import ProvenBackends
 from corral.frontend.live.pictures import PictureSources
 from corral.frontend.live.room import LiveRoom
 from corral.frontend.models.pull_room import DownloadSettings, PullRoom
@@ -170,6 +171,7 @@ async def build_control(  # noqa: PLR0913 - what control stands on
         serving=serving,
         readiness=readiness,
         sealing=sealing,
+        drift=ProvenBackends(operations.stores.intents),
     )
     context = AdminContext(
         config=config,

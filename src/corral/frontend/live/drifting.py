@@ -1,14 +1,26 @@
 """Which backends are not as they were asked for: what was proven once, held against the nodes' latest reports."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.backends.decide.backend import Inventory, Wish, prove, wish_of
 from corral.frontend.live.decide.picture import DriftedBackend
 from corral.frontend.nodes.decide.node import SeenNode
-from corral.frontend.operations.decide.intent import Intent, Unproven, Verb
+from corral.frontend.operations.decide.intent import Intent, IntentKind, Unproven, Verb
 from corral.frontend.operations.decide.reasons import sentence
+from corral.frontend.operations.store.intents import Intents
+
+
+class ProvenBackends:
+    """Backends that were proven once, by the intents that asked for them."""
+
+    def __init__(self, intents: Intents) -> None:
+        self._intents = intents
+
+    async def drifted(self, nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> Sequence[DriftedBackend]:
+        """Those that these reports of nodes do not show any more."""
+        return drifted(await self._intents.satisfied(IntentKind.BACKEND), nodes, known)
 
 
 def drifted(
@@ -19,8 +31,8 @@ def drifted(
     found = []
     for intent in satisfied:
         inventory = known.get(intent.node_id)
-        if inventory is None or intent.node_id not in names:
-            continue
+        if inventory is None or intent.node_id not in names or inventory.seen_at <= intent.changed_at:
+            continue  # a report that is older than the proof says nothing
         wish = _lasting(wish_of(intent))
         proof = prove(wish, inventory, None)
         if isinstance(proof, Unproven):
@@ -30,7 +42,7 @@ def drifted(
                 backend=intent.subject,
                 wanted=_wanted(wish),
                 has=_has(inventory, intent.subject),
-                since=max(inventory.seen_at, intent.changed_at),
+                since=None,
                 why=sentence(proof.reason),
             )
             found.append(drift)

@@ -6,20 +6,26 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.access.sealing import SealingKeys
+from corral.frontend.backends.decide.backend import Inventory
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.diagnosis.readiness import ControlReadiness
-from corral.frontend.live.decide.picture import BRAKE, ControlHealth, FleetPicture, OutdatedBackend, SlowFacts
-from corral.frontend.live.drifting import drifted
+from corral.frontend.live.decide.picture import (
+    BRAKE,
+    ControlHealth,
+    DriftedBackend,
+    FleetPicture,
+    OutdatedBackend,
+    SlowFacts,
+)
 from corral.frontend.models.catalogue import Models
 from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.nodes.store.nodes import mark_of
-from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.progress import ALL
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.operations.watch import WatchedOperation
@@ -27,8 +33,6 @@ from corral.frontend.record.feed import Feed
 from corral.frontend.serving.decide.load_job import LoadJob
 from corral.frontend.serving.decide.replica import ON_THE_WAY, Replica
 from corral.frontend.serving.room import ServingRoom
-
-T = TypeVar("T")
 
 _NEWEST: Final = 30
 """Operations that are shown when they are over, too."""
@@ -78,6 +82,13 @@ class _Kept:
         self._mark, self._read_at = mark, self._clock.monotonic()
 
 
+class DriftSource(Protocol):
+    """Whoever knows which backends are not as they were asked for."""
+
+    async def drifted(self, nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> Sequence[DriftedBackend]:
+        """Those on these nodes, which last reported this."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureSources:
     feed: Feed
@@ -88,6 +99,7 @@ class PictureSources:
     serving: ServingRoom
     readiness: ControlReadiness
     sealing: SealingKeys
+    drift: DriftSource
 
 
 class Pictures:
@@ -208,7 +220,6 @@ class Pictures:
     async def _read_slow(self) -> None:
         sources, nodes = self._sources, self._seen(self._clock.now())
         known = await sources.backends.inventory.known([seen.node.id for seen in nodes])
-        satisfied = await sources.operations.stores.intents.satisfied(IntentKind.BACKEND)
         findings = await sources.backends.upgrades.findings_of(nodes, known)
         outdated = [
             OutdatedBackend(
@@ -221,7 +232,7 @@ class Pictures:
             if compared.outdated
         ]
         self._slow = SlowFacts(
-            drift=tuple(drifted(satisfied, nodes, known)),
+            drift=tuple(await sources.drift.drifted(nodes, known)),
             upgrades=tuple(outdated),
             has_backend=any(inventory.entries for inventory in known.values()),
             frontends=await sources.sealing.frontends(),
