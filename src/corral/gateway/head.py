@@ -12,6 +12,7 @@ from typing import Final
 from corral.base.ids import is_request_id
 from corral.gateway.answers import GatewayRefusal
 from corral.wire.keys import API_KEY_HEADERS, bearer
+from corral.wire.view import KeyEntry
 
 _FORWARDED: Final = b"x-forwarded-"
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
@@ -54,6 +55,10 @@ class RequestHead:
     """The API key that the sender presented."""
     key_hash: str | None = None
     """Hash of `key`, computed on first use. A repeated head on the same connection keeps it."""
+    admitted_by: KeyEntry | None = None
+    """The key that admits this head for as long as the view is the one of `admitted_in`. A repeated head keeps it."""
+    admitted_in: int = 0
+    """The revision of `view.Directory` in which the key was looked up."""
     api_key: bytes = b""
     """Header lines with the API key in LocalAI's own headers. Sent to control, never to replicas."""
     request_id: bytes = b""

@@ -276,20 +276,24 @@ class ClientConnection(asyncio.Protocol):
     def _admitted(self, head: RequestHead) -> Admission:
         try:
             admission = self._router.admit(head)
-            keyless = admission if isinstance(admission, KeylessRoute) else None
-            if keyless is not None or not self._sender.is_known:
-                self._sender.meet(self, head, keyless, self._time())
-            if keyless is not None:
-                if (head.length or 0) > keyless.max_body:
-                    raise keyless_too_large(keyless.max_body)
-                if not self._reader.is_complete:
-                    self._body.begin_keyless(keyless.max_body, self._give_up_body)
-            elif (head.length or 0) > self._limits.body:
-                raise body_too_large(self._limits.body)
+            if isinstance(admission, KeylessRoute):
+                self._begin_keyless(head, admission)
+            else:
+                if not self._sender.is_known:
+                    self._sender.meet(self, head, None, self._time())
+                if (head.length or 0) > self._limits.body:
+                    raise body_too_large(self._limits.body)
             return admission
         except GatewayRefusal as refusal:
             refusal.closes = refusal.closes or not self._reader.is_complete
             raise
+
+    def _begin_keyless(self, head: RequestHead, route: KeylessRoute) -> None:
+        self._sender.meet(self, head, route, self._time())
+        if (head.length or 0) > route.max_body:
+            raise keyless_too_large(route.max_body)
+        if not self._reader.is_complete:
+            self._body.begin_keyless(route.max_body, self._give_up_body)
 
     def _give_up_body(self) -> bool:
         """Drop the body to make room for others. Return False when it is no longer being received."""

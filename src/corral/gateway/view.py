@@ -161,6 +161,8 @@ class Directory:
 
     def __init__(self, *, now: float = 0.0) -> None:
         self._view: View | None = None
+        self.revision = 0
+        """Grows with every change of the view; 0 before the first one."""
         self.keys_digest = ""
         self._heard_at = now
         self.away_since: float | None = now
@@ -195,6 +197,7 @@ class Directory:
             return
         has_other_keys = self._view is None or view.keys != self._view.keys
         self._view = view
+        self.revision += 1
         self._arrange(view)
         if has_other_keys:
             self.keys_digest = keys_digest(view.keys)
