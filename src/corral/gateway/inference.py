@@ -15,6 +15,7 @@ from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Servic
 from corral.gateway.head import HOPS, MOST_HOPS, RequestHead, write_head
 from corral.gateway.prefixes import chain_of
 from corral.gateway.renaming import Piece, rename_in_form, rename_in_json, size_of
+from corral.gateway.tally import ModelTally
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Origin, UpstreamFailure
 from corral.gateway.usage import AnswerTail
 from corral.gateway.view import UpstreamReplica
@@ -86,6 +87,9 @@ class Inference(Exchange):
     """An exchange with a replica. The replica's in-flight count is raised from `assign` until the exchange leaves
     it."""
 
+    _tally: ModelTally
+    """Of the model, once it is known."""
+
     __slots__ = (
         "_asked_at",
         "_asks_front",
@@ -104,6 +108,7 @@ class Inference(Exchange):
         "_replica",
         "_route",
         "_tail",
+        "_tally",
         "_waits_since",
         "excluded",
         "model",
@@ -177,6 +182,7 @@ class Inference(Exchange):
             knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"
             raise GatewayRefusal(400, f"{reason}; {knobs}", code="unsupported_by_model", param="model")
         self.model = entry.name
+        self._tally = self._services.tally.of(entry.name)
         self._queue_up()
 
     # Called by the dispatcher.
@@ -194,14 +200,13 @@ class Inference(Exchange):
         self._is_second_try = False
         self._is_counted = True
         replica.in_flight += 1
-        tally = self._services.tally
+        self._asked_at = now = self._services.loop.time()
         if self._failures:
-            tally.retries += 1
+            self._services.tally.retries += 1
         if self._waits_since is not None:
-            tally.waited(self.model, self._services.loop.time() - self._waits_since)
+            self._tally.waited(now - self._waits_since)
             self._waits_since = None
-        self._asked_at = self._services.loop.time()
-        tally.sent(self.model, len(self._body))
+        self._tally.sums.request_bytes += len(self._body)
         self._asks_front = self._needs_care and replica.front is not None
         self._pieces = ()
         if replica.engine is not None and not self._is_ready_for(replica, replica.engine):
@@ -314,7 +319,7 @@ class Inference(Exchange):
         """The first byte of the answer went to the client."""
         self._first_at = self._services.loop.time()
         if self._status < 400:
-            self._services.tally.began(self.model, self._first_at - self._came_at)
+            self._tally.began(self._first_at - self._came_at)
 
     def _answer_seconds(self) -> float:
         """How long the answer took from its first byte; one that came in one piece, from the asking."""
@@ -467,9 +472,7 @@ class Inference(Exchange):
         seconds = self._answer_seconds() if usage is not None else 0.0
         if self._replica is not None:
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage, seconds)
-        self._services.tally.ended(
-            self.model, self._status, outcome, answer_bytes=self._tail.size, usage=usage, seconds=seconds
-        )
+        self._tally.ended(self._status, outcome, answer_bytes=self._tail.size, usage=usage, seconds=seconds)
         self._leave()
 
 
