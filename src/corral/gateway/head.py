@@ -238,16 +238,17 @@ def _check(head: RequestHead) -> None:
             head.api_key = b""
 
 
-def write_head(
-    head: RequestHead, *, target: bytes, host: bytes, authorization: bytes | None, added: bytes, length: int
-) -> bytes:
-    """Return the head for the upstream. `added` are complete header lines."""
-    written = b"%b %b HTTP/1.1\r\nHost: %b\r\n%b" % (head.method, target, host, head.fields)
-    if authorization is not None:
-        written += b"Authorization: %b\r\n" % authorization
+def own_lines(host: bytes, authorization: bytes | None) -> bytes:
+    """Return the header lines that one upstream gets with every request."""
+    lines = b"Host: %b\r\n" % host
+    return lines if authorization is None else b"%bAuthorization: %b\r\n" % (lines, authorization)
+
+
+def write_head(head: RequestHead, *, target: bytes, lines: bytes, added: bytes, length: int) -> bytes:
+    """Return the head for the upstream. `lines` are its own ones, `added` others of this request; all are complete."""
     if length or head.is_chunked or head.length is not None:
-        written += b"Content-Length: %d\r\n" % length
-    return b"%b%b\r\n" % (written, added)
+        added = b"Content-Length: %d\r\n%b" % (length, added)
+    return b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (head.method, target, lines, head.fields, added)
 
 
 def forwarded_lines(host: str, *, is_secure: bool) -> bytes:

@@ -118,6 +118,7 @@ class ClientConnection(asyncio.Protocol):
     _stall: _Stall | None = None
     closes: bool = False
     is_full: bool = False
+    forwarded: bytes = b""
     request_id: bytes = b""
     id_line: bytes = b""
     answer_lines: bytes = b""
@@ -140,6 +141,7 @@ class ClientConnection(asyncio.Protocol):
         peer, is_secure = transport.get_extra_info("peername"), transport.get_extra_info("sslcontext") is not None
         self._sender = RequestSender(self._registry.senders, peer, is_secure=is_secure)
         self._sender.connected(self, self._time())
+        self.forwarded = self._sender.forwarded
         self._deadline = self._time() + self._time_outs.head
         self._services.tally.connections += 1
         self._services.tally.open_connections += 1
@@ -280,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
                 self._begin_keyless(head, admission)
             else:
                 if not self._sender.is_known:
-                    self._sender.meet(self, head, None, self._time())
+                    self._meet_sender(head, None)
                 if (head.length or 0) > self._limits.body:
                     raise body_too_large(self._limits.body)
             return admission
@@ -288,8 +290,12 @@ class ClientConnection(asyncio.Protocol):
             refusal.closes = refusal.closes or not self._reader.is_complete
             raise
 
+    def _meet_sender(self, head: RequestHead, keyless: KeylessRoute | None) -> None:
+        self._sender.meet(self, head, keyless, self._time())
+        self.forwarded = self._sender.forwarded
+
     def _begin_keyless(self, head: RequestHead, route: KeylessRoute) -> None:
-        self._sender.meet(self, head, route, self._time())
+        self._meet_sender(head, route)
         if (head.length or 0) > route.max_body:
             raise keyless_too_large(route.max_body)
         if not self._reader.is_complete:
@@ -334,10 +340,6 @@ class ClientConnection(asyncio.Protocol):
 
     def judged(self, status: int) -> None:
         self._sender.judged(self, self._head, status)
-
-    @property
-    def forwarded(self) -> bytes:
-        return self._sender.forwarded
 
     def answer(self, answer: Answer) -> None:
         """Write a complete response."""

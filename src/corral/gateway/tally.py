@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from corral.gateway.usage import Usage
-from corral.wire.metrics import FIRST_BYTE_BOUNDS, ModelCounts
+from corral.wire.metrics import ModelCounts
 from corral.wire.view import Finished, GatewayReport, ReplicaFailure
 
 _MOST_MODELS: Final = 10_000
@@ -28,10 +28,6 @@ class ModelTally:
         """Count a request that has waited for a replica."""
         self.sums.waits += 1
         self.sums.wait_seconds += seconds
-
-    def began(self, seconds: float) -> None:
-        """Count the first byte of an answer, so long after its request came."""
-        self.sums.first_byte.add(seconds, FIRST_BYTE_BOUNDS)
 
     def ended(self, status: int, outcome: str, *, answer_bytes: int, usage: Usage | None, seconds: float) -> None:
         """Count the end of a request that had reached this model. `seconds` is how long its answer took."""
