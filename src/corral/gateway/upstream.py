@@ -372,7 +372,8 @@ class UpstreamConnection(asyncio.Protocol):
     def _finish(self, taker: Taker) -> None:
         self._taker = None
         if self._keep_alive and self.is_usable and not self._transport.get_write_buffer_size():
-            self.resume()
+            if self._paused:
+                self.resume()
             self._keeper.release(self)
         else:
             self._transport.abort()

@@ -4,7 +4,9 @@ Streams of `/v1/messages` report the prompt's tokens at the beginning, so that p
 """
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 TAIL: Final = 4096
 """Bytes kept of the end. The last event of a stream has the usage, and nothing that engines send after it is longer."""
@@ -36,7 +38,7 @@ _CACHE_N: Final = _number(rb"cache_n")
 _PREDICTED_N: Final = _number(rb"predicted_n")
 
 
-class Usage(NamedTuple):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int
     completion_tokens: int
 

@@ -308,7 +308,12 @@ class Directory:
 
     def pick(self, model: str, exclude: Container[str] = ()) -> UpstreamReplica | None:
         candidates = self._serving.get(model)
-        return None if candidates is None else pick(candidates, turn=next(self._turn), exclude=exclude)
+        if candidates is None:
+            return None
+        if len(candidates) > 1:
+            return pick(candidates, turn=next(self._turn), exclude=exclude)
+        replica = candidates[0]  # as `pick` does, which takes longer
+        return None if replica.id in exclude or 0 < replica.limit <= replica.in_flight else replica
 
     def pick_known(self, model: str, known: str, exclude: Container[str]) -> UpstreamReplica | None:
         """The replica of this id, unless it is excluded, full, worse than others, or much busier."""
