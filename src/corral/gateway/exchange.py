@@ -70,8 +70,6 @@ class ClientSide(Protocol):
 
     forwarded: bytes
     """Header lines that tell the upstream about the sender."""
-    request_id: bytes
-    """The request's id, for logs, control and replicas."""
     id_line: bytes
     """Header line with the request id, for the upstream."""
     answer_lines: bytes
@@ -80,6 +78,10 @@ class ClientSide(Protocol):
     """Whether the connection is closed after this response."""
     is_full: bool
     """Whether the client reads more slowly than the response arrives."""
+
+    @property
+    def request_id(self) -> bytes:
+        """The request's id, for logs."""
 
     def hold_body(self, size: int) -> None:
         """Account body bytes until `body_sent`. Raise `GatewayRefusal` when the budget is exceeded."""

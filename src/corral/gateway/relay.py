@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol, cast
 
+from corral.base.ids import id_line
 from corral.gateway.answers import CONTINUE, Answer, GatewayRefusal
 from corral.gateway.bodies import HeldBody, body_too_large, keyless_too_large, overloaded
 from corral.gateway.config import Limits, TimeOuts
@@ -92,7 +93,7 @@ class ClientConnection(asyncio.Protocol):
     _limits: Limits = field(init=False)
     _time_outs: TimeOuts = field(init=False)
     _time: Callable[[], float] = field(init=False)
-    _new_request_id: Callable[[], bytes] = field(init=False)
+    _new_id_line: Callable[[], bytes] = field(init=False)
     _cors: CorsPolicy = field(init=False)
     _transport: asyncio.Transport = field(init=False)
     write: Callable[[bytes], None] = field(init=False)
@@ -119,7 +120,6 @@ class ClientConnection(asyncio.Protocol):
     closes: bool = False
     is_full: bool = False
     forwarded: bytes = b""
-    request_id: bytes = b""
     id_line: bytes = b""
     answer_lines: bytes = b""
 
@@ -127,7 +127,7 @@ class ClientConnection(asyncio.Protocol):
         services = self._services
         self._limits, self._time_outs = services.config.limits, services.config.time_outs
         self._time = services.loop.time
-        self._new_request_id = services.request_ids.new
+        self._new_id_line = services.request_ids.new_line
         self._cors = self._router.cors
         self._body = body = HeldBody(services.bodies, self._limits)
         self.hold_body, self.body_sent = body.add, body.release
@@ -247,19 +247,21 @@ class ClientConnection(asyncio.Protocol):
             self._deadline = self._time() + self._time_outs.head
 
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
-        self._head = head = self._reader.read_head(raw)
+        reader = self._reader
+        self._head = head = reader.read_head(raw)
         self._name_request(head)
         self._held = rest  # set first: other requests may follow one that is refused
         self.closes = not head.keep_alive or self._registry.is_draining
-        if head.is_preflight and self._reader.is_complete:
+        if head.is_preflight and reader.is_complete:
             self.answer(self._cors.preflight(head))
             return
         self._admission = self._admitted(head)
-        if self._reader.is_complete:
+        if reader.is_complete:
             self._dispatch(head)
             return
-        self._remaining = head.length or 0
-        if 0 < self._remaining <= len(rest):  # the usual case: the body arrived with the head
+        self._remaining = length = head.length or 0
+        if 0 < length <= len(rest):  # the usual case: the body arrived with the head
+            self._held = b""
             self._take_body(rest)
             return
         self._state = _BODY
@@ -270,8 +272,8 @@ class ClientConnection(asyncio.Protocol):
             self.write(CONTINUE)
 
     def _name_request(self, head: RequestHead) -> None:
-        self.request_id = id = head.request_id or self._new_request_id()
-        self.id_line = self.answer_lines = line = b"X-Request-ID: %b\r\n" % id
+        line = id_line(head.request_id) if head.request_id else self._new_id_line()
+        self.id_line = self.answer_lines = line
         if self._cors.is_on:
             self.answer_lines = line + self._cors.lines(head.origin)
 
@@ -311,11 +313,10 @@ class ClientConnection(asyncio.Protocol):
     def _take_body(self, data: bytes) -> None:
         head, reader = self._head, self._reader
         if not head.is_chunked:
-            data, self._held = data[: self._remaining], data[self._remaining :]
+            if len(data) > self._remaining:
+                data, self._held = data[: self._remaining], data[self._remaining :]
             self._remaining -= len(data)
-        before = reader.body_size
-        reader.feed(data)
-        self.hold_body(reader.body_size - before)
+        self.hold_body(reader.feed(data))
         if not reader.is_complete:
             return
         if reader.has_overrun:
@@ -334,6 +335,10 @@ class ClientConnection(asyncio.Protocol):
         exchange.start()
 
     # Answering: called by exchanges.
+
+    @property
+    def request_id(self) -> bytes:
+        return self.id_line.partition(b": ")[2].rstrip()
 
     def unchunk(self) -> None:
         self.write = Unchunker(self.write).write
@@ -355,12 +360,13 @@ class ClientConnection(asyncio.Protocol):
         self._state = _HEAD
         self._in_head = False
         self._head = _NO_HEAD  # so that a refusal of the next head is not answered in this request's format
-        self.request_id = b""
+        self.id_line = b""
         if self._sender.is_proxied:
             self._sender.leave(self)
         self._deadline = self._time() + self._time_outs.keep_alive
         if not self.is_full:
-            self.resume()
+            if self._reading_paused:
+                self.resume()
             if self._held:
                 self._advance()
 
@@ -369,7 +375,7 @@ class ClientConnection(asyncio.Protocol):
         self._services.tally.refusals[refusal.code] += 1
         self._leave_exchange()
         self.closes = self.closes or refusal.closes or self._registry.is_draining
-        if not self.request_id:
+        if not self.id_line:
             self._name_request(_NO_HEAD)
         self._write_answer(refusal.answer(self.request_id, in_anthropic_shape=self._head.path in ANTHROPIC_PATHS))
         if refusal.closes:
