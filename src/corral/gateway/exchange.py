@@ -125,10 +125,6 @@ class Exchange:
 
     _keep: bool
     """Whether the client's connection stays open after the response; known once that begins."""
-    _moved: bool
-    """Whether the response went on since the last sweep; known once it begins."""
-    _moved_at: float
-    """The time of the last sweep that found it so."""
     _sent_at: float
     """When the request was sent to the upstream, once it was."""
 
@@ -140,8 +136,6 @@ class Exchange:
         "_dialling",
         "_head",
         "_keep",
-        "_moved",
-        "_moved_at",
         "_phase",
         "_pieces",
         "_sent_at",
@@ -171,11 +165,6 @@ class Exchange:
         """Longest time until the upstream begins its response."""
         return self._services.config.time_outs.first_byte
 
-    @property
-    def idle_seconds(self) -> float | None:
-        """Longest pause between two bytes of the response; None is unlimited."""
-        return None
-
     def start(self) -> None:
         """Begin. Raise `GatewayRefusal` when the request cannot be served."""
         raise NotImplementedError
@@ -194,6 +183,9 @@ class Exchange:
     def _left(self, outcome: RequestOutcome) -> None:
         """Account the end of the request. Called exactly once, on every path."""
         raise NotImplementedError
+
+    def _sweep_answer(self, now: float) -> None:
+        """Look at a response that is being passed on. It may take as long as it likes, unless overridden."""
 
     @property
     def is_over(self) -> bool:
@@ -220,10 +212,7 @@ class Exchange:
     def sweep(self, now: float) -> None:
         """Enforce timeouts. Called periodically."""
         if self._phase is _ANSWERING:
-            if self._moved or self._client.is_full:
-                self._moved, self._moved_at = False, now
-            elif self.idle_seconds is not None and now - self._moved_at >= self.idle_seconds:
-                self._give_up(UpstreamFailure.IDLE_TIMED_OUT)
+            self._sweep_answer(now)
         elif self._phase is _SENT:
             if now >= self._sent_at + self.first_byte_seconds:
                 self._time_is_over()
@@ -316,7 +305,6 @@ class Exchange:
         client = self._client
         self._status = head.status
         self._phase = _ANSWERING
-        self._moved = True
         self._body = b""
         self._pieces = ()
         client.body_sent()
@@ -324,7 +312,6 @@ class Exchange:
             self._connection.pause()
 
     def upstream_data(self, data: bytes) -> None:
-        self._moved = True
         self._client.write(data)
 
     def upstream_ended(self) -> None:

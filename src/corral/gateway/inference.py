@@ -99,6 +99,10 @@ class Inference(Exchange):
     """Whether the replica is asked again, because a kept connection was closed."""
     _is_streamed: bool
     """Whether the answer is a stream of events; known once it begins."""
+    _swept_size: int
+    """How much of the answer had come when it was last swept; -1 when it was not yet."""
+    _moved_at: float
+    """When a sweep last found that more of it had come."""
     _inflating: asyncio.Task[None]
 
     __slots__ = (
@@ -112,10 +116,12 @@ class Inference(Exchange):
         "_is_second_try",
         "_is_streamed",
         "_key",
+        "_moved_at",
         "_needs_care",
         "_origin",
         "_replica",
         "_route",
+        "_swept_size",
         "_tail",
         "_tally",
         "_waits_since",
@@ -143,10 +149,6 @@ class Inference(Exchange):
         self._came_at = services.loop.time()
         self._first_at = 0.0
         """When the first byte of the answer came, after its head; 0 before."""
-
-    @property
-    def idle_seconds(self) -> float:
-        return self._services.config.time_outs.idle
 
     @property
     def scopes(self) -> Collection[str]:
@@ -291,7 +293,6 @@ class Inference(Exchange):
                 self._error.body += data
                 return
             self._begins()
-        self._moved = True
         self._client.write(data)
         self._tail.add(data)
 
@@ -315,6 +316,7 @@ class Inference(Exchange):
             if replica.engine is not None:
                 head = AnswerHead(head.status, _ABOUT_THEIR_HOST.sub(b"", head.raw))
         self._is_streamed = head.is_events
+        self._swept_size = -1
         self._answer_with(head, first, added)
         if first:
             self._tail.add(first)
@@ -394,6 +396,12 @@ class Inference(Exchange):
             return UpstreamFailure.DECLINED if head.status in _DECLINED else UpstreamFailure.OVERLOADED
         replica.restore()
         return None
+
+    def _sweep_answer(self, now: float) -> None:
+        if self._swept_size != self._tail.size or self._client.is_full:
+            self._swept_size, self._moved_at = self._tail.size, now
+        elif now - self._moved_at >= self._services.config.time_outs.idle:
+            self._give_up(UpstreamFailure.IDLE_TIMED_OUT)
 
     def _time_is_over(self) -> None:
         if not self._is_counted:

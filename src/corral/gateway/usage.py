@@ -59,12 +59,12 @@ class AnswerTail:
     def add(self, piece: bytes) -> None:
         """Keep a piece. Called for every event of every stream, so the usual case is two statements."""
         self._pieces.append(piece)
-        self.size += len(piece)
-        if self.size >= self._trim_at:
+        self.size = size = self.size + len(piece)
+        if size >= self._trim_at:
             kept = b"".join(self._pieces)  # copy the end, so that a large piece is not kept for its last bytes
             self._first = self._first or kept[:_FIRST]
             self._pieces = [kept[-TAIL:]]
-            self._trim_at = self.size + _MOST - TAIL
+            self._trim_at = size + _MOST - TAIL
 
     def usage(self) -> Usage | None:
         kept = b"".join(self._pieces)
