@@ -86,15 +86,24 @@ REQUEST_ID_HEADER: Final = "X-Request-ID"
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,128}")
 
 
+def id_line(id: bytes) -> bytes:
+    return b"%b: %b\r\n" % (REQUEST_ID_HEADER.encode(), id)
+
+
 class RequestIds:
     """Makes request ids for one process: a random prefix and a counter. Cheap to make, and not secret."""
 
     def __init__(self) -> None:
         self._form = b"req-%b-%%x" % secrets.token_hex(6).encode()
+        self._line = id_line(self._form)
         self._next_number = itertools.count(1).__next__
 
     def new(self) -> bytes:
         return self._form % self._next_number()
+
+    def new_line(self) -> bytes:
+        """Return the complete header line of a new id."""
+        return self._line % self._next_number()
 
 
 def is_request_id(text: bytes) -> bool:

@@ -36,12 +36,12 @@ _MAX_NAME: Final = 512
 _SHORT: Final = 16
 """A list longer than this many bytes is not checked for being empty."""
 _LIST: Final = ord("[")
-_TEXT: Final = ord('"')
 _LONGEST_NUMBER: Final = 1024
 _SHOWN: Final = 20
 """How many characters of a number an error message repeats."""
 _ABSENT: Final = msgspec.Raw()
 _NULL: Final = msgspec.Raw(b"null")
+_EMPTY_TEXT: Final = msgspec.Raw(b'""')
 _HOTTEST: Final = 2
 """OpenAI's own limit of `temperature`."""
 _OPENING: Final[dict[Scope, frozenset[str]]] = {
@@ -133,7 +133,7 @@ def _denied(message: str, code: str) -> GatewayRefusal:
 
 
 class RequestFields(msgspec.Struct, gc=False):
-    """The fields of a request body that the gateway looks at, undecoded.
+    """The fields of a request body that the gateway looks at, undecoded. Those that are absent are empty, and so false.
 
     Clients decide how large the values are, so nothing else of the body is decoded into objects.
     """
@@ -155,12 +155,12 @@ class RequestFields(msgspec.Struct, gc=False):
 
     def named(self) -> str:
         """Return the name of the requested model. Raise `GatewayRefusal` when the body has none."""
-        if self.model is _ABSENT or self.model == _NULL:
-            raise _missing_model()
-        if memoryview(self.model)[0] != _TEXT:
-            raise GatewayRefusal(400, "`model` must be a string", code="invalid_type", param="model")
         try:
-            name = _text_decoder.decode(self.model)
+            name = _text_decoder.decode(self.model or _EMPTY_TEXT)
+        except msgspec.ValidationError:
+            if self.model == _NULL:
+                raise _missing_model() from None
+            raise GatewayRefusal(400, "`model` must be a string", code="invalid_type", param="model") from None
         except UNREADABLE_JSON as error:
             raise _not_json(error) from None
         if not name:
@@ -171,26 +171,25 @@ class RequestFields(msgspec.Struct, gc=False):
 
     def needs_care(self) -> bool:
         """Whether the request uses a feature that some engines ignore silently or answer wrongly."""
-        return (
-            self.tools is not _ABSENT
-            or self.functions is not _ABSENT
-            or (self.max_tokens is not _ABSENT and _number(self.max_tokens) == 0)
-            or (self.max_completion_tokens is not _ABSENT and _number(self.max_completion_tokens) == 0)
-            or (self.dimensions is not _ABSENT and self.dimensions != _NULL)
-            or (self.echo is not _ABSENT and self.echo != _NULL)
-            or (self.suffix is not _ABSENT and self.suffix != _NULL)
-            or (self.best_of is not _ABSENT and self.best_of != _NULL)
-            or (self.modalities is not _ABSENT and self.modalities != _NULL)
-            or (self.function_call is not _ABSENT and self.function_call != _NULL)
-            or (self.prompt is not _ABSENT and memoryview(self.prompt)[0] == _LIST)
+        return bool(
+            self.tools
+            or self.functions
+            or (self.max_tokens and _number(self.max_tokens) == 0)
+            or (self.max_completion_tokens and _number(self.max_completion_tokens) == 0)
+            or (self.dimensions and self.dimensions != _NULL)
+            or (self.echo and self.echo != _NULL)
+            or (self.suffix and self.suffix != _NULL)
+            or (self.best_of and self.best_of != _NULL)
+            or (self.modalities and self.modalities != _NULL)
+            or (self.function_call and self.function_call != _NULL)
+            or (self.prompt and memoryview(self.prompt)[0] == _LIST)
         )
 
     def check(self) -> None:
         """Raise `GatewayRefusal` for values that no model can serve but some engines accept."""
         if 0 < len(self.messages) <= _SHORT and bytes(self.messages).translate(None, b" \t\r\n") == b"[]":
             raise GatewayRefusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
-        heat = None if self.temperature is _ABSENT else _number(self.temperature)
-        if heat is not None and not 0 <= heat <= _HOTTEST:
+        if self.temperature and (heat := _number(self.temperature)) is not None and not 0 <= heat <= _HOTTEST:
             written = bytes(self.temperature).decode()[:_SHOWN]
             text = f"`temperature` must be between 0 and {_HOTTEST}, and is {written}"
             raise GatewayRefusal(400, text, code="invalid_value", param="temperature")

@@ -83,9 +83,10 @@ class HeldBody:
             self._all.keyless -= self._held
             self._all.strangers.pop(self, None)
             self._is_keyless, self._limit = False, self._limits.body
-        else:
+            self._held = 0
+        elif self._held:
             self._all.keyed -= self._held
-        self._held = 0
+            self._held = 0
 
 
 def overloaded() -> GatewayRefusal:

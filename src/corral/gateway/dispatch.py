@@ -25,7 +25,7 @@ class Waiter(Protocol):
     model: str
     owner: str
     """The key that the fair queue takes turns by."""
-    excluded: set[str]
+    excluded: frozenset[str]
     """Ids of replicas that must not be asked again for this request."""
 
     @property
@@ -221,13 +221,13 @@ class RequestDispatcher:
         """A replica that is elsewhere by now, as behind an adapter that was started again, may be asked again."""
         for id, origin in self._failed_at.get(waiter, {}).items():
             if self._directory.origin_of(id) not in (None, origin):
-                waiter.excluded.discard(id)
+                waiter.excluded -= {id}
 
     def _submit_stranded(self, waiter: Waiter) -> None:
         """Where no replica is left, the next one is new, or the same with a URL that works again: none is excluded."""
         self._unstrand(waiter)
         if not self._directory.serves(waiter.model):
-            waiter.excluded.clear()
+            waiter.excluded = frozenset()
         try:
             self.submit(waiter)
         except GatewayRefusal as refusal:

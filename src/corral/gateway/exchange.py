@@ -68,8 +68,8 @@ class ClientSide(Protocol):
     """The client connection as an exchange sees it. After `answer`, `finish`, `refuse` or `abort` it does not call
     back."""
 
-    request_id: bytes
-    """The request's id, for logs, control and replicas."""
+    forwarded: bytes
+    """Header lines that tell the upstream about the sender."""
     id_line: bytes
     """Header line with the request id, for the upstream."""
     answer_lines: bytes
@@ -80,8 +80,8 @@ class ClientSide(Protocol):
     """Whether the client reads more slowly than the response arrives."""
 
     @property
-    def forwarded(self) -> bytes:
-        """Header lines that tell the upstream about the sender."""
+    def request_id(self) -> bytes:
+        """The request's id, for logs."""
 
     def hold_body(self, size: int) -> None:
         """Account body bytes until `body_sent`. Raise `GatewayRefusal` when the budget is exceeded."""
@@ -123,8 +123,12 @@ _WAITING, _CONNECTING, _SENT, _ANSWERING, _DONE = _Phase
 class Exchange:
     """Base of `Inference` and `Passing`, which decide whom to ask and what to do when that fails."""
 
+    _keep: bool
+    """Whether the client's connection stays open after the response; known once that begins."""
+    _sent_at: float
+    """When the request was sent to the upstream, once it was."""
+
     __slots__ = (
-        "_added_lines",
         "_body",
         "_client",
         "_connection",
@@ -132,21 +136,15 @@ class Exchange:
         "_dialling",
         "_head",
         "_keep",
-        "_moved",
-        "_moved_at",
         "_phase",
         "_pieces",
+        "_sent_at",
         "_services",
         "_status",
-        "first_byte_seconds",
-        "idle_seconds",
     )
     """Slots, because there is one exchange per request and attributes in a dictionary are slower."""
 
     def __init__(self, services: Services, client: ClientSide, head: RequestHead, body: bytes) -> None:
-        self.first_byte_seconds = services.config.time_outs.first_byte
-        self.idle_seconds: float | None = None
-        """Longest pause between two bytes of the response; None is unlimited."""
         self._services = services
         self._client = client
         self._head = head
@@ -155,15 +153,17 @@ class Exchange:
         """The body as the upstream gets it, where that is another one than `_body`."""
         self._phase = _WAITING
         self._deadline: float | None = None
+        """When waiting ends, before the request is sent."""
         self._connection: UpstreamConnection | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._status = 0
-        self._added_lines = b""
-        """Header lines that are added to this response for the client."""
-        self._keep = self._moved = False
-        self._moved_at = 0.0
 
     # Overridden by subclasses.
+
+    @property
+    def first_byte_seconds(self) -> float:
+        """Longest time until the upstream begins its response."""
+        return self._services.config.time_outs.first_byte
 
     def start(self) -> None:
         """Begin. Raise `GatewayRefusal` when the request cannot be served."""
@@ -183,6 +183,9 @@ class Exchange:
     def _left(self, outcome: RequestOutcome) -> None:
         """Account the end of the request. Called exactly once, on every path."""
         raise NotImplementedError
+
+    def _sweep_answer(self, now: float) -> None:
+        """Look at a response that is being passed on. It may take as long as it likes, unless overridden."""
 
     @property
     def is_over(self) -> bool:
@@ -208,14 +211,13 @@ class Exchange:
 
     def sweep(self, now: float) -> None:
         """Enforce timeouts. Called periodically."""
-        if self._deadline is not None:
-            if now >= self._deadline:
+        if self._phase is _ANSWERING:
+            self._sweep_answer(now)
+        elif self._phase is _SENT:
+            if now >= self._sent_at + self.first_byte_seconds:
                 self._time_is_over()
-        elif self._phase is _ANSWERING and self.idle_seconds is not None:
-            if self._moved or self._client.is_full:
-                self._moved, self._moved_at = False, now
-            elif now - self._moved_at >= self.idle_seconds:
-                self._give_up(UpstreamFailure.IDLE_TIMED_OUT)
+        elif self._deadline is not None and now >= self._deadline:
+            self._time_is_over()
 
     def _time_is_over(self) -> None:
         self._give_up(UpstreamFailure.FIRST_BYTE_TIMED_OUT)
@@ -225,6 +227,10 @@ class Exchange:
         if connection is not None:
             connection.abort()
         self.upstream_failed(failure)
+
+    def _wait_until(self, deadline: float) -> None:
+        self._phase = _WAITING
+        self._deadline = deadline
 
     # Asking the upstream.
 
@@ -257,7 +263,7 @@ class Exchange:
     def _send(self, connection: UpstreamConnection) -> None:
         self._connection = connection
         self._phase = _SENT
-        self._deadline = self._services.loop.time() + self.first_byte_seconds
+        self._sent_at = self._services.loop.time()
         if self._pieces:
             self._send_pieces(connection)
             return
@@ -279,39 +285,40 @@ class Exchange:
         if failure is not None:
             self._give_up(failure)
             return
-        self._answer_with(head, first)
+        self._answer_with(head, first, self._client.answer_lines)
 
-    def _answer_with(self, head: AnswerHead, first: bytes) -> None:
-        """Begin the client's answer with a head that was accepted."""
+    def _answer_with(self, head: AnswerHead, first: bytes, added: bytes) -> None:
+        """Begin the client's answer with a head that was accepted. `added` are complete header lines."""
+        client = self._client
         self._begin(head)
-        self._keep = head.own_length or self._head.method == b"HEAD"
         if head.is_chunked and self._head.is_http10:
             self._keep = False
-            self._client.write(head.for_http10(added=self._added_lines + self._client.answer_lines))
-            self._client.unchunk()
-            self._client.write(first)
+            client.write(head.for_http10(added=added))
+            client.unchunk()
+            client.write(first)
             return
-        closes = self._client.closes or not self._keep
-        added = self._added_lines + self._client.answer_lines
-        self._client.write(head.for_client(closes=closes, added=added) + first)
+        self._keep = keep = head.own_length or self._head.method == b"HEAD"
+        client.write(head.for_client(first, closes=client.closes or not keep, added=added))
 
     def _begin(self, head: AnswerHead) -> None:
         """Mark the response as begun. From here on the request cannot be retried."""
+        client = self._client
         self._status = head.status
         self._phase = _ANSWERING
-        self._deadline = None
-        self._moved = True
         self._body = b""
         self._pieces = ()
-        self._client.body_sent()
-        if self._client.is_full and self._connection is not None:
+        client.body_sent()
+        if client.is_full and self._connection is not None:
             self._connection.pause()
 
     def upstream_data(self, data: bytes) -> None:
-        self._moved = True
         self._client.write(data)
 
     def upstream_ended(self) -> None:
+        self._complete()
+
+    def _complete(self) -> None:
+        """The response has come to its end."""
         self._connection = None
         self._end(RequestOutcome.OK if self._status < 400 else RequestOutcome.REFUSED)
         self._client.finish(keep=self._keep)
@@ -359,14 +366,13 @@ class Exchange:
         if self._phase is _DONE:
             return
         self._phase = _DONE
-        self._deadline = None
         self._body = b""
         self._pieces = ()
         if self._dialling is not None:
             self._dialling.cancel()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
         self._left(outcome)
 
 

@@ -13,6 +13,7 @@ from corral.base.ids import is_request_id
 from corral.gateway.answers import GatewayRefusal
 from corral.wire.keys import API_KEY_HEADERS, bearer
 from corral.wire.sessions import CSRF_HEADER
+from corral.wire.view import KeyEntry
 
 _FORWARDED: Final = b"x-forwarded-"
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
@@ -57,6 +58,10 @@ class RequestHead:
     """The API key that the sender presented."""
     key_hash: str | None = None
     """Hash of `key`, computed on first use. A repeated head on the same connection keeps it."""
+    admitted_by: KeyEntry | None = None
+    """The key that admits this head for as long as the view is the one of `admitted_in`. A repeated head keeps it."""
+    admitted_in: int = 0
+    """The revision of `view.Directory` in which the key was looked up."""
     api_key: bytes = b""
     """Header lines with the API key in LocalAI's own headers. Sent to control, never to replicas."""
     cookie: bytes = b""
@@ -250,16 +255,17 @@ def _check(head: RequestHead) -> None:
             head.cookie = b""
 
 
-def write_head(
-    head: RequestHead, *, target: bytes, host: bytes, authorization: bytes | None, added: bytes, length: int
-) -> bytes:
-    """Return the head for the upstream. `added` are complete header lines."""
-    written = b"%b %b HTTP/1.1\r\nHost: %b\r\n%b" % (head.method, target, host, head.fields)
-    if authorization is not None:
-        written += b"Authorization: %b\r\n" % authorization
+def own_lines(host: bytes, authorization: bytes | None) -> bytes:
+    """Return the header lines that one upstream gets with every request."""
+    lines = b"Host: %b\r\n" % host
+    return lines if authorization is None else b"%bAuthorization: %b\r\n" % (lines, authorization)
+
+
+def write_head(head: RequestHead, *, target: bytes, lines: bytes, added: bytes, length: int) -> bytes:
+    """Return the head for the upstream. `lines` are its own ones, `added` others of this request; all are complete."""
     if length or head.is_chunked or head.length is not None:
-        written += b"Content-Length: %d\r\n" % length
-    return b"%b%b\r\n" % (written, added)
+        added = b"Content-Length: %d\r\n%b" % (length, added)
+    return b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (head.method, target, lines, head.fields, added)
 
 
 def forwarded_lines(host: str, *, is_secure: bool) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from codecs import BOM_UTF8
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -15,10 +15,12 @@ from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Servic
 from corral.gateway.head import HOPS, MOST_HOPS, RequestHead, write_head
 from corral.gateway.prefixes import chain_of
 from corral.gateway.renaming import Piece, rename_in_form, rename_in_json, size_of
+from corral.gateway.tally import ModelTally
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Origin, UpstreamFailure
 from corral.gateway.usage import AnswerTail
 from corral.gateway.view import UpstreamReplica
 from corral.wire.adapter import BACKEND_GONE_HEADER, MODEL_GONE_STATUS
+from corral.wire.metrics import FIRST_BYTE_BOUNDS
 from corral.wire.models import ROUTE_USES
 from corral.wire.view import EngineEntry, KeyEntry
 
@@ -30,8 +32,9 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
 }
 """Public paths of inference routes, and the path that the replica is asked for."""
 ANTHROPIC_PATHS: Final = frozenset(path for path, route in ROUTES.items() if route.decode() in ANTHROPIC_ROUTES)
-_FORMS: Final = frozenset({b"/v1/audio/transcriptions", b"/audio/transcriptions"})
-"""Paths whose bodies are multipart forms."""
+_FORMS: Final = b"/v1/audio/transcriptions"
+"""The route whose bodies are multipart forms."""
+_NOBODY: Final[frozenset[str]] = frozenset()
 _INFLATED_AT_ONCE: Final = 256 * 1024
 """Bytes that can be inflated on the event loop: about a millisecond."""
 _RETRIES: Final = 1
@@ -81,9 +84,23 @@ class Inference(Exchange):
     """An exchange with a replica. The replica's in-flight count is raised from `assign` until the exchange leaves
     it."""
 
+    _tally: ModelTally
+    """What is counted of the model, once that is known."""
+    _needs_care: bool
+    """Whether the body uses a feature that some engines ignore; known with the model."""
+    _origin: Origin
+    """Which port of the replica is asked, once it is assigned."""
+    _is_second_try: bool
+    """Whether the replica is asked again, because a kept connection was closed."""
+    _is_streamed: bool
+    """Whether the answer is a stream of events; known once it begins."""
+    _swept_size: int
+    """How much of the answer had come when it was last swept; -1 when it was not yet."""
+    _moved_at: float
+    """When a sweep last found that more of it had come."""
+    _inflating: asyncio.Task[None]
+
     __slots__ = (
-        "_asked_at",
-        "_asks_front",
         "_came_at",
         "_chain",
         "_error",
@@ -93,45 +110,44 @@ class Inference(Exchange):
         "_is_counted",
         "_is_second_try",
         "_is_streamed",
-        "_last_failure",
+        "_key",
+        "_moved_at",
         "_needs_care",
-        "_only",
+        "_origin",
         "_replica",
         "_route",
+        "_swept_size",
         "_tail",
+        "_tally",
         "_waits_since",
         "excluded",
         "model",
         "owner",
-        "scopes",
     )
 
     def __init__(self, services: Services, client: ClientSide, head: RequestHead, body: bytes, key: KeyEntry) -> None:
         super().__init__(services, client, head, body)
-        self.idle_seconds = services.config.time_outs.idle
         self.model = ""
         self.owner = key.id or key.hash
-        self.scopes = key.scopes
-        self._only = key.models
-        self.excluded: set[str] = set()
+        self._key = key
+        self.excluded = _NOBODY
         """Ids of replicas that must not be asked, or not again."""
         self._route = ROUTES[head.path]
         self._replica: UpstreamReplica | None = None
-        self._failures = 0
-        self._last_failure: UpstreamFailure | None = None
-        """Failure of the replica that was asked before, if any."""
+        self._failures: Sequence[UpstreamFailure] = ()
+        """Failures of the replicas that were asked before."""
         self._error: _HeldError | None = None
         self._chain: Sequence[int] | None = None
-        self._inflating: asyncio.Task[None] | None = None
-        self._is_counted = self._needs_care = self._asks_front = False
-        self._is_second_try = self._is_streamed = False
+        self._is_counted = False
         self._waits_since: float | None = None
         self._tail = AnswerTail()
         self._came_at = services.loop.time()
-        self._asked_at = 0.0
-        """When the replica was asked."""
         self._first_at = 0.0
         """When the first byte of the answer came, after its head; 0 before."""
+
+    @property
+    def scopes(self) -> Collection[str]:
+        return self._key.scopes
 
     def start(self) -> None:
         if not self._head.encoding:
@@ -161,17 +177,18 @@ class Inference(Exchange):
     def _submit(self) -> None:
         if self._body.startswith(BOM_UTF8):
             self._body = self._body[len(BOM_UTF8) :]
-        asked = asked_in_json(self._body) if self._head.path not in _FORMS else asked_in_form(self._head, self._body)
-        directory, only = self._services.directory, self._only
-        entry = directory.find_model(asked.named()) if only is None else directory.find_allowed(asked.named(), only)
+        services, only = self._services, self._key.models
+        asked = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
+        name = asked.named()
+        entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
         asked.check()
         self._needs_care = asked.needs_care()
-        use = _USES[self._route]
-        if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
+        if entry.uses and (use := _USES[self._route]) not in (None, *entry.uses):  # refused before a load for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
             knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"
             raise GatewayRefusal(400, f"{reason}; {knobs}", code="unsupported_by_model", param="model")
         self.model = entry.name
+        self._tally = services.tally.of(entry.name)
         self._queue_up()
 
     # Called by the dispatcher.
@@ -189,19 +206,18 @@ class Inference(Exchange):
         self._is_second_try = False
         self._is_counted = True
         replica.in_flight += 1
-        tally = self._services.tally
         if self._failures:
-            tally.retries += 1
+            self._services.tally.retries += 1
+            self._pieces = ()  # of an engine that was asked before
         if self._waits_since is not None:
-            tally.waited(self.model, self._services.loop.time() - self._waits_since)
+            self._tally.waited(self._services.loop.time() - self._waits_since)
             self._waits_since = None
-        self._asked_at = self._services.loop.time()
-        tally.sent(self.model, len(self._body))
-        self._asks_front = self._needs_care and replica.front is not None
-        self._pieces = ()
+        self._tally.sums.request_bytes += len(self._body)
+        # Features that the engine ignores or refuses are asked for at the port in front of it.
+        self._origin = replica.front if self._needs_care and replica.front is not None else replica.origin
         if replica.engine is not None and not self._is_ready_for(replica, replica.engine):
             return
-        self._ask(self._origin(replica))
+        self._ask(self._origin)
 
     def _is_ready_for(self, replica: UpstreamReplica, engine: EngineEntry) -> bool:
         """Write the engine's name of the model into the request. False: that cannot be done, and was told."""
@@ -217,43 +233,38 @@ class Inference(Exchange):
         return True
 
     def _renamed(self, name: str) -> Sequence[Piece]:
-        if self._head.path in _FORMS:
+        if self._route == _FORMS:
             return rename_in_form(self._head.lines, self._body, name)
         return rename_in_json(self._body, name)
 
-    def _origin(self, replica: UpstreamReplica) -> Origin:
-        """Return the engine's own port, or the port in front of it for features that the engine ignores or refuses."""
-        return replica.front if self._asks_front and replica.front is not None else replica.origin
-
     def _pass_over(self, replica: UpstreamReplica) -> None:
         """The replica does not serve this route: try another replica of the model."""
-        self.excluded.add(replica.id)
+        self.excluded |= {replica.id}
         if self._services.directory.serves(self.model, self.excluded):
             self._queue_up()
-        elif self._last_failure is not None:
-            self._outlive(self._last_failure)
+        elif self._failures:
+            self._outlive(self._failures[-1])
         else:
             text = f"the backend of the model {self.model} does not answer {self._route.decode()}"
             self.refuse(GatewayRefusal(400, text, code="unsupported_by_model", param="model"))
 
     def wait(self, seconds: float) -> None:
         now = self._services.loop.time()
-        self._deadline = now + seconds
+        self._wait_until(now + seconds)
         if self._waits_since is None:
             self._waits_since = now
 
     # Called by the base class.
 
     def _request_head(self) -> bytes:
-        head = self._head
-        replica = cast(UpstreamReplica, self._replica)
+        head, replica = self._head, self._replica
+        assert replica is not None  # noqa: S101 - for the type checker; a cast would be a call for every request
         if replica.engine is not None:
             return self._engine_head(replica, replica.engine)
         return write_head(
             head,
             target=self._route + b"?" + head.query if head.query else self._route,
-            host=replica.host,
-            authorization=replica.authorization,
+            lines=replica.lines,
             added=self._client.forwarded + self._client.id_line,
             length=len(self._body),
         )
@@ -266,21 +277,19 @@ class Inference(Exchange):
         return write_head(
             head,
             target=target + b"?" + head.query if head.query else target,
-            host=replica.host,
-            authorization=replica.authorization,
+            lines=replica.lines,
             added=self._client.id_line + b"%b: %d\r\n" % (HOPS, head.hops + 1),
             length=size_of(self._pieces),
         )
 
     def upstream_data(self, data: bytes) -> None:
-        if self._error is not None:
-            self._error.body += data
-            return
-        self._moved = True
+        if not self._first_at:
+            if self._error is not None:
+                self._error.body += data
+                return
+            self._begins()
         self._client.write(data)
         self._tail.add(data)
-        if not self._first_at:
-            self._begins()
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
         """Hold short error responses until they are complete, because they may be translated. Pass on everything
@@ -295,38 +304,40 @@ class Inference(Exchange):
     def _pass_on(self, head: AnswerHead, first: bytes) -> None:
         """Begin the client's answer with a head that was accepted. It is not judged again: by now the connection may
         be gone, and other replicas there."""
-        if self._services.config.expose_node and self._replica is not None:
-            self._added_lines = b"X-LocalAI-Node: %b\r\n" % self._replica.node_id.encode("latin-1", "replace")
+        replica, added = self._replica, self._client.answer_lines
+        if replica is not None and self._services.config.expose_node:
+            added = b"X-LocalAI-Node: %b\r\n%b" % (replica.node_id.encode("latin-1", "replace"), added)
         if head.is_about_host:
             head = head.without_host()
         self._is_streamed = head.is_events
-        self._answer_with(head, first)
+        self._swept_size = -1
+        self._answer_with(head, first, added)
         if first:
             self._tail.add(first)
             self._begins()
 
     def _begins(self) -> None:
-        """The first byte of the answer went to the client."""
-        self._first_at = self._services.loop.time()
+        """The first byte of the answer goes to the client."""
+        self._first_at = now = self._services.loop.time()
         if self._status < 400:
-            self._services.tally.began(self.model, self._first_at - self._came_at)
+            self._tally.sums.first_byte.add(now - self._came_at, FIRST_BYTE_BOUNDS)
 
     def _answer_seconds(self) -> float:
         """How long the answer took from its first byte; one that came in one piece, from the asking."""
         now = self._services.loop.time()
         is_measured = self._is_streamed and now > self._first_at
-        return now - (self._first_at if is_measured else self._asked_at)
+        return now - (self._first_at if is_measured else self._sent_at)
 
     def upstream_ended(self) -> None:
         error = self._error
         if error is None:
-            super().upstream_ended()
+            self._complete()
             return
         self._error = None
         self._connection = None
-        front = None if self._replica is None or self._asks_front else self._replica.front
-        if front is not None and is_mendable(error.body):
-            self._asks_front = True
+        front = None if self._replica is None else self._replica.front
+        if front is not None and front != self._origin and is_mendable(error.body):
+            self._origin = front
             self._is_second_try = False
             self._ask(front)
             return
@@ -338,7 +349,7 @@ class Inference(Exchange):
             translated = status, anthropic_error_of(status, body)
         if translated is None:
             self._pass_on(error.head, error.body)
-            super().upstream_ended()
+            self._complete()
             return
         self._status, body = translated
         self._tail.add(body)
@@ -354,18 +365,15 @@ class Inference(Exchange):
         super().upstream_failed(failure)
 
     def _accept(self, head: AnswerHead) -> UpstreamFailure | None:
-        if self._replica is not None and self._replica.engine is not None:
-            return self._accept_from_engine(head, self._replica)
-        if head.status == 101:
-            return UpstreamFailure.GARBAGE
-        if head.status == 401:
-            return UpstreamFailure.DENIED  # the port belongs to another process by now, or the key changed
-        if head.status == MODEL_GONE_STATUS:
-            return UpstreamFailure.MODEL_GONE
-        if head.status == 503 and _BACKEND_GONE in head.raw:  # what an adapter says of the process behind it
-            return UpstreamFailure.REFUSED
-        if self._replica is not None:
-            self._replica.restore()
+        replica = self._replica
+        assert replica is not None  # noqa: S101 - for the type checker; who answers was assigned
+        if head.status != 200:
+            if replica.engine is not None:
+                return self._accept_from_engine(head, replica)
+            if (failure := _failure_of(head)) is not None:
+                return failure
+        if replica.is_demoted:
+            replica.restore()
         return None
 
     def _accept_from_engine(self, head: AnswerHead, replica: UpstreamReplica) -> UpstreamFailure | None:
@@ -377,11 +385,17 @@ class Inference(Exchange):
             return UpstreamFailure.DENIED
         if head.status in _NOT_HERE:
             others = self._services.directory.serves(self.model, {*self.excluded, replica.id})
-            if not others or self._failures >= _ENGINE_RETRIES:
+            if not others or len(self._failures) >= _ENGINE_RETRIES:
                 return None
             return UpstreamFailure.DECLINED if head.status in _DECLINED else UpstreamFailure.OVERLOADED
         replica.restore()
         return None
+
+    def _sweep_answer(self, now: float) -> None:
+        if self._swept_size != self._tail.size or self._client.is_full:
+            self._swept_size, self._moved_at = self._tail.size, now
+        elif now - self._moved_at >= self._services.config.time_outs.idle:
+            self._give_up(UpstreamFailure.IDLE_TIMED_OUT)
 
     def _time_is_over(self) -> None:
         if not self._is_counted:
@@ -397,14 +411,13 @@ class Inference(Exchange):
         if failure is UpstreamFailure.STALE and not self._is_second_try:
             self._is_second_try = True
             self._services.tally.reconnects += 1
-            self._ask_afresh(self._origin(replica))
+            self._ask_afresh(self._origin)
             return
         self._blame(replica, failure)
-        self.excluded.add(replica.id)
-        self._failures += 1
-        self._last_failure = failure
+        self.excluded |= {replica.id}
+        self._failures = (*self._failures, failure)
         self._leave()
-        if self._failures > _most_retries(replica, failure):
+        if len(self._failures) > _most_retries(replica, failure):
             self.refuse(_failed(self.model, failure))
         elif not self._services.directory.serves(self.model, self.excluded):
             self._outlive(failure)
@@ -462,10 +475,21 @@ class Inference(Exchange):
         seconds = self._answer_seconds() if usage is not None else 0.0
         if self._replica is not None:
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage, seconds)
-        self._services.tally.ended(
-            self.model, self._status, outcome, answer_bytes=self._tail.size, usage=usage, seconds=seconds
-        )
+        self._tally.ended(self._status, outcome, answer_bytes=self._tail.size, usage=usage, seconds=seconds)
         self._leave()
+
+
+def _failure_of(head: AnswerHead) -> UpstreamFailure | None:
+    """Return what is wrong with a replica of the fleet's own that answers so, or None."""
+    if head.status == 101:
+        return UpstreamFailure.GARBAGE
+    if head.status == 401:
+        return UpstreamFailure.DENIED  # the port belongs to another process by now, or the key changed
+    if head.status == MODEL_GONE_STATUS:
+        return UpstreamFailure.MODEL_GONE
+    if head.status == 503 and _BACKEND_GONE in head.raw:  # what an adapter says of the process behind it
+        return UpstreamFailure.REFUSED
+    return None
 
 
 def _circling(model: str) -> GatewayRefusal:

@@ -5,7 +5,7 @@ from typing import Final
 from corral.gateway.admit import admit_key
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Services
-from corral.gateway.head import RequestHead, write_head
+from corral.gateway.head import RequestHead, own_lines, write_head
 from corral.gateway.tally import CLIENT_LEFT
 from corral.gateway.upstream import AnswerHead, UpstreamFailure
 from corral.gateway.vitals import current_counts
@@ -60,8 +60,7 @@ class Passing(Exchange):
         return write_head(
             head,
             target=head.path + b"?" + head.query if head.query else head.path,
-            host=head.host or self._services.control.host_header,
-            authorization=head.authorization,
+            lines=own_lines(head.host or self._services.control.host_header, head.authorization),
             added=added + _TUNNEL if head.wants_tunnel else added,
             length=len(self._body),
         )
@@ -108,9 +107,9 @@ class FromWorker(Passing):
 class Metrics(Passing):
     """Serves `/metrics`: control's page for all gateways, or this gateway's own counters while control is away."""
 
-    def __init__(self, services: Services, client: ClientSide, head: RequestHead, body: bytes) -> None:
-        super().__init__(services, client, head, body)
-        self.first_byte_seconds = min(self.first_byte_seconds, _METRICS_SECONDS)
+    @property
+    def first_byte_seconds(self) -> float:
+        return min(super().first_byte_seconds, _METRICS_SECONDS)
 
     def _recover(self, failure: UpstreamFailure) -> None:
         if failure is UpstreamFailure.FIRST_BYTE_TIMED_OUT:

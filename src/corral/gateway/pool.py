@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections import defaultdict
 from collections.abc import Container
 from functools import partial
 
@@ -37,7 +38,7 @@ class Pool:
         self._fleet = fleet
         self._batcher = WriteBatcher(loop.call_soon)
         self._open: set[UpstreamConnection] = set()
-        self._idle: dict[Origin, list[UpstreamConnection]] = {}
+        self._idle: defaultdict[Origin, list[UpstreamConnection]] = defaultdict(list)
 
     @property
     def open_count(self) -> int:
@@ -75,9 +76,9 @@ class Pool:
         return connection
 
     def release(self, connection: UpstreamConnection) -> None:
-        idle = self._idle.setdefault(connection.origin, [])
-        is_control = connection.origin == self._control
-        if len(idle) >= (self._limits.idle_control if is_control else self._limits.idle_upstream):
+        origin, limits = connection.origin, self._limits
+        idle = self._idle[origin]
+        if len(idle) >= (limits.idle_control if origin == self._control else limits.idle_upstream):
             connection.abort()
             return
         connection.idle_since = self._loop.time()

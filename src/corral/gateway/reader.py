@@ -61,6 +61,8 @@ class RequestReader:
         self._last_head: RequestHead | None = None
         self._before_length = self._after_length = b""
         """The remembered head as received, without the digits of its Content-Length."""
+        self._length_start = self._length_end = 0
+        """Where those digits begin, and where they end when counted from the end of the head."""
         self._knows_end = False
         """Whether the parser was skipped for this request; then the body is as long as the head says."""
         self.body: list[bytes | bytearray] = []
@@ -76,18 +78,23 @@ class RequestReader:
         self.is_complete = self.has_overrun = False
         return self._recalled(raw) or self._parsed(raw)
 
-    def feed(self, data: bytes) -> None:
-        """Add a piece of the body, never more than the head announced. Raise `GatewayRefusal`."""
+    def feed(self, data: bytes) -> int:
+        """Add a piece of the body, never more than the head announced. Return how many bytes of the body are in it.
+
+        Raise `GatewayRefusal`.
+        """
         if self._knows_end:
             self.on_body(data)
             self.is_complete = self.body_size == (self._last_head and self._last_head.length)
-            return
+            return len(data)
+        before = self.body_size
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:  # caused by another request in the same piece as the last chunk
             self.has_overrun = True
         except httptools.HttpParserError as error:
             raise GatewayRefusal.bad_framing(str(error)) from None
+        return self.body_size - before
 
     def close(self) -> None:
         """Drop the body and the parser. No other method may be called afterwards.
@@ -99,7 +106,7 @@ class RequestReader:
         self.body = []
 
     def take_body(self) -> bytes:
-        body = bytes(self.body[0]) if len(self.body) == 1 else b"".join(self.body)
+        body = b"".join(self.body)  # one piece of bytes is not copied
         self.body = []
         return body
 
@@ -108,7 +115,7 @@ class RequestReader:
         head = self._last_head
         if head is None or not (raw.startswith(self._before_length) and raw.endswith(self._after_length)):
             return None
-        digits = raw[len(self._before_length) : -len(self._after_length)]
+        digits = raw[self._length_start : self._length_end]
         if not digits.isdigit() or len(digits) > _MOST_DIGITS:
             return None
         head.length = int(digits)
@@ -133,6 +140,7 @@ class RequestReader:
         if length is not None:
             self._last_head = head
             self._before_length, self._after_length = raw[: length.start(1)], raw[length.end(1) :]
+            self._length_start, self._length_end = length.start(1), length.end(1) - len(raw)
         return head
 
     def _feed_head(self, raw: bytes) -> bool:
@@ -162,7 +170,7 @@ class RequestReader:
     def on_body(self, body: bytes) -> None:
         if not self.is_complete:
             self.body_size += len(body)
-            if len(body) >= _SMALL or not self.body:
+            if not self.body or len(body) >= _SMALL:
                 self.body.append(body)
             elif isinstance(last := self.body[-1], bytearray):
                 last += body

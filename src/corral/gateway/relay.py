@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol, cast
 
+from corral.base.ids import id_line
 from corral.gateway.answers import CONTINUE, Answer, GatewayRefusal
 from corral.gateway.bodies import HeldBody, body_too_large, keyless_too_large, overloaded
 from corral.gateway.config import Limits, TimeOuts
@@ -92,7 +93,7 @@ class ClientConnection(asyncio.Protocol):
     _limits: Limits = field(init=False)
     _time_outs: TimeOuts = field(init=False)
     _time: Callable[[], float] = field(init=False)
-    _new_request_id: Callable[[], bytes] = field(init=False)
+    _new_id_line: Callable[[], bytes] = field(init=False)
     _cors: CorsPolicy = field(init=False)
     _transport: asyncio.Transport = field(init=False)
     write: Callable[[bytes], None] = field(init=False)
@@ -118,7 +119,7 @@ class ClientConnection(asyncio.Protocol):
     _stall: _Stall | None = None
     closes: bool = False
     is_full: bool = False
-    request_id: bytes = b""
+    forwarded: bytes = b""
     id_line: bytes = b""
     answer_lines: bytes = b""
 
@@ -126,7 +127,7 @@ class ClientConnection(asyncio.Protocol):
         services = self._services
         self._limits, self._time_outs = services.config.limits, services.config.time_outs
         self._time = services.loop.time
-        self._new_request_id = services.request_ids.new
+        self._new_id_line = services.request_ids.new_line
         self._cors = self._router.cors
         self._body = body = HeldBody(services.bodies, self._limits)
         self.hold_body, self.body_sent = body.add, body.release
@@ -140,6 +141,7 @@ class ClientConnection(asyncio.Protocol):
         peer, is_secure = transport.get_extra_info("peername"), transport.get_extra_info("sslcontext") is not None
         self._sender = RequestSender(self._registry.senders, peer, is_secure=is_secure)
         self._sender.connected(self, self._time())
+        self.forwarded = self._sender.forwarded
         self._deadline = self._time() + self._time_outs.head
         self._services.tally.connections += 1
         self._services.tally.open_connections += 1
@@ -245,19 +247,21 @@ class ClientConnection(asyncio.Protocol):
             self._deadline = self._time() + self._time_outs.head
 
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
-        self._head = head = self._reader.read_head(raw)
+        reader = self._reader
+        self._head = head = reader.read_head(raw)
         self._name_request(head)
         self._held = rest  # set first: other requests may follow one that is refused
         self.closes = not head.keep_alive or self._registry.is_draining
-        if head.is_preflight and self._reader.is_complete:
+        if head.is_preflight and reader.is_complete:
             self.answer(self._cors.preflight(head))
             return
         self._admission = self._admitted(head)
-        if self._reader.is_complete:
+        if reader.is_complete:
             self._dispatch(head)
             return
-        self._remaining = head.length or 0
-        if 0 < self._remaining <= len(rest):  # the usual case: the body arrived with the head
+        self._remaining = length = head.length or 0
+        if 0 < length <= len(rest):  # the usual case: the body arrived with the head
+            self._held = b""
             self._take_body(rest)
             return
         self._state = _BODY
@@ -268,28 +272,36 @@ class ClientConnection(asyncio.Protocol):
             self.write(CONTINUE)
 
     def _name_request(self, head: RequestHead) -> None:
-        self.request_id = id = head.request_id or self._new_request_id()
-        self.id_line = self.answer_lines = line = b"X-Request-ID: %b\r\n" % id
+        line = id_line(head.request_id) if head.request_id else self._new_id_line()
+        self.id_line = self.answer_lines = line
         if self._cors.is_on:
             self.answer_lines = line + self._cors.lines(head.origin)
 
     def _admitted(self, head: RequestHead) -> Admission:
         try:
             admission = self._router.admit(head)
-            keyless = admission if isinstance(admission, KeylessRoute) else None
-            if keyless is not None or not self._sender.is_known:
-                self._sender.meet(self, head, keyless, self._time())
-            if keyless is not None:
-                if (head.length or 0) > keyless.max_body:
-                    raise keyless_too_large(keyless.max_body)
-                if not self._reader.is_complete:
-                    self._body.begin_keyless(keyless.max_body, self._give_up_body)
-            elif (head.length or 0) > self._limits.body:
-                raise body_too_large(self._limits.body)
+            if isinstance(admission, KeylessRoute):
+                self._begin_keyless(head, admission)
+            else:
+                if not self._sender.is_known:
+                    self._meet_sender(head, None)
+                if (head.length or 0) > self._limits.body:
+                    raise body_too_large(self._limits.body)
             return admission
         except GatewayRefusal as refusal:
             refusal.closes = refusal.closes or not self._reader.is_complete
             raise
+
+    def _meet_sender(self, head: RequestHead, keyless: KeylessRoute | None) -> None:
+        self._sender.meet(self, head, keyless, self._time())
+        self.forwarded = self._sender.forwarded
+
+    def _begin_keyless(self, head: RequestHead, route: KeylessRoute) -> None:
+        self._meet_sender(head, route)
+        if (head.length or 0) > route.max_body:
+            raise keyless_too_large(route.max_body)
+        if not self._reader.is_complete:
+            self._body.begin_keyless(route.max_body, self._give_up_body)
 
     def _give_up_body(self) -> bool:
         """Drop the body to make room for others. Return False when it is no longer being received."""
@@ -301,11 +313,10 @@ class ClientConnection(asyncio.Protocol):
     def _take_body(self, data: bytes) -> None:
         head, reader = self._head, self._reader
         if not head.is_chunked:
-            data, self._held = data[: self._remaining], data[self._remaining :]
+            if len(data) > self._remaining:
+                data, self._held = data[: self._remaining], data[self._remaining :]
             self._remaining -= len(data)
-        before = reader.body_size
-        reader.feed(data)
-        self.hold_body(reader.body_size - before)
+        self.hold_body(reader.feed(data))
         if not reader.is_complete:
             return
         if reader.has_overrun:
@@ -325,15 +336,15 @@ class ClientConnection(asyncio.Protocol):
 
     # Answering: called by exchanges.
 
+    @property
+    def request_id(self) -> bytes:
+        return self.id_line.partition(b": ")[2].rstrip()
+
     def unchunk(self) -> None:
         self.write = Unchunker(self.write).write
 
     def judged(self, status: int) -> None:
         self._sender.judged(self, self._head, status)
-
-    @property
-    def forwarded(self) -> bytes:
-        return self._sender.forwarded
 
     def answer(self, answer: Answer) -> None:
         """Write a complete response."""
@@ -349,12 +360,13 @@ class ClientConnection(asyncio.Protocol):
         self._state = _HEAD
         self._in_head = False
         self._head = _NO_HEAD  # so that a refusal of the next head is not answered in this request's format
-        self.request_id = b""
+        self.id_line = b""
         if self._sender.is_proxied:
             self._sender.leave(self)
         self._deadline = self._time() + self._time_outs.keep_alive
         if not self.is_full:
-            self.resume()
+            if self._reading_paused:
+                self.resume()
             if self._held:
                 self._advance()
 
@@ -363,7 +375,7 @@ class ClientConnection(asyncio.Protocol):
         self._services.tally.refusals[refusal.code] += 1
         self._leave_exchange()
         self.closes = self.closes or refusal.closes or self._registry.is_draining
-        if not self.request_id:
+        if not self.id_line:
             self._name_request(_NO_HEAD)
         self._write_answer(refusal.answer(self.request_id, in_anthropic_shape=self._head.path in ANTHROPIC_PATHS))
         if refusal.closes:

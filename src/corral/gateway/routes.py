@@ -78,10 +78,23 @@ class Router:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._directory = services.directory
+        self._views_expire = services.config.max_view_age is not None
         self.cors = CorsPolicy(services.config.cors_origins)
 
     def admit(self, head: RequestHead) -> Admission:
-        """Return the valid key, or the route that needs none. Raise `GatewayRefusal` before the body is read."""
+        """Return the valid key, or the route that needs none. Raise `GatewayRefusal` before the body is read.
+
+        A head that its client repeats is checked again only when the view has changed, or time matters.
+        """
+        if head.admitted_by is not None and head.admitted_in == self._directory.revision:
+            return head.admitted_by
+        admission = self._check(head)
+        if isinstance(admission, KeyEntry) and admission.expires_at is None and not self._views_expire:
+            head.admitted_by, head.admitted_in = admission, self._directory.revision
+        return admission
+
+    def _check(self, head: RequestHead) -> Admission:
         if head.method not in METHODS:
             raise GatewayRefusal(405, "this method is not known here", code="method_not_allowed", closes=True)
         if head.path in ROUTES:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from corral.gateway.usage import Usage
-from corral.wire.metrics import FIRST_BYTE_BOUNDS, ModelCounts
+from corral.wire.metrics import ModelCounts
 from corral.wire.view import Finished, GatewayReport, ReplicaFailure
 
 _MOST_MODELS: Final = 10_000
@@ -24,6 +24,21 @@ class ModelTally:
     sums: ModelCounts = field(default_factory=ModelCounts)
     """All other sums, as they are reported."""
 
+    def waited(self, seconds: float) -> None:
+        """Count a request that has waited for a replica."""
+        self.sums.waits += 1
+        self.sums.wait_seconds += seconds
+
+    def ended(self, status: int, outcome: str, *, answer_bytes: int, usage: Usage | None, seconds: float) -> None:
+        """Count the end of a request that had reached this model. `seconds` is how long its answer took."""
+        self.requests[status or CLIENT_LEFT, outcome] += 1
+        sums = self.sums
+        sums.answer_bytes += answer_bytes
+        if usage is not None:
+            sums.prompt_tokens += usage.prompt_tokens
+            sums.completion_tokens += usage.completion_tokens
+            sums.answer_seconds += seconds
+
 
 @dataclass(slots=True)
 class Tally:
@@ -40,36 +55,12 @@ class Tally:
     time_outs: Counter[str] = field(default_factory=Counter)
 
     def of(self, model: str) -> ModelTally:
+        """Return what is counted of a model. It stays the same for as long as the process runs."""
         tally = self.models.get(model)
         if tally is None:
             name = model if len(self.models) < _MOST_MODELS else OTHERS
             tally = self.models.setdefault(name, ModelTally())
         return tally
-
-    def began(self, model: str, seconds: float) -> None:
-        """Count the first byte of an answer, so long after its request came."""
-        self.of(model).sums.first_byte.add(seconds, FIRST_BYTE_BOUNDS)
-
-    def ended(
-        self, model: str, status: int, outcome: str, *, answer_bytes: int, usage: Usage | None, seconds: float
-    ) -> None:
-        """Count the end of a request that had reached a model. `seconds` is how long its answer took."""
-        tally = self.of(model)
-        tally.requests[status or CLIENT_LEFT, outcome] += 1
-        tally.sums.answer_bytes += answer_bytes
-        if usage is not None:
-            tally.sums.prompt_tokens += usage.prompt_tokens
-            tally.sums.completion_tokens += usage.completion_tokens
-            tally.sums.answer_seconds += seconds
-
-    def sent(self, model: str, size: int) -> None:
-        """Count the bytes of a body that is sent to a replica."""
-        self.of(model).sums.request_bytes += size
-
-    def waited(self, model: str, seconds: float) -> None:
-        sums = self.of(model).sums
-        sums.waits += 1
-        sums.wait_seconds += seconds
 
 
 class Ledger:

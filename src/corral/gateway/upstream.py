@@ -39,6 +39,8 @@ _EVENTS: Final = b"\r\ncontent-type: text/event-stream"
 _UNBUFFERED: Final = b"x-accel-buffering:"
 """nginx buffers a response unless this header says no; other proxies pass events on by default."""
 _CLOSE: Final = b"Connection: close\r\n"
+_LAST_LINES: Final = _CLOSE + b"\r\n"
+"""The end of a head after whose body the connection is closed."""
 _LONGEST_KEPT: Final = 1024
 """Longest head, in bytes, that is remembered to skip parsing an identical one."""
 _LENGTH_VALUE: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
@@ -160,10 +162,10 @@ class AnswerHead:
         cookie of a session."""
         return AnswerHead(self.status, _ABOUT_HOST.sub(b"", self.raw))
 
-    def for_client(self, *, closes: bool, added: bytes = b"") -> bytes:
-        """Return the head for a client, with the gateway's own connection headers. `added` are complete header
-        lines."""
-        return b"%b%b%b\r\n" % (self._lines, added, _CLOSE if closes else b"")
+    def for_client(self, first: bytes, *, closes: bool, added: bytes) -> bytes:
+        """Return the head for a client, with the gateway's own connection headers, and the first bytes of the body.
+        `added` are complete header lines."""
+        return b"".join((self._lines, added, _LAST_LINES if closes else _LINE_END, first))
 
     def for_tunnel(self, *, added: bytes) -> bytes:
         """Return the head for a client that becomes a tunnel: connection headers are passed on."""
@@ -388,7 +390,8 @@ class UpstreamConnection(asyncio.Protocol):
     def _finish(self, taker: Taker) -> None:
         self._taker = None
         if self._keep_alive and self.is_usable and not self._transport.get_write_buffer_size():
-            self.resume()
+            if self._paused:
+                self.resume()
             self._keeper.release(self)
         else:
             self._transport.abort()

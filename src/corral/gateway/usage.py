@@ -4,7 +4,9 @@ Streams of `/v1/messages` report the prompt's tokens at the beginning, so that p
 """
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 TAIL: Final = 4096
 """Bytes kept of the end. The last event of a stream has the usage, and nothing that engines send after it is longer."""
@@ -36,7 +38,7 @@ _CACHE_N: Final = _number(rb"cache_n")
 _PREDICTED_N: Final = _number(rb"predicted_n")
 
 
-class Usage(NamedTuple):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int
     completion_tokens: int
 
@@ -57,12 +59,12 @@ class AnswerTail:
     def add(self, piece: bytes) -> None:
         """Keep a piece. Called for every event of every stream, so the usual case is two statements."""
         self._pieces.append(piece)
-        self.size += len(piece)
-        if self.size >= self._trim_at:
+        self.size = size = self.size + len(piece)
+        if size >= self._trim_at:
             kept = b"".join(self._pieces)  # copy the end, so that a large piece is not kept for its last bytes
             self._first = self._first or kept[:_FIRST]
             self._pieces = [kept[-TAIL:]]
-            self._trim_at = self.size + _MOST - TAIL
+            self._trim_at = size + _MOST - TAIL
 
     def usage(self) -> Usage | None:
         kept = b"".join(self._pieces)

@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeVar
 from corral.base.errors import InvalidInput
 from corral.base.own_network import plain_host
 from corral.gateway.answers import GatewayRefusal
+from corral.gateway.head import own_lines
 from corral.gateway.upstream import Origin
 from corral.wire.models import ADAPTED_ROUTES
 from corral.wire.view import (
@@ -98,13 +99,13 @@ class UpstreamReplica:
 
     __slots__ = (
         "_own_rank",
-        "authorization",
         "engine",
         "front",
-        "host",
         "id",
         "in_flight",
+        "is_demoted",
         "limit",
+        "lines",
         "model",
         "node",
         "node_id",
@@ -131,29 +132,32 @@ class UpstreamReplica:
         self.weight = 1
         self.wakes_fleet = False
         self.front = self.origin._replace(port=entry.front_port) if entry.front_port else None
-        self.host = self.origin.host_header
-        self.authorization = f"Bearer {entry.key}".encode() if entry.key else None
+        host = self.origin.host_header if entry.engine is None else self.origin.public_host
+        self.lines = own_lines(host, f"Bearer {entry.key}".encode() if entry.key else None)
+        """Header lines that it gets with every request."""
         self.model = entry.model
         self.node = entry.node_name or entry.node_id
         self.node_id = entry.node_id
         self.limit = entry.limit
         self.rank = self._own_rank = entry.rank
+        self.is_demoted = False
         self.routes = _ADAPTED if entry.routes is None else frozenset(map(str.encode, entry.routes))
         if entry.engine is not None:
             self._learn_engine(entry.engine)
 
     def _learn_engine(self, engine: EngineEntry) -> None:
         self.origin = self.origin._replace(engine_ca=engine.ca)
-        self.host = self.origin.public_host
         self.weight = max(engine.weight, 1)
         self.wakes_fleet = engine.is_fallback and engine.has_fleet
         """Whether the fleet should load the model while this answers for it."""
 
     def demote(self) -> None:
         self.rank = self._own_rank + _DEMOTION
+        self.is_demoted = True
 
     def restore(self) -> None:
         self.rank = self._own_rank
+        self.is_demoted = False
 
 
 class Directory:
@@ -161,6 +165,8 @@ class Directory:
 
     def __init__(self, *, now: float = 0.0) -> None:
         self._view: View | None = None
+        self.revision = 0
+        """Grows with every change of the view; 0 before the first one."""
         self.keys_digest = ""
         self._heard_at = now
         self.away_since: float | None = now
@@ -195,6 +201,7 @@ class Directory:
             return
         has_other_keys = self._view is None or view.keys != self._view.keys
         self._view = view
+        self.revision += 1
         self._arrange(view)
         if has_other_keys:
             self.keys_digest = keys_digest(view.keys)
@@ -301,7 +308,12 @@ class Directory:
 
     def pick(self, model: str, exclude: Container[str] = ()) -> UpstreamReplica | None:
         candidates = self._serving.get(model)
-        return None if candidates is None else pick(candidates, turn=next(self._turn), exclude=exclude)
+        if candidates is None:
+            return None
+        if len(candidates) > 1:
+            return pick(candidates, turn=next(self._turn), exclude=exclude)
+        replica = candidates[0]  # as `pick` does, which takes longer
+        return None if replica.id in exclude or 0 < replica.limit <= replica.in_flight else replica
 
     def pick_known(self, model: str, known: str, exclude: Container[str]) -> UpstreamReplica | None:
         """The replica of this id, unless it is excluded, full, worse than others, or much busier."""

@@ -10,9 +10,22 @@ import pytest
 from corral.gateway.answers import shown_to
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.processes.gateway import open_gateway
-from corral.wire.view import Loading, ModelEntry, ViewChange, keys_digest
+from corral.wire.keys import hash_secret
+from corral.wire.view import KeyEntry, Loading, ModelEntry, ViewChange, keys_digest
+from tests.kit.clock import ManualClock
 from tests.kit.engine import GuidedStream
-from tests.kit.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, GatewayWorld, chat, replicas, request, world
+from tests.kit.gateway import (
+    ADMIN_KEY,
+    GATEWAY_KEY,
+    KEY,
+    MODEL,
+    GatewayWorld,
+    RawClient,
+    chat,
+    replicas,
+    request,
+    world,
+)
 from tests.kit.waiting import WAIT_TIMEOUT
 
 
@@ -115,9 +128,32 @@ async def test_a_gap_in_the_versions_brings_a_full_view(gateway: GatewayWorld) -
 
 
 async def test_a_revoked_key_stops_working_with_the_next_change(gateway: GatewayWorld) -> None:
-    gateway.control.change(keys={})
-    await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
+    async with gateway.client() as client:
+        for _ in range(2):
+            await client.send(request(chat()))
+            assert (await client.read_answer()).status == 200
+        gateway.control.change(keys={})
+        await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
+
+        await client.send(request(chat()))
+        assert (await client.read_answer()).status == 401
     assert (await gateway.ask(request(chat()))).status == 401
+
+
+async def test_a_key_expires_on_a_connection_that_has_used_it() -> None:
+    clock = ManualClock()
+    async with world() as source:
+        ends = (clock.now() + timedelta(minutes=1)).timestamp()
+        source.control.change(
+            keys={hash_secret(KEY): KeyEntry(hash=hash_secret(KEY), scopes=("inference",), expires_at=ends)}
+        )
+        config = GatewayConfig(port=0, control_url=source.control.url, control_key=GATEWAY_KEY)
+        async with open_gateway(config, clock=clock) as timed, RawClient.open(timed.port) as client:
+            await source.until(lambda: timed.services.directory.version is not None)
+            for status in (200, 200, 401):
+                await client.send(request(chat()))
+                assert (await client.read_answer()).status == status
+                clock.jump(timedelta(seconds=40))
 
 
 async def test_a_gateway_that_starts_without_control_answers_and_heals() -> None:
@@ -307,9 +343,12 @@ async def test_an_old_view_stops_serving_where_that_is_wanted() -> None:
         async with open_gateway(config) as strict:
             other = GatewayWorld(gateway=strict, control=source.control, engines=source.engines, port=strict.port)
             await other.until(lambda: strict.services.directory.version is not None)
-            assert (await other.ask(request(chat()))).status == 200
-            strict.services.directory._heard_at -= 3601
-            assert (await other.ask(request(chat()))).error["code"] == "view_too_old"
+            async with other.client() as client:
+                await client.send(request(chat()))
+                assert (await client.read_answer()).status == 200
+                strict.services.directory._heard_at -= 3601
+                await client.send(request(chat()))
+                assert (await client.read_answer()).error["code"] == "view_too_old"
 
 
 async def test_other_keys_are_reported_at_once() -> None:
