@@ -44,6 +44,7 @@ class Checkout:
         self.programs = self.build / "programs"
         self.backends = root / "backends"
         self.requirements = root / "requirements"
+        self.page = root / "ui"
 
     def lock(self, level: str) -> Path:
         return self.requirements / f"{level}.txt"
@@ -85,6 +86,17 @@ class Checkout:
     def clients_home(self) -> Path:
         """Where the client packages are kept that tests talk to Corral with."""
         return self.build / f"clients-{digest(self.lock('clients').read_bytes(), BASE_PYTHON.encode())}"
+
+    @property
+    def node_folder(self) -> Path:
+        """Where Node is kept, which builds the page."""
+        return self.build / f"node-{digest(self.lock('node').read_bytes())}"
+
+    @property
+    def page_packages(self) -> Path:
+        """Where the packages of the page are kept; for another lock, or another Node, it is another place."""
+        inputs = (self.page / "package.json", self.page / "package-lock.json", self.lock("node"))
+        return self.build / f"ui-{digest(*(file.read_bytes() for file in inputs))}"
 
     def wanted(self, level: str) -> dict[str, str]:
         """What the stamp says when everything is in place, in the order of the steps."""

@@ -14,6 +14,7 @@ LOCK_INPUTS = {
     "bootstrap": "--group pyproject.toml:bootstrap",
     "chat-model": "--no-deps --group pyproject.toml:chat-model",
     "clients": "--group pyproject.toml:clients",
+    "node": "--no-deps --group pyproject.toml:node",
     "runtime": "--group pyproject.toml:build --extra llama-cpp pyproject.toml",
     "dev": (
         "--group pyproject.toml:build --extra dev --extra llama-cpp"
