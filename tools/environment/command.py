@@ -25,6 +25,7 @@ from .backends import (
     provide_clients,
     provide_images,
 )
+from .browser import missing_browser, provide_browser
 from .checkout import FIRST_BACKENDS, OWN_BACKENDS, Checkout
 from .locks import lock
 from .node import link_page_packages, missing_page_packages, provide_page_packages
@@ -97,6 +98,7 @@ def setup(checkout: Checkout, *, dev: bool, images: Sequence[str]) -> None:
     level = level_for(checkout, dev=dev)
     is_missing = bool(missing_libraries(checkout) or missing_programs(checkout, level))
     is_missing = is_missing or bool(missing_backends(checkout, level)) or missing_clients(checkout, level)
+    is_missing = is_missing or missing_browser(checkout, level)
     is_provided = checkout.chat_model.exists() and not checkout.missing_images(images)
     if checkout.is_ready(level) and not is_missing and is_provided:
         link_provisions(checkout)
@@ -118,6 +120,8 @@ def setup(checkout: Checkout, *, dev: bool, images: Sequence[str]) -> None:
             provide_backend(backend, checkout, uv)
         if missing_clients(checkout, level):
             provide_clients(checkout, uv)
+        if missing_browser(checkout, level):
+            provide_browser(checkout, uv, runner)
         link_provisions(checkout)
 
 

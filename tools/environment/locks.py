@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from .checkout import Checkout
+from .node import node_environment, node_program, npm_command, provide_node
 from .running import exclusive, step
 from .uv import Uv
 
@@ -21,6 +22,8 @@ LOCK_INPUTS = {
         " --constraint requirements/runtime.txt pyproject.toml"
     ),
 }
+# Folders with a package.json, whose versions are exact: only what these need is resolved.
+NPM_FOLDERS = ("requirements/browser",)
 
 
 def lock(checkout: Checkout, options: Sequence[str]) -> None:
@@ -35,6 +38,15 @@ def lock(checkout: Checkout, options: Sequence[str]) -> None:
                     *("pip", "compile", *common, "--custom-compile-command", "make lock"),
                     *(*inputs.split(), "-o", target),
                     advice=f"Could not resolve what {target} is made of: see above which part of it.",
+                )
+        if not node_program(checkout).exists():
+            provide_node(checkout, uv)
+        for folder in NPM_FOLDERS:
+            with step(f"Locking {folder}/package-lock.json"):
+                runner.succeed(
+                    [*npm_command(checkout), "install", "--package-lock-only", "--prefix", folder],
+                    env=node_environment(checkout),
+                    advice=f"npm could not resolve {folder}/package.json: see above which part of it.",
                 )
 
 
