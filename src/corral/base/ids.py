@@ -28,6 +28,11 @@ def new_frontend_id() -> FrontendId:
     return FrontendId(str(uuid.uuid4()))
 
 
+def new_hub_id() -> str:
+    """Return an id for the versions that one control process counts; it is not secret."""
+    return secrets.token_hex(6)
+
+
 def new_store_id() -> str:
     return str(uuid.uuid4())
 

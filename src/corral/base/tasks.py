@@ -157,14 +157,14 @@ class Listeners:
             poke.ring()
 
     @contextmanager
-    def listener(self) -> Iterator[Poke]:
-        """A poke that is rung with the others until the end of the `with`."""
-        poke = Poke()
-        self._pokes.add(poke)
+    def listener(self, poke: Poke | None = None) -> Iterator[Poke]:
+        """A poke, new unless one is given, that is rung with the others until the end of the `with`."""
+        rung = Poke() if poke is None else poke
+        self._pokes.add(rung)
         try:
-            yield poke
+            yield rung
         finally:
-            self._pokes.discard(poke)
+            self._pokes.discard(rung)
 
 
 def _set_done(waiter: "asyncio.Future[None]") -> None:

@@ -10,6 +10,7 @@ from corral.frontend.backends.routes import native as backend_lists
 from corral.frontend.backends.routes import policies as backend_policies
 from corral.frontend.diagnosis.routes import metrics, vitals
 from corral.frontend.engines import routes as engines
+from corral.frontend.live import routes as live
 from corral.frontend.models.routes import changes as model_changes
 from corral.frontend.models.routes import galleries as model_galleries
 from corral.frontend.models.routes import localai as localai_models
@@ -21,6 +22,7 @@ from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import native as nodes_native
 from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
+from corral.frontend.operations.routes import streams as operation_streams
 from corral.frontend.record import routes as events
 from corral.frontend.rules import routes as fleet_rules
 from corral.frontend.serving.routes import files as node_files
@@ -40,6 +42,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *backend_lists.ROUTES,
     *backend_policies.ROUTES,
     *operations.ROUTES,
+    *operation_streams.ROUTES,  # before the operations: none of them is called `stream`
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,
     *localai_models.ROUTES,
@@ -57,5 +60,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *keys.ROUTES,
     *users.ROUTES,
     *events.ROUTES,
+    *live.ROUTES,
     *pages.ROUTES,
 )

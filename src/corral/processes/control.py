@@ -31,6 +31,8 @@ from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.engines.addresses import place_of
 from corral.frontend.engines.room import EnginesRoom
+from corral.frontend.live.pictures import PictureSources
+from corral.frontend.live.room import LiveRoom
 from corral.frontend.models.pull_room import DownloadSettings, PullRoom
 from corral.frontend.models.removal import ModelKind
 from corral.frontend.models.room import ModelsRoom
@@ -94,6 +96,7 @@ class Control:
             context.stopping.set()
             context.record.feed.ring()
             context.serving.view.ring()
+            context.live.hub.ring()
 
         await run_services(stop, server=server.run(ending=end_streams), **self.loops())
 
@@ -102,7 +105,7 @@ class Control:
         context, record = self.context, self.context.record
         loops = record.loops()
         rooms = (context.nodes, context.operations, context.backends, context.models, context.pulls, context.engines)
-        for room in (*rooms, context.serving, context.rules):
+        for room in (*rooms, context.serving, context.rules, context.live):
             loops |= room.loops(record)
         loops |= context.access.sealing.loops(record) | context.readiness.loops(record)
         return {name: loop() for name, loop in loops.items()}
@@ -158,6 +161,16 @@ async def build_control(  # noqa: PLR0913 - what control stands on
     )
     _plug_kinds(config, earlier, serving, lookups)
     await _seed_scheduling(config, serving)
+    sources = PictureSources(
+        feed=record.feed,
+        nodes=nodes,
+        operations=operations,
+        backends=backends,
+        models=models.catalogue,
+        serving=serving,
+        readiness=readiness,
+        sealing=sealing,
+    )
     context = AdminContext(
         config=config,
         database=database,
@@ -175,6 +188,7 @@ async def build_control(  # noqa: PLR0913 - what control stands on
         engines=engines,
         serving=serving,
         rules=RulesRoom.build(foundation, record, nodes, operations, backends, guard=guard),
+        live=LiveRoom.build(foundation, record, sources, drain_within=config.room.drain),
         readiness=readiness,
         stopping=asyncio.Event(),
     )

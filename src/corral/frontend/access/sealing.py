@@ -92,6 +92,10 @@ class SealingKeys:
         except (CorralError, TimeoutError) as error:
             log.info("the end of this frontend was not noted: %s", error, extra={"event": "secrets_key.not_left"})
 
+    async def frontends(self) -> int:
+        """How many frontends run, this one included."""
+        return max(await self._rotation.running(now=self._clock.now()), 1)
+
     async def behind(self) -> Sequence[str] | None:
         """The hosts of frontends that hold up a change of the key; None when there is no change under way."""
         if await self._secrets.look_for_change() is None:

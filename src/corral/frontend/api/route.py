@@ -26,6 +26,7 @@ from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.engines.room import EnginesRoom
+from corral.frontend.live.room import LiveRoom
 from corral.frontend.models.pull_room import PullRoom
 from corral.frontend.models.room import ModelsRoom
 from corral.frontend.nodes.room import NodesRoom
@@ -96,6 +97,7 @@ class AdminContext:
     engines: EnginesRoom
     serving: ServingRoom
     rules: RulesRoom
+    live: LiveRoom
     readiness: ControlReadiness
     stopping: asyncio.Event
     """Set when the process is about to end, so that open event streams end first."""

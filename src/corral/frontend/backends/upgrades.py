@@ -10,9 +10,10 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
+from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.frontend.backends.catalogue import Lookups, facts_of
-from corral.frontend.backends.decide.backend import Holding, holdings_by_backend
+from corral.frontend.backends.decide.backend import Holding, Inventory, holdings_by_backend
 from corral.frontend.backends.decide.upgrades import Check, Comparison, Offer, UpgradePolicy, compare
 from corral.frontend.backends.inventory import InventoryKeeper, is_listed, may_have_backends
 from corral.frontend.backends.operations import BackendOperations
@@ -82,6 +83,11 @@ class Upgrades:
         """From what is stored: no node, gallery or registry is asked."""
         check = await self._checks.last()
         return Findings(check=check, backends=tuple(compare(await self._held(await self._nodes()), check)))
+
+    async def findings_of(self, nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> Findings:
+        """What `findings` tells, of nodes and reports that somebody has read already."""
+        check, listed = await self._checks.last(), [seen for seen in nodes if may_have_backends(seen)]
+        return Findings(check=check, backends=tuple(compare(holdings_by_backend(listed, known), check)))
 
     def ask(self) -> None:
         """Look soon, whenever it was last done."""

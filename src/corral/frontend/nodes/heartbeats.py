@@ -6,7 +6,7 @@ An answer is given only after its heartbeat is stored.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,6 +64,8 @@ class Heartbeats:
         self._queue: list[_WaitingHeartbeat] = []
         self._arrived = asyncio.Event()
         self.taken = 0
+        self.on_stored: list[Callable[[Iterable[Node]], None]] = []
+        """Called with the nodes whose heartbeats were stored here, as they are after them."""
 
     async def beat(self, node_id: NodeId, claim: Claim, read: Callable[[], Heartbeat]) -> Node:
         """Store one heartbeat. NotFound and AccessDenied say why it was not taken: then it is not even read, which
@@ -143,6 +145,8 @@ class Heartbeats:
             self.taken += 1
             if not waiting.answer.done():
                 waiting.answer.set_result(after[waiting.node_id])
+        for tell in self.on_stored:
+            tell([after[id] for id in stored if id in after])
         if news:
             self._health.ring()
         if any(beat.event is not None for beat in beats):

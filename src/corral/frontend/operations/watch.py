@@ -5,6 +5,7 @@ Nothing is kept for any reader. What it gets follows from the number that it had
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -14,7 +15,7 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import NotFound
 from corral.base.ids import FrontendId, OperationId
-from corral.frontend.operations.decide.operation import Operation, OperationState
+from corral.frontend.operations.decide.operation import Operation, OperationState, is_over
 from corral.frontend.operations.progress import ALL, ProgressBoard
 from corral.frontend.operations.shapes import operation_view
 from corral.frontend.operations.store.operations import OperationStore
@@ -38,7 +39,10 @@ class WatchCursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class WatchedOperation:
+    """An operation as it was when it was last looked at."""
+
+    operation: Operation
     view: OperationView
     version: int
     targets: dict[str, int]
@@ -58,7 +62,7 @@ class OperationWatch:
         self._progress = progress
         self._clock = clock
         self._frontend = frontend
-        self._seen: OrderedDict[OperationId, _Seen] = OrderedDict()
+        self._seen: OrderedDict[OperationId, WatchedOperation] = OrderedDict()
         self._looked: dict[OperationId | None, float] = {}
         self._current: list[OperationId] = []
         self._looking = asyncio.Lock()
@@ -112,6 +116,29 @@ class OperationWatch:
                 self._take(operation)
             return self._news([*self._current, *(operation.id for operation in missed)], 0)
 
+    async def current(self) -> list[WatchedOperation]:
+        """All operations that are not over, the oldest first."""
+        async with self._looking:
+            if self._is_due(ALL):
+                await self._look_at_all()
+            return [self._seen[id] for id in self._current if id in self._seen]
+
+    async def look_at(self, id: OperationId) -> WatchedOperation | None:
+        """One operation; None when there is none."""
+        try:
+            await self.one(id, WatchCursor())
+        except NotFound:
+            return None
+        return self._seen.get(id)
+
+    async def look_at_some(self, ids: Sequence[OperationId]) -> list[WatchedOperation]:
+        """Those of these operations that there are, in the same order; what is over is read once."""
+        async with self._looking:
+            unseen = [id for id in ids if id not in self._seen or not is_over(self._seen[id].operation)]
+            for operation in await self._operations.some(unseen) if unseen else ():
+                self._take(operation)
+            return [self._seen[id] for id in ids if id in self._seen]
+
     def is_under_way(self, id: OperationId | None) -> bool:
         """Whether the operation, or any, moves by itself, as far as was seen."""
         ids = self._current if id is ALL else [id]
@@ -157,7 +184,9 @@ class OperationWatch:
             target.node_id: since[target.node_id] if before.get(target.node_id) == target else self._version
             for target in view.targets
         }
-        self._seen[operation.id] = _Seen(view=view, version=self._version, targets=targets)
+        self._seen[operation.id] = WatchedOperation(
+            operation=operation, view=view, version=self._version, targets=targets
+        )
         self._seen.move_to_end(operation.id)
         while len(self._seen) > _MOST_KEPT:
             self._seen.popitem(last=False)

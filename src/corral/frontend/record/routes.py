@@ -1,22 +1,22 @@
 """The record of events, as a list or as a live stream that can be resumed: `/api/v1/events`."""
 
-import logging
-from collections.abc import AsyncIterator
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from corral.base.errors import CorralError, InvalidInput
+from corral.base.errors import InvalidInput
+from corral.base.tasks import Poke
 from corral.frontend.access.decide import Permission
-from corral.frontend.access.principals import principal_of
+from corral.frontend.access.principals import Principal
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_limit
+from corral.frontend.api.streams import STREAM, stream_response
 from corral.frontend.record.decide import StoredEvent
-from corral.wire.go_json import format_time
+from corral.frontend.record.shapes import event_view
 from corral.wire.nodes import EventView
-
-log = logging.getLogger(__name__)
 
 KEEP_ALIVE = timedelta(seconds=15)
 _BATCH = 500
@@ -25,10 +25,9 @@ _BATCH = 500
 async def events(context: AdminContext, request: Request, caller: Caller) -> Response:
     """A stream for those who accept `text/event-stream`, otherwise a list."""
     after = _after(request)
-    if "text/event-stream" in request.headers.get("accept", ""):
+    if STREAM in request.headers.get("accept", ""):
         start = await context.record.events.last_sequence() if after is None else after
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_stream(context, request, start), media_type="text/event-stream", headers=headers)
+        return stream_response(context, request, _NewEvents(context, start))
     limit = read_limit(request.query_params)
     if after is None:
         batch = [*reversed(await context.record.events.newest(limit))]
@@ -37,39 +36,38 @@ async def events(context: AdminContext, request: Request, caller: Caller) -> Res
     return answer([event_view(stored) for stored in batch])
 
 
-async def _stream(context: AdminContext, request: Request, sequence: int) -> AsyncIterator[bytes]:
-    """Until the client leaves, the process stops, the key is revoked or the database is gone."""
-    with context.record.feed.listener() as poke:
-        yield b"retry: 2000\n\n"
-        while not context.stopping.is_set():
-            try:
-                principal = await principal_of(request.headers, context.access.authenticator)
-                if principal is None or not principal.can(Permission.AUDIT_READ):
-                    return
-                batch = await context.record.events.after(sequence, limit=_BATCH)
-            except CorralError as error:
-                log.warning("event stream ended", extra={"event": "events.stream_ended", "reason": str(error)})
-                return
-            for stored in batch:
-                sequence = stored.sequence
-                data = msgspec.json.encode(event_view(stored))
-                yield f"id: {sequence}\nevent: {stored.event.kind}\n".encode() + b"data: " + data + b"\n\n"
-            if len(batch) == _BATCH:
-                continue
-            await poke.wait(context.clock, KEEP_ALIVE)
-            yield b": still here\n\n"
+class _NewEvents:
+    """What is written to the record after a sequence number, one reader's share at a time."""
+
+    retry_milliseconds = 2000
+    keep_alive = KEEP_ALIVE
+    comment = b": still here\n\n"
+
+    def __init__(self, context: AdminContext, sequence: int) -> None:
+        self._record = context.record
+        self._sequence = sequence
+        self._has_more = False
+
+    def listening(self) -> AbstractContextManager[Poke]:
+        return self._record.feed.listener()
+
+    async def news(self) -> Iterable[bytes]:
+        batch = await self._record.events.after(self._sequence, limit=_BATCH)
+        self._has_more = len(batch) == _BATCH
+        if batch:
+            self._sequence = batch[-1].sequence
+        return map(_event, batch)
+
+    def pause(self) -> timedelta:
+        return timedelta(0) if self._has_more else KEEP_ALIVE
+
+    def may_go_on(self, principal: Principal) -> bool:
+        return principal.can(Permission.AUDIT_READ)
 
 
-def event_view(stored: StoredEvent) -> EventView:
-    event = stored.event
-    return EventView(
-        sequence=stored.sequence,
-        kind=event.kind.value,
-        at=format_time(event.at),
-        actor=event.actor,
-        node_id=event.node_id,
-        data=dict(event.data),
-    )
+def _event(stored: StoredEvent) -> bytes:
+    head = f"id: {stored.sequence}\nevent: {stored.event.kind}\ndata: "
+    return head.encode() + msgspec.json.encode(event_view(stored)) + b"\n\n"
 
 
 def _after(request: Request) -> int | None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -42,6 +42,8 @@ _REPEATED_AFTER: Final = timedelta(seconds=1.5)
 _FORGOTTEN_SECONDS: Final = 60.0
 _KEYS_WITHIN_SECONDS: Final = 2.0
 _LOOK: Final = timedelta(milliseconds=200)
+_ANSWERED: Final = "ok"
+"""As `Finished.outcome` calls it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +96,8 @@ class GatewayReports:
         self.speeds = AnswerSpeeds(clock)
         self.counting_since = clock.now()
         """What was used before is not known here."""
+        self.on_news: list[Callable[[GatewayReport], None]] = []
+        """Called with each report to this frontend that was not taken before."""
         self.key_changes = Listeners()
         """Rung when a gateway knows other keys than before."""
 
@@ -110,6 +114,8 @@ class GatewayReports:
             self._health.suspect(failure.replica for failure in report.failures)
             self._engines.suspect(report.failures)
             self._health.empty(failure.replica for failure in report.failures if failure.reason == MODEL_GONE)
+            for tell in self.on_news:
+                tell(report)
 
     def hear_of(self, share: GatewayShare) -> None:
         """Take what another frontend tells of a gateway that reports to it."""
@@ -187,6 +193,17 @@ class GatewayReports:
     def last_used(self, replica: str) -> datetime | None:
         """When a request was last under way there, as far as this process heard."""
         return self._last_used.get(replica)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether a request was ever under way at a replica, as far as this process heard."""
+        counted = (gateway.counts for gateway in self._gateways.values() if gateway.counts is not None)
+        return bool(self._last_used) or any(
+            count.outcome == _ANSWERED and count.requests > 0
+            for counts in counted
+            for model in counts.models.values()
+            for count in model.requests
+        )
 
     def seen(self) -> list[SeenGateway]:
         """Gateways that report here and did not leave in good order, the silent ones too."""

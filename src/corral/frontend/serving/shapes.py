@@ -55,12 +55,21 @@ def replica_rows(replicas: list[Replica], gateways: GatewayReports) -> list[Repl
     ]
 
 
-def replica_view(replica: Replica, gateways: GatewayReports, *, node: str) -> ReplicaView:
-    """A replica in Corral's own form. What it has under way is not known while a gateway is silent."""
+def replica_views(
+    replicas: Iterable[Replica], gateways: GatewayReports, names: Mapping[NodeId, str]
+) -> list[ReplicaView]:
+    """Replicas in Corral's own form. What they have under way is not known while a gateway is silent."""
+    reported = None if gateways.silent() else gateways.in_flight()
+    return [_replica_view(replica, gateways, reported, names.get(replica.node_id, "")) for replica in replicas]
+
+
+def _replica_view(
+    replica: Replica, gateways: GatewayReports, reported: Mapping[str, int] | None, node: str
+) -> ReplicaView:
     used = gateways.last_used(replica.id)
     in_flight: int | None = 0
     if replica.state in SERVING:
-        in_flight = None if gateways.silent() else gateways.in_flight()[replica.id]
+        in_flight = None if reported is None else reported.get(replica.id, 0)
     return ReplicaView(
         id=replica.id,
         node_id=replica.node_id,

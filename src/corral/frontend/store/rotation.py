@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Column, delete, select, update
+from sqlalchemy import Column, and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.errors import Conflict
@@ -101,6 +101,12 @@ class KeyRotation:
         async with self._db.write() as connection:
             insert = insert_into(connection, leases).values(name=f"{_HOLDERS}{id}", **row)
             await connection.execute(insert.on_conflict_do_update(index_elements=[leases.c.name], set_=row))
+
+    async def running(self, *, now: datetime) -> int:
+        """How many frontends run."""
+        there = and_(leases.c.name.startswith(_HOLDERS, autoescape=True), leases.c.until > now)
+        async with self._db.look() as connection:
+            return int((await connection.execute(select(func.count()).where(there))).scalar_one())
 
     async def leave(self, id: FrontendId) -> None:
         """This frontend stops."""

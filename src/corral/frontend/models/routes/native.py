@@ -20,7 +20,7 @@ from corral.frontend.operations.shapes import operation_view
 from corral.frontend.serving.decide.load_job import LoadJob
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
 from corral.frontend.serving.routes.scheduling import rule_views
-from corral.frontend.serving.shapes import load_job_view, replica_view
+from corral.frontend.serving.shapes import load_job_view, replica_views
 from corral.wire.go_json import format_time
 from corral.wire.models import (
     LoadJobView,
@@ -139,9 +139,7 @@ def _view(
         source=spec.source,
         state=_state(replicas, job),
         warnings=list(spec.warnings),
-        replicas=[
-            replica_view(replica, context.serving.gateways, node=names.get(replica.node_id, "")) for replica in replicas
-        ],
+        replicas=replica_views(replicas, context.serving.gateways, names),
         load_job=None if job is None else _job_view(context, job, names),
         bytes=models.size_of(spec),
         memory=None if spec.alias_of else _memory(models.needs_of(spec)),

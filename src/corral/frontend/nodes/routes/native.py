@@ -28,7 +28,7 @@ from corral.frontend.nodes.decide.node import Node, NodeLoad, NodeStatus, NodeTy
 from corral.frontend.nodes.fleet import NodeFilter
 from corral.frontend.nodes.shapes import card_views, change_view, node_detail
 from corral.frontend.record.decide import EventKind
-from corral.frontend.serving.shapes import drain_view, replica_view
+from corral.frontend.serving.shapes import drain_view, replica_views
 from corral.wire.go_json import decode, read_object
 from corral.wire.nodes import CardChange, CardView, DrainView, NodeDetail, NodePage, label_problem
 from corral.wire.replicas import ReplicaView
@@ -112,7 +112,7 @@ async def get_node(context: AdminContext, request: Request, caller: Caller) -> R
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
     node = (await context.nodes.fleet.get(node_id_of(request))).node
     replicas = await context.serving.replicas.on_node(node.id)
-    return answer([replica_view(replica, context.serving.gateways, node=node.name) for replica in replicas])
+    return answer(replica_views(replicas, context.serving.gateways, {node.id: node.name}))
 
 
 async def approve_node(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -43,7 +43,12 @@ from corral.wire.registration import Feature
 
 _NODE: Final = select(*NODE)
 _OUTLINE: Final = select(*OUTLINE)
+_MARK: Final = select(nodes.c.id, nodes.c.revision, nodes.c.last_heartbeat, nodes.c.no_responders_at)
 _CONTACT: Final = select(nodes.c.id, nodes.c.name, nodes.c.approved_at, nodes.c.address, nodes.c.http_address, PEER)
+
+
+NodeMark = tuple[int, datetime, datetime | None]
+"""What differs whenever anything about a node has changed."""
 
 
 class MoveStep(Protocol):
@@ -115,6 +120,12 @@ class Nodes:
         async with self._db.look() as connection:
             rows = await connection.execute(_NODE.where(among(connection, nodes.c.id, sorted(set(ids)))))
             return {node.id: node for node in map(node_from, rows.mappings())}
+
+    async def marks(self) -> dict[NodeId, NodeMark]:
+        """By which to see what changed since a node was read, of all nodes in one statement of few columns."""
+        async with self._db.look() as connection:
+            rows = (await connection.execute(_MARK)).all()
+        return {NodeId(id): (revision, heard, no_responders) for id, revision, heard, no_responders in rows}
 
     async def contacts(self, ids: Iterable[NodeId]) -> dict[NodeId, NodeContact]:
         """How to reach those that exist, in one statement of few columns: it is asked before every call to a node."""
@@ -315,6 +326,10 @@ class Nodes:
     async def _fetch(self, statement: Select[Any]) -> list[Node]:
         async with self._db.look() as connection:
             return [node_from(row) for row in (await connection.execute(statement)).mappings()]
+
+
+def mark_of(node: Node) -> NodeMark:
+    return node.revision, node.facts.last_heartbeat, node.facts.no_responders_at
 
 
 async def _changed(connection: AsyncConnection, node: Node, values: Mapping[str, object]) -> bool:

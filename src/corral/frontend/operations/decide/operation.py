@@ -136,6 +136,11 @@ def state_of(targets: Iterable[Target]) -> OperationState:
     return OperationState.CANCELLED
 
 
+def is_over(operation: Operation) -> bool:
+    """Whether nothing changes it any more, be it a person's retry."""
+    return all(target.status in FINAL for target in operation.targets)
+
+
 def error_text(targets: Sequence[Target]) -> str:
     """All errors in one line, as LocalAI words it. That something is queued is not an error."""
     return "; ".join(f"{target.node_name}: {sentence(target.reason)}" for target in targets if target.status in _BAD)

@@ -1,26 +1,18 @@
-"""Corral's own routes about operations: starting, listing, changing, and following them as live streams.
+"""Corral's own routes about operations: starting, listing and changing them."""
 
-A stream tells states, not a history: whoever reads slowly misses what was in between and gets the newest, and delays
-nobody. It can be resumed at any frontend.
-"""
-
-import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
-import msgspec
 from msgspec import convert
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from corral.base.errors import CorralError, InvalidInput
+from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.access.decide import Permission
-from corral.frontend.access.principals import principal_of
 from corral.frontend.api.route import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -38,7 +30,6 @@ from corral.frontend.nodes.fleet import read_cursor, write_cursor
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.decide.reasons import sentence
-from corral.frontend.operations.progress import ALL
 from corral.frontend.operations.shapes import operation_view
 from corral.galleries.build_uris import BackendRef
 from corral.wire.go_json import decode
@@ -47,13 +38,10 @@ from corral.wire.operation_views import (
     NodesAsk,
     OperationAsk,
     OperationPage,
-    OperationUpdate,
     OperationView,
     Plan,
     PlannedView,
 )
-
-log = logging.getLogger(__name__)
 
 OperationCursor = tuple[datetime, str]
 """When an operation was accepted, and its id."""
@@ -79,10 +67,6 @@ def cut(operations: Sequence[Operation], limit: int) -> tuple[Sequence[Operation
     return operations[:limit], write_cursor(last.accepted_at.isoformat(), last.id)
 
 
-PERIOD: Final = timedelta(milliseconds=500)
-"""Between looks while something is under way: so what another frontend stored is seen, of which nobody rings."""
-CALM_PERIOD: Final = timedelta(seconds=5)
-_KEEP_ALIVE: Final = 15.0
 _LONGEST_KEY: Final = 200
 
 
@@ -185,51 +169,6 @@ def planned_view(planned: Planned) -> PlannedView:
     )
 
 
-async def stream_one(context: AdminContext, request: Request, caller: Caller) -> Response:
-    id = _id(request)
-    await context.operations.service.get(id)
-    return _stream_response(context, request, id)
-
-
-async def stream_all(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return _stream_response(context, request, ALL)
-
-
-def _stream_response(context: AdminContext, request: Request, id: OperationId | None) -> Response:
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(context, request, id), media_type="text/event-stream", headers=headers)
-
-
-async def _stream(context: AdminContext, request: Request, id: OperationId | None) -> AsyncIterator[bytes]:
-    """Until the client leaves, the process stops, the key is revoked or the database is gone."""
-    watch = context.operations.watch
-    place = watch.place_of(request.headers.get("last-event-id", ""))
-    quiet_since = context.clock.monotonic()
-    with ExitStack() as stack:
-        poke = stack.enter_context(context.record.feed.listener())
-        stack.enter_context(context.operations.progress.rings(poke, id))
-        yield b"retry: 2000\n\n"
-        while not context.stopping.is_set():
-            try:
-                principal = await principal_of(request.headers, context.access.authenticator)
-                if principal is None or not principal.can(Permission.OPERATIONS_READ):
-                    return
-                updates = await (watch.all(place) if id is ALL else watch.one(id, place))
-            except CorralError as error:
-                log.warning("operation stream ended", extra={"event": "operations.stream_ended", "reason": str(error)})
-                return
-            place = watch.here
-            for update in updates:
-                head = f"id: {watch.name_of(place)}\nevent: operation\ndata: "
-                yield head.encode() + msgspec.json.encode(update) + b"\n\n"
-            if updates:
-                quiet_since = context.clock.monotonic()
-            elif context.clock.monotonic() - quiet_since >= _KEEP_ALIVE:
-                quiet_since = context.clock.monotonic()
-                yield b": still here\n\n"
-            await poke.wait(context.clock, PERIOD if watch.is_under_way(id) else CALM_PERIOD)
-
-
 def _id(request: Request) -> OperationId:
     return OperationId(request.path_params["id"])
 
@@ -251,28 +190,7 @@ _ADMIN = RouteSpec(
     },
 )
 _UNKNOWN = {404: "no operation has this id"}
-_STREAM = RouteSpec(
-    method="GET",
-    path="/api/v1/operations/stream",
-    handler=stream_all,
-    access=Permission.OPERATIONS_READ,
-    summary="All operations that are not over, as server-sent events: first as they are, then whatever changes, their "
-    "end too. After a break, `Last-Event-ID` says what need not be told again, at any frontend.",
-    gives=OperationUpdate,
-    codes={200: "a stream"},
-)
-
 ROUTES = [
-    _STREAM,
-    replace(
-        _STREAM,
-        path="/api/v1/operations/{id}/stream",
-        handler=stream_one,
-        access=Permission.OPERATIONS_READ,
-        summary="One operation as server-sent events: first as it is, then the targets that change. It stays open when "
-        "the operation is over, since a retry makes it go on.",
-        codes={200: "a stream", 404: "no operation has this id"},
-    ),
     _ADMIN,
     replace(
         _ADMIN,

@@ -89,6 +89,11 @@ class Intents:
         which = is_open if kind is None else and_(is_open, intents_table.c.kind == kind.value)
         return await self._fetch(select(intents_table).where(which))
 
+    async def satisfied(self, kind: IntentKind) -> list[Intent]:
+        """All of a kind that were proven, and are only compared since."""
+        is_satisfied = intents_table.c.state == IntentState.SATISFIED.value
+        return await self._fetch(select(intents_table).where(is_satisfied, intents_table.c.kind == kind.value))
+
     async def of_subject(self, kind: IntentKind, subject: str) -> list[Intent]:
         """The intents about a subject, on all nodes."""
         same = and_(intents_table.c.kind == kind.value, intents_table.c.subject == subject)

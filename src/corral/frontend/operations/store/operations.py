@@ -93,6 +93,19 @@ class OperationStore:
         """Newest first; `before` is where an earlier call ended."""
         return await self._page(true(), limit=limit, before=before)
 
+    async def latest(self, limit: int) -> list[OperationId]:
+        """The ids of the operations that were accepted last, newest first."""
+        newest = select(operations.c.id).order_by(operations.c.accepted_at.desc(), operations.c.id.desc()).limit(limit)
+        async with self._db.look() as connection:
+            return [OperationId(id) for id in (await connection.execute(newest)).scalars()]
+
+    async def some(self, ids: Sequence[OperationId]) -> list[Operation]:
+        """Those of these operations that there are."""
+        async with self._db.read() as connection:
+            which = among(connection, operations.c.id, ids)
+            rows = (await connection.execute(select(operations).where(which))).all()
+            return await _with_targets(connection, rows)
+
     async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
         """Operations of which nothing is under way, or that somebody has dismissed, newest first."""
         moving = select(operation_targets.c.operation_id).where(operation_targets.c.status.in_(_UNDER_WAY))

@@ -25,7 +25,7 @@ from corral.frontend.serving.shapes import (
     consequence_view,
     load_job_view,
     needs_view,
-    replica_view,
+    replica_views,
     verdict_view,
 )
 from corral.wire.go_json import decode
@@ -55,7 +55,7 @@ async def explain(context: AdminContext, request: Request, caller: Caller) -> Re
         summary=why_summary(spec.name, choice, replicas, jobs, names),
         needs=needs_view(snapshot.needs_of(spec.name)),
         verdicts=[verdict_view(verdict, replicas) for verdict in choice.verdicts],
-        replicas=[replica_view(one, gateways, node=names.get(one.node_id, "")) for one in replicas],
+        replicas=replica_views(replicas, gateways, names),
         jobs=[
             load_job_view(job, loads.progress_of(job), node=names.get(job.node_id or NodeId(""), ""), now=snapshot.at)
             for job in sorted(jobs, key=lambda job: job.ordinal)
@@ -67,11 +67,8 @@ async def explain(context: AdminContext, request: Request, caller: Caller) -> Re
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
     replicas = await context.serving.replicas.living()
     names = await context.nodes.fleet.names({replica.node_id for replica in replicas})
-    views = [
-        replica_view(replica, context.serving.gateways, node=names.get(replica.node_id, ""))
-        for replica in sorted(replicas, key=lambda one: (one.model, names.get(one.node_id, ""), one.index))
-    ]
-    return answer(ReplicaList(items=views))
+    ordered = sorted(replicas, key=lambda one: (one.model, names.get(one.node_id, ""), one.index))
+    return answer(ReplicaList(items=replica_views(ordered, context.serving.gateways, names)))
 
 
 async def suppose(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -159,6 +159,13 @@ class ReplicaStore:
         """All replicas that are not in a final state, oldest first."""
         return await self._fetch(replicas.c.state.in_(_LIVE))
 
+    async def outlines(self) -> list[Replica]:
+        """All replicas that are not in a final state, oldest first, without their keys and tokens."""
+        statement = select(replicas).where(replicas.c.state.in_(_LIVE)).order_by(replicas.c.created_at, replicas.c.id)
+        async with self._db.look() as connection:
+            rows = (await connection.execute(statement)).all()
+        return [_replica_of(row) for row in rows]
+
     async def ended_since(self, at: datetime) -> list[Replica]:
         """Those that ended as was wanted, from then on."""
         idle = replicas.c.state == ReplicaState.IDLE.value

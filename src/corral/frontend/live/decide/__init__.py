@@ -1,0 +1,1 @@
+"""Pure: what readers are told, and in which order."""

@@ -1,0 +1,142 @@
+"""The fleet as readers of the live stream see it at one moment: all that topics, summary and attention are made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from corral.base.ids import NodeId
+from corral.frontend.nodes.decide.liveness import LivenessPolicy, heartbeat_interval
+from corral.frontend.nodes.decide.node import SUSPICIONS, NodeStatus, NodeType, SeenNode
+from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.serving.decide.load_job import LoadJob
+from corral.frontend.serving.decide.replica import SERVING, Replica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftedBackend:
+    """A backend that is not as it was asked for, on one node."""
+
+    node_id: NodeId
+    node_name: str
+    backend: str
+    wanted: str
+    has: str
+    since: datetime | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutdatedBackend:
+    """A backend that there is something newer for."""
+
+    backend: str
+    nodes: tuple[str, ...]
+    """Names of the nodes that have something older."""
+    offered: str
+    """The version or digest that is offered."""
+    since: datetime | None
+    """When it was last looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowFacts:
+    """What takes long to find out, and seldom changes."""
+
+    drift: tuple[DriftedBackend, ...] = ()
+    upgrades: tuple[OutdatedBackend, ...] = ()
+    has_backend: bool = False
+    frontends: int = 1
+
+
+BRAKE: Final = "brake"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlHealth:
+    """What control lacks, as far as it knows without asking."""
+
+    brake: str = ""
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What becomes a problem if nobody does anything."""
+    since: Mapping[str, datetime] = field(default_factory=dict)
+    """When each of these texts, and `BRAKE`, was first noticed by this process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPicture:
+    at: datetime
+    policy: LivenessPolicy
+    nodes: tuple[SeenNode, ...] = ()
+    """By name."""
+    replicas: tuple[Replica, ...] = ()
+    """All that live, without their keys."""
+    jobs: tuple[LoadJob, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    """Those that are not over, and the newest."""
+    in_flight: Mapping[str, int] = field(default_factory=dict)
+    """Requests under way by replica; 0 where there is none."""
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Requests that wait for a replica, by model."""
+    is_load_known: bool = True
+    """False while a gateway is silent: its share may be anything."""
+    models: int = 0
+    disk_needs: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that the files of a model take, by model, of those that are being loaded."""
+    has_answer: bool = False
+    control: ControlHealth = ControlHealth()
+    slow: SlowFacts = SlowFacts()
+
+
+def in_flight_of(replica: Replica, picture: FleetPicture) -> int | None:
+    """Requests under way at a replica; None while a gateway is silent."""
+    if replica.state not in SERVING:
+        return 0
+    return picture.in_flight.get(replica.id, 0) if picture.is_load_known else None
+
+
+# Why a node is as it is.
+
+
+def node_kind(seen: SeenNode) -> str:
+    if seen.node.type is NodeType.AGENT:
+        return "agent"
+    return "localai" if seen.node.peer is None else "corral"
+
+
+def status_reason(seen: SeenNode, policy: LivenessPolicy) -> str:
+    """Why a node has its status, in words that do not change while it lasts; empty for a healthy one."""
+    facts = seen.node.facts
+    match seen.status:
+        case NodeStatus.HEALTHY:
+            return ""
+        case NodeStatus.PENDING:
+            return "waits for approval" if facts.suspicion is None else SUSPICIONS[facts.suspicion]
+        case NodeStatus.DRAINING:
+            return f"drained by {facts.draining_by}"
+        case NodeStatus.OFFLINE if facts.deregistered_at is not None:
+            return "its worker said good-bye"
+        case NodeStatus.OFFLINE:
+            return f"missed more than {policy.offline_after} heartbeats"
+        case NodeStatus.UNHEALTHY if facts.no_responders_at is not None:
+            return "does not respond on NATS"
+        case NodeStatus.UNHEALTHY:
+            return f"missed more than {policy.unhealthy_after} heartbeats"
+
+
+def status_since(seen: SeenNode, policy: LivenessPolicy) -> datetime:
+    """When the status began, as far as facts tell."""
+    node, facts = seen.node, seen.node.facts
+    missed = heartbeat_interval(facts, policy)
+    match seen.status:
+        case NodeStatus.PENDING:
+            return node.created_at if facts.suspicion is None else node.registered_at
+        case NodeStatus.OFFLINE:
+            return facts.deregistered_at or facts.last_heartbeat + missed * policy.offline_after
+        case NodeStatus.UNHEALTHY:
+            return facts.no_responders_at or facts.last_heartbeat + missed * policy.unhealthy_after
+        case NodeStatus.DRAINING:
+            return facts.draining_since or node.registered_at
+        case NodeStatus.HEALTHY:
+            return max(facts.approved_at or node.registered_at, node.registered_at)

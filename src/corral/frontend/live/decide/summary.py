@@ -1,0 +1,60 @@
+"""The fleet in numbers, from a picture of it and what needs attention."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from corral.frontend.live.decide.picture import FleetPicture
+from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
+from corral.frontend.operations.decide.operation import OperationState
+from corral.frontend.serving.decide.replica import ReplicaState
+from corral.wire.live import AttentionItem, FirstSteps, FleetSummary, MemoryUse
+
+_THERE = frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING, NodeStatus.UNHEALTHY})
+"""Nodes whose memory the fleet can count on, or could a moment ago."""
+_OPEN = (OperationState.RUNNING, OperationState.WAITING, OperationState.FAILED)
+
+
+def summarise(picture: FleetPicture, attention: Sequence[AttentionItem]) -> FleetSummary:
+    statuses = Counter(seen.status for seen in picture.nodes)
+    states = Counter(operation.state for operation in picture.operations if operation.dismissed_at is None)
+    loaded = {replica.model for replica in picture.replicas if replica.state is ReplicaState.LOADED}
+    severities = Counter(item.severity for item in attention)
+    there = [seen for seen in picture.nodes if seen.status in _THERE]
+    return FleetSummary(
+        nodes={status.value: statuses[status] for status in NodeStatus},
+        models=picture.models,
+        loaded_models=len(loaded),
+        replicas=len(picture.replicas),
+        in_flight=sum(picture.in_flight.values()) if picture.is_load_known else None,
+        waiting=sum(picture.waiting.values()),
+        vram=_vram(there, sum(replica.vram for replica in picture.replicas)),
+        ram=_ram(there, sum(replica.ram for replica in picture.replicas)),
+        operations={state.value: states[state] for state in _OPEN},
+        attention={severity: severities[severity] for severity in ("alarm", "warning", "notice")},
+        brake=picture.control.brake,
+        control="impaired" if picture.control.problems else "up",
+        problems=list(picture.control.problems),
+        frontends=picture.slow.frontends,
+        started=FirstSteps(
+            has_node=any(seen.status is not NodeStatus.PENDING for seen in picture.nodes),
+            has_backend=picture.slow.has_backend,
+            has_model=picture.models > 0,
+            has_answer=picture.has_answer,
+        ),
+    )
+
+
+def _vram(nodes: Iterable[SeenNode], reserved: int) -> MemoryUse:
+    capacities = [seen.node.capacity for seen in nodes if seen.node.capacity.total_vram]
+    total = sum(capacity.total_vram for capacity in capacities)
+    free = sum(min(capacity.available_vram, capacity.total_vram) for capacity in capacities)
+    return MemoryUse(total=total, used=total - free, reserved=reserved)
+
+
+def _ram(nodes: Iterable[SeenNode], reserved: int) -> MemoryUse:
+    capacities = [seen.node.capacity for seen in nodes if seen.node.capacity.total_ram]
+    if not capacities:
+        return MemoryUse(reserved=reserved)
+    total = sum(capacity.total_ram for capacity in capacities)
+    free = sum(min(capacity.available_ram, capacity.total_ram) for capacity in capacities)
+    return MemoryUse(total=total, used=total - free, reserved=reserved)

@@ -1,0 +1,223 @@
+"""The hub: computes each topic once for all who read it, and only while somebody does.
+
+There is one in a control process. It is rung by the feed and by progress, looks at least once a second while it has
+readers, and at most four times. A reader takes what it finds when it gets round to it, so a slow one skips what it
+missed: nothing is kept for it but its place.
+"""
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.base.errors import DatabaseUnavailable
+from corral.base.ids import FrontendId
+from corral.base.tasks import Listeners, Poke
+from corral.frontend.live.decide.attention import attention
+from corral.frontend.live.decide.board import Board, since, take
+from corral.frontend.live.decide.frames import change_frames
+from corral.frontend.live.decide.summary import summarise
+from corral.frontend.live.decide.topics import Topic, TopicKind
+from corral.frontend.live.event_log import EventLog
+from corral.frontend.live.pictures import EVERY_PART, Part, Pictures
+from corral.frontend.live.topic_rows import TopicRows, TopicState
+from corral.frontend.operations.progress import ALL, ProgressBoard
+from corral.frontend.record.feed import Feed
+from corral.wire.go_json import format_time
+from corral.wire.live import FleetSummaryAnswer
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=1)
+"""Between looks at what nobody announces: heartbeats, and what gateways have under way."""
+IDLE_PERIOD: Final = timedelta(minutes=1)
+"""Without readers nothing is done at all."""
+MOVING_PERIOD: Final = timedelta(milliseconds=500)
+"""While operations are under way: what another frontend stores of them, nobody rings for."""
+SPACING: Final = timedelta(milliseconds=250)
+"""From one look to the next, however often it is rung: at most four changes of a topic in a second."""
+LONGEST_SPACING: Final = timedelta(seconds=2)
+_SHARE: Final = 9
+"""How many times as long as a look took it rests after it: a large fleet never keeps control busy with looking."""
+MOST_BOARDS: Final = 500
+"""Topics about one node or operation that are kept; those that were not read for the longest time go first."""
+
+PARTS: Final[Mapping[TopicKind, frozenset[Part]]] = {
+    TopicKind.SUMMARY: EVERY_PART,
+    TopicKind.ATTENTION: EVERY_PART,
+    TopicKind.NODES: frozenset({Part.REPLICAS}),
+    TopicKind.REPLICAS: frozenset({Part.REPLICAS}),
+    TopicKind.OPERATIONS: frozenset({Part.OPERATIONS}),
+    TopicKind.LOADS: frozenset({Part.JOBS}),
+    TopicKind.OPERATION: frozenset(),
+    TopicKind.NODE: frozenset({Part.REPLICAS, Part.OPERATIONS}),
+    TopicKind.EVENTS: frozenset(),
+}
+"""What has to be read for a topic, beside the nodes."""
+
+
+class _ProgressPoke(Poke):
+    """Counts what operations and loads tell, and passes it on to the hub."""
+
+    def __init__(self, hub: Poke) -> None:
+        super().__init__()
+        self._hub = hub
+        self.count = 0
+
+    def ring(self) -> None:
+        self.count += 1
+        self._hub.ring()
+
+
+class Hub:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        pictures: Pictures,
+        rows: TopicRows,
+        log: EventLog,
+        feed: Feed,
+        progress: ProgressBoard,
+        clock: Clock,
+        *,
+        id: str,
+        frontend: FrontendId,
+    ) -> None:
+        """`id` is another one at every start: versions are this process's own."""
+        self.id = id
+        self.frontend = frontend
+        self.version = 1
+        self.poke = Poke()
+        self.log = log
+        self._pictures = pictures
+        self._rows = rows
+        self._feed = feed
+        self._progress = progress
+        self._clock = clock
+        self._boards: OrderedDict[Topic, Board] = OrderedDict()
+        self._frames: dict[tuple[Topic, int], list[bytes]] = {}
+        """Changes since a version, as frames: readers that are at the same version share them."""
+        self._reading: Counter[Topic] = Counter()
+        self._readers = Listeners()
+        self._ears = ExitStack()
+        self._moves = _ProgressPoke(self.poke)
+        self._looking = asyncio.Lock()
+        self._is_blind = False
+        self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+
+    # For readers.
+
+    @contextmanager
+    def reading(self, topics: Iterable[Topic]) -> Iterator[Poke]:
+        """While inside, these topics are kept up to date; the poke is rung when something on any of them changed."""
+        wanted = Counter(topics)
+        if not self._reading:
+            self._ears.enter_context(self._feed.listener(self.poke))
+            self._ears.enter_context(self._progress.rings(self._moves, ALL))
+        self._reading.update(wanted)
+        self.poke.ring()
+        try:
+            with self._readers.listener() as rung:
+                yield rung
+        finally:
+            self._reading -= wanted
+            if not self._reading:
+                self._ears.close()
+
+    @property
+    def read_topics(self) -> frozenset[Topic]:
+        """What somebody reads at the moment."""
+        return frozenset(self._reading)
+
+    def ring(self) -> None:
+        """Wake all readers."""
+        self._readers.ring()
+
+    def board(self, topic: Topic) -> Board | None:
+        """None while nobody has looked at the topic, and when it was not read for long."""
+        return self._boards.get(topic)
+
+    def changes(self, topic: Topic, board: Board, version: int) -> Sequence[bytes] | None:
+        """What changed on a board of the present since a version, as frames. None: the reader needs a snapshot."""
+        key = (topic, version)
+        if (known := self._frames.get(key)) is not None:
+            return known
+        change = since(board, version)
+        if change is None:
+            return None
+        frames = list(change_frames(topic.name, change)) if change.items or change.gone else []
+        self._frames[key] = frames
+        return frames
+
+    # Looking.
+
+    async def look(self) -> timedelta:
+        """One step of the loop: refresh all that is read. Returns when to look again, even if nobody rings."""
+        if not self._reading:
+            return IDLE_PERIOD
+        began = self._clock.monotonic()
+        try:
+            await self.refresh(self._reading)
+            self._is_blind = False
+        except DatabaseUnavailable as error:
+            self._show_impaired(error)
+        took = timedelta(seconds=self._clock.monotonic() - began)
+        await self._clock.sleep(min(max(SPACING, took * _SHARE), LONGEST_SPACING).total_seconds())
+        return MOVING_PERIOD if self._pictures.is_moving else PERIOD
+
+    async def refresh(self, topics: Iterable[Topic]) -> None:
+        """Bring these topics up to date. Readers are told if any of them changed."""
+        async with self._looking:  # across the reads on purpose: whoever waits shares them
+            wanted = list(topics)
+            has_news = any(topic.kind is TopicKind.EVENTS for topic in wanted) and await self.log.catch_up()
+            boards = [topic for topic in wanted if topic.kind is not TopicKind.EVENTS]
+            if boards:
+                parts = frozenset(part for topic in boards for part in PARTS[topic.kind])
+                picture = await self._pictures.take(parts, moved=self._moves.count)
+                states = [(topic, await self._rows.of(topic, picture, self.board(topic))) for topic in boards]
+                has_news |= self._take(states)
+        if has_news:
+            self.ring()
+
+    async def summary(self) -> FleetSummaryAnswer:
+        """The fleet in numbers, and what needs attention, now."""
+        async with self._looking:
+            picture = await self._pictures.take(EVERY_PART, moved=self._moves.count)
+        items = attention(picture)
+        at = format_time(self._clock.now())
+        return FleetSummaryAnswer(summary=summarise(picture, items), attention=items, at=at, frontend=self.frontend)
+
+    def _show_impaired(self, error: DatabaseUnavailable) -> None:
+        """Without the database all stays as it was, but for what control says of itself."""
+        if not self._is_blind:
+            log.warning("readers are shown what was read last: %s", error, extra={"event": "live.blind"})
+        self._is_blind = True
+        fleet = [topic for topic in map(Topic, (TopicKind.SUMMARY, TopicKind.ATTENTION)) if topic in self._boards]
+        picture = self._pictures.picture()
+        if self._take([(topic, self._rows.of_fleet(topic, picture)) for topic in fleet]):
+            self.ring()
+
+    def _take(self, states: Iterable[tuple[Topic, TopicState]]) -> bool:
+        version, has_news = self.version + 1, False
+        for topic, state in states:
+            # Whoever has an earlier version has never seen a new board.
+            before = self._boards.get(topic) or Board(floor=version, version=version)
+            after = take(before, state.rows, version=version, encode=self._encode, is_missing=state.is_missing)
+            has_news |= after.version == version
+            self._boards[topic] = after
+            self._boards.move_to_end(topic)
+        if has_news:
+            self.version = version
+            self._frames.clear()
+        self._forget()
+        return has_news
+
+    def _forget(self) -> None:
+        unread = [topic for topic in self._boards if topic.kind.is_about_one and topic not in self._reading]
+        for topic in unread[: max(len(self._boards) - MOST_BOARDS, 0)]:
+            del self._boards[topic]
