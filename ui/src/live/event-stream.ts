@@ -3,6 +3,7 @@
 export interface StreamEvent {
   readonly event: string;
   readonly data: string;
+  /** The place in the stream that is reached with this event; empty where it names none. */
   readonly id: string;
 }
 
@@ -53,6 +54,7 @@ export class EventStreamReader {
       events.push({ event: this.event || "message", data: this.data.join("\n"), id: this.id });
     }
     this.event = "";
+    this.id = "";
     this.data = [];
   }
 }

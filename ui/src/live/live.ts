@@ -5,7 +5,7 @@ import { useCallback, useEffect, useSyncExternalStore } from "react";
 import type { TopicState } from "./merge";
 import { type Connection, LiveStore } from "./store";
 import { LiveTabs } from "./tabs";
-import { ALWAYS, type FixedTopics, type ItemOf, permissionFor, type Topic } from "./topics";
+import { ALWAYS, type FixedTopics, type ItemOf, type NodeExtras, permissionFor, type Topic } from "./topics";
 
 const store = new LiveStore();
 const tabs = new LiveTabs(store);
@@ -48,6 +48,8 @@ export interface LiveTopic<Item> {
   readonly items: ReadonlyMap<string, Item>;
   /** Whether all items are there: until then, an empty map means "not yet". */
   readonly isWhole: boolean;
+  /** Of a topic about one node or operation: there is none of that id. */
+  readonly isMissing: boolean;
 }
 
 /** All items of a topic. The component is drawn again when one of them changes. */
@@ -81,4 +83,9 @@ export function useConnection(): Connection {
 /** Milliseconds since the stream last showed that it lives. */
 export function silence(): number {
   return Date.now() - store.heardAt;
+}
+
+/** What the page of one node shows beyond its row; undefined while that is not there. */
+export function useNodeExtra<Key extends keyof NodeExtras>(nodeId: string, key: Key): NodeExtras[Key] | undefined {
+  return useItem(`node:${nodeId}`, key) as NodeExtras[Key] | undefined;
 }

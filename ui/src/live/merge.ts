@@ -1,7 +1,7 @@
 /** What becomes of a topic when a frame of the stream arrives. Pure, and the only place that decides it.
  *
- * Nothing goes back: a frame that is older than what is shown changes nothing, and a snapshot from another frontend,
- * which may have heard less so far, does not turn a newer item into an older one.
+ * Nothing goes back: a snapshot from another frontend, which may have heard less so far, does not turn a newer item
+ * into an older one.
  */
 
 export interface Frame {
@@ -12,8 +12,8 @@ export interface Frame {
   /** Of a snapshot in several frames: the first one, and the last one. */
   readonly isFirst: boolean;
   readonly isWhole: boolean;
-  /** `<hub>.<version>` of the stream, empty where it said none. */
-  readonly id: string;
+  /** There is no node or operation of that id. */
+  readonly isMissing: boolean;
 }
 
 export interface TopicState {
@@ -22,15 +22,14 @@ export interface TopicState {
   readonly isWhole: boolean;
   /** A snapshot of which some frames are still to come; what is shown stays until then. */
   readonly draft: ReadonlyMap<string, unknown> | null;
-  readonly id: string;
+  /** The server knows nothing of that id. */
+  readonly isMissing: boolean;
 }
 
-export const EMPTY: TopicState = { items: new Map(), isWhole: false, draft: null, id: "" };
+export const EMPTY: TopicState = { items: new Map(), isWhole: false, draft: null, isMissing: false };
 
 export function apply(state: TopicState, frame: Frame): TopicState {
-  if (frame.kind === "snapshot") return applySnapshot(state, frame);
-  if (isBehind(frame.id, state.id)) return state;
-  return applyChange(state, frame);
+  return frame.kind === "snapshot" ? applySnapshot(state, frame) : applyChange(state, frame);
 }
 
 function applySnapshot(state: TopicState, frame: Frame): TopicState {
@@ -39,7 +38,9 @@ function applySnapshot(state: TopicState, frame: Frame): TopicState {
     draft.set(key, newerOf(frame.topic, state.items.get(key), item));
   }
   if (!frame.isWhole) return { ...state, draft };
-  return { items: sameOrNew(state.items, draft), isWhole: true, draft: null, id: frame.id };
+  const items = sameOrNew(state.items, draft);
+  const isNews = items !== state.items || !state.isWhole || state.draft !== null || state.isMissing !== frame.isMissing;
+  return isNews ? { items, isWhole: true, draft: null, isMissing: frame.isMissing } : state;
 }
 
 function applyChange(state: TopicState, frame: Frame): TopicState {
@@ -54,7 +55,7 @@ function applyChange(state: TopicState, frame: Frame): TopicState {
     draft?.delete(key);
   }
   trim(frame.topic, items);
-  return { ...state, items, draft, id: frame.id || state.id };
+  return { ...state, items, draft, isMissing: frame.isMissing };
 }
 
 /** Entries of the record that are kept; older ones are asked for, page by page. */
@@ -71,18 +72,6 @@ function trim(topic: string, items: Map<string, unknown>): void {
 /** The state to go on from with a new connection: a snapshot that was cut off is begun again. */
 export function withoutDraft(state: TopicState): TopicState {
   return state.draft === null ? state : { ...state, draft: null };
-}
-
-/** Whether a frame of the same hub has been seen already. */
-export function isBehind(id: string, seen: string): boolean {
-  const [hub, version] = parts(id);
-  const [seenHub, seenVersion] = parts(seen);
-  return hub !== "" && hub === seenHub && version <= seenVersion;
-}
-
-function parts(id: string): [string, number] {
-  const dot = id.lastIndexOf(".");
-  return dot < 0 ? ["", 0] : [id.slice(0, dot), Number(id.slice(dot + 1))];
 }
 
 /** The old object where nothing differs, so that what shows it need not be drawn again. */
@@ -147,7 +136,7 @@ export function isSame(one: unknown, other: unknown): boolean {
 }
 
 /** Reads one event of the stream; null for one that this version does not know. */
-export function readFrame(event: string, data: unknown, id: string): Frame | null {
+export function readFrame(event: string, data: unknown): Frame | null {
   if ((event !== "snapshot" && event !== "change") || !isRecord(data) || typeof data["topic"] !== "string") return null;
   return {
     kind: event,
@@ -156,6 +145,6 @@ export function readFrame(event: string, data: unknown, id: string): Frame | nul
     gone: Array.isArray(data["gone"]) ? data["gone"].filter((key) => typeof key === "string") : [],
     isFirst: data["first"] === true,
     isWhole: data["whole"] === true,
-    id,
+    isMissing: data["missing"] === true,
   };
 }

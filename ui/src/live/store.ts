@@ -31,8 +31,9 @@ export class LiveStore {
 
   /** When the stream last showed that it lives, by this machine's clock. */
   heardAt = Date.now();
-  /** The id to go on from after a break. */
-  lastId = "";
+  /** Where the stream is; it goes on from here after a break. */
+  place = "";
+  private nextPlace = "";
 
   get connection(): Connection {
     return this.connectionNow;
@@ -46,9 +47,11 @@ export class LiveStore {
     return this.topics;
   }
 
-  take(frames: readonly Frame[]): void {
+  /** `place` is where the stream is after these frames; empty where it did not say. */
+  take(frames: readonly Frame[], place: string): void {
     this.heard();
-    if (frames.length === 0) return;
+    if (place !== "") this.nextPlace = place;
+    if (frames.length === 0 && place === "") return;
     this.waiting.push(...frames);
     this.timer ??= setTimeout(() => this.flush(), this.delay());
   }
@@ -70,12 +73,13 @@ export class LiveStore {
   }
 
   /** What another tab has, for one that just opened. */
-  adopt(topics: ReadonlyMap<string, TopicState>, lastId: string): void {
+  adopt(topics: ReadonlyMap<string, TopicState>, place: string): void {
     for (const [topic, state] of topics) {
       if (!this.topic(topic as Topic).isWhole) this.topics.set(topic, state);
       this.tell(topic);
     }
-    this.lastId = lastId;
+    this.place = place;
+    this.nextPlace = place;
     this.heard();
   }
 
@@ -88,7 +92,8 @@ export class LiveStore {
   clear(): void {
     this.topics = new Map();
     this.waiting = [];
-    this.lastId = "";
+    this.place = "";
+    this.nextPlace = "";
     for (const topic of this.topicListeners.keys()) this.tell(topic);
   }
 
@@ -109,11 +114,11 @@ export class LiveStore {
     this.lastFlush = Date.now();
     const frames = this.waiting;
     this.waiting = [];
+    this.place = this.nextPlace;
     const changed = new Set<string>();
     for (const frame of frames) {
       const before = this.topics.get(frame.topic) ?? EMPTY;
       const after = apply(before, frame);
-      if (frame.id !== "") this.lastId = frame.id;
       if (after !== before) {
         this.topics.set(frame.topic, after);
         changed.add(frame.topic);

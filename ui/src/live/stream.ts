@@ -12,15 +12,16 @@ const FIRST_PAUSE_MILLISECONDS = 500;
 const LONGEST_PAUSE_MILLISECONDS = 3000;
 
 export interface StreamEars {
-  onFrames(frames: readonly Frame[]): void;
+  /** `place` is where the stream is after these frames; empty where it did not say. */
+  onFrames(frames: readonly Frame[], place: string): void;
   onBeat(): void;
   onOpen(): void;
   /** The stream broke; another attempt follows. `controlAwaySince`: the gateway answers, control does not. */
   onLost(controlAwaySince: number | null): void;
   /** The server refused: no attempt follows until somebody asks for one. */
   onRefused(status: number): void;
-  /** The id to go on from. */
-  lastId(): string;
+  /** Where to go on from. */
+  place(): string;
 }
 
 export class LiveStream {
@@ -63,7 +64,7 @@ export class LiveStream {
   private async readOnce(topics: readonly Topic[], signal: AbortSignal): Promise<number> {
     const watchdog = new Watchdog(signal);
     try {
-      const response = await fetch(addressOf(topics, this.ears.lastId()), {
+      const response = await fetch(addressOf(topics, this.ears.place()), {
         headers: { Accept: "text/event-stream" },
         cache: "no-store",
         signal: watchdog.signal,
@@ -89,7 +90,8 @@ export class LiveStream {
       const { done, value } = await reader.read();
       if (done) return;
       const heard = events.feed(decoder.decode(value, { stream: true }));
-      this.ears.onFrames(framesOf(heard.events));
+      const place = heard.events.findLast((event) => event.id !== "")?.id ?? "";
+      this.ears.onFrames(framesOf(heard.events), place);
       if (heard.beats > 0) this.ears.onBeat();
     }
   }
@@ -118,9 +120,9 @@ class Watchdog {
 
 function framesOf(events: readonly StreamEvent[]): Frame[] {
   const frames: Frame[] = [];
-  for (const { event, data, id } of events) {
+  for (const { event, data } of events) {
     const content: unknown = JSON.parse(data);
-    const frame = readFrame(event, content, id);
+    const frame = readFrame(event, content);
     if (frame !== null) frames.push(frame);
     else if (event === "ready") noteTime(content);
   }

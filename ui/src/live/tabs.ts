@@ -14,7 +14,7 @@ const LOCK = "corral-live-stream";
 export const HIDDEN_MILLISECONDS = 60_000;
 
 type Message =
-  | { readonly kind: "frames"; readonly frames: readonly Frame[] }
+  | { readonly kind: "frames"; readonly frames: readonly Frame[]; readonly place: string }
   | { readonly kind: "beat" }
   | { readonly kind: "connection"; readonly connection: Connection }
   /** What a tab wants to follow; nothing when it sleeps or closes. */
@@ -25,7 +25,7 @@ type Message =
       readonly kind: "state";
       readonly to: string;
       readonly topics: ReadonlyMap<string, TopicState>;
-      readonly id: string;
+      readonly place: string;
     };
 
 export class LiveTabs {
@@ -42,7 +42,7 @@ export class LiveTabs {
 
   constructor(private readonly store: LiveStore) {
     this.stream = new LiveStream({
-      onFrames: (frames) => this.hearFrames(frames),
+      onFrames: (frames, place) => this.hearFrames(frames, place),
       onBeat: () => this.hearBeat(),
       onOpen: () => {
         store.restart();
@@ -50,7 +50,7 @@ export class LiveTabs {
       },
       onLost: (controlAwaySince) => this.connectionIs({ state: "lost", since: this.lostSince(), controlAwaySince }),
       onRefused: (status) => this.connectionIs({ state: "refused", status }),
-      lastId: () => store.lastId,
+      place: () => store.place,
     });
     if (this.channel !== null) this.channel.onmessage = (event: MessageEvent<Message>) => this.hear(event.data);
     document.addEventListener("visibilitychange", () => this.seen());
@@ -158,7 +158,7 @@ export class LiveTabs {
   private hear(message: Message): void {
     switch (message.kind) {
       case "frames":
-        if (!this.isLeader) this.store.take(message.frames);
+        if (!this.isLeader) this.store.take(message.frames, message.place);
         return;
       case "beat":
         this.store.heard();
@@ -173,7 +173,7 @@ export class LiveTabs {
         if (this.isAwake && !this.isLeader) this.announce(false);
         return;
       case "state":
-        if (message.to === this.name) this.store.adopt(message.topics, message.id);
+        if (message.to === this.name) this.store.adopt(message.topics, message.place);
     }
   }
 
@@ -182,15 +182,15 @@ export class LiveTabs {
     else this.wanted.set(tab, topics);
     if (isNew) {
       this.store.flush();
-      this.send({ kind: "state", to: tab, topics: this.store.all(), id: this.store.lastId });
+      this.send({ kind: "state", to: tab, topics: this.store.all(), place: this.store.place });
       this.send({ kind: "connection", connection: this.store.connection });
     }
     this.followWanted();
   }
 
-  private hearFrames(frames: readonly Frame[]): void {
-    this.store.take(frames);
-    if (frames.length > 0 && this.wanted.size > 1) this.send({ kind: "frames", frames });
+  private hearFrames(frames: readonly Frame[], place: string): void {
+    this.store.take(frames, place);
+    if (this.wanted.size > 1) this.send({ kind: "frames", frames, place });
   }
 
   private hearBeat(): void {

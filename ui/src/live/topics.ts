@@ -35,7 +35,8 @@ export interface NodeRow {
   readonly vram: MemoryShare;
   readonly ram: MemoryShare;
   readonly disk: DiskShare;
-  readonly gpus: number;
+  /** Null where the machine tells only sums. */
+  readonly gpus: number | null;
   readonly slots: number;
   readonly replicas: readonly ReplicaChip[];
   readonly in_flight: number | null;
@@ -43,16 +44,11 @@ export interface NodeRow {
   readonly pending_since: string | null;
   readonly fingerprint: string;
   readonly draining_by: string;
+  /** How often it is heard when all is well. */
+  readonly heartbeat_seconds: number;
 }
 
-export interface ReplicaRow {
-  readonly id: string;
-  readonly model: string;
-  readonly node_id: string;
-  readonly node_name: string;
-  readonly state: string;
-  readonly in_flight: number | null;
-}
+export type ReplicaRow = components["schemas"]["ReplicaView"];
 
 export type TargetRow = components["schemas"]["TargetView"];
 
@@ -78,51 +74,24 @@ export interface LoadRow {
   readonly phase: string;
   readonly since: string;
   readonly steps: readonly LoadStep[];
-  readonly bytes: number;
-  readonly total_bytes: number;
-  readonly bytes_per_second: number;
+  readonly bytes: number | null;
+  readonly total_bytes: number | null;
+  readonly bytes_per_second: number | null;
   readonly seconds_left: number | null;
   readonly message: string;
   readonly is_permanent: boolean;
   readonly retry_in_seconds: number | null;
-}
-
-export interface AttentionItem {
-  readonly id: string;
-  readonly kind: string;
-  readonly severity: "alarm" | "warning" | "notice";
-  readonly title: string;
+  /** Who wanted it, in the words of replicas. */
   readonly why: string;
-  readonly since: string | null;
-  readonly subject: {
-    readonly type: "node" | "model" | "operation" | "backend" | "fleet";
-    readonly id: string;
-    readonly name: string;
-  };
-  readonly act: { readonly label: string; readonly href: string; readonly command: string } | null;
-  readonly count: number;
+  /** The code of what it waits for, or why it failed. */
+  readonly reason: string;
+  /** What the engine wrote last before the load failed. */
+  readonly engine_lines: readonly string[];
 }
 
-export interface Summary {
-  readonly nodes: Readonly<Record<string, number>>;
-  readonly models: number;
-  readonly loaded_models: number;
-  readonly replicas: number;
-  readonly in_flight: number | null;
-  readonly vram: MemoryShare;
-  readonly ram: MemoryShare;
-  readonly operations: Readonly<Record<string, number>>;
-  readonly attention: Readonly<Record<string, number>>;
-  readonly brake: string;
-  readonly control: "up" | "impaired";
-  readonly frontends: number;
-  readonly started: {
-    readonly has_node: boolean;
-    readonly has_backend: boolean;
-    readonly has_model: boolean;
-    readonly has_answer: boolean;
-  };
-}
+export type AttentionItem = components["schemas"]["AttentionItem"];
+
+export type Summary = components["schemas"]["FleetSummary"];
 
 export type RecordEntry = components["schemas"]["EventView"];
 
@@ -141,14 +110,31 @@ export type OperationTopic = `operation:${string}`;
 export type NodeTopic = `node:${string}`;
 export type Topic = keyof FixedTopics | OperationTopic | NodeTopic;
 
-/** Something about one node that its row does not tell; its form is that of the page that shows it. */
-export type NodeExtra = Readonly<Record<string, unknown>>;
+/** What an operation that is not over wants of a node. */
+export interface NodeWork {
+  readonly operation_id: string;
+  readonly verb: string;
+  readonly backend: string;
+  readonly status: string;
+  readonly message: string;
+  readonly percentage: number;
+  readonly waits_for_node: boolean;
+}
+
+/** Items of the topic of one node, by their keys. */
+export interface NodeExtras {
+  detail: components["schemas"]["NodeDetail"];
+  cards: readonly components["schemas"]["CardView"][];
+  work: readonly NodeWork[];
+  /** Only while it is drained. */
+  drain: components["schemas"]["DrainView"];
+}
 
 export type ItemOf<T extends Topic> = T extends keyof FixedTopics
   ? FixedTopics[T]
   : T extends OperationTopic
     ? TargetRow
-    : NodeExtra;
+    : NodeExtras[keyof NodeExtras];
 
 /** The permission without which a topic is not sent. */
 const PERMISSIONS: Readonly<Record<string, string>> = {

@@ -1,6 +1,6 @@
 /** Tabs whose choice is part of the address, so that each can be linked to and the back button works. */
 
-import { Link, useSearchParams } from "wouter";
+import { Link, useLocation, useSearchParams } from "wouter";
 
 import { classes } from "./classes";
 import styles from "./tabs.module.css";
@@ -19,15 +19,17 @@ export function useTab(tabs: readonly Tab[]): string {
   return tabs.find((tab) => tab.id === named)?.id ?? tabs[0]?.id ?? "";
 }
 
-/** Links to the tabs of a page. Each is a place of its own, so they are links and not buttons. */
+/** Links to the tabs of a page. Each is a place of its own, so they are links and not buttons. Filters of one tab mean
+ * nothing on another one and are left behind. */
 export function Tabs({ tabs, label }: { tabs: readonly Tab[]; label: string }) {
   const chosen = useTab(tabs);
+  const [path] = useLocation();
   return (
     <nav className={styles.tabs} aria-label={label}>
       {tabs.map((tab, index) => (
         <Link
           key={tab.id}
-          href={addressOf(index === 0 ? null : tab.id)}
+          href={index === 0 ? path : `${path}?tab=${tab.id}`}
           className={classes(styles.tab, tab.id === chosen && styles.chosen)}
           aria-current={tab.id === chosen ? "page" : undefined}
         >
@@ -37,9 +39,4 @@ export function Tabs({ tabs, label }: { tabs: readonly Tab[]; label: string }) {
       ))}
     </nav>
   );
-}
-
-/** Filters of one tab mean nothing on another one: only the tab is kept. */
-function addressOf(tab: string | null): string {
-  return tab === null ? "?" : `?tab=${tab}`;
 }

@@ -3,11 +3,11 @@ import { describe, expect, it } from "vitest";
 import { apply, EMPTY, type Frame, newerOf, readFrame, type TopicState, withoutDraft } from "../merge";
 
 function snapshot(items: Frame["items"], more: Partial<Frame> = {}): Frame {
-  return { kind: "snapshot", topic: "nodes", items, gone: [], isFirst: true, isWhole: true, id: "hub.1", ...more };
+  return { kind: "snapshot", topic: "nodes", items, gone: [], isFirst: true, isWhole: true, isMissing: false, ...more };
 }
 
 function change(items: Frame["items"], more: Partial<Frame> = {}): Frame {
-  return { kind: "change", topic: "nodes", items, gone: [], isFirst: false, isWhole: false, id: "hub.2", ...more };
+  return { kind: "change", topic: "nodes", items, gone: [], isFirst: false, isWhole: false, isMissing: false, ...more };
 }
 
 function stateAfter(...frames: Frame[]): TopicState {
@@ -22,10 +22,10 @@ describe("a topic", () => {
 
   it("keeps what is shown until the last frame of a snapshot has come", () => {
     const before = stateAfter(snapshot({ a: { name: "a" }, b: { name: "b" } }));
-    const halfway = apply(before, snapshot({ a: { name: "a" } }, { isWhole: false, id: "other.1" }));
+    const halfway = apply(before, snapshot({ a: { name: "a" } }, { isWhole: false }));
 
     expect([...halfway.items.keys()]).toEqual(["a", "b"]);
-    const whole = apply(halfway, snapshot({ c: { name: "c" } }, { isFirst: false, id: "other.1" }));
+    const whole = apply(halfway, snapshot({ c: { name: "c" } }, { isFirst: false }));
     expect([...whole.items.keys()]).toEqual(["a", "c"]);
   });
 
@@ -50,21 +50,16 @@ describe("a topic", () => {
     expect(stateAfter(snapshot({ a: {}, b: {} }), change({}, { gone: ["a"] })).items.has("a")).toBe(false);
   });
 
-  it("ignores a change that it has seen already", () => {
-    const state = stateAfter(snapshot({ a: { n: 1 } }), change({ a: { n: 2 } }, { id: "hub.5" }));
+  it("says that there is nothing of an id, until there is", () => {
+    const missing = stateAfter(snapshot({}, { isMissing: true }));
 
-    expect(apply(state, change({ a: { n: 1 } }, { id: "hub.4" }))).toBe(state);
-  });
-
-  it("takes changes of another hub whatever their number", () => {
-    const state = stateAfter(snapshot({ a: { n: 1 } }, { id: "hub.9" }), change({ a: { n: 2 } }, { id: "other.1" }));
-
-    expect(state.items.get("a")).toEqual({ n: 2 });
+    expect(missing.isMissing).toBe(true);
+    expect(apply(missing, change({ a: {} })).isMissing).toBe(false);
   });
 
   it("keeps the same objects when a snapshot says nothing new", () => {
     const before = stateAfter(snapshot({ a: { deep: { n: [1, 2] } } }));
-    const again = apply(before, snapshot({ a: { deep: { n: [1, 2] } } }, { id: "other.1" }));
+    const again = apply(before, snapshot({ a: { deep: { n: [1, 2] } } }, {}));
 
     expect(again.items).toBe(before.items);
   });
@@ -105,11 +100,11 @@ describe("what is shown never goes back", () => {
 
 describe("a frame", () => {
   it("is read with defaults for what is not said", () => {
-    expect(readFrame("change", { topic: "nodes" }, "h.1")).toEqual(change({}, { id: "h.1" }));
+    expect(readFrame("change", { topic: "nodes" })).toEqual(change({}, {}));
   });
 
   it("is none when the event is of another kind", () => {
-    expect(readFrame("ready", { at: "" }, "")).toBeNull();
-    expect(readFrame("change", "text", "")).toBeNull();
+    expect(readFrame("ready", { at: "" })).toBeNull();
+    expect(readFrame("change", "text")).toBeNull();
   });
 });

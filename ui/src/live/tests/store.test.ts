@@ -5,8 +5,8 @@ import type { Frame } from "../merge";
 import { BATCH_MILLISECONDS, LiveStore } from "../store";
 import { pauseAfter, secondsAway } from "../stream";
 
-function frame(kind: Frame["kind"], key: string, id: string): Frame {
-  return { kind, topic: "nodes", items: { [key]: { key } }, gone: [], isFirst: true, isWhole: true, id };
+function frame(kind: Frame["kind"], key: string): Frame {
+  return { kind, topic: "nodes", items: { [key]: { key } }, gone: [], isFirst: true, isWhole: true, isMissing: false };
 }
 
 describe("the store", () => {
@@ -20,7 +20,7 @@ describe("the store", () => {
 
     for (let second = 0; second < 2; second += 1) {
       for (let step = 0; step < 100; step += 1) {
-        store.take([frame("change", `n${second}-${step}`, `h.${second * 100 + step + 1}`)]);
+        store.take([frame("change", `n${second}-${step}`)], `h.${second * 100 + step + 1}`);
         vi.advanceTimersByTime(10);
       }
     }
@@ -28,17 +28,17 @@ describe("the store", () => {
 
     expect(listener.mock.calls.length).toBeLessThanOrEqual(10);
     expect(store.topic("nodes").items.size).toBe(200);
-    expect(store.lastId).toBe("h.200");
+    expect(store.place).toBe("h.200");
   });
 
   it("tells nobody when nothing changed", () => {
     const store = new LiveStore();
-    store.take([frame("change", "a", "h.2")]);
+    store.take([frame("snapshot", "a")], "h.1");
     vi.runAllTimers();
     const listener = vi.fn();
     store.subscribe("nodes", listener);
 
-    store.take([frame("change", "a", "h.1")]);
+    store.take([frame("snapshot", "a")], "other.1");
     vi.runAllTimers();
 
     expect(listener).not.toHaveBeenCalled();
@@ -46,13 +46,13 @@ describe("the store", () => {
 
   it("forgets everything when somebody signs out", () => {
     const store = new LiveStore();
-    store.take([frame("snapshot", "a", "h.1")]);
+    store.take([frame("snapshot", "a")], "h.1");
     vi.runAllTimers();
 
     store.clear();
 
     expect(store.topic("nodes").isWhole).toBe(false);
-    expect(store.lastId).toBe("");
+    expect(store.place).toBe("");
   });
 });
 
