@@ -1,1 +1,0 @@
-import{t as e}from"./vendor-react-Dph6fTCk.js";import{o as t}from"./index-fAgmqEUw.js";var n=e();function r(){return(0,n.jsx)(t,{title:`Fleet`,children:`This page is being built.`})}export{r as default};
