@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import AsyncAdaptedQueuePool, event
 
 from corral.bus.port import Bus
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.nodes.store.liveness import HearingPeriods
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.store.intents import cancel_intents_of

@@ -15,6 +15,7 @@ LoadJobId = NewType("LoadJobId", str)
 OperationId = NewType("OperationId", str)
 FrontendId = NewType("FrontendId", str)
 InvitationId = NewType("InvitationId", str)
+SessionId = NewType("SessionId", str)
 LeaseToken = NewType("LeaseToken", str)
 Incarnation = NewType("Incarnation", str)
 """One run of a worker process: new at every start, so that a restart is never mistaken for a pause."""
@@ -65,6 +66,11 @@ def new_key_id() -> KeyId:
 def new_invitation_id() -> InvitationId:
     """Return an id that is short enough to type into `corral nodes uninvite`; it is not secret."""
     return InvitationId(secrets.token_hex(6))
+
+
+def new_session_id() -> SessionId:
+    """Return an id by which people end a session; it is not secret, and is not what the browser holds."""
+    return SessionId(secrets.token_hex(6))
 
 
 def new_user_id() -> UserId:

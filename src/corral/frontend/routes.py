@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from corral.frontend.access.routes import keys, users
-from corral.frontend.api import pages
+from corral.frontend.access.routes import keys, sessions, users
+from corral.frontend.api import pages, web_page
 from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import native as backend_lists
@@ -59,7 +59,9 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *node_files.ROUTES,
     *keys.ROUTES,
     *users.ROUTES,
+    *sessions.ROUTES,
     *events.ROUTES,
     *live.ROUTES,
     *pages.ROUTES,
+    *web_page.ROUTES,
 )

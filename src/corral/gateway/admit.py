@@ -17,6 +17,7 @@ from corral.gateway.answers import GatewayRefusal
 from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
 from corral.wire.keys import IMPLIED, LIMITED_INFERENCE, Scope, hash_secret
+from corral.wire.sessions import SESSION_EXPIRED, SESSION_EXPIRED_MESSAGE, has_session, hash_token, tokens_in
 from corral.wire.view import KeyEntry
 
 _FORM: Final = re.compile(rb"content-type:\s*multipart/form-data\s*;(.*)", re.IGNORECASE | re.DOTALL)
@@ -92,6 +93,30 @@ def valid_key(directory: Directory, head: RequestHead, clock: Clock) -> KeyEntry
     if entry.expires_at is not None and clock.now().timestamp() >= entry.expires_at:
         raise _denied("this API key has expired", "expired_api_key")
     return entry
+
+
+def valid_session(directory: Directory, head: RequestHead, clock: Clock) -> KeyEntry:
+    """Return the only valid session among the request's cookies. Raise `GatewayRefusal` otherwise.
+
+    Of two valid ones it is not known who asks, so neither counts. Control decides what a session may do.
+    """
+    now = clock.now().timestamp()
+    hashes = map(hash_token, tokens_in(head.cookie.decode("latin-1")))
+    valid = [
+        entry
+        for hash in hashes
+        if (entry := directory.find_key(hash)) is not None
+        and compare_digest(entry.hash, hash)
+        and (entry.expires_at is None or now < entry.expires_at)
+    ]
+    if len(valid) != 1:
+        raise _denied(SESSION_EXPIRED_MESSAGE, SESSION_EXPIRED)
+    return valid[0]
+
+
+def shows_session(head: RequestHead) -> bool:
+    """Whether the request shows a session, be it valid or not, and no key, which would count instead."""
+    return bool(head.cookie) and head.key is None and has_session(head.cookie.decode("latin-1"))
 
 
 def _hash_of_key(head: RequestHead) -> str:

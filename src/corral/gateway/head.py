@@ -12,6 +12,7 @@ from typing import Final
 from corral.base.ids import is_request_id
 from corral.gateway.answers import GatewayRefusal
 from corral.wire.keys import API_KEY_HEADERS, bearer
+from corral.wire.sessions import CSRF_HEADER
 
 _FORWARDED: Final = b"x-forwarded-"
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
@@ -19,6 +20,8 @@ _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
 _HOST: Final = re.compile(rb"[!-~]*")
 _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
+PAGE_PATH: Final = b"/ui/"
+"""The only path whose last slash says something: without it, browsers are led here."""
 HOPS: Final = b"Corral-Hops"
 MOST_HOPS: Final = 4
 """A request that came through so many fleets goes round in circles."""
@@ -56,6 +59,10 @@ class RequestHead:
     """Hash of `key`, computed on first use. A repeated head on the same connection keeps it."""
     api_key: bytes = b""
     """Header lines with the API key in LocalAI's own headers. Sent to control, never to replicas."""
+    cookie: bytes = b""
+    """All cookies of the sender. Sent to control, never to replicas: browsers send them with every request."""
+    csrf: bytes = b""
+    """The secret that pages send along with the cookie of a session. Sent to control, never to replicas."""
     request_id: bytes = b""
     """`X-Request-ID` of the sender if it is usable, else empty."""
     origin: bytes | None = None
@@ -102,6 +109,12 @@ class RequestHead:
     def _take_api_key(self, value: bytes) -> None:
         self.api_key += b"%b: %b\r\n" % (_API_KEYS[0], value)
         self.key = self.key or value.decode("latin-1") or None
+
+    def _take_cookie(self, value: bytes) -> None:
+        self.cookie = b"%b; %b" % (self.cookie, value) if self.cookie else value
+
+    def _take_csrf(self, value: bytes) -> None:
+        self.csrf = value
 
     def _take_connection(self, value: bytes) -> None:
         self.options |= {option.strip(b" \t").lower() for option in value.split(b",")}
@@ -158,7 +171,7 @@ def read_head(raw: bytes) -> RequestHead:
         raise GatewayRefusal.bad_framing("the request line needs a method, a path and HTTP/1.1")
     method, target, version = words
     path, _, query = target.partition(b"?")
-    if path.endswith(b"/"):
+    if path.endswith(b"/") and path != PAGE_PATH:
         path = path.rstrip(b"/") or path[:1]
     lines: list[bytes] = []
     head = RequestHead(method, path, query, lines, is_http10=version == b"HTTP/1.0")
@@ -196,6 +209,8 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
     b"upgrade": RequestHead._take_upgrade,
     HOPS.lower(): RequestHead._take_hops,
     b"authorization": RequestHead._take_authorization,
+    b"cookie": RequestHead._take_cookie,
+    CSRF_HEADER.encode(): RequestHead._take_csrf,
     b"x-forwarded-for": RequestHead._take_forwarded_for,
     b"x-forwarded-proto": RequestHead._take_forwarded_proto,
     **dict.fromkeys(_API_KEYS, RequestHead._take_api_key),
@@ -231,6 +246,8 @@ def _check(head: RequestHead) -> None:
         head.lines = [line for line in head.lines if line[: line.index(b":")].lower() not in options]
         if not options.isdisjoint(_API_KEYS):
             head.api_key = b""
+        if b"cookie" in options:
+            head.cookie = b""
 
 
 def write_head(

@@ -43,15 +43,10 @@ _NOT_HERE: Final = frozenset({402, 403, 404, 408, 429, 502, 503, 504, 529})
 _DECLINED: Final = frozenset({403, 404, 408})
 """Those of them that a request may cause: the engine is not blamed, or one client could take it away from all."""
 _PRIVATE: Final = re.compile(
-    rb"(?:accept-encoding|cookie|referer|openai-organization|openai-project|x-goog-[^:]*):", re.IGNORECASE
+    rb"(?:accept-encoding|referer|openai-organization|openai-project|x-goog-[^:]*):", re.IGNORECASE
 )
 """Headers of clients that are none of the business of engines that somebody else runs. A compressed answer is not asked
 for, since its usage could not be read."""
-_ABOUT_THEIR_HOST: Final = re.compile(
-    rb"\r\n(?:set-cookie2?|alt-svc|strict-transport-security|clear-site-data|nel|report-to):[^\r\n]*",
-    re.IGNORECASE,
-)
-"""Headers in which such an engine speaks of its own host; a client would take them for this gateway's."""
 _UNREACHED_RETRIES: Final = 4
 """The same, of requests that no replica has seen: none can have died of them."""
 _GONE: Final = frozenset(
@@ -302,8 +297,8 @@ class Inference(Exchange):
         be gone, and other replicas there."""
         if self._services.config.expose_node and self._replica is not None:
             self._added_lines = b"X-LocalAI-Node: %b\r\n" % self._replica.node_id.encode("latin-1", "replace")
-        if self._replica is not None and self._replica.engine is not None:
-            head = AnswerHead(head.status, _ABOUT_THEIR_HOST.sub(b"", head.raw))
+        if head.is_about_host:
+            head = head.without_host()
         self._is_streamed = head.is_events
         self._answer_with(head, first)
         if first:

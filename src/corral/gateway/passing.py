@@ -49,6 +49,10 @@ class Passing(Exchange):
         added = head.api_key + self._client.forwarded + self._client.id_line
         if head.origin is not None:
             added += b"Origin: " + head.origin + b"\r\n"
+        if head.cookie:
+            added += b"Cookie: " + head.cookie + b"\r\n"
+        if head.csrf:
+            added += b"X-Corral-CSRF: " + head.csrf + b"\r\n"
         if head.encoding:
             added += b"Content-Encoding: " + head.encoding + b"\r\n"
         if head.host:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from corral.gateway.admit import admit_key, admit_lister, valid_key
+from corral.gateway.admit import admit_key, admit_lister, shows_session, valid_key, valid_session
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import check_encoding
 from corral.gateway.exchange import ClientSide, Exchange, Services
@@ -17,7 +17,7 @@ from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
 from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
-from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED
+from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, SESSION_OVER
 from corral.wire.view import KeyEntry, ModelEntry
 
 ANY: Final = "*"
@@ -97,13 +97,15 @@ class Router:
         return admit(self._services.directory, head, self._services.clock)
 
     def _admit_to_control(self, head: RequestHead) -> Admission:
-        """Require a valid key, or a route that needs none. Control itself checks what a key may do."""
+        """Require a valid key or session, or a route that needs none. Control itself checks what these may do."""
         services = self._services
         route = find_keyless(head.method, head.path)
-        if services.directory.version is None and head.key:
+        has_session = shows_session(head)
+        if services.directory.version is None and (head.key or has_session):
             return route or UNCHECKED
         try:
-            return valid_key(services.directory, head, services.clock)
+            prove = valid_session if has_session else valid_key
+            return prove(services.directory, head, services.clock)
         except GatewayRefusal as refusal:
             if route is not None and self._is_open(route, head):
                 return route
@@ -111,8 +113,9 @@ class Router:
                 raise
             if route is not None and route.proof is RequiredProof.NODE:
                 raise GatewayRefusal.by_localai(401, BEARER_REQUIRED, code=refusal.code) from None
+            body = SESSION_OVER if has_session else KEY_REQUIRED
             headers = {"WWW-Authenticate": "Bearer"}
-            raise GatewayRefusal.by_localai(401, KEY_REQUIRED, code=refusal.code, headers=headers) from None
+            raise GatewayRefusal.by_localai(401, body, code=refusal.code, headers=headers) from None
 
     def _is_open(self, route: KeylessRoute, head: RequestHead) -> bool:
         match route.proof:

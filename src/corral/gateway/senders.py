@@ -23,8 +23,9 @@ _PROOFS_AT_ONCE: Final = 300
 """Bearers from one source that control has not accepted recently; each costs control milliseconds. The burst is
 large because a restarted gateway has accepted none, and hundreds of workers may share an address."""
 _PAGES_PER_MINUTE: Final = 20 * 60
-_PAGES_AT_ONCE: Final = 100
-"""Requests per source to routes that control answers without a proof. More than a browser needs."""
+_PAGES_AT_ONCE: Final = 200
+"""Requests per source to routes that control answers without a proof. A browser that opens the web page for the first
+time asks for some 15 files, and an office may share one address."""
 _DENIED: Final = frozenset({401, 403})
 
 

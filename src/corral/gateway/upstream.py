@@ -30,6 +30,10 @@ _OURS: Final = re.compile(
 """Hop-by-hop headers, and headers that the gateway sets itself."""
 _TOLD_BY_GATEWAY: Final = re.compile(rb"\r\n(?:x-request-id|access-control-[^:\r\n]*):[^\r\n]*", re.IGNORECASE)
 """Headers that the gateway sets itself, also when a response opens a tunnel."""
+_ABOUT_HOST: Final = re.compile(
+    rb"\r\n(?:set-cookie2?|alt-svc|strict-transport-security|clear-site-data|nel|report-to):[^\r\n]*",
+    re.IGNORECASE,
+)
 _CHUNKED: Final = re.compile(rb"\r\n(?:transfer-encoding|trailer):[^\r\n]*", re.IGNORECASE)
 _EVENTS: Final = b"\r\ncontent-type: text/event-stream"
 _UNBUFFERED: Final = b"x-accel-buffering:"
@@ -115,7 +119,7 @@ TIME_OUTS: Final = {
 class AnswerHead:
     """The head of a response, and how the end of its body is found. Reused for responses with an identical head."""
 
-    __slots__ = ("_lines", "is_chunked", "is_events", "own_length", "raw", "status")
+    __slots__ = ("_lines", "is_about_host", "is_chunked", "is_events", "own_length", "raw", "status")
 
     def __init__(self, status: int, raw: bytes) -> None:
         self.status = status
@@ -133,6 +137,15 @@ class AnswerHead:
         )
         self._lines = (_OURS.sub(b"", raw) if is_ours else raw)[:-2]
         """The header lines that are passed on, without the final empty line."""
+        self.is_about_host = (
+            b"set-cookie" in lower
+            or b"clear-site-data" in lower
+            or b"strict-transport-" in lower
+            or b"alt-svc" in lower
+            or b"report-to" in lower
+            or b"\nnel:" in lower
+        )
+        """Whether it may have headers that speak of the host that answers: browsers take them for this gateway's."""
         self.is_events = _EVENTS in lower
         if self.is_events and _UNBUFFERED not in lower:
             self._lines += b"X-Accel-Buffering: no\r\n"
@@ -141,6 +154,11 @@ class AnswerHead:
         """Whether the body announces at most `most` bytes, and is neither chunked nor compressed."""
         length = None if self.is_chunked else _LENGTH_VALUE.search(self.raw)
         return length is not None and int(length[1]) <= most and not _ENCODED.search(self.raw)
+
+    def without_host(self) -> "AnswerHead":
+        """Return the head without what it says of the host that answers, cookies for example. No replica may set the
+        cookie of a session."""
+        return AnswerHead(self.status, _ABOUT_HOST.sub(b"", self.raw))
 
     def for_client(self, *, closes: bool, added: bytes = b"") -> bytes:
         """Return the head for a client, with the gateway's own connection headers. `added` are complete header

@@ -19,7 +19,7 @@ from corral.frontend.access.fleet_tls import FleetTls, NoAuthority
 from corral.frontend.access.keys import Credentials, FirstKeys
 from corral.frontend.access.room import AccessRoom
 from corral.frontend.access.sealing import SealingKeys
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.api.route import AdminContext
 from corral.frontend.app import AdminServer, bind, build_app
 from corral.frontend.backends.catalogue import Lookups

@@ -10,7 +10,7 @@ from corral.base.errors import PathNotUsable
 from corral.base.ids import new_frontend_id
 from corral.frontend.access.keys import FirstKeys
 from corral.frontend.access.sealing import RotationOutcome, SealingKeys, change_key
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.config import ControlConfig
 from corral.frontend.store.db import Database
 from corral.frontend.store.migrations import upgrade

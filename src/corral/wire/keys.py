@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from corral.base.ids import KeyId, NodeId, UserId, new_secret
+from corral.base.ids import KeyId, NodeId, SessionId, UserId, new_secret
 from corral.wire.fleet_tls import LARGEST_REQUEST
 from corral.wire.registration import MAX_BODY
 
@@ -90,6 +90,8 @@ class ApiKey:
     user_name: str = ""
     models: frozenset[str] | None = None
     """The only models that it may ask; None: all."""
+    session_id: SessionId | None = None
+    """The session of the web page that it was made for, and ends with."""
 
     def is_valid(self, now: datetime) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
@@ -136,13 +138,13 @@ JOIN_CHECK: Final = KeylessRoute(
 )
 UNCHECKED: Final = KeylessRoute(method="", path="", proof=RequiredProof.UNCHECKED_KEY, max_body=MAX_BODY)
 """Stands for any route, while a gateway has no view to look keys up in."""
+_PAGES: Final = ("/", "/ui", "/ui/{path:path}", "/docs", "/openapi.json")
+_VITALS: Final = ("/healthz", "/health", "/readyz", "/api/v1/ready", "/api/v1/fleet")
 KEYLESS: Final = (
-    *(
-        KeylessRoute(method="GET", path=path)
-        for path in ("/", "/docs", "/openapi.json", "/healthz", "/health", "/readyz", "/api/v1/ready", "/api/v1/fleet")
-    ),
+    *(KeylessRoute(method="GET", path=path) for path in (*_PAGES, *_VITALS)),
     KeylessRoute(method="POST", path="/api/v1/login", max_body=_LOGIN_BODY),
     KeylessRoute(method="POST", path="/api/v1/login/password", max_body=_LOGIN_BODY),
+    KeylessRoute(method="POST", path="/api/v1/session", max_body=_LOGIN_BODY),
     KeylessRoute(method="GET", path="/metrics", proof=RequiredProof.NOTHING_BY_SETTING),
     REGISTER,
     HEARTBEAT,
@@ -161,11 +163,16 @@ KEYLESS: Final = (
 _EXACT: Final[Mapping[tuple[bytes, bytes], KeylessRoute]] = {
     (route.method.encode(), route.path.encode()): route for route in KEYLESS if "{" not in route.path
 }
-_PATTERNS: Final = [
-    (route.method.encode(), re.compile(re.sub(rb"\\\{\w+\\\}", rb"[^/%]+", re.escape(route.path.encode()))), route)
-    for route in KEYLESS
-    if "{" in route.path
-]
+
+
+def _pattern(path: str) -> re.Pattern[bytes]:
+    """One part of a path is written as it is: what is encoded there may mean another route. The files of the page are
+    the rest of the path, whatever it is."""
+    any_rest = re.sub(rb"\\\{\w+:path\\\}", rb".*", re.escape(path.encode()))
+    return re.compile(re.sub(rb"\\\{\w+\\\}", rb"[^/%]+", any_rest), re.DOTALL)
+
+
+_PATTERNS: Final = [(route.method.encode(), _pattern(route.path), route) for route in KEYLESS if "{" in route.path]
 
 
 def find_keyless(method: bytes, path: bytes) -> KeylessRoute | None:
@@ -193,6 +200,8 @@ class KeyView(msgspec.Struct, kw_only=True):
     """Whose it is; empty for a key of nobody in particular."""
     models: list[str] | None = None
     """The only models that it may ask; null: all."""
+    session: str = ""
+    """The id of the session of the web page that it was made for, and ends with; empty for all other keys."""
 
 
 class CreatedKey(KeyView, kw_only=True):

@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from corral.wire.sessions import SESSION_EXPIRED, SESSION_EXPIRED_MESSAGE
+
 
 class RefusalDetail(msgspec.Struct, kw_only=True):
     code: int | str = 0
@@ -29,6 +31,10 @@ KEY_REQUIRED: Final = Refusal(
     error=RefusalDetail(code=401, message="An authentication key is required", type="invalid_request_error")
 )
 """For who has no valid API key, on every route but OpenAI's."""
+SESSION_OVER: Final = Refusal(
+    error=RefusalDetail(code=SESSION_EXPIRED, message=SESSION_EXPIRED_MESSAGE, type="invalid_request_error")
+)
+"""For a browser whose cookie opens nothing, or nothing any more."""
 BEARER_REQUIRED: Final = Refusal(error="missing or invalid Authorization header")
 """For a worker that presents nothing at all."""
 

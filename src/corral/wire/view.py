@@ -101,7 +101,8 @@ class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class KeyEntry(msgspec.Struct, kw_only=True, frozen=True):
-    """An API key by the hash of its secret."""
+    """An API key by the hash of its secret; or a session of the web page by the hash of its token, with the scope
+    `wire.sessions.SESSION_SCOPE`, which opens no model."""
 
     hash: str
     id: str = ""

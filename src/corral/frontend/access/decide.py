@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.errors import InvalidInput
-from corral.base.ids import UserId
+from corral.base.ids import SessionId, UserId
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
 from corral.wire.keys import IMPLIED, ROLES, ApiKey, Scope
@@ -137,6 +137,16 @@ LOGIN: Final = "login"
 MOST_LOGINS: Final = 20
 """Valid keys of this name that a user has; the next login ends the oldest. Every gateway knows all valid keys, and a
 right password may be given as often as somebody likes."""
+MOST_SESSIONS: Final = 100
+"""Valid sessions by one key, or by the password of one user; the next one ends the oldest. Every gateway knows all."""
+CHAT: Final = "chat"
+"""The name of keys that the web page gets for its session."""
+MOST_CHAT_KEYS: Final = 10
+"""Valid keys of one session; the next one ends the oldest."""
+CHAT_KEY_LIFETIME: Final = timedelta(minutes=15)
+SET_KEYS: Final = "admin_keys"
+"""What keys of administrators are called that come with the settings."""
+_LONGEST_AGENT: Final = 200
 _USER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 _SHORTEST_PASSWORD: Final = 10
 _LONGEST_PASSWORD: Final = 1024
@@ -148,8 +158,8 @@ class LoginPolicy:
 
     lifetime: timedelta = setting(
         duration("1m", "30d"),
-        """How long the key lasts that a user gets for name and password. 12h: a working day, and one that was forgotten
-        somewhere is of no use tomorrow.""",
+        """How long the key lasts that a user gets for name and password, and a session of the web page. 12h: a working
+        day, and one that was forgotten somewhere is of no use tomorrow.""",
         name="login_lifetime",
         default="12h",
     )
@@ -178,6 +188,80 @@ class User:
     def covers(self, scopes: Iterable[Scope]) -> bool:
         """Whether the role gives all that these scopes give."""
         return set(scopes) <= scopes_of_role(self.role)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What a browser may do after somebody signed in with it: as much as the key or the user that opened it, and never
+    longer than these."""
+
+    id: SessionId
+    hash: str
+    """Of the token in the cookie."""
+    key: ApiKey | None = None
+    """The stored key that opened it."""
+    set_key_hash: str | None = None
+    """The hash of the key of the settings that opened it."""
+    user: User | None = None
+    """Who opened it with a password."""
+    created_at: datetime
+    expires_at: datetime
+    source: str
+    agent: str
+    ended_at: datetime | None = None
+    """When it was ended, or what opened it ended or changed."""
+
+    def is_valid(self, now: datetime) -> bool:
+        return self.ended_at is None and now < self.expires_at
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        if self.key is not None:
+            return self.key.scopes
+        if self.user is not None:
+            return frozenset() if self.user.role is None else frozenset({self.user.role})
+        return frozenset() if self.set_key_hash is None else frozenset({Scope.ADMIN})
+
+    @property
+    def user_name(self) -> str:
+        if self.user is not None:
+            return self.user.name
+        return "" if self.key is None else self.key.user_name
+
+    @property
+    def user_id(self) -> UserId | None:
+        if self.user is not None:
+            return self.user.id
+        return None if self.key is None else self.key.user_id
+
+    @property
+    def key_name(self) -> str:
+        """Empty for a session by name and password."""
+        if self.key is not None:
+            return self.key.name
+        return "" if self.set_key_hash is None else SET_KEYS
+
+    @property
+    def models(self) -> frozenset[str] | None:
+        """The only models that it may ask; None: all."""
+        return None if self.key is None else self.key.models
+
+    @property
+    def actor(self) -> str:
+        """Who did it, for the record."""
+        if self.user is not None:
+            return f"{self.user.name} (session)"
+        return self.key_name if self.key is None else actor_of(self.key)
+
+
+def actor_of(key: ApiKey) -> str:
+    """Who acts with this key, for the record."""
+    return f"{key.user_name} ({key.name})" if key.user_name else key.name
+
+
+def shortened_agent(text: str) -> str:
+    """What a browser calls itself, as far as it is shown: it may say anything."""
+    return "".join(character for character in text[:_LONGEST_AGENT] if character.isprintable())
 
 
 def scopes_of_role(role: str | None) -> frozenset[Scope]:
@@ -226,12 +310,17 @@ def normal_password(text: str) -> str:
 
 def ending_keys(keys: Iterable[ApiKey], before: User, after: User | None) -> list[ApiKey]:
     """Return which of a user's keys end when the user changes: all when the user is disabled or gone, those from logins
-    when the password is another one, and those that the role does not cover any more."""
+    when the password is another one, those that the role does not cover any more, and always those of sessions, which
+    end with any change."""
     unrevoked = [key for key in keys if key.user_id == before.id and key.revoked_at is None]
     if after is None or after.disabled_at is not None:
         return unrevoked
     has_new_password = after.password_hash != before.password_hash
-    return [key for key in unrevoked if not after.covers(key.scopes) or (has_new_password and key.name == LOGIN)]
+    return [
+        key
+        for key in unrevoked
+        if not after.covers(key.scopes) or key.session_id is not None or (has_new_password and key.name == LOGIN)
+    ]
 
 
 def somebody_administers(keys: Iterable[ApiKey], users: Iterable[User], now: datetime) -> bool:

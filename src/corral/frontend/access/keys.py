@@ -14,7 +14,8 @@ from corral.base.ids import KeyId, NodeId, new_key_id, new_secret
 from corral.base.private_files import read_private, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.access.decide import User
-from corral.frontend.access.store import AccessWrite, Keys
+from corral.frontend.access.store.keys import Keys
+from corral.frontend.access.store.rows import AccessWrite
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.store.secrets import Secrets

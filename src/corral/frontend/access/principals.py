@@ -6,9 +6,11 @@ from hmac import compare_digest
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
-from corral.frontend.access.decide import Permission, permits
-from corral.frontend.access.store import Keys
+from corral.frontend.access.decide import SET_KEYS, Permission, Session, actor_of, permits
+from corral.frontend.access.store.keys import Keys
+from corral.frontend.access.store.sessions import SessionStore
 from corral.wire.keys import API_KEY_HEADERS, IMPLIED, ApiKey, Scope, bearer, hash_secret, same
+from corral.wire.sessions import csrf_of, hash_token, tokens_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,17 @@ class Principal:
     key: ApiKey | None = None
     """None for keys that are not stored."""
     node_id: NodeId | None = None
+    session: Session | None = None
+    """Set when a browser calls with the cookie of a session; then `key` is the one that opened it."""
+    csrf: str = field(default="", repr=False)
+    """What such a browser must send along with every change."""
+
+    @property
+    def user_name(self) -> str:
+        """Whose the key or the session is; empty for nobody in particular."""
+        if self.session is not None:
+            return self.session.user_name
+        return "" if self.key is None else self.key.user_name
 
     def may(self, scope: Scope) -> bool:
         return any(scope in IMPLIED[own] for own in self.scopes)
@@ -47,6 +60,7 @@ class Authenticator:
     def __init__(  # noqa: PLR0913 - each is a collaborator or a setting
         self,
         keys: Keys,
+        sessions: SessionStore,
         clock: Clock,
         *,
         registration_token: str,
@@ -57,6 +71,7 @@ class Authenticator:
     ) -> None:
         """Without `joins_by_token` neither the registration token nor a key opens what is for workers."""
         self._keys = keys
+        self._sessions = sessions
         self._clock = clock
         self._registration_token = registration_token
         self._trusted_token = trusted_token
@@ -70,12 +85,35 @@ class Authenticator:
         if self._gateway_key and same(presented, self._gateway_key):
             return Principal(name="gateway", scopes=frozenset({Scope.GATEWAY}))
         if any([same(presented, key) for key in self._admin_keys]):  # all of them, whichever it is
-            return Principal(name="admin_keys", scopes=frozenset({Scope.ADMIN}))
+            return Principal(name=SET_KEYS, scopes=frozenset({Scope.ADMIN}))
         key = await self._keys.find_by_hash(hash_secret(presented))
-        if key is None or not key.is_valid(self._clock.now()):
+        if key is None or not key.is_valid(self._clock.now()) or not await self._outlives(key):
             return None
-        name = f"{key.user_name} ({key.name})" if key.user_name else key.name
-        return Principal(name=name, scopes=key.scopes, key=key)
+        return Principal(name=actor_of(key), scopes=key.scopes, key=key)
+
+    async def _outlives(self, key: ApiKey) -> bool:
+        """Whether the session is valid that a key ends with; keys without one do not care."""
+        if key.session_id is None:
+            return True
+        session = await self._sessions.get(key.session_id)
+        return session is not None and session.is_valid(self._clock.now())
+
+    async def by_session(self, tokens: Sequence[str]) -> Principal | None:
+        """The holder of the only valid session among these tokens. Of two valid ones it is not known who calls, so
+        neither counts: somebody may have planted the other one."""
+        by_hash = {hash_token(token): token for token in tokens}
+        now = self._clock.now()
+        valid = [session for session in await self._sessions.find(list(by_hash)) if session.is_valid(now)]
+        if len(valid) != 1:
+            return None
+        session = valid[0]
+        return Principal(
+            name=session.actor,
+            scopes=session.scopes,
+            key=session.key,
+            session=session,
+            csrf=csrf_of(by_hash[session.hash]),
+        )
 
     async def join_token(self, presented: str) -> JoinToken | None:
         """What a token lets a worker do; None when it lets it do nothing."""
@@ -89,10 +127,18 @@ class Authenticator:
         return JoinToken(trusted=False) if principal is not None and principal.may(Scope.NODE) else None
 
 
+def presented_key(headers: Mapping[str, str]) -> str | None:
+    """The key in `Authorization: Bearer`, or in a header of its own as some client libraries send it."""
+    return bearer(headers.get("authorization")) or next(filter(None, map(headers.get, API_KEY_HEADERS)), None)
+
+
 async def principal_of(headers: Mapping[str, str], authenticator: Authenticator) -> Principal | None:
-    """By a key in `Authorization: Bearer`, or in a header of its own as some client libraries send it."""
-    presented = bearer(headers.get("authorization")) or next(filter(None, map(headers.get, API_KEY_HEADERS)), None)
-    return None if presented is None else await authenticator.principal(presented)
+    """By a key, or else by the cookie of a session, which may change things only if `cross_site.py` agrees."""
+    presented = presented_key(headers)
+    if presented is not None:
+        return await authenticator.principal(presented)
+    tokens = tokens_in(headers.get("cookie", ""))
+    return await authenticator.by_session(tokens) if tokens else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Builds access: who is calling, the keys that administrators make, and users."""
+"""Builds access: who is calling, the keys that administrators make, users, and their sessions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,11 +6,17 @@ from typing import Self
 
 from corral.frontend.access.decide import LoginPolicy
 from corral.frontend.access.keys import KeyAudience, KeyRing
+from corral.frontend.access.passwords import GuessLimits
 from corral.frontend.access.principals import Authenticator
+from corral.frontend.access.refused_logins import RefusedLogins
 from corral.frontend.access.sealing import SealingKeys
-from corral.frontend.access.store import Keys, Users
+from corral.frontend.access.sessions import KeyGuesses, Sessions
+from corral.frontend.access.store.keys import Keys
+from corral.frontend.access.store.sessions import SessionStore
+from corral.frontend.access.store.users import Users
 from corral.frontend.access.users import UserAccounts
 from corral.frontend.record.room import Foundation, RecordRoom
+from corral.wire.keys import hash_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +24,7 @@ class AccessRoom:
     authenticator: Authenticator
     key_ring: KeyRing
     users: UserAccounts
+    sessions: Sessions
     sealing: SealingKeys
 
     @classmethod
@@ -36,21 +43,31 @@ class AccessRoom:
         sealing: SealingKeys,
     ) -> Self:
         """`audience` knows whether the gateways have heard of a key."""
-        keys, clock, has_set_admins = Keys(foundation.database), foundation.clock, bool(admin_keys)
+        database, clock, has_set_admins = foundation.database, foundation.clock, bool(admin_keys)
+        keys = Keys(database)
+        session_store = SessionStore(database, set_keys=[hash_secret(key) for key in admin_keys])
         key_ring = KeyRing(keys, record.feed, clock, audience=audience, has_set_admins=has_set_admins)
-        return cls(
-            authenticator=Authenticator(
-                keys,
-                clock,
-                registration_token=registration_token,
-                joins_by_token=joins_by_token,
-                trusted_token=trusted_token,
-                gateway_key=gateway_key,
-                admin_keys=admin_keys,
-            ),
-            key_ring=key_ring,
-            users=UserAccounts(
-                Users(foundation.database), key_ring, record.feed, clock, logins, has_set_admins=has_set_admins
-            ),
-            sealing=sealing,
+        authenticator = Authenticator(
+            keys,
+            session_store,
+            clock,
+            registration_token=registration_token,
+            joins_by_token=joins_by_token,
+            trusted_token=trusted_token,
+            gateway_key=gateway_key,
+            admin_keys=admin_keys,
         )
+        guesses, refused = GuessLimits(), RefusedLogins(record.events, record.feed, clock)
+        users = UserAccounts(
+            Users(database),
+            key_ring,
+            record.feed,
+            clock,
+            logins,
+            guesses=guesses,
+            refused=refused,
+            has_set_admins=has_set_admins,
+        )
+        key_guesses = KeyGuesses(authenticator, guesses, refused, clock)
+        sessions = Sessions(session_store, users, key_guesses, record.feed, clock, audience=audience, policy=logins)
+        return cls(authenticator=authenticator, key_ring=key_ring, users=users, sessions=sessions, sealing=sealing)

@@ -23,7 +23,9 @@ from corral.frontend.access.decide import (
 )
 from corral.frontend.access.keys import KeyOwner, KeyRing, NewKey, revoked_event
 from corral.frontend.access.passwords import GuessLimits, PasswordHasher, TooManyLogins
-from corral.frontend.access.store import AccessWrite, Users
+from corral.frontend.access.refused_logins import RefusedLogins
+from corral.frontend.access.store.rows import AccessWrite
+from corral.frontend.access.store.users import Users
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.wire.keys import ApiKey
@@ -70,8 +72,17 @@ _LONGEST_NAME: Final = 64
 class UserAccounts:
     """Changes users, and gives them keys for their passwords. Each act is on the record."""
 
-    def __init__(
-        self, users: Users, key_ring: KeyRing, feed: Feed, clock: Clock, policy: LoginPolicy, *, has_set_admins: bool
+    def __init__(  # noqa: PLR0913 - each is a collaborator or a setting
+        self,
+        users: Users,
+        key_ring: KeyRing,
+        feed: Feed,
+        clock: Clock,
+        policy: LoginPolicy,
+        *,
+        guesses: GuessLimits,
+        refused: RefusedLogins,
+        has_set_admins: bool,
     ) -> None:
         """`has_set_admins`: keys of administrators come with the settings, so the last user may go."""
         self._users = users
@@ -81,7 +92,8 @@ class UserAccounts:
         self._policy = policy
         self._has_set_admins = has_set_admins
         self._hasher = PasswordHasher()
-        self._guesses = GuessLimits()
+        self._guesses = guesses
+        self._refused = refused
 
     async def list(self) -> list[tuple[User, int]]:
         """All users by name, each with the number of valid keys."""
@@ -134,7 +146,7 @@ class UserAccounts:
             most = f"must be more than 0 and at most {format_duration(self._policy.lifetime)}"
             knob = "the setting frontend.login_lifetime (CORRAL_LOGIN_LIFETIME) allows more"
             raise InvalidInput("expires_in", f"{most}, and is {format_duration(lifetime)}; {knob}")
-        user = await self._proven(guess)
+        user = await self.prove(guess)
         if user.role is None:
             raise LoginRefused
         return await self._key_ring.create(
@@ -147,12 +159,12 @@ class UserAccounts:
 
     async def change_password(self, guess: Guess, new_password: str) -> ChangedUser:
         """Let users change their own password, which they must know. Keys from earlier logins end."""
-        user = await self._proven(guess)
+        user = await self.prove(guess)
         password = read_password(new_password, of=user.name, named="new_password")
         after = replace(user, password_hash=await self._hasher.hash(password), changed_at=self._later(user))
         return await self._replace(user, after, by=f"{user.name} (password)")
 
-    async def _proven(self, guess: Guess) -> User:
+    async def prove(self, guess: Guess) -> User:
         """The user with this name and password. Unknown names, users without a password and disabled ones take as long,
         and are answered alike."""
         subject = {"name": fold_name(guess.name[:_LONGEST_NAME]), "source": guess.source}
@@ -167,6 +179,7 @@ class UserAccounts:
             # What was typed as a name may well be a password.
             name = "" if user is None else user.name
             log.warning("login refused", extra={"event": "login.refused", "source": guess.source, "user": name})
+            await self._refused.record(how="password", source=guess.source, user=name)
             raise LoginRefused
         self._guesses.give_back(**subject)
         return user
@@ -185,8 +198,9 @@ class UserAccounts:
         now = self._clock.now()
 
         def events(ended: Sequence[ApiKey]) -> list[Event]:
-            revoked = [revoked_event(key, at=now, by=by) for key in ended]
-            return [*revoked, _changed_event(before, after, ended, at=now, by=by)]
+            named = _without_session_keys(ended)
+            revoked = [revoked_event(key, at=now, by=by) for key in named]
+            return [*revoked, _changed_event(before, after, named, at=now, by=by)]
 
         outcome, ended = await self._users.replace(
             before, after, at=now, events=events, needs_admin=not self._has_set_admins
@@ -196,11 +210,17 @@ class UserAccounts:
         if outcome is AccessWrite.STALE:
             raise Conflict(f"{before.name} was changed by somebody else just now; try again")
         await self._feed.announce()
-        return ChangedUser(user=after or before, ended=ended, unconfirmed=await self._key_ring.ended(ended))
+        unconfirmed = await self._key_ring.ended(ended)
+        return ChangedUser(user=after or before, ended=_without_session_keys(ended), unconfirmed=unconfirmed)
 
     def _later(self, user: User) -> datetime:
         """Now, and never the time of the change before: changes are guarded by it."""
         return max(self._clock.now(), user.changed_at + timedelta(microseconds=1))
+
+
+def _without_session_keys(keys: Sequence[ApiKey]) -> list[ApiKey]:
+    """The keys that people know of: those that the page gets for its sessions come and go unseen."""
+    return [key for key in keys if key.session_id is None]
 
 
 def _facts(user: User) -> dict[str, object]:

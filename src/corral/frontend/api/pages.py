@@ -1,4 +1,5 @@
-"""The pages without a key: the way in, and the OpenAPI description, made from the list of routes."""
+"""The pages without a key: the card, and the OpenAPI description, made from the list of routes. `web_page.py` has the
+web page."""
 
 import re
 from collections.abc import Sequence
@@ -104,6 +105,7 @@ async def reference(context: AdminContext, request: Request, caller: Caller) -> 
 
 
 async def home(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """A card that says what this is and where to go, for programs."""
     return _page("home.html")
 
 
@@ -120,7 +122,6 @@ def _text(name: str) -> str:
 _public = partial(RouteSpec, "GET", access=Access.PUBLIC)
 
 ROUTES = [
-    _public("/", home, "A page that says what this is and where to go.", codes={200: "HTML"}),
     _public("/docs", reference, "The API in readable form.", codes={200: "HTML"}),
     _public("/openapi.json", openapi, "The OpenAPI description.", codes={200: "JSON"}),
 ]

@@ -19,8 +19,9 @@ from corral.base.clock import Clock
 from corral.base.errors import AccessDenied, CorralError, InvalidInput
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
+from corral.frontend.access.cross_site import cross_site_problem
 from corral.frontend.access.decide import Permission, scopes_with
-from corral.frontend.access.principals import NodeClaim, Principal, principal_of
+from corral.frontend.access.principals import NodeClaim, Principal, presented_key, principal_of
 from corral.frontend.access.room import AccessRoom
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.config import ControlConfig
@@ -39,7 +40,8 @@ from corral.frontend.store.secrets import Secrets
 from corral.wire.backends import read_galleries
 from corral.wire.go_json import decode
 from corral.wire.keys import bearer
-from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, node_refusal
+from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, SESSION_OVER, node_refusal
+from corral.wire.sessions import has_session
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +184,13 @@ def host_of_caller(context: AdminContext, request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
+def came_over_tls(context: AdminContext, request: Request) -> bool:
+    """Whether the caller's own connection was encrypted, as far as this process knows."""
+    if context.config.socket is not None:  # as above: the gateway says how it was asked
+        return request.headers.get("x-forwarded-proto", "") == "https"
+    return request.url.scheme == "https"
+
+
 def answer(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(_encoder.encode(body), status, headers=headers, media_type="application/json")
 
@@ -272,11 +281,29 @@ async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Re
         return await spec.handler(context, request, Caller(claim=claim))
     principal = await principal_of(request.headers, context.access.authenticator)
     if principal is None:
-        return answer(KEY_REQUIRED, 401, {"WWW-Authenticate": "Bearer"})
+        return _unknown_caller(request)
+    if principal.session is not None and (problem := _cross_site(context, request, principal)) is not None:
+        return cross_site_refusal(problem)
     if not principal.can(permission):
         message = _missing(permission)
         return answer({"error": {"code": 403, "message": message, "type": "authorization_error"}}, 403)
     return await spec.handler(context, request, Caller(principal=principal))
+
+
+def _unknown_caller(request: Request) -> Response:
+    """For who presents nothing that is valid now. Whoever had a session learns that it is over."""
+    has_cookie = presented_key(request.headers) is None and has_session(request.headers.get("cookie", ""))
+    return answer(SESSION_OVER if has_cookie else KEY_REQUIRED, 401, {"WWW-Authenticate": "Bearer"})
+
+
+def _cross_site(context: AdminContext, request: Request, principal: Principal) -> str | None:
+    is_secure = came_over_tls(context, request)
+    return cross_site_problem(request.method, request.headers, csrf=principal.csrf, is_secure=is_secure)
+
+
+def cross_site_refusal(problem: str) -> Response:
+    """The same for routes of every dialect: only pages get it."""
+    return answer({"error": {"code": "csrf", "message": problem}}, 403)
 
 
 def _missing(permission: Permission) -> str:

@@ -5,7 +5,8 @@ from typing import Self
 
 from corral.base.tasks import Poke
 from corral.bus.port import Handler
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
+from corral.frontend.access.store.sessions import SessionStore
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations import progress
 from corral.frontend.operations.broadcasts import Broadcasts
@@ -81,6 +82,7 @@ class OperationsRoom:
                 record.events,
                 stores.operations,
                 Keys(foundation.database),
+                SessionStore(foundation.database),
                 foundation.leader,
                 nodes.registry,
                 clock,

@@ -10,7 +10,8 @@ from corral.base.clock import Clock
 from corral.base.errors import NotFound
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
+from corral.frontend.access.store.sessions import SessionStore
 from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.registry import NodeRegistry
@@ -276,6 +277,7 @@ class Housekeeping:
         events: Events,
         operations: OperationStore,
         keys: Keys,
+        sessions: SessionStore,
         leader: Leader,
         registry: NodeRegistry,
         clock: Clock,
@@ -285,6 +287,7 @@ class Housekeeping:
         self._events = events
         self._operations = operations
         self._keys = keys
+        self._sessions = sessions
         self._leader = leader
         self._registry = registry
         self._clock = clock
@@ -297,6 +300,7 @@ class Housekeeping:
                 return
             events = await self._events.trim(now - self._retention.events, keep_at_least=_KEPT_EVENTS)
             await self._keys.trim_logins(now - self._retention.events)
+            await self._sessions.trim(now=now, before=now - self._retention.events)
             operations = await self._operations.trim(now - self._retention.operations)
             await self._registry.expire_pending()
         if events:

@@ -120,6 +120,15 @@ class EventKind(StrEnum):
     `revoked_keys` which keys ended by it."""
     USER_DELETED = "user.deleted"
     """A person deleted a user; `revoked_keys` are the keys that ended by it."""
+    SESSION_OPENED = "session.opened"
+    """Somebody signed in to the web page, with the key that `key` names, or else with a password; `user` and `source`
+    say who and from where."""
+    SESSION_ENDED = "session.ended"
+    """A session of the web page ended before its time; `why` says whether somebody signed out, signed in again, had too
+    many, or had it ended by the actor. Those that expire, or end with their key or user, have no event of their own."""
+    LOGIN_REFUSED = "login.refused"
+    """Somebody signed in or logged in with a wrong key or password, as `how` says; `user` is set if the name was right.
+    At most 20 a minute are written by each frontend; `unwritten` counts those that were left out before this one."""
     SECRETS_KEY_CHANGING = "secrets_key.changing"
     """A person began to change the secrets key; all frontends take part."""
     SECRETS_KEY_CHANGED = "secrets_key.changed"
@@ -131,8 +140,8 @@ class Event:
     kind: EventKind
     at: datetime
     actor: str
-    """Who: the name of a key, `USER (KEY)` for a key of a user, `worker`, `control`, `auto-approve`, or a fleet
-    rule."""
+    """Who: the name of a key, `USER (KEY)` for a key of a user, `USER (session)` for one who signed in with a password,
+    `worker`, `control`, `auto-approve`, `anonymous`, or a fleet rule."""
     node_id: NodeId | None = None
     data: Mapping[str, object] = field(default_factory=dict)
     """Plain JSON values: before, after, why."""

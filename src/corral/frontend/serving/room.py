@@ -8,7 +8,9 @@ from typing import Self
 from corral.base.tasks import Poke
 from corral.bus.port import Handler
 from corral.files.storage import SharedStorage
-from corral.frontend.access.store import Keys
+from corral.frontend.access.proofs import Proofs
+from corral.frontend.access.store.keys import Keys
+from corral.frontend.access.store.sessions import SessionStore
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.engines.room import EnginesRoom
 from corral.frontend.models.room import ModelsRoom
@@ -44,6 +46,7 @@ from corral.frontend.serving.store.replicas import ReplicaStore, Restorations
 from corral.frontend.serving.store.scheduling import SchedulingStore
 from corral.frontend.serving.unloading import ORPHANS_PERIOD, NodeModels, Orphans, Unloading
 from corral.frontend.serving.view import ViewKeeper, ViewSources
+from corral.wire.keys import hash_secret
 from corral.wire.subjects import GATEWAY_SHARES, REPLICAS_EXITED
 from corral.wire.view import AffinityEntry
 
@@ -249,8 +252,11 @@ def _build_sources(  # noqa: PLR0913 - each is a collaborator
         adapted=adapted,
         engines=rooms.engines,
         nodes=rooms.nodes.store,
-        keys=Keys(foundation.database),
-        admin_keys=settings.admin_keys,
+        proofs=Proofs(
+            Keys(foundation.database),
+            SessionStore(foundation.database, set_keys=[hash_secret(key) for key in settings.admin_keys]),
+            admin_keys=settings.admin_keys,
+        ),
         fleet=rooms.nodes.fleet,
         problems=problems,
         brake=rooms.nodes.brake,

@@ -5,7 +5,7 @@ database that is away changes nothing: the last view stays what it is.
 """
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -14,7 +14,7 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Listeners
-from corral.frontend.access.store import Keys
+from corral.frontend.access.proofs import Proofs
 from corral.frontend.engines.entries import entries_of
 from corral.frontend.engines.room import EnginesRoom
 from corral.frontend.models.catalogue import Models
@@ -28,13 +28,11 @@ from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.scheduling import PREFIX_CACHE, SchedulingWish
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.frontend.serving.store.scheduling import SchedulingStore
-from corral.wire.keys import LIMITED_INFERENCE, Scope, hash_secret
 from corral.wire.registration import Feature
 from corral.wire.view import (
     AffinityEntry,
     Beat,
     ControlState,
-    KeyEntry,
     ModelEntry,
     ReplicaEntry,
     View,
@@ -60,9 +58,7 @@ class ViewSources:
     adapted: AdaptedReplicas
     engines: EnginesRoom
     nodes: Nodes
-    keys: Keys
-    admin_keys: Sequence[str] = field(default=(), repr=False)
-    """Those that are set, beside those that are stored."""
+    proofs: Proofs
     fleet: Fleet
     problems: Callable[[], Sequence[str]]
     """What control lacks at the moment, as far as it is known without asking."""
@@ -140,28 +136,12 @@ class ViewKeeper:
         living = await sources.replicas.living()
         nodes = await sources.nodes.load_many(replica.node_id for replica in living) if living else {}
         now = self._clock.now()
-        keys = await sources.keys.valid(now)
+        keys = await sources.proofs.entries(now)
         rules = {rule.wish.model: rule.wish for rule in await sources.rules.all()}
         adapted = await sources.adapted.urls_of(living, nodes)
         entries = [
             self._replica_entry(replica, nodes.get(replica.node_id), adapted.get(replica.id)) for replica in living
         ]
-        # Keys of every scope: one that may not ask models is told so, and not that it is unknown.
-        stored = {
-            key.hash: KeyEntry(
-                hash=key.hash,
-                id=key.id,
-                scopes=tuple(sorted(key.scopes)) if key.models is None else (LIMITED_INFERENCE,),
-                models=key.models,
-                expires_at=None if key.expires_at is None else key.expires_at.timestamp(),
-            )
-            for key in keys
-            if key.is_valid(now)
-        }
-        configured = {
-            hash: KeyEntry(hash=hash, id="admin_keys", scopes=(Scope.ADMIN,))
-            for hash in map(hash_secret, sources.admin_keys)
-        }
         told = entries_of(
             await sources.engines.service.load(),
             sources.engines.watch.of,
@@ -181,7 +161,7 @@ class ViewKeeper:
             version=version,
             models=dict(told.models),
             replicas={entry.id: entry for entry in (*entries, *told.replicas) if entry is not None},
-            keys=stored | configured,
+            keys=keys,
             control=self._control_state(),
         )
 

@@ -1,4 +1,5 @@
-"""The tables about who may do what: people, invitations of machines, users of NATS, and how backends are confined."""
+"""The tables about who may do what: people, sessions, invitations of machines, users of NATS, and how backends are
+confined."""
 
 from typing import Final
 
@@ -22,6 +23,26 @@ users: Final = Table(
     Column("changed_at", UtcTime, nullable=False),
     Column("disabled_at", UtcTime),
     Index("ix_users_folded_name", "folded_name", unique=True),
+)
+
+# Owner: SessionStore. Exactly one of the key, the key of the settings and the user opened it; it is valid only as long
+# as that is, and as the user was not changed since.
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    Column("id", Words, primary_key=True),
+    # Of the token in the cookie.
+    Column("hash", Words, nullable=False),
+    Column("key_id", Words),
+    Column("set_key_hash", Words),
+    Column("user_id", Words),
+    Column("user_changed_at", UtcTime),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+    Column("source", Words, nullable=False),
+    Column("agent", Words, nullable=False),
+    Column("ended_at", UtcTime),
+    Index("ix_sessions_hash", "hash", unique=True),
 )
 
 # Owner: Invitations. A code that lets machines join; only its hash is stored.

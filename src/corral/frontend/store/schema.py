@@ -127,9 +127,12 @@ api_keys: Final = Table(
     # for all models.
     Column("user_id", Words),
     Column("models", JSON(none_as_null=True)),
+    # Owner: SessionStore.insert_key. The session of the web page that it ends with; such keys are deleted when over.
+    Column("session_id", Words),
     Index("ix_api_keys_hash", "hash", unique=True),
     Index(None, "name"),
     Index(None, "node_id"),
+    Index(None, "session_id"),
 )
 
 # Owner: events.append; only Events.trim deletes.

@@ -35,8 +35,9 @@ shares_a_frontend = pytest.mark.asyncio(loop_scope="module")
 """For tests that change nothing: they run in the loop of the frontend that they share."""
 _COUNTS = select(*(select(func.count()).select_from(table).scalar_subquery() for table in metadata.sorted_tables))
 """How many rows each table has. Every change of ours is an event, too: one that keeps the numbers adds one there."""
-PUBLIC = {"/healthz", "/readyz", "/api/v1/ready", "/api/v1/fleet", "/", "/docs", "/openapi.json"}
-LOGINS = {"/api/v1/login", "/api/v1/login/password"}
+PAGES = {"/", "/docs", "/openapi.json", "/ui", "/ui/{path:path}"}
+PUBLIC = {"/healthz", "/readyz", "/api/v1/ready", "/api/v1/fleet", *PAGES}
+LOGINS = {"/api/v1/login", "/api/v1/login/password", "/api/v1/session"}
 
 
 @pytest_asyncio.fixture(

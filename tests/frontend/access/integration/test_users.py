@@ -9,7 +9,7 @@ import pytest
 
 from corral.frontend.access.decide import MOST_LOGINS
 from corral.frontend.access.passwords import FOR_NAME_FROM_SOURCE
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.store.access_schema import users
 from corral.wire.keys import LIMITED_INFERENCE
 from tests.kit.asgi import AsgiAnswer

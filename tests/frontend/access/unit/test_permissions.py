@@ -57,6 +57,6 @@ def test_the_least_scope_is_named_first() -> None:
     assert scopes_with(Permission.NODES_READ) == (Scope.VIEWER, Scope.OPERATOR, Scope.ADMIN)
 
 
-def test_every_permission_but_inference_is_needed_by_some_route() -> None:
+def test_every_permission_is_needed_by_some_route_or_by_what_some_bodies_ask_for() -> None:
     needed = {route.permission for route in ROUTES}
-    assert set(Permission) - needed == {Permission.INFERENCE, Permission.MACHINE_READ}
+    assert set(Permission) - needed == {Permission.MACHINE_READ}

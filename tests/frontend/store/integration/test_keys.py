@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import KeyId, NodeId
-from corral.frontend.access.store import AccessWrite, Keys, revoke_keys_of
+from corral.frontend.access.store.keys import Keys, revoke_keys_of
+from corral.frontend.access.store.rows import AccessWrite
 from corral.frontend.nodes.decide.node import NodeFacts, NodeType
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.store.nodes import Nodes

@@ -153,8 +153,16 @@ ADDED_BY_0015 = (
 )
 
 
+def make_access_of_0015(connection: Connection) -> None:
+    """The tables as they were before there were sessions of the web page."""
+    connection.execute(text("DROP TABLE sessions"))
+    connection.execute(text("DROP INDEX ix_api_keys_session_id"))
+    connection.execute(text("ALTER TABLE api_keys DROP COLUMN session_id"))
+
+
 def make_access_of_0014(connection: Connection) -> None:
     """The tables as they were when there were keys, but no people."""
+    make_access_of_0015(connection)
     for table in ("users", "invitations", "nats_users", "backend_policies"):
         connection.execute(text(f"DROP TABLE {table}"))
     for table, column in ADDED_BY_0015:

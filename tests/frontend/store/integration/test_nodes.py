@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, text
 
 from corral.base.ids import Incarnation, NodeId
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.nodes.decide import node as domain
 from corral.frontend.nodes.decide.liveness import Hearing, Heartbeat, LivenessPolicy, beat
 from corral.frontend.nodes.decide.node import Capacity, Gpu, GpuCard, Node, NodeStatus, NodeType, Peer, ReportedCard

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from corral.base.errors import DatabaseUnavailable, InvalidInput
 from corral.base.ids import new_lease_token
-from corral.frontend.access.store import Keys
+from corral.frontend.access.store.keys import Keys
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.engines import Timeouts

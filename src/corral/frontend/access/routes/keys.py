@@ -22,8 +22,9 @@ _LONGEST_LIFE = timedelta(days=3650)
 
 
 async def list_keys(context: AdminContext, request: Request, caller: Caller) -> Response:
-    now = context.clock.now()
-    return answer([key_view(record, now) for record in await context.access.key_ring.list()])
+    now, with_all = context.clock.now(), request.query_params.get("all") == "true"
+    records = await context.access.key_ring.list()
+    return answer([key_view(record, now) for record in records if with_all or record.session_id is None])
 
 
 async def create_key(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -61,12 +62,13 @@ def key_view(record: ApiKey, now: datetime) -> KeyView:
         state=state,
         user=record.user_name,
         models=None if record.models is None else sorted(record.models),
+        session=record.session_id or "",
     )
 
 
 async def _owner(context: AdminContext, caller: Caller, name: str | None) -> User | None:
     """The user whose the key shall be: by default the one who asks, so that a key goes with its maker."""
-    own = None if caller.principal is None or caller.principal.key is None else caller.principal.key.user_name
+    own = None if caller.principal is None else caller.principal.user_name
     name = own if name is None else name
     if not name:
         return None
@@ -127,6 +129,7 @@ ROUTES = [
         "All keys, without their secret parts.",
         access=Permission.KEYS_MANAGE,
         gives=list[KeyView],
+        query={"all": "`true` also lists the short-lived keys that the web page has for its chat"},
         codes={200: "a list"},
     ),
     RouteSpec(

@@ -67,7 +67,7 @@ async def log_in(context: AdminContext, request: Request, caller: Caller) -> Res
     try:
         new = await context.access.users.login(guess, lifetime=read_lifetime(ask.expires_in))
     except (LoginRefused, TooManyLogins) as error:
-        return _not_in(error)
+        return not_logged_in(error)
     view = asdict(key_view(new.record, context.clock.now()))
     return answer(LoggedIn(**view, key=new.key, unconfirmed_gateways=list(new.unconfirmed)), 201)
 
@@ -78,7 +78,7 @@ async def change_password(context: AdminContext, request: Request, caller: Calle
     try:
         await context.access.users.change_password(guess, ask.new_password)
     except (LoginRefused, TooManyLogins) as error:
-        return _not_in(error)
+        return not_logged_in(error)
     return no_content()
 
 
@@ -93,12 +93,13 @@ async def log_out(context: AdminContext, request: Request, caller: Caller) -> Re
 async def who_am_i(context: AdminContext, request: Request, caller: Caller) -> Response:
     scopes = frozenset() if caller.principal is None else caller.principal.scopes
     key = None if caller.principal is None else caller.principal.key
-    expires_at = None if key is None else key.expires_at
+    session = None if caller.principal is None else caller.principal.session
+    expires_at = session.expires_at if session is not None else None if key is None else key.expires_at
     return answer(
         WhoAmI(
             key=caller.name if key is None else key.name,
             key_id="" if key is None else key.id,
-            user="" if key is None else key.user_name,
+            user="" if caller.principal is None else caller.principal.user_name,
             scopes=sorted(scopes),
             permissions=sorted({permission for scope in scopes for permission in PERMISSIONS[scope]}),
             models=None if key is None or key.models is None else sorted(key.models),
@@ -107,7 +108,8 @@ async def who_am_i(context: AdminContext, request: Request, caller: Caller) -> R
     )
 
 
-def _not_in(error: LoginRefused | TooManyLogins) -> Response:
+def not_logged_in(error: LoginRefused | TooManyLogins) -> Response:
+    """The answer to a wrong key or password, or to too many of them."""
     body = {"error": {"code": error.code, "message": error.message}}
     if isinstance(error, TooManyLogins):
         return answer(body, 429, {"Retry-After": str(error.wait_seconds)})

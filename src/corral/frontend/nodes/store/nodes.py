@@ -13,7 +13,7 @@ from sqlalchemy import Select, and_, delete, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import InvitationId, NodeId
-from corral.frontend.access.store import revoke_keys_of
+from corral.frontend.access.store.keys import revoke_keys_of
 from corral.frontend.nodes.decide.liveness import Pulse
 from corral.frontend.nodes.decide.nats_users import KnownUser
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, Suspicion

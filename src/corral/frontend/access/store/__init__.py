@@ -1,0 +1,1 @@
+"""Guarded writes and reads of keys and users. Rows stay here."""
