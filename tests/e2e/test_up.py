@@ -118,8 +118,8 @@ class TestWhileItRuns:
         listed = up.corral("nodes", "list")
         assert listed.returncode == 0
         assert [line.split()[:2] for line in listed.stdout.splitlines()[1:]] == [
-            ["worker-1", "healthy"],
-            ["worker-2", "healthy"],
+            ["worker-1", "Healthy"],
+            ["worker-2", "Healthy"],
         ]
         assert up.corral("nodes", "label", "worker-1", "zone=a").returncode == 0
         assert up.nodes()["worker-1"]["labels"]["zone"] == "a"

@@ -57,6 +57,12 @@ class Conflict(CorralError):
     code = "conflict"
 
 
+class Overtaken(CorralError):
+    """Something else is wanted there by now."""
+
+    code = "overtaken"
+
+
 class AccessDenied(CorralError):
     """This key may not do that."""
 

@@ -19,6 +19,17 @@ def counted(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
+def printable(text: str) -> str:
+    """The text without characters that move the cursor, change colours or end a line: names may come from strangers."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines in which the cells of each column begin at the same place, two blanks after the longest."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
 _SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")

@@ -14,11 +14,11 @@ from typing import Any, Final
 import click
 
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
+from corral.base.words import printable
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model
 from corral.cli.options import CorralCommand
-from corral.cli.output import printable
 from corral.cli.units import size
 from corral.wire.models import ModelView
 

@@ -18,6 +18,7 @@ import msgspec
 
 from corral.base.errors import AccessDenied, CorralError, NotFound, PeerRefused, PeerUnavailable
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.words import printable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -216,6 +217,8 @@ class ApiClient:
             return AccessDenied(f"{self.target.url} refused the call: {message}")
         if status == 404:
             return NotFound(message)
+        if status == 409 and (plan := _new_plan(content)):
+            return PeerRefused(f"{message}:\n{plan}", status=status)
         if status >= 500:
             return FrontendFailed(self.target, status, message)
         return PeerRefused(message, status=status)
@@ -223,13 +226,25 @@ class ApiClient:
 
 def message_in(content: bytes) -> str:
     """The message in the body of an error, in any of the formats that errors have; empty when there is none."""
+    error = _object_in(content).get("error")
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else ""
+
+
+def _new_plan(content: bytes) -> str:
+    """The plan of now in an answer that the plan which was seen is old; empty for another answer."""
+    plan = _object_in(content).get("plan")
+    text = plan.get("text") if isinstance(plan, dict) else None
+    return "\n".join(map(printable, text.splitlines())) if isinstance(text, str) else ""
+
+
+def _object_in(content: bytes) -> dict[str, object]:
+    """The JSON object that a body is; an empty one for anything else."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
-        return ""
-    error = body.get("error") if isinstance(body, dict) else None
-    message = error.get("message") if isinstance(error, dict) else error
-    return message if isinstance(message, str) else ""
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[tuple[str, str]]:

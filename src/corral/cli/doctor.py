@@ -18,7 +18,7 @@ from corral.base.words import format_duration
 from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreachable
 from corral.cli.connection import connected, target_of
 from corral.cli.options import CorralCommand, command_sources, warn
-from corral.cli.output import facts, json_option, plain, print_json, show, styled
+from corral.cli.output import facts, json_option, level_text, plain, print_json, show
 from corral.cli.units import size
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import ClientSettings
@@ -103,7 +103,7 @@ def doctor(deep: bool, as_json: bool) -> int:
 
 def _row(finding: Finding) -> tuple[str, str]:
     remedy = f"\n[dim]→[/] {plain(finding.remedy)}" if finding.remedy and finding.level != OK else ""
-    return plain(finding.check), f"{styled(finding.level)}: {plain(finding.summary)}{remedy}"
+    return plain(finding.check), f"{level_text(finding.level)}: {plain(finding.summary)}{remedy}"
 
 
 def examine(settings: ClientSettings, *, is_deep: bool = False) -> Examination:

@@ -7,10 +7,10 @@ from typing import Final
 import click
 
 from corral.base.errors import PeerUnavailable
-from corral.base.words import counted, format_duration
+from corral.base.words import counted, format_duration, printable
 from corral.cli.client import ApiClient, api_path
 from corral.cli.operation_watch import PATIENCE
-from corral.cli.output import print_json, printable, say
+from corral.cli.output import print_json, say
 from corral.processes.exit_codes import ExitCode
 from corral.wire.nodes import DrainedReplicaView, DrainView, NodeDetail
 

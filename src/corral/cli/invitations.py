@@ -18,9 +18,10 @@ from corral.cli.client import api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import read_labels
 from corral.cli.options import CorralCommand, warn
-from corral.cli.output import Column, answer, json_option, plain, print_json, print_table, styled
+from corral.cli.output import Column, answer, json_option, plain, print_json, print_table, state_text
 from corral.cli.units import age, duration_text, moment
 from corral.wire.joining import CreatedInvitation, CreateInvitation, InvitationView
+from corral.wire.state_words import Subject
 
 _PATH: Final = "/api/v1/invitations"
 _ANYWHERE: Final = ("192.0.2.1", 9)
@@ -156,7 +157,7 @@ def list_invitations(with_ended: bool, as_json: bool) -> None:
     now = datetime.now(UTC)
     columns: Sequence[Column[InvitationView]] = (
         Column(title="ID", cell=lambda view: plain(view.id)),
-        Column(title="STATE", cell=lambda view: styled(view.state)),
+        Column(title="STATE", cell=lambda view: state_text(Subject.INVITATION, view.state)),
         Column(title="USED", cell=lambda view: f"{view.uses} of {view.max_uses}", right=True),
         Column(title="APPROVES", cell=lambda view: "yes" if view.approve else "no"),
         Column(title="EXPIRES", cell=lambda view: moment(view.expires_at, now)),

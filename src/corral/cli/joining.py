@@ -10,7 +10,7 @@ import click
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.private_files import read_private
 from corral.base.setting_kinds import HTTP_URLS
-from corral.cli.output import printable
+from corral.base.words import printable
 from corral.processes.exit_codes import ExitCode
 from corral.wire.joining import read_code, read_join_url
 

@@ -13,19 +13,12 @@ from corral.base.words import counted
 from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreachable, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, command_sources, settings_options, warn
-from corral.cli.output import (
-    Column,
-    answer,
-    json_option,
-    plain,
-    print_json,
-    print_table,
-    styled,
-)
+from corral.cli.output import Column, answer, json_option, plain, print_json, print_table, state_text
 from corral.cli.units import age, duration_text, moment
 from corral.processes.configs import control_config
 from corral.processes.settings_sources import resolve
 from corral.wire.keys import CreatedKey, CreateKey, KeyView, RevokedKey, Scope
+from corral.wire.state_words import Subject
 
 if TYPE_CHECKING:
     from corral.frontend.config import ControlConfig
@@ -102,7 +95,7 @@ def list_keys(with_ended: bool, as_json: bool) -> None:
         Column(title="NAME", cell=lambda key: plain(key.name)),
         Column(title="USER", cell=lambda key: plain(key.user or "-")),
         Column(title="SCOPES", cell=lambda key: plain(_scopes(key))),
-        Column(title="STATE", cell=lambda key: styled(key.state)),
+        Column(title="STATE", cell=lambda key: state_text(Subject.KEY, key.state)),
         Column(
             title="EXPIRES", cell=lambda key: moment(key.expires_at, now) if key.expires_at else "never", least_width=90
         ),

@@ -12,11 +12,12 @@ from click.shell_completion import CompletionItem
 
 from corral.base.errors import Conflict, NotFound, PeerRefused, PeerUnavailable
 from corral.base.retry import Backoff
+from corral.base.words import printable
 from corral.cli.client import ApiClient, FrontendFailed, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import all_nodes, choose_node, complete_model, complete_node
 from corral.cli.options import CorralCommand, warn
-from corral.cli.output import json_option, print_json_line, printable
+from corral.cli.output import json_option, print_json_line
 from corral.wire.models import ModelView
 from corral.wire.nodes import LogLine, NodeDetail
 

@@ -10,7 +10,8 @@ import click
 from msgspec import UNSET
 
 from corral.base.errors import Conflict, InvalidInput, PeerUnavailable
-from corral.base.words import counted
+from corral.base.words import counted, printable
+from corral.cli.act_plans import plan_option, show_act_plan, tell_act_plan
 from corral.cli.backends.confinement import confinement_words
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
@@ -20,7 +21,7 @@ from corral.cli.names import all_nodes, find_node, node_argument, read_labels
 from corral.cli.node_cards import list_cards, put_card
 from corral.cli.node_changes import change_lines
 from corral.cli.operation_watch import within_option
-from corral.cli.options import CorralCommand, confirm, warn
+from corral.cli.options import CorralCommand, confirm, need_terminal, warn
 from corral.cli.output import (
     Column,
     answer,
@@ -29,18 +30,19 @@ from corral.cli.output import (
     json_option,
     plain,
     print_json_list,
-    printable,
     show,
     show_view,
-    styled,
+    state_text,
     table,
 )
 from corral.cli.units import SHORT_ID, ago, moment, share, size
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.processes.exit_codes import ExitCode
 from corral.wire.nodes import AUTOMATIC, CardView, NodeDetail
+from corral.wire.plans import ActPlanView, DrainAsk
 from corral.wire.registration import Feature
 from corral.wire.stagings import NodeFilesView, StagedModelView
+from corral.wire.state_words import Subject, state_word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -206,10 +208,11 @@ def approve_node(node: str, as_json: bool) -> None:
 @click.option(
     "--force", is_flag=True, help="Also end what no other node can take; its model is loaded when there is room."
 )
+@plan_option
 @within_option
 @json_option
 @connected
-def drain_node(node: str, wait: bool, force: bool, within: timedelta | None, as_json: bool) -> int:
+def drain_node(node: str, wait: bool, force: bool, only_plan: bool, within: timedelta | None, as_json: bool) -> int:
     """Empty a node, without losing requests.
 
     It gets no new work, its models are loaded elsewhere, and its replicas end after their requests. What no other node
@@ -217,7 +220,13 @@ def drain_node(node: str, wait: bool, force: bool, within: timedelta | None, as_
     """
     if within is not None and not wait:
         raise InvalidInput("--within", "is for --wait")
+    if only_plan and wait:
+        raise InvalidInput("--plan", "shows what would happen and does nothing, so there is nothing to --wait for")
     client = open_client()
+    if only_plan:
+        path = api_path("nodes", find_node(client, node).id, "drain", "plan")
+        show_act_plan(client.post(path, ActPlanView, DrainAsk(force=force)), as_json=as_json)
+        return ExitCode.OK
     changed = begin_drain(client, find_node(client, node).id, is_forced=force)
     if wait:
         return watched_drain(client, changed.id, is_forced=force, within=within, as_json=as_json)
@@ -231,15 +240,28 @@ _add_verb("resume", "is not draining", "End a drain.")
 @nodes.command("remove", cls=CorralCommand)
 @node_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@plan_option
 @json_option
 @connected
-def remove_node(node: str, yes: bool, as_json: bool) -> None:
-    """Forget a node, with its approval and its labels. A worker that still runs there may register again."""
+def remove_node(node: str, yes: bool, only_plan: bool, as_json: bool) -> None:
+    """Forget a node, with its approval and its labels. A worker that still runs there may register again.
+
+    Before it asks, it shows what would happen. If that is something else by the time of the answer, nothing is done,
+    and the new plan is shown.
+    """
     client = open_client()
-    detail = find_node(client, node)
-    if not yes:
-        confirm(f"Remove {detail.name} ({detail.id}, {detail.status})?")
-    client.delete(api_path("nodes", detail.id))
+    detail, query = find_node(client, node), ""
+    if not only_plan and not yes:
+        need_terminal()
+    if only_plan or not yes:
+        plan = client.post(api_path("nodes", detail.id, "removal", "plan"), ActPlanView)
+        if only_plan:
+            show_act_plan(plan, as_json=as_json)
+            return
+        tell_act_plan(plan)
+        confirm(f"Remove {detail.name} ({detail.id}, {state_word(Subject.NODE, detail.status).inline})?")
+        query = f"?plan_hash={plan.hash}"
+    client.delete(api_path("nodes", detail.id) + query)
     answer({"removed": detail.id}, f"{detail.name} ({detail.id}) is removed", as_json=as_json)
 
 
@@ -285,7 +307,7 @@ def read_label_changes(changes: Sequence[str]) -> tuple[dict[str, str], list[str
 
 _COLUMNS: Final[Sequence[Column[NodeDetail]]] = (
     Column(title="NAME", cell=lambda node: plain(node.name)),
-    Column(title="STATUS", cell=lambda node: styled(node.status) + _marks(node)),
+    Column(title="STATUS", cell=lambda node: state_text(Subject.NODE, node.status) + _marks(node)),
     Column(title="ID", cell=lambda node: plain(node.id[:SHORT_ID])),
     Column(title="HEARD", cell=lambda node: ago(node.heard_seconds_ago), least_width=50),
     Column(title="ADDRESS", cell=lambda node: plain(node.address), least_width=90),
@@ -314,7 +336,7 @@ def node_summary(nodes: Sequence[NodeDetail]) -> str:
     """One line such as `3 nodes: 2 healthy, 1 pending`."""
     counts = Counter(node.status for node in nodes)
     return f"{counted(len(nodes), 'node')}: " + ", ".join(
-        f"{count} {status}" for status, count in sorted(counts.items())
+        f"{count} {state_word(Subject.NODE, status).inline}" for status, count in sorted(counts.items())
     )
 
 
@@ -334,7 +356,7 @@ def node_facts(node: NodeDetail, now: datetime) -> "Table":
     pairs = [
         ("Name", plain(node.name)),
         ("Id", plain(node.id)),
-        ("Status", styled(node.status)),
+        ("Status", state_text(Subject.NODE, node.status)),
         ("Problems", "\n".join(f"[yellow]{plain(problem)}[/]" for problem in node.problems)),
         ("Type", plain(node.node_type)),
         ("Address", plain(node.address)),

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from corral.base.words import format_duration, format_size
-from corral.cli.operation_words import amount, counts, shown_status, situation, step
-from corral.cli.output import plain, printable, styled
+from corral.base.words import format_duration, format_size, printable
+from corral.cli.operation_words import amount, counts, situation, step
+from corral.cli.output import plain, state_text, word_text
 from corral.wire.operation_views import FileShareView, OperationView, TargetView
+from corral.wire.state_words import Subject, target_word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -96,7 +97,8 @@ def _file_grid(files: Sequence[FileShareView], speeds: FileSpeeds) -> "Table":
             Text(printable(end if ends[end] == 1 else file.name), no_wrap=True, overflow="ellipsis"),
             ProgressBar(total=100, completed=percentage(file), width=_BAR_WIDTH),
             f"{percentage(file):.0f} %",
-            f"{'' if file.state == 'fetching' else styled(file.state) + '  '}{file_amount(file, speeds.of(file))}",
+            f"{'' if file.state == 'fetching' else state_text(Subject.FILE, file.state) + '  '}"
+            f"{file_amount(file, speeds.of(file))}",
         )
     return grid
 
@@ -141,7 +143,7 @@ def _target_grid(targets: Sequence[TargetView], verb: str) -> "Table":
             plain(target.node_name),
             ProgressBar(total=100, completed=target.percentage, width=_BAR_WIDTH),
             f"{target.percentage:.0f} %",
-            styled(shown_status(target, verb)),
+            word_text(target_word(target.status, verb)),
             Text(printable(words), no_wrap=True, overflow="ellipsis"),
         )
     return grid

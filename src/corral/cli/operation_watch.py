@@ -13,6 +13,7 @@ import msgspec
 
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
+from corral.base.words import printable
 from corral.cli.client import ApiClient, api_path
 from corral.cli.operation_bars import FileSpeeds, bars, file_amount, percentage
 from corral.cli.operation_words import (
@@ -20,17 +21,17 @@ from corral.cli.operation_words import (
     exit_code,
     is_over,
     problems,
-    shown_status,
     situation,
     summary,
     what_next,
 )
 from corral.cli.options import warn
-from corral.cli.output import console, json_option, print_json, print_json_list, printable, say
+from corral.cli.output import console, json_option, print_json, print_json_list, say
 from corral.cli.units import DurationParameter
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
+from corral.wire.state_words import Subject, state_word, target_word
 
 PAUSES: Final = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=2), factor=1.5)
 """Pauses before a broken stream is opened again."""
@@ -189,15 +190,15 @@ def _lines(operation: OperationView) -> Iterator[tuple[str, tuple[object, ...], 
     """For each target and file its name, the values whose change is worth a line, and that line."""
     for target in operation.targets:
         detail = situation(target, operation.verb)
-        status = shown_status(target, operation.verb)
-        if not target.files or status != TargetStatus.DOWNLOADING:  # else its files say more
-            yield target.node_id, _standing(target), f"{target.node_name}: {status}{f', {detail}' if detail else ''}"
+        word = target_word(target.status, operation.verb).inline
+        if not target.files or target.status != TargetStatus.DOWNLOADING:  # else its files say more
+            yield target.node_id, _standing(target), f"{target.node_name}: {word}{f', {detail}' if detail else ''}"
         for file in target.files:
             tenth = percentage(file) // 10
             yield (
                 f"{target.node_id} {file.name}",
                 (file.state, tenth),
-                f"{file.name}: {file.state}, {file_amount(file, 0)}",
+                f"{file.name}: {state_word(Subject.FILE, file.state).inline}, {file_amount(file, 0)}",
             )
 
 

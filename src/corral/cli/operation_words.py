@@ -14,6 +14,7 @@ from corral.frontend.operations.decide.reasons import ReasonCode
 from corral.frontend.serving.decide.staged import ON_NODE, ON_NODE_BEFORE
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationView, TargetView
+from corral.wire.state_words import target_word
 
 _NAMED: Final = 5
 _BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
@@ -41,8 +42,6 @@ _NOTHING_CHANGED: Final = {
     "pull": "was there already, whole; nothing was downloaded",
     "stage": "was there already on {nodes}; nothing was sent",
 }
-_MOVING: Final = {"delete": "deleting", "remove": "removing"}
-"""What to call the status `downloading` for these verbs; other verbs keep it, as LocalAI's frontends do."""
 _CODES: Final = {
     OperationState.RUNNING: ExitCode.STILL_RUNNING,
     OperationState.WAITING: ExitCode.OK,
@@ -132,11 +131,6 @@ def situation(target: TargetView, verb: str) -> str:
         case TargetStatus.SUPERSEDED:
             return target.message or "a newer operation wants something else there"
     return target.message
-
-
-def shown_status(target: TargetView, verb: str) -> str:
-    """The status to show: `deleting` or `removing` instead of `downloading` for these verbs."""
-    return _MOVING.get(verb, target.status) if target.status == TargetStatus.DOWNLOADING else target.status
 
 
 def is_unchanged(target: TargetView) -> bool:
@@ -274,9 +268,9 @@ def _count(names: Sequence[str]) -> str:
 
 
 def counts(operation: OperationView) -> str:
-    """Targets by status, as `3 success, 1 error`."""
+    """Targets by status, as `3 done, 1 failed`."""
     away = sum(map(waits, operation.targets))
-    moving = _MOVING.get(operation.verb, TargetStatus.DOWNLOADING.value)
-    words = {TargetStatus.DOWNLOADING.value: moving}
-    text = ", ".join(f"{number} {words.get(status, status)}" for status, number in sorted(operation.counts.items()))
+    text = ", ".join(
+        f"{number} {target_word(status, operation.verb).inline}" for status, number in sorted(operation.counts.items())
+    )
     return f"{text} ({away} for absent nodes)" if away else text

@@ -12,7 +12,7 @@ from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_operation, find_operation, newest_operations, nodes_option
 from corral.cli.operation_watch import Watching, wait_options, watched, within_option
-from corral.cli.operation_words import advice, counts, shown_status, situation, summary
+from corral.cli.operation_words import advice, counts, situation, summary
 from corral.cli.options import CorralCommand
 from corral.cli.output import (
     Column,
@@ -24,13 +24,15 @@ from corral.cli.output import (
     say,
     show,
     show_view,
-    styled,
+    state_text,
     table,
+    word_text,
 )
 from corral.cli.units import SHORT_ID, age, moment
 from corral.frontend.operations.decide.operation import OperationState
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import Changed, NodesAsk, OperationView, TargetView
+from corral.wire.state_words import Subject, target_word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -112,7 +114,7 @@ def retry(operation: str, nodes: Sequence[str], watching: Watching) -> int:
     client = open_client()
     changed = _change(client, find_operation(client, operation), "retry", nodes)
     if not changed.nodes:
-        sentence = "Nothing to retry: only what is `error` or `blocked` can be."
+        sentence = "Nothing to retry: only what failed or is blocked can be."
         answer(changed, sentence, as_json=watching.as_json)
         return ExitCode.FAILED
     return watched(client, changed.operation, watching)
@@ -156,7 +158,7 @@ def _target(operation: OperationView, reference: str) -> str:
 def operation_table(operations: Sequence[OperationView], now: datetime, *, width: int | None = None) -> "Table":
     columns: list[Column[OperationView]] = [
         Column(title="ID", cell=lambda operation: plain(operation.id[:SHORT_ID])),
-        Column(title="STATE", cell=lambda operation: styled(operation.state)),
+        Column(title="STATE", cell=lambda operation: state_text(Subject.OPERATION, operation.state)),
         Column(title="WHAT", cell=lambda operation: plain(f"{operation.verb} {operation.backend}")),
         Column(title="STARTED", cell=lambda operation: age(operation.accepted_at, now), least_width=60),
         Column(title="TARGETS", cell=lambda operation: plain(counts(operation)), least_width=80),
@@ -174,7 +176,7 @@ def operation_facts(operation: OperationView, now: datetime, *, width: int | Non
         ("Id", plain(operation.id)),
         ("What", plain(f"{operation.verb} {operation.backend}")),
         ("Uri", plain(operation.uri)),
-        ("State", styled(operation.state)),
+        ("State", state_text(Subject.OPERATION, operation.state)),
         ("So far", plain(summary(operation))),
         ("Asked by", f"{plain(operation.asked_by)}, {moment(operation.accepted_at, now)}"),
         ("Changed", moment(operation.changed_at, now)),
@@ -189,7 +191,7 @@ def operation_facts(operation: OperationView, now: datetime, *, width: int | Non
 def target_table(operation: OperationView, now: datetime, *, width: int | None = None) -> "Table":
     columns: list[Column[TargetView]] = [
         Column(title="NODE", cell=lambda target: plain(target.node_name)),
-        Column(title="STATUS", cell=lambda target: styled(shown_status(target, operation.verb))),
+        Column(title="STATUS", cell=lambda target: word_text(target_word(target.status, operation.verb))),
         Column(title="CHANGED", cell=lambda target: age(target.changed_at, now), least_width=60),
         Column(title="BACKEND", cell=lambda target: plain(target.backend), least_width=130),
         Column(title="DETAIL", cell=lambda target: plain(situation(target, operation.verb)), wraps=True),

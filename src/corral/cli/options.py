@@ -122,10 +122,15 @@ def given_flags(context: click.Context) -> dict[str, str]:
     return dict(context.meta.get(_FLAGS, {}))
 
 
-def confirm(question: str) -> None:
-    """Ask on the terminal; the command ends when the answer is no."""
+def need_terminal() -> None:
+    """InvalidInput when there is nobody to ask."""
     if not sys.stdin.isatty():
         raise InvalidInput("--yes", "is needed here, because there is no terminal to ask on")
+
+
+def confirm(question: str) -> None:
+    """Ask on the terminal; the command ends when the answer is no."""
+    need_terminal()
     if not click.confirm(question, err=True):
         click.echo("Nothing was changed.", err=True)
         click.get_current_context().exit(ExitCode.FAILED)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import click
 
+from corral.base.words import printable
+from corral.wire.state_words import StateWord, Subject, Tone, state_word
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -17,16 +20,7 @@ T = TypeVar("T")
 
 WIDTH_OF_A_PIPE: Final = 400
 """Wide enough that programs which read a table never see a wrapped line."""
-_LOST: Final = ("service lost", "replica lost", "not added")
-_WORDS_BY_STYLE: Final = {
-    "green": ("healthy", "up", "active", "ok", "loaded", "done", "success", "fits", "moves", "added"),
-    "yellow": ("pending", "failing", "expired", "warning", "loading", "waiting", "queued", "running_on_worker"),
-    "cyan": ("draining", "running", "downloading", "deleting", "removing", "checking"),
-    "magenta": ("cancelled", "superseded", "disabled", "ended", "stays"),
-    "red": ("offline", "revoked"),
-    "bold red": ("unhealthy", "down", "misconfigured", "problem", "failed", "unusable", "error", "blocked", *_LOST),
-}
-STATUS_STYLES: Final = {word: style for style, words in _WORDS_BY_STYLE.items() for word in words}
+_LEVEL_STYLES: Final = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines, and nothing else.")
@@ -97,10 +91,32 @@ def say(sentence: str) -> None:
     click.echo(printable(sentence))
 
 
-def styled(word: str) -> str:
-    """A status in its colour, as rich markup."""
-    style = STATUS_STYLES.get(word)
+def level_text(word: str) -> str:
+    """How bad a finding is, in its colour, as rich markup."""
+    style = _LEVEL_STYLES.get(word)
     return f"[{style}]{word}[/]" if style else plain(word)
+
+
+_TONE_STYLES: Final = {
+    Tone.GREY: "",
+    Tone.BLUE: "cyan",
+    Tone.YELLOW: "yellow",
+    Tone.GREEN: "green",
+    Tone.RED: "bold red",
+    Tone.PURPLE: "magenta",
+    Tone.MUTED: "dim",
+}
+
+
+def state_text(subject: Subject, state: str) -> str:
+    """The label of a state in its colour, as rich markup."""
+    return word_text(state_word(subject, state))
+
+
+def word_text(word: StateWord) -> str:
+    """A label in its colour, as rich markup."""
+    style = _TONE_STYLES[word.tone]
+    return f"[{style}]{plain(word.label)}[/]" if style else plain(word.label)
 
 
 def plain(text: str) -> str:
@@ -108,11 +124,6 @@ def plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable(text))
-
-
-def printable(text: str) -> str:
-    """The text without characters that move the cursor or change colours: names may come from strangers."""
-    return "".join(character if character.isprintable() else "�" for character in text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

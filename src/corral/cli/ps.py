@@ -13,10 +13,11 @@ from corral.base.words import counted, format_size
 from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand
-from corral.cli.output import Column, console, json_option, plain, print_json_list, show, styled, table
+from corral.cli.output import Column, console, json_option, plain, print_json_list, show, state_text, table
 from corral.cli.units import age
 from corral.wire.placement import ReplicaList
 from corral.wire.replicas import ReplicaView
+from corral.wire.state_words import Subject, state_word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,7 +95,7 @@ def replica_table(replicas: Sequence[ReplicaView], now: datetime, *, width: int 
     columns: Sequence[Column[ReplicaView]] = (
         Column(title="MODEL", cell=lambda one: plain(one.model)),
         Column(title="NODE", cell=lambda one: plain(one.node or one.node_id)),
-        Column(title="STATE", cell=lambda one: styled(one.state)),
+        Column(title="STATE", cell=lambda one: state_text(Subject.REPLICA, one.state)),
         Column(title="MEMORY", cell=lambda one: _memory(one), right=True, least_width=60),
         Column(title="IN FLIGHT", cell=_in_flight, right=True),
         Column(title="TOKENS/S", cell=_speed, right=True, least_width=70),
@@ -110,7 +111,7 @@ def replica_summary(replicas: Sequence[ReplicaView]) -> str:
     """One line such as `3 replicas: 2 loaded, 1 loading`."""
     counts = Counter(replica.state for replica in replicas)
     return f"{counted(len(replicas), 'replica')}: " + ", ".join(
-        f"{count} {state}" for state, count in sorted(counts.items())
+        f"{count} {state_word(Subject.REPLICA, state).inline}" for state, count in sorted(counts.items())
     )
 
 

@@ -10,10 +10,11 @@ import msgspec
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, confirm, warn
-from corral.cli.output import Column, answer, json_option, plain, print_table, styled
+from corral.cli.output import Column, answer, json_option, plain, print_table, state_text
 from corral.cli.passwords import ask_password, password_option
 from corral.cli.units import age
 from corral.wire.keys import ROLES
+from corral.wire.state_words import Subject
 from corral.wire.users import ChangeUser, CreateUser, UserChanged, UserView
 
 _PATH: Final = "/api/v1/users"
@@ -35,7 +36,7 @@ def list_users(as_json: bool) -> None:
     columns: Sequence[Column[UserView]] = (
         Column(title="NAME", cell=lambda user: plain(user.name)),
         Column(title="ROLE", cell=lambda user: plain(user.role)),
-        Column(title="STATE", cell=lambda user: styled("disabled" if user.is_disabled else "active")),
+        Column(title="STATE", cell=lambda user: state_text(Subject.USER, "disabled" if user.is_disabled else "active")),
         Column(title="PASSWORD", cell=lambda user: "yes" if user.has_password else "no"),
         Column(title="KEYS", cell=lambda user: str(user.active_keys), right=True),
         Column(

@@ -8,9 +8,10 @@ import click
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_installed, complete_model, complete_node, find_node
 from corral.cli.options import CorralCommand
-from corral.cli.output import Column, json_option, plain, show_view, styled, table
+from corral.cli.output import Column, json_option, plain, show_view, state_text, table
 from corral.processes.exit_codes import ExitCode
 from corral.wire.placement import ConsequenceView, WhatIfAsk, WhatIfView
+from corral.wire.state_words import Subject
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,7 +72,7 @@ def _asked(ask: WhatIfAsk, *, as_json: bool) -> int:
 
 _COLUMNS: Final[Sequence[Column[ConsequenceView]]] = (
     Column(title="MODEL", cell=lambda each: plain(each.model)),
-    Column(title="WHAT", cell=lambda each: styled(each.fate.replace("_", " "))),
+    Column(title="WHAT", cell=lambda each: state_text(Subject.FATE, each.fate)),
     Column(title="FROM", cell=lambda each: plain(each.node or "–")),
     Column(title="TO", cell=lambda each: plain(each.to_node or "–")),
     Column(title="WHY", cell=lambda each: plain(_reason(each)), wraps=True),

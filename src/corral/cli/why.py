@@ -11,10 +11,11 @@ from corral.cli.client import api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model
 from corral.cli.options import CorralCommand
-from corral.cli.output import Column, facts, json_option, plain, show_view, styled, table
+from corral.cli.output import Column, facts, json_option, plain, show_view, state_text, table
 from corral.cli.units import age, moment
 from corral.wire.models import LoadJobView
 from corral.wire.placement import ModelNeedsView, NodeVerdictView, WhyView
+from corral.wire.state_words import Subject, state_word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,7 +54,7 @@ def why_page(view: WhyView, now: datetime, *, width: int | None = None) -> "Rend
 
 _COLUMNS: Final[Sequence[Column[NodeVerdictView]]] = (
     Column(title="NODE", cell=lambda verdict: plain(verdict.node)),
-    Column(title="VERDICT", cell=lambda verdict: styled(verdict.code.replace("_", " "))),
+    Column(title="VERDICT", cell=lambda verdict: state_text(Subject.VERDICT, verdict.code)),
     Column(title="NEEDS", cell=lambda verdict: _needs(verdict), right=True, least_width=60),
     Column(title="FREE", cell=lambda verdict: _free(verdict), right=True, least_width=60),
     Column(title="POINTS", cell=lambda verdict: f"{verdict.points:g}" if verdict.code == FITS else "–", right=True),
@@ -104,7 +105,7 @@ def _replica_text(view: WhyView, number: int, now: datetime) -> str:
         if text
     )
     words = [
-        f"{replica.node} #{replica.index} {replica.state}",
+        f"{replica.node} #{replica.index} {state_word(Subject.REPLICA, replica.state).inline}",
         f"for {age(replica.changed_at, now).removesuffix(' ago')}",
     ]
     return ", ".join([*words, *([f"counts with {taken}"] if taken else [])])
@@ -113,7 +114,8 @@ def _replica_text(view: WhyView, number: int, now: datetime) -> str:
 def load_text(job: LoadJobView, now: datetime) -> str:
     """How far a load is, or why it failed and what comes next."""
     where = f" on {job.node}" if job.node else ""
-    words = [f"{job.state}{where}, wanted: {job.why or 'asked'}, {age(job.began_at, now)}"]
+    state = state_word(Subject.LOAD, job.state).inline
+    words = [f"{state}{where}, wanted: {job.why or 'asked'}, {age(job.began_at, now)}"]
     if job.step_seconds:
         words.append(", ".join(f"{name} {seconds:g} s" for name, seconds in job.step_seconds.items()))
     if progress := progress_text(job):

@@ -22,12 +22,13 @@ from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import native as nodes_native
 from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
+from corral.frontend.operations.routes import starting as operations_starting
 from corral.frontend.operations.routes import streams as operation_streams
 from corral.frontend.record import routes as events
 from corral.frontend.rules import routes as fleet_rules
+from corral.frontend.serving.routes import act_plans, placement, scheduling
 from corral.frontend.serving.routes import files as node_files
 from corral.frontend.serving.routes import gateways as serving
-from corral.frontend.serving.routes import placement, scheduling
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     *vitals.ROUTES,
@@ -43,12 +44,14 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *backend_policies.ROUTES,
     *operations.ROUTES,
     *operation_streams.ROUTES,  # before the operations: none of them is called `stream`
+    *operations_starting.ROUTES,
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,
     *localai_models.ROUTES,
     *localai_changes.ROUTES,
     *localai_pulls.ROUTES,
     *localai_offers.ROUTES,
+    *act_plans.ROUTES,
     *placement.ROUTES,
     *models.ROUTES,
     *model_changes.ROUTES,

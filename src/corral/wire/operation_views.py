@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from corral.wire.broadcasts import NodeProgress
+from corral.wire.plans import EndingReplicaView, PlanError
 
 # Operations in Corral's own form.
 
@@ -27,6 +28,8 @@ class OperationAsk(msgspec.Struct, kw_only=True):
     nodes: list[str] = []
     """Ids; none mean every node that has the labels."""
     labels: dict[str, str] = {}
+    plan_hash: str | UnsetType = UNSET
+    """The plan that was seen; nothing is started if it is another one by now."""
 
 
 class NodesAsk(msgspec.Struct, kw_only=True):
@@ -137,8 +140,37 @@ class PlannedView(msgspec.Struct, kw_only=True):
     """By which the node will show that it has what is wanted; none when no registry could be asked."""
 
 
+class PlanCounts(msgspec.Struct, kw_only=True):
+    """How many nodes there are of each kind in a plan; each node is counted once."""
+
+    fits: int = 0
+    blocked: int = 0
+    unknown: int = 0
+    """What could not be told beforehand: it would be sent, and the node decides."""
+    already: int = 0
+    """As it should be already."""
+
+
 class Plan(msgspec.Struct, kw_only=True):
+    """What an operation would do. Nothing was stored or sent."""
+
     items: list[PlannedView]
+    hash: str = ""
+    """Of what would be done; `plan_hash` of the operation can name it."""
+    counts: PlanCounts = msgspec.field(default_factory=PlanCounts)
+    replicas_end: list[EndingReplicaView] = []
+    """Replicas that would end with their backend."""
+    rules: list[str] = []
+    """Fleet rules that are in the way, as sentences: with one of them the operation would be refused."""
+    text: str = ""
+    """The plan as the command line prints it."""
+
+
+class StalePlan(msgspec.Struct, kw_only=True):
+    """Answer to an operation on a plan that is not the plan of now."""
+
+    error: PlanError
+    plan: Plan
 
 
 # Operations in LocalAI's form.

@@ -70,12 +70,34 @@ class NamedScheduling(SchedulingFields, kw_only=True):
     model: str
 
 
+class SchedulingRevision(SchedulingFields, kw_only=True):
+    """Body of `PUT` and `PATCH /api/v1/scheduling/{model}`."""
+
+    plan_hash: str | UnsetType = UNSET
+    """The plan that was seen; nothing is done if it is another one by now."""
+
+
 class SchedulingSet(msgspec.Struct, kw_only=True):
     """Body of `PUT /api/v1/scheduling`: rules that a file declares."""
 
     rules: list[NamedScheduling] = []
     prune: str = ""
     """Which other rules are deleted: none, `demanded` for those that came from a file, or `all`."""
+    plan_hash: str | UnsetType = UNSET
+    """The plan that was seen; nothing is done if it is another one by now."""
+
+
+class SchedulingPlanAsk(msgspec.Struct, kw_only=True):
+    """Body of `POST /api/v1/scheduling/plan`."""
+
+    rules: list[NamedScheduling] = []
+    """Whole rules: what one leaves out is as in a model without a rule."""
+    prune: str = ""
+    """As in `PUT /api/v1/scheduling`."""
+    remove: list[str] = []
+    """Models whose rules are deleted."""
+    unload: list[str] = []
+    """Models that are unloaded besides, as `POST /api/v1/model-unloads` does."""
 
 
 class SchedulingView(msgspec.Struct, kw_only=True):

@@ -47,6 +47,11 @@ class StateWord:
     def glyph(self) -> str:
         return GLYPHS[self.tone]
 
+    @property
+    def inline(self) -> str:
+        """The label inside a sentence."""
+        return self.label[:1].lower() + self.label[1:]
+
 
 class Subject(StrEnum):
     """What has states that people see."""
@@ -63,6 +68,7 @@ class Subject(StrEnum):
     INVITATION = "invitation"
     KEY = "key"
     USER = "user"
+    VERDICT = "verdict"
     FATE = "fate"
     CONSEQUENCE = "consequence"
     SEVERITY = "severity"
@@ -164,6 +170,20 @@ _USER: Final = {
     "active": StateWord("Active", Tone.GREEN, "May sign in."),
     "disabled": StateWord("Disabled", Tone.MUTED, "May not sign in, and no key of theirs is accepted."),
 }
+_VERDICT: Final = {
+    "fits": StateWord("Fits", Tone.GREEN, "The node can take one more replica."),
+    "runs_no_backends": StateWord("Runs no backends", Tone.MUTED, "Nodes of this type run no models."),
+    "not_healthy": StateWord("Not healthy", Tone.RED, "The node is not healthy, or is being drained."),
+    "failed_before": StateWord("Failed before", Tone.RED, "A load of this model failed there just now."),
+    "not_pinned": StateWord("Not pinned", Tone.MUTED, "The model is pinned to other nodes."),
+    "not_selected": StateWord("Not selected", Tone.MUTED, "The node lacks a label that the model's rule wants."),
+    "unfit": StateWord("Unfit", Tone.PURPLE, "No build of the model's backend fits the machine."),
+    "no_slot": StateWord("No slot", Tone.GREY, "The node has as many replicas of the model as it may have."),
+    "rival": StateWord("Rival", Tone.YELLOW, "A model runs there that may not run beside this one."),
+    "no_disk": StateWord("No disk", Tone.RED, "The node's disk has too little room for the files."),
+    "no_vram": StateWord("No VRAM", Tone.RED, "The node's GPUs have too little memory free."),
+    "no_ram": StateWord("No RAM", Tone.RED, "The node has too little memory free."),
+}
 _FATE: Final = {
     "moves": StateWord("Moves", Tone.GREEN, "It ends where it is, and is loaded elsewhere."),
     "added": StateWord("Added", Tone.GREEN, "One more is loaded."),
@@ -213,6 +233,7 @@ WORDS: Final[Mapping[Subject, Mapping[str, StateWord]]] = {
     Subject.INVITATION: _INVITATION,
     Subject.KEY: _KEY,
     Subject.USER: _USER,
+    Subject.VERDICT: _VERDICT,
     Subject.FATE: _FATE,
     Subject.CONSEQUENCE: _CONSEQUENCE,
     Subject.SEVERITY: _SEVERITY,

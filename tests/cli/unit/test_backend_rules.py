@@ -327,12 +327,12 @@ class TestDryRun:
                 "+ echo: echo on every node",
                 "- old",
                 "install echo because of echo:",
-                "w1 healthy cpu-echo install",
-                "w2 healthy echo blocked: no build",
+                "w1 Healthy cpu-echo install",
+                "w2 Healthy echo blocked: no build",
                 "delete gone:",
-                "w1 offline gone delete when it comes back",
+                "w1 Offline gone delete when it comes back",
                 "under way already:",
-                "w3: error because of echo, operation 0123abcd: disk full",
+                "w3: failed because of echo, operation 0123abcd: disk full",
                 "Nothing was changed.",
             ],
         )
@@ -357,7 +357,7 @@ class TestRules:
         header, first, second, problem = connected("backends", "rules", "list").out.splitlines()
         assert header.split() == ["NAME", "BACKEND", "ON", "NODES", "MADE", "FROM"]
         assert first.startswith("a     echo     every node  none")
-        assert second.startswith("b     echo     zone=a      1 blocked, 3 success")
+        assert second.startswith("b     echo     zone=a      1 blocked, 3 done")
         assert problem == "b: w4: disk full"
         frontend.tell(GET, RuleSetView(revision="r1", items=[a_rule("a", doubt="no gallery has it")]))
         assert connected("backends", "rules", "list").out.splitlines()[-1] == "a: no gallery has it"

@@ -22,7 +22,8 @@ from corral.wire.galleries import (
     NodeUpgradeView,
     UpgradesView,
 )
-from corral.wire.operation_views import OperationAsk, Plan, PlannedView
+from corral.wire.operation_views import OperationAsk, Plan, PlanCounts, PlannedView
+from corral.wire.plans import EndingReplicaView
 
 ABSENT = because(ReasonCode.PROVEN, rung="absent")
 PRESENT = because(ReasonCode.PROVEN, rung="present")
@@ -393,7 +394,8 @@ def test_a_plan_says_what_would_happen_where(connected: Any, frontend: Any) -> N
     frontend.tell("POST /api/v1/operations/plan", Plan(items=items))
     outcome = connected("backends", "plan", "install", "echo")
     assert outcome.code == 0
-    header, *lines = outcome.out.splitlines()
+    header, *lines, whole = outcome.out.splitlines()
+    assert whole == "5 nodes: 2 would install, 1 blocked, 1 unknown, 1 already as wanted; 3.0 MiB to fetch."
     assert header.split(None, 4) == ["NODE", "STATUS", "BACKEND", "BYTES", "WHAT WOULD HAPPEN"]
     assert [line.partition("echo")[2].strip() for line in lines] == [
         "3.0 MiB  install",
@@ -403,6 +405,25 @@ def test_a_plan_says_what_would_happen_where(connected: Any, frontend: Any) -> N
         "0 B      nothing: it is there",
     ]
     assert connected("backends", "plan", "dance", "echo").code == 64
+
+
+def test_a_delete_shows_its_plan_and_what_is_in_the_way(connected: Any, frontend: Any) -> None:
+    frontend.tell("GET /api/v1/backends", INSTALLED)
+    ending = EndingReplicaView(node_id="1", node="w1", model="small", in_flight=None)
+    item = PlannedView(node_id="1", node_name="w1", node_status="draining", backend="echo", download_bytes=0)
+    plan = Plan(items=[item], counts=PlanCounts(fits=1), replicas_end=[ending], rules=["a rule demands echo"])
+    frontend.tell("POST /api/v1/operations/plan", plan)
+    outcome = connected("backends", "delete", "echo", "--plan")
+    assert (outcome.code, outcome.out.splitlines()[1:]) == (
+        1,
+        [
+            "w1    Draining  echo     0 B    delete",
+            "1 node: 1 would delete.",
+            "Ends: small on w1, an unknown number of requests under way.",
+            "In the way: a rule demands echo.",
+        ],
+    )
+    assert [call.method for call in frontend.calls] == ["GET", "POST"]
 
 
 def test_what_looks_like_a_uri_is_one() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from corral.cli import drain_watch
 from corral.wire.nodes import DrainedReplicaView, DrainView, NodeDetail
+from corral.wire.plans import ActPlanView
 
 ONE = "11111111-0000-4000-8000-000000000000"
 DRAIN = f"/api/v1/nodes/{ONE}/drain"
@@ -94,3 +95,13 @@ def test_watching_ends_after_its_time_and_when_somebody_resumes(connected: Any, 
     frontend.tell(f"GET {DRAIN}", a_drain("moves", state="not draining"))
     assert connected("nodes", "drain", "alpha", "--wait").code == 1
     assert connected("nodes", "drain", "alpha", "--within", "1s").code == 64
+
+
+def test_a_plan_alone_begins_nothing(connected: Any, frontend: Any) -> None:
+    frontend.tell(f"POST {DRAIN}/plan", ActPlanView(hash="h", text="Drain alpha: 1 stays.\nStays: m on alpha"))
+    outcome = connected("nodes", "drain", "alpha", "--force", "--plan")
+    assert (outcome.code, outcome.out) == (0, "Drain alpha: 1 stays.\nStays: m on alpha\n")
+    assert frontend.calls[-1].body == {"force": True}
+    assert [call.path for call in frontend.calls if call.method == "POST"] == [f"{DRAIN}/plan"]
+    refused = connected("nodes", "drain", "alpha", "--plan", "--wait")
+    assert (refused.code, "nothing to --wait for" in refused.err) == (64, True)

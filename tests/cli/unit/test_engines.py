@@ -126,7 +126,7 @@ def test_enable_disable_and_remove(connected: Any, known: StubFrontend) -> None:
 def test_list_and_show_tell_states_and_never_keys(connected: Any, known: StubFrontend) -> None:
     lines = connected("engines", "list").out.splitlines()
     assert lines[0].split() == ["MODEL", "NAME", "STATE", "ORDER", "SINCE", "URL", "REASON"]
-    assert lines[2].split()[:4] == ["far", "spare", "down", "1"]
+    assert lines[2].split()[:4] == ["far", "spare", "Down", "1"]
     shown = connected("engines", "show", "desk").out
     assert "key" in shown
     assert "stored" in shown

@@ -110,8 +110,8 @@ def test_why_tells_every_node_s_verdict_with_numbers_and_points(connected: Any, 
     assert "place 0.1 s, stage 12.5 s; 1.0 GiB of 3.0 GiB, file 1 of 2 (small.gguf), 100 MiB/s, 20 s left" in load
     assert [" ".join(line.split()) for line in lines[-3:]] == [
         "NODE VERDICT NEEDS FREE POINTS WHY",
-        "gpu-1 fits 4.0 GiB 20.0 GiB 62.5 has the files +40, has the backend +20, free memory +2.5, would get GPU-7",
-        "gpu-2 no vram 4.0 GiB 2.0 GiB – needs 4.0 GiB of video memory and has 2.0 GiB free of 12.0 GiB",
+        "gpu-1 Fits 4.0 GiB 20.0 GiB 62.5 has the files +40, has the backend +20, free memory +2.5, would get GPU-7",
+        "gpu-2 No VRAM 4.0 GiB 2.0 GiB – needs 4.0 GiB of video memory and has 2.0 GiB free of 12.0 GiB",
     ]
     assert connected("why", "short", "--json").json() == msgspec.to_builtins(view)
 
@@ -155,9 +155,9 @@ def test_ps_tells_memory_requests_and_speed_and_what_is_not_known(connected: Any
     head, *rows = [line.split() for line in connected("ps").out.splitlines()]
 
     assert head == ["MODEL", "NODE", "STATE", "MEMORY", "IN", "FLIGHT", "TOKENS/S", "IDLE", "AGE", "GPUS", "WANTED"]
-    assert rows[0][:10] == ["small", "gpu-1", "loaded", "4.0", "GiB", "+", "1.0", "GiB", "2", "31.2"]
+    assert rows[0][:10] == ["small", "gpu-1", "Loaded", "4.0", "GiB", "+", "1.0", "GiB", "2", "31.2"]
     assert rows[0][-2:] == ["GPU-7", "minimum"]
-    assert rows[1][:6] == ["other", "cpu-1", "loaded", "unknown", "unknown", "unknown"]
+    assert rows[1][:6] == ["other", "cpu-1", "Loaded", "unknown", "unknown", "unknown"]
     assert rows[2][3:11] == ["4.0", "GiB", "+", "1.0", "GiB", "–", "–", "–"]
     assert [line.split()[0] for line in connected("ps", "--node", "cpu-1").out.splitlines()[1:]] == ["other"]
     assert connected("ps", "--model", "nobody").out == "Nothing runs there.\n"
@@ -182,8 +182,8 @@ def test_what_if_asks_for_the_node_that_was_meant_and_ends_with_1_when_something
     assert frontend.calls[-1].body["becomes"] == "down"
     assert outcome.out.splitlines()[0] == "If w1 goes down: bad"
     assert [" ".join(line.split()) for line in outcome.out.splitlines()[-2:]] == [
-        "small moves w1 w2 does not answer until it is loaded there",
-        "huge service lost w1 – w2 has 1.0 GiB free; would have a place if something else ended",
+        "small Moves w1 w2 does not answer until it is loaded there",
+        "huge Service lost w1 – w2 has 1.0 GiB free; would have a place if something else ended",
     ]
 
 

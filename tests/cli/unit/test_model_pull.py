@@ -75,7 +75,7 @@ def test_choices_licence_bytes_and_notes_are_shown_first(connected: Any, fronten
         "Memory about 3.0 GiB",
         "Note: its adapter was not taken",
         "Operation 0123abcd: pull repo into here:/models.",
-        "here:/models: success",
+        "here:/models: done",
         "repo: downloaded into here:/models.",
         'Ask it with: corral chat repo "Hi"',
     ]
@@ -133,8 +133,8 @@ def test_without_a_terminal_files_are_told_in_lines(
     said = [line for line in lines(connected("models", "pull", "x")) if line.startswith("repo-Q4.gguf")]
     assert said == [
         "repo-Q4.gguf: waiting, 0 B of 1000 B",
-        "repo-Q4.gguf: fetching, 10 B of 1000 B",
-        "repo-Q4.gguf: fetching, 500 B of 1000 B",
+        "repo-Q4.gguf: downloading, 10 B of 1000 B",
+        "repo-Q4.gguf: downloading, 500 B of 1000 B",
     ]
 
 

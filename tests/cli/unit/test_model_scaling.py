@@ -7,6 +7,7 @@ from msgspec import structs
 
 from corral.cli.models import scaling
 from corral.wire.models import LoadJobView, ModelView
+from corral.wire.plans import ActPlanView
 from corral.wire.refusals import Acknowledged
 from corral.wire.replicas import ReplicaView
 from corral.wire.scheduling import SchedulingList, SchedulingView
@@ -234,3 +235,32 @@ def test_unload_says_where(connected: Any, frontend: Any, make_node: Any) -> Non
     assert connected("models", "unload", "llama").out == "llama is unloaded.\n"
     assert connected("models", "unload", "llama", "--node", "w1").out == "llama is unloaded on w1.\n"
     assert connected("models", "unload", "llama", "--json").out == '{\n  "message": "model unloaded"\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "rules", "remove", "unload"),
+    [
+        (("2",), [{"min_replicas": 2, "max_replicas": 2, "pinned_nodes": ["n1"]}], [], []),
+        (("--anywhere", "--auto"), [], ["llama"], []),
+        (("0", "--anywhere"), [], ["llama"], ["llama"]),
+        (("--anywhere", "--idle", "10m"), [{"idle_seconds": 600, "pinned_nodes": []}], [], []),
+    ],
+)
+def test_a_plan_is_of_the_whole_rule_and_changes_nothing(
+    connected: Any, frontend: Any, words: tuple[str, ...], rules: list[Any], remove: list[str], unload: list[str]
+) -> None:
+    frontend.tell(f"GET {RULE}", a_rule(pinned_nodes=["n1"]))
+    frontend.tell("POST /api/v1/scheduling/plan", ActPlanView(hash="h", text="llama exactly 2: 1 added.\nAdded: llama"))
+    outcome = connected("models", "scale", "llama", *words, "--plan")
+    assert (outcome.code, outcome.out) == (0, "llama exactly 2: 1 added.\nAdded: llama\n")
+    [_, asked] = frontend.calls
+    assert (asked.body["remove"], asked.body["unload"]) == (remove, unload)
+    assert [{**rule, **stated} for rule, stated in zip(asked.body["rules"], rules, strict=True)] == asked.body["rules"]
+
+
+def test_a_plan_for_a_model_without_a_rule_has_only_what_was_said(connected: Any, frontend: Any) -> None:
+    frontend.tell(f"GET {RULE}", {"error": {"code": "not_found", "message": "no rule"}}, 404)
+    frontend.tell("POST /api/v1/scheduling/plan", ActPlanView(hash="h", text="x"))
+    assert connected("models", "scale", "llama", "--spread", "--plan", "--json").json()["hash"] == "h"
+    asked = frontend.calls[-1].body["rules"]
+    assert asked == [{"model": "llama", "min_replicas": 0, "max_replicas": 0, "spread_all": True}]

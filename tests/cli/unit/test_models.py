@@ -19,6 +19,7 @@ from corral.wire.models import (
     ModelProblemView,
     ModelView,
 )
+from corral.wire.plans import ActPlanView, PlanError, StaleActPlan
 from corral.wire.replicas import ReplicaView
 
 TOLD = because(ReasonCode.PROVEN, rung="told")
@@ -67,8 +68,8 @@ def test_list_shows_a_table_and_the_files_that_were_passed_over(connected: Any, 
     assert outcome.code == 0
     assert [line.split() for line in outcome.out.splitlines()[:3]] == [
         ["NAME", "STATE", "BACKEND", "SIZE", "NODES", "WARNINGS", "SOURCE"],
-        ["small", "loaded", "llama-cpp", "3.0", "GiB", "w1,", "w2", "–", "small.yaml"],
-        ["short", "cold", "→", "small", "–", "-", "–", "small.yaml"],
+        ["small", "Loaded", "llama-cpp", "3.0", "GiB", "w1,", "w2", "–", "small.yaml"],
+        ["short", "Cold", "→", "small", "–", "-", "–", "small.yaml"],
     ]
     assert outcome.out.splitlines()[3] == "Passed over: bad.yaml (bad): is not YAML: odd in line 3"
 
@@ -116,7 +117,7 @@ def test_show_tells_where_a_model_came_from_and_who_changed_it(connected: Any, f
     pulled = model(source="", kind="pull", origin=origin, number=4, changed_by="eve", bytes=5, is_disabled=True)
     frontend.tell("GET /api/v1/models/small", msgspec.structs.replace(pulled, changed_at="2026-03-01T12:00:00Z"))
     lines = [" ".join(line.split()) for line in connected("models", "show", "small").out.splitlines()]
-    assert {"State disabled", "Size 5 B", "From hf://o/r@0123", "Licence mit"} <= set(lines)
+    assert {"State Disabled", "Size 5 B", "From hf://o/r@0123", "Licence mit"} <= set(lines)
     [changed] = [line for line in lines if line.startswith("Changed")]
     assert changed.startswith("Changed 2026-03-01 12:00:00 (")
     assert changed.endswith("by eve, change 4")
@@ -138,7 +139,7 @@ def test_show_tells_what_is_known_and_leaves_out_the_rest(connected: Any, fronte
 
     assert [" ".join(line.split()) for line in outcome.out.splitlines()] == [
         "Name small",
-        "State loaded",
+        "State Loaded",
         "Backend llama-cpp",
         "Weights small.gguf",
         "File small.yaml",
@@ -186,7 +187,7 @@ def test_a_broken_file_is_shown_with_its_reason(connected: Any, frontend: Any) -
     assert outcome.code == 0
     assert [" ".join(line.split()) for line in outcome.out.splitlines()] == [
         "Name bad",
-        "State unusable",
+        "State Unusable",
         "File bad.yaml",
         "Passed over bad.yaml: is not YAML: odd in line 3",
     ]
@@ -230,6 +231,7 @@ def test_a_wrong_key_is_code_77(connected: Any, frontend: Any) -> None:
 
 class TestRemove:
     PATH = "DELETE /api/v1/models/small"
+    PLAN = "POST /api/v1/model-removals/plan"
 
     @pytest.fixture(autouse=True)
     def one_model(self, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +251,7 @@ class TestRemove:
         assert outcome.out.splitlines() == [
             "Operation 0123abcd: remove small on w1.",
             "w1: removing, the node was asked to remove it",
-            "w1: success, the node says so",
+            "w1: done, the node says so",
             "small: removed on w1.",
         ]
         [removal] = [call for call in frontend.calls if call.method == "DELETE"]
@@ -258,20 +260,36 @@ class TestRemove:
     def test_says_what_is_deleted_and_what_is_kept_and_why(
         self, connected: Any, frontend: Any, make_operation: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        own, shared = ModelFileView(path="own.gguf", size=5 * 1024**2), ModelFileView(path="shared.gguf", size=1)
-        frontend.tell("GET /api/v1/models/small", model(files=[own, shared]))
-        others = [model(files=[own, shared]), model("big", files=[shared])]
-        frontend.tell("GET /api/v1/models", ModelList(items=others))
+        frontend.tell("GET /api/v1/models/small", model())
+        lines = ["Remove the model small: 1 deleted, 1 kept.", "Deleted: own.gguf", "Kept: shared.gguf\x1b"]
+        frontend.tell(self.PLAN, ActPlanView(hash="h1", text="\n".join(lines)))
         note = "shared.gguf stays: big needs it"
-        frontend.tell(self.PATH, make_operation(verb="remove", backend="small", notes=[note]), 202)
+        frontend.tell(f"{self.PATH}?plan_hash=h1", make_operation(verb="remove", backend="small", notes=[note]), 202)
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         monkeypatch.setattr("click.confirm", lambda *_, **__: True)
         outcome = connected("models", "remove", "small")
-        assert outcome.err.splitlines() == [
-            "Deleted: own.gguf (5.0 MiB)",
-            "Kept: shared.gguf, because big needs it",
-        ]
+        assert outcome.err.splitlines() == [*lines[:2], "Kept: shared.gguf�"]
         assert f"Note: {note}" in outcome.out.splitlines()
+
+    def test_a_plan_alone_changes_nothing(self, connected: Any, frontend: Any) -> None:
+        frontend.tell(self.PLAN, ActPlanView(hash="h1", text="Remove the model small: 1 ends.\nEnds: small on w1"))
+        outcome = connected("models", "remove", "small", "--plan")
+        assert (outcome.code, outcome.out) == (0, "Remove the model small: 1 ends.\nEnds: small on w1\n")
+        assert connected("models", "remove", "small", "--plan", "--json").json()["hash"] == "h1"
+        assert {call.method for call in frontend.calls} == {"POST"}
+
+    def test_a_plan_that_is_old_by_the_time_of_the_answer_is_shown_anew(
+        self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        frontend.tell("GET /api/v1/models/small", model())
+        frontend.tell(self.PLAN, ActPlanView(hash="h1", text="Remove the model small: nothing."))
+        new = StaleActPlan(error=PlanError(message="it changed"), plan=ActPlanView(hash="h2", text="New: 1\nEnds: x"))
+        frontend.tell(f"{self.PATH}?plan_hash=h1", new, 409)
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        monkeypatch.setattr("click.confirm", lambda *_, **__: True)
+        outcome = connected("models", "remove", "small")
+        assert outcome.code == 1
+        assert outcome.err.splitlines()[-3:] == ["error: it changed:", "New: 1", "Ends: x"]
 
     @pytest.mark.parametrize(("status", "code"), [("error", 1), ("queued", 2)])
     def test_ends_with_the_code_of_the_operation(
@@ -292,10 +310,9 @@ class TestRemove:
         )
 
     def test_asks_first_and_not_where_nobody_could_answer(self, connected: Any, frontend: Any) -> None:
-        frontend.tell("GET /api/v1/models/small", model())
         outcome = connected("models", "remove", "small")
         assert outcome.err == "error: --yes: is needed here, because there is no terminal to ask on\n"
-        assert {call.method for call in frontend.calls} == {"GET"}
+        assert frontend.calls == []
 
     def test_what_the_frontend_says_no_to_is_told(self, connected: Any, frontend: Any) -> None:
         said = {"error": {"code": "conflict", "message": "both.yaml also holds two"}}

@@ -15,6 +15,7 @@ from corral.cli.names import choose_node
 from corral.cli.node_changes import change_lines
 from corral.cli.nodes import node_facts, node_table, read_label_changes
 from corral.wire.nodes import CardView, NodeChangeView, NodeDetail, NodePage, PeerView
+from corral.wire.plans import ActPlanView
 
 MakeNode = Callable[..., NodeDetail]
 ONE = "11111111-0000-4000-8000-000000000000"
@@ -48,11 +49,11 @@ class TestList:
         assert outcome.out.splitlines() == [
             "NAME   STATUS                  ID        HEARD       ADDRESS         RAM FREE            "
             "DISK FREE            VERSION       LABELS",
-            "alpha  healthy                 11111111  3s ago      10.0.0.1:50051  5.0 GiB of 8.0 GiB  "
+            "alpha  Healthy                 11111111  3s ago      10.0.0.1:50051  5.0 GiB of 8.0 GiB  "
             "60.0 GiB of 100 GiB  corral 0.1.0  zone=a",
-            "beta   pending                 22222222  1m 15s ago  10.0.0.1:50051  –                   "
+            "beta   Pending                 22222222  1m 15s ago  10.0.0.1:50051  –                   "
             "60.0 GiB of 100 GiB  localai",
-            "gamma  unhealthy (draining) !  22333333  3s ago      10.0.0.1:50051  5.0 GiB of 8.0 GiB  "
+            "gamma  Unhealthy (draining) !  22333333  3s ago      10.0.0.1:50051  5.0 GiB of 8.0 GiB  "
             "60.0 GiB of 100 GiB  corral 0.1.0",
         ]
 
@@ -65,7 +66,7 @@ class TestList:
         assert "ALARM" not in connected("nodes", "show", fleet[0].id).err
 
     def test_fits_narrow_terminals_by_leaving_columns_out(self, fleet: list[NodeDetail]) -> None:
-        assert rendered(node_table(fleet[:1], width=40), 40) == ["NAME   STATUS   ID", "alpha  healthy  11111111"]
+        assert rendered(node_table(fleet[:1], width=40), 40) == ["NAME   STATUS   ID", "alpha  Healthy  11111111"]
         for width in range(20, 200, 7):
             assert all(len(line) <= width for line in rendered(node_table(fleet, width=width), width))
 
@@ -119,7 +120,7 @@ class TestShow:
         assert rendered(node_facts(fleet[2], NOW), 80) == [
             "Name          gamma",
             "Id            22333333-0000-4000-8000-000000000000",
-            "Status        unhealthy",
+            "Status        Unhealthy",
             "Problems      disk: not a number",
             "Type          backend",
             "Address       10.0.0.1:50051",
@@ -249,6 +250,21 @@ class TestRemove:
         assert outcome.code == 64
         assert outcome.err == "error: --yes: is needed here, because there is no terminal to ask on\n"
         assert [call.method for call in frontend.calls] == ["GET"]
+
+    def test_shows_what_would_happen_and_acts_on_that_plan_only(
+        self, connected: Any, frontend: Any, fleet: Any, monkeypatch: Any
+    ) -> None:
+        frontend.tell_nodes(*fleet)
+        plan = ActPlanView(hash="h1", text="Remove alpha: 1 moves.\nMoves: small on alpha, to beta")
+        frontend.tell(f"POST /api/v1/nodes/{ONE}/removal/plan", plan)
+        frontend.tell(f"DELETE /api/v1/nodes/{ONE}?plan_hash=h1", b"", 204)
+        alone = connected("nodes", "remove", "alpha", "--plan")
+        assert (alone.code, alone.out.splitlines()) == (0, plan.text.splitlines())
+        assert {call.method for call in frontend.calls} == {"GET", "POST"}
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        monkeypatch.setattr("click.confirm", lambda *_, **__: True)
+        outcome = connected("nodes", "remove", "alpha")
+        assert (outcome.code, outcome.err.splitlines()) == (0, plan.text.splitlines())
 
     def test_removes_with_yes(self, connected: Any, frontend: Any, fleet: Any) -> None:
         frontend.tell_nodes(*fleet)

@@ -33,7 +33,7 @@ class TestList:
         frontend.tell("GET /api/v1/operations", OperationPage(items=[make_operation()]))
         outcome = connected("ops", "list", "--last", "7")
         assert outcome.code == 0
-        assert outcome.out.splitlines()[1].startswith("0123abcd  done   install echo")
+        assert outcome.out.splitlines()[1].startswith("0123abcd  Done   install echo")
         assert frontend.calls[0].path == "/api/v1/operations?limit=7"
 
     def test_pages_are_read_until_there_are_enough(self, connected: Any, frontend: Any, make_operation: Any) -> None:
@@ -98,9 +98,9 @@ class TestWatch:
             "Operation 0123abcd: install echo on w1, w2.",
             "w1: queued, about to be sent",
             "w2: queued, about to be sent",
-            "w1: success, its report shows it",
+            "w1: done, its report shows it",
             "w2: downloading, downloading 1 B of 4 B",
-            "w2: error, disk full (tried once)",
+            "w2: failed, disk full (tried once)",
             "echo: installed on w1; failed on w2.",
         ]
         assert outcome.err == "See what to do about it: corral ops show 0123abcd\n"

@@ -8,7 +8,8 @@ import pytest
 
 from corral.cli import events
 from corral.processes.exit_codes import ExitCode
-from corral.wire.models import ModelList, ModelView
+from corral.wire.models import ModelView
+from corral.wire.plans import ActPlanView
 
 MODEL = ModelView(name="small", backend="echo", model="", revision="", source="small.yaml", state="cold")
 
@@ -32,12 +33,12 @@ def test_summaries_of_commands_are_whole(corral: Any, words: tuple[str, ...]) ->
 
 def test_who_says_no_changes_nothing(connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     frontend.tell("GET /api/v1/models/small", MODEL)
-    frontend.tell("GET /api/v1/models", ModelList(items=[MODEL]))
+    frontend.tell("POST /api/v1/model-removals/plan", ActPlanView(hash="h", text="Remove: nothing."))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(click, "confirm", lambda *_, **__: False)
     outcome = connected("models", "remove", "small")
-    assert (outcome.code, outcome.out, outcome.err) == (1, "", "Nothing was changed.\n")
-    assert {call.method for call in frontend.calls} == {"GET"}
+    assert (outcome.code, outcome.out, outcome.err) == (1, "", "Remove: nothing.\nNothing was changed.\n")
+    assert {call.method for call in frontend.calls} == {"GET", "POST"}
 
 
 def test_an_interrupt_is_no_error(connected: Any, monkeypatch: pytest.MonkeyPatch) -> None:

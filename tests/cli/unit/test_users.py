@@ -60,8 +60,8 @@ def test_list_shows_who_may_do_what(connected: Any, frontend: Any) -> None:
     lines = connected("users", "list").out.splitlines()
     assert lines[0].split() == ["NAME", "ROLE", "STATE", "PASSWORD", "KEYS", "ADDED"]
     assert [line.split()[:5] for line in lines[1:]] == [
-        ["alice", "operator", "active", "yes", "2"],
-        ["bob", "operator", "disabled", "yes", "2"],
+        ["alice", "operator", "Active", "yes", "2"],
+        ["bob", "operator", "Disabled", "yes", "2"],
     ]
 
 

@@ -13,6 +13,7 @@ from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import OperationState, TargetStatus
 from corral.frontend.serving.decide.load_job import LoadState, LoadStepName
+from corral.frontend.serving.decide.placement import VerdictCode
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.decide.what_if import Fate
 from corral.hubs.downloads.orders import FileState
@@ -33,6 +34,7 @@ TOOL = Path(__file__).parents[3] / "tools" / "make_ui_words.py"
         (Subject.FILE, FileState),
         (Subject.INVITATION, InvitationState),
         (Subject.FATE, Fate),
+        (Subject.VERDICT, VerdictCode),
         (Subject.ROLE, Scope),
     ],
 )

@@ -9,9 +9,10 @@ import click
 
 from corral.base.errors import InvalidInput, NotFound, PeerRefused
 from corral.base.words import listed
+from corral.cli.act_plans import plan_option, show_operation_plan
 from corral.cli.backends.confinement import confine, confined
 from corral.cli.backends.rules import apply, rules
-from corral.cli.backends.tables import backend_table, only_on, plan_table, print_upgrades, rows
+from corral.cli.backends.tables import backend_table, only_on, print_upgrades, rows
 from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.names import (
@@ -26,7 +27,7 @@ from corral.cli.names import (
 )
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched, watched_all
 from corral.cli.options import CorralCommand, print_error, warn
-from corral.cli.output import json_option, print_json, say, show, show_view
+from corral.cli.output import json_option, print_json, say, show
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
@@ -206,10 +207,11 @@ def _upgradeable(client: ApiClient, nodes: Sequence[str], labels: Sequence[str])
 
 @backends.command(cls=CorralCommand)
 @click.argument("backend", shell_complete=complete_installed)
+@plan_option
 @target_options
 @wait_options
 @connected
-def delete(backend: str, nodes: Sequence[str], labels: Sequence[str], watching: Watching) -> int:
+def delete(backend: str, only_plan: bool, nodes: Sequence[str], labels: Sequence[str], watching: Watching) -> int:
     """Delete a backend, with its processes.
 
     Where it is not installed, nothing is deleted, and that is said. The code is 0 also when no node has it.
@@ -217,6 +219,8 @@ def delete(backend: str, nodes: Sequence[str], labels: Sequence[str], watching: 
     client = open_client()
     warn(unknown_backend_warnings(client, backend))
     ask = make_ask(client, Verb.DELETE, backend, nodes=nodes, labels=labels)
+    if only_plan:
+        return _planned(client, ask, as_json=watching.as_json)
     return watched(client, start(client, ask), watching)
 
 
@@ -237,16 +241,20 @@ def plan(
     nodes: Sequence[str],
     labels: Sequence[str],
     as_json: bool,
-) -> None:
+) -> int:
     """Show what an operation would do on which node.
 
-    Also where it would be blocked, and why. Nothing is stored or sent.
+    Also where it would be blocked, which replicas would end, and which fleet rules are in the way: then it ends with 1.
+    Nothing is stored or sent.
     """
     source = external(backend, uri=uri, name=name, alias=alias)
     client = open_client()
     ask = make_ask(client, verb, nodes=nodes, labels=labels, force=force, **source)
-    planned = client.post(f"{OPERATIONS_PATH}/plan", Plan, ask)
-    show_view(planned, lambda: plan_table(planned.items, verb), as_json=as_json)
+    return _planned(client, ask, as_json=as_json)
+
+
+def _planned(client: ApiClient, ask: OperationAsk, *, as_json: bool) -> int:
+    return show_operation_plan(client.post(f"{OPERATIONS_PATH}/plan", Plan, ask), ask.verb, as_json=as_json)
 
 
 backends.add_command(apply)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import click
 
 from corral.base.errors import CorralError, InvalidInput
+from corral.base.words import printable
 from corral.cli.options import CorralCommand, command_sources, print_error, settings_options, warn
 from corral.cli.output import (
     Column,
@@ -17,7 +18,6 @@ from corral.cli.output import (
     plain,
     print_json,
     print_table,
-    printable,
     quiet,
 )
 from corral.cli.units import age, short_digest

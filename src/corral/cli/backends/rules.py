@@ -29,6 +29,7 @@ from corral.wire.operation_views import (
     RuleView,
 )
 from corral.wire.scheduling import NamedScheduling, SchedulingChanges, SchedulingList, SchedulingSet, SchedulingView
+from corral.wire.state_words import Subject, state_word
 
 if TYPE_CHECKING:
     from corral.cli.backends.fleet_file import DeclaredFleet
@@ -115,7 +116,7 @@ def list_rules(as_json: bool) -> None:
         Column(title="ON", cell=lambda rule: plain(selector_text(rule.labels))),
         Column(
             title="NODES",
-            cell=lambda rule: plain(", ".join(f"{count} {status}" for status, count in rule.counts.items()) or "none"),
+            cell=lambda rule: plain(_standings(rule) or "none"),
         ),
         Column(title="MADE", cell=lambda rule: f"{age(rule.made_at, now)} by {plain(rule.made_by)}", least_width=100),
         Column(title="FROM", cell=lambda rule: plain(rule.uri or "–"), least_width=120),
@@ -218,6 +219,12 @@ def model_lines(changes: SchedulingChanges, models: Sequence[NamedScheduling]) -
     ]
 
 
+def _standings(rule: RuleView) -> str:
+    """How many nodes are how far with a fleet rule."""
+    words = ((state_word(Subject.TARGET, status).inline, count) for status, count in rule.counts.items())
+    return ", ".join(f"{count} {word}" for word, count in words)
+
+
 def _counts_of(rule: NamedScheduling) -> str:
     nodes = rule.pinned_nodes or []
     where = [*([selector_text(rule.node_selector)] if rule.node_selector else []), *nodes]
@@ -261,7 +268,7 @@ def _show_plan(client: ApiClient, declared: "DeclaredFleet", prune: str, *, as_j
         for unmet in plan.unmet:
             why = f": {unmet.message}" if unmet.message else ""
             cause = f"because of {unmet.rule}, operation {unmet.operation[:SHORT_ID]}"
-            show(plain(f"{unmet.node_name}: {unmet.status} {cause}{why}"))
+            show(plain(f"{unmet.node_name}: {state_word(Subject.TARGET, unmet.status).inline} {cause}{why}"))
         show("")
     warn(doubt_lines(plan.doubts))
     say("Nothing was changed." if plan.acts or changes else "Nothing would change.")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from corral.base.words import listed
-from corral.cli.output import Column, plain, say, show, table
-from corral.cli.units import age, short_digest, size
+from corral.cli.output import Column, plain, say, show, state_text, table
+from corral.cli.units import age, short_digest
 from corral.frontend.backends.decide.backend import BuildIdentity
+from corral.frontend.backends.decide.plan_words import fetched, outcome
 from corral.frontend.backends.decide.upgrades import is_alike, usual_build
 from corral.wire.galleries import (
     BackendUpgradeView,
@@ -21,11 +22,10 @@ from corral.wire.galleries import (
     UpgradesView,
 )
 from corral.wire.operation_views import PlannedView
+from corral.wire.state_words import Subject
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_REACHED: Final = {"install": "it is there", "upgrade": "it has the newest", "delete": "it is not there"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,23 +97,12 @@ def _nodes(row: Row) -> str:
 def plan_table(planned: Sequence[PlannedView], verb: str) -> "Table":
     columns: list[Column[PlannedView]] = [
         Column(title="NODE", cell=lambda target: plain(target.node_name)),
-        Column(title="STATUS", cell=lambda target: plain(target.node_status)),
+        Column(title="STATUS", cell=lambda target: state_text(Subject.NODE, target.node_status)),
         Column(title="BACKEND", cell=lambda target: plain(target.backend)),
-        Column(
-            title="BYTES", cell=lambda target: "–" if target.download_bytes is None else size(target.download_bytes)
-        ),
-        Column(title="WHAT WOULD HAPPEN", cell=lambda target: plain(_outcome(target, verb)), wraps=True),
+        Column(title="BYTES", cell=lambda target: plain(fetched(target))),
+        Column(title="WHAT WOULD HAPPEN", cell=lambda target: plain(outcome(target, verb)), wraps=True),
     ]
     return table(columns, planned)
-
-
-def _outcome(planned: PlannedView, verb: str) -> str:
-    if planned.blocked:
-        return f"blocked: {planned.blocked}"
-    if planned.reached:
-        return f"nothing: {_REACHED[verb]}"
-    deed = f"{verb} when it comes back" if planned.node_status in ("offline", "unhealthy") else verb
-    return f"{deed}; unknown: {planned.unknown}" if planned.unknown else deed
 
 
 if TYPE_CHECKING:

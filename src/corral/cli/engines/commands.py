@@ -17,10 +17,11 @@ from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_engine, complete_model
 from corral.cli.options import CorralCommand, confirm
-from corral.cli.output import Column, answer, facts, json_option, plain, print_table, say, show_view, styled
+from corral.cli.output import Column, answer, facts, json_option, plain, print_table, say, show_view, state_text
 from corral.cli.units import age, moment
 from corral.processes.exit_codes import ExitCode
 from corral.wire.engines import ENGINE_USES, USUAL_USES, EngineAsk, EngineTrial, ExternalEngineView
+from corral.wire.state_words import Subject
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATH: Final = "/api/v1/external-engines"
@@ -164,7 +165,7 @@ def list_engines(as_json: bool) -> None:
     columns: Sequence[Column[ExternalEngineView]] = (
         Column(title="MODEL", cell=lambda engine: plain(engine.model)),
         Column(title="NAME", cell=lambda engine: plain(engine.name)),
-        Column(title="STATE", cell=lambda engine: styled(engine.state)),
+        Column(title="STATE", cell=lambda engine: state_text(Subject.ENGINE, engine.state)),
         Column(title="ORDER", cell=lambda engine: str(engine.fallback_order), right=True),
         Column(title="SINCE", cell=lambda engine: age(engine.since, now) if engine.since else "–", least_width=90),
         Column(title="URL", cell=lambda engine: plain(engine.url), least_width=70),
@@ -193,7 +194,7 @@ def _facts(view: ExternalEngineView) -> list[tuple[str, str]]:
         ("name", plain(view.name)),
         ("url", plain(view.url)),
         ("model there", plain(view.remote_model)),
-        ("state", f"{styled(view.state)}{since}"),
+        ("state", f"{state_text(Subject.ENGINE, view.state)}{since}"),
         ("reason", plain(view.reason or "–")),
         ("looked at", moment(view.checked_at, now) if view.checked_at else "never"),
         ("uses", ", ".join(view.uses)),

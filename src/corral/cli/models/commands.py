@@ -7,37 +7,29 @@ from typing import Final
 
 import click
 
-from corral.base.words import counted, format_size, listed
+from corral.base.words import counted, format_size
+from corral.cli.act_plans import plan_option, show_act_plan, tell_act_plan
 from corral.cli.client import api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.models.revisions import say_change
 from corral.cli.models.scaling import rule_text
 from corral.cli.names import complete_model
 from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
-from corral.cli.options import CorralCommand, confirm
-from corral.cli.output import (
-    Column,
-    facts,
-    json_option,
-    plain,
-    print_json,
-    printable,
-    say,
-    show,
-    show_view,
-    styled,
-    table,
-)
+from corral.cli.options import CorralCommand, confirm, need_terminal
+from corral.cli.output import Column, facts, json_option, plain, print_json, say, show, show_view, state_text, table
 from corral.cli.units import moment
 from corral.cli.why import load_text
+from corral.processes.exit_codes import ExitCode
 from corral.wire.model_changes import ModelChange
 from corral.wire.models import LoadJobView, ModelList, ModelMemoryView, ModelView
 from corral.wire.operation_views import OperationView
+from corral.wire.plans import ActPlanView, ModelRemovalAsk
 from corral.wire.replicas import ReplicaView
+from corral.wire.state_words import Subject, state_word
 
 _COLUMNS: Final[Sequence[Column[ModelView]]] = (
     Column(title="NAME", cell=lambda model: plain(model.name)),
-    Column(title="STATE", cell=lambda model: styled(_state(model))),
+    Column(title="STATE", cell=lambda model: state_text(Subject.MODEL, _state(model))),
     Column(title="BACKEND", cell=lambda model: plain(_backend(model))),
     Column(title="SIZE", cell=lambda model: format_size(model.bytes) if model.bytes else "–", right=True),
     Column(title="NODES", cell=lambda model: plain(", ".join(_places(model)) or "-")),
@@ -107,38 +99,31 @@ def show_model(model: str, as_json: bool) -> None:
 @click.command("remove", cls=CorralCommand)
 @click.argument("model", shell_complete=complete_model)
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@plan_option
 @wait_options
 @connected
-def remove_model(model: str, yes: bool, watching: Watching) -> int:
+def remove_model(model: str, yes: bool, only_plan: bool, watching: Watching) -> int:
     """Remove a model from the whole fleet.
 
     With it go its file, its replicas, and what frontends and nodes have of its weights. Weights that another model
-    needs stay. Nodes that are away delete theirs when they return. Ends with 0 when all is well (what waits for absent
+    needs stay. Nodes that are away delete theirs when they return. Before it asks, it shows what would happen; if that
+    is something else by the time of the answer, nothing is done. Ends with 0 when all is well (what waits for absent
     nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
     client, path = open_client(), api_path("models", model)
-    if not yes:
+    if not only_plan and not yes:
+        need_terminal()
+    if only_plan or not yes:
+        plan = client.post("/api/v1/model-removals/plan", ActPlanView, ModelRemovalAsk(name=model))
+        if only_plan:
+            show_act_plan(plan, as_json=watching.as_json)
+            return ExitCode.OK
+        tell_act_plan(plan)
         view = client.get(path, ModelView)
-        for line in _fate_of_files(view, client.get("/api/v1/models", ModelList).items):
-            click.echo(printable(line), err=True)
         confirm(f"Remove {view.name} ({source_of(view)}), and its weights {view.model or '(none)'}?")
+        path += f"?plan_hash={plan.hash}"
     operation = accepted_once(lambda headers: client.delete_for(path, OperationView, headers=headers))
     return watched(client, operation, watching)
-
-
-def _fate_of_files(model: ModelView, others: Sequence[ModelView]) -> list[str]:
-    """Which files of a model go with it, and which are kept because other models need them."""
-    users: dict[str, list[str]] = {}
-    for other in others:
-        if other.name != model.name:
-            for file in other.files:
-                users.setdefault(file.path, []).append(other.name)
-    return [
-        f"Kept: {file.path}, because {listed(users[file.path])} needs it"
-        if file.path in users
-        else f"Deleted: {file.path}{f' ({format_size(file.size)})' if file.size else ''}"
-        for file in model.files
-    ]
 
 
 @click.command(cls=CorralCommand)
@@ -203,17 +188,20 @@ def _facts(model: ModelView) -> list[tuple[str, str]]:
         pairs.append(("Load", _load(model.load_job)))
         pairs += [("Engine", line) for line in model.load_job.engine_lines]
     pairs += [("Replica", _replica(replica, load_message)) for replica in model.replicas]
-    pairs += [("Engine", f"{engine.name}, elsewhere: {engine.state}") for engine in model.engines]
+    pairs += [
+        ("Engine", f"{engine.name}, elsewhere: {state_word(Subject.ENGINE, engine.state).inline}")
+        for engine in model.engines
+    ]
     pairs += [("Warning", warning) for warning in model.warnings]
     pairs += [("Passed over", f"{problem.source}: {problem.problem}") for problem in model.problems]
-    return [(name, styled(text) if name == "State" else plain(text)) for name, text in pairs if text]
+    return [(name, state_text(Subject.MODEL, text) if name == "State" else plain(text)) for name, text in pairs if text]
 
 
 def _load(job: LoadJobView) -> str:
     """How far a load is; of one that nobody works on, only why."""
     if job.state == "loading":
         return load_text(job, datetime.now(UTC))
-    return f"{job.state}: {job.message}".rstrip(": ")
+    return f"{state_word(Subject.LOAD, job.state).inline}: {job.message}".rstrip(": ")
 
 
 def _memory(memory: ModelMemoryView | None) -> str:
@@ -235,7 +223,7 @@ def _changed(model: ModelView) -> str:
 
 def _replica(replica: ReplicaView, load_message: str) -> str:
     """One line about a replica. A reason that the load job already gives is not repeated: it may be long."""
-    text = f"{replica.node} #{replica.index} {replica.state}"
+    text = f"{replica.node} #{replica.index} {state_word(Subject.REPLICA, replica.state).inline}"
     if replica.state in ("loaded", "unloading"):
         busy = "an unknown number of requests" if replica.in_flight is None else counted(replica.in_flight, "request")
         text += f", {busy} under way"

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import click
 
 from corral.base.errors import NotFound
-from corral.base.words import listed
+from corral.base.words import listed, printable
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model
 from corral.cli.options import CorralCommand, confirm, warn
-from corral.cli.output import json_option, print_json, print_json_list, printable, say
+from corral.cli.output import json_option, print_json, print_json_list, say
 from corral.cli.units import moment
 from corral.wire.model_changes import ModelChange, ModelHistory, ModelRevisionView
 

@@ -6,22 +6,27 @@ from datetime import timedelta
 from typing import Any, Final
 
 import click
+from msgspec import UNSET
 
 from corral.base.errors import InvalidInput, NotFound, PeerRefused
-from corral.base.words import format_duration, listed, parse_duration
+from corral.base.words import format_duration, listed, parse_duration, printable
+from corral.cli.act_plans import plan_option, show_act_plan
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model, complete_node, find_node, find_nodes, nodes_option, read_labels
 from corral.cli.options import CorralCommand, warn
-from corral.cli.output import Column, json_option, plain, print_json, print_table, printable, say
+from corral.cli.output import Column, json_option, plain, print_json, print_table, say
 from corral.processes.exit_codes import ExitCode
 from corral.wire.models import ModelView
+from corral.wire.plans import ActPlanView
 from corral.wire.refusals import Acknowledged
-from corral.wire.scheduling import SchedulingList, SchedulingView
+from corral.wire.scheduling import NamedScheduling, SchedulingFields, SchedulingList, SchedulingPlanAsk, SchedulingView
 from corral.wire.view import Loading
 
 _PATH: Final = "/api/v1/scheduling"
 _ON_DEMAND: Final[Mapping[str, Any]] = {"min_replicas": 0, "max_replicas": 0, "spread_all": False}
+_MEANING: Final = ("min_replicas", "max_replicas", "spread_all", "node_selector", "pinned_nodes", "route_policy")
+"""Fields of which a rule must say at least one; one that says how long replicas may be idle also stays."""
 _UNLOADED_WITHIN: Final = timedelta(seconds=90)
 _LOOK_SECONDS: Final = 0.5
 _COMING: Final = frozenset({"reserved", "staging", "loading"})
@@ -114,6 +119,7 @@ def _read_idle(context: click.Context, parameter: click.Parameter, value: str | 
     callback=_read_idle,
     help="Unload replicas above the minimum that were idle for so long, such as 10m; never; or default, as set.",
 )
+@plan_option
 @json_option
 @connected
 def scale(
@@ -126,6 +132,7 @@ def scale(
     labels: tuple[str, ...],
     anywhere: bool,
     idle: int | str | None,
+    only_plan: bool,
     as_json: bool,
 ) -> None:
     """Say how many replicas a model should have, and where.
@@ -146,6 +153,9 @@ def scale(
         fields |= {"node_selector": {}, "pinned_nodes": []}
     if idle is not None:
         fields["idle_seconds"] = None if idle == "default" else idle
+    if only_plan:
+        show_act_plan(_plan(client, model, fields, unloads=replicas == 0), as_json=as_json)
+        return
     rule = _patched(client, model, fields) if fields else client.get(api_path("scheduling", model), SchedulingView)
     if replicas == 0:
         _unloaded(client, model)
@@ -164,6 +174,22 @@ def _counts(replicas: int | None, least: int | None, most: int | None, *, spread
     given = {"min_replicas": least, "max_replicas": most}
     counts: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return {**counts, "spread_all": False} if counts else {}
+
+
+def _plan(client: ApiClient, model: str, fields: Mapping[str, Any], *, unloads: bool) -> ActPlanView:
+    """What it would mean to change these fields of the rule of a model, and to unload it."""
+    try:
+        view = client.get(api_path("scheduling", model), SchedulingView)
+        known = {name: getattr(view, name) for name in SchedulingFields.__struct_fields__}
+    except NotFound:
+        known = {}
+    rule = NamedScheduling(model=model, **{**known, **fields})
+    says = any(getattr(rule, name) not in (UNSET, False, 0, "", [], {}) for name in _MEANING)
+    says |= rule.idle_seconds not in (UNSET, None)
+    ask = SchedulingPlanAsk(
+        rules=[rule] if says else [], remove=[] if says else [model], unload=[model] if unloads else []
+    )
+    return client.post(f"{_PATH}/plan", ActPlanView, ask)
 
 
 def _patched(client: ApiClient, model: str, fields: Mapping[str, Any]) -> SchedulingView:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -19,10 +19,11 @@ from corral.frontend.backends.policies import BackendPolicies
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
-from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Payload, Sighting, Unproven, Verb
+from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentPolicy, Payload, Sighting, Unproven, Verb
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.decide.reasons import Reason, sentence
 from corral.frontend.operations.service import Operations, PlannedTarget, Prepared, prepare
+from corral.frontend.operations.store.operations import Generations
 from corral.galleries.build_uris import understood_by_all
 from corral.galleries.gallery import GalleryEntry
 from corral.oci.errors import SourceInvalid
@@ -41,6 +42,22 @@ class WishGuard(Protocol):
 
     async def refuse(self, wishes: Sequence[tuple[SeenNode, Wish]]) -> None:
         """Conflict when one of these wishes goes against something that is demanded."""
+
+    async def against(self, wishes: Sequence[tuple[SeenNode, Wish]]) -> list[str]:
+        """What these wishes go against, as sentences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What an operation would do as things are now, and what it was found out on."""
+
+    id: OperationId
+    """The id that the operation gets if it is started."""
+    planned: tuple[Planned, ...]
+    rules: tuple[str, ...] = ()
+    """What is demanded and would be gone against: then nothing is started."""
+    generations: Generations
+    """How often something was wanted at each place: whoever starts the preview does so only if that is still so."""
 
 
 class BackendOperations:
@@ -70,10 +87,33 @@ class BackendOperations:
             return known
         return await self._operations.start(await self.prepare(ask), seen=ask.seen)
 
+    async def preview(self, ask: Ask) -> Preview:
+        """What would be done on each node, with the rules that are in the way instead of a refusal."""
+        id = new_operation_id()
+        planned = await self._planned(ask, id)
+        if not planned:
+            raise _nowhere(ask)
+        keys = [(plan.node.node.id, IntentKind.BACKEND, plan.wish.key) for plan in planned]
+        return Preview(
+            id=id,
+            planned=tuple(planned),
+            rules=tuple(await self._guard.against([(plan.node, plan.wish) for plan in planned])),
+            generations=await self._operations.generations(keys),
+        )
+
+    async def start_previewed(self, ask: Ask, preview: Preview) -> Operation:
+        """Accept exactly what was previewed. Overtaken when something else is wanted at one of its places by now, as
+        when somebody else has started the same meanwhile."""
+        await self._guard.refuse([(plan.node, plan.wish) for plan in preview.planned])
+        prepared = self._prepared(ask, preview.id, preview.planned)
+        return await self._operations.start(prepared, seen=preview.generations)
+
     async def prepare(self, ask: Ask, *, guard: WishGuard | None = None) -> Prepared:
         """All of it but storing; `guard` is asked instead of the one for the rules in force."""
         id = new_operation_id()
-        planned = await self.plan(ask, id, guard=guard)
+        return self._prepared(ask, id, await self.plan(ask, id, guard=guard))
+
+    def _prepared(self, ask: Ask, id: OperationId, planned: Sequence[Planned]) -> Prepared:
         if ask.refuses_unknown and all(plan.is_unknown for plan in planned):
             raise InvalidInput("backend", sentence(planned[0].hindrance))
         operation = Operation(
@@ -92,7 +132,14 @@ class BackendOperations:
         return prepare(operation, targets, delay=ask.delay)
 
     async def plan(self, ask: Ask, id: OperationId | None = None, *, guard: WishGuard | None = None) -> list[Planned]:
-        """What would be done on each node. Raises when no node is meant."""
+        """What would be done on each node. Raises when no node is meant, or a rule is in the way."""
+        planned = await self._planned(ask, id or OperationId("plan"))
+        await (guard or self._guard).refuse([(plan.node, plan.wish) for plan in planned])
+        if not planned:
+            raise _nowhere(ask)
+        return planned
+
+    async def _planned(self, ask: Ask, id: OperationId) -> list[Planned]:
         ask = checked(ask)
         nodes = await self._meant(ask)
         reports = await self._inventory.known([seen.node.id for seen in nodes])
@@ -103,12 +150,7 @@ class BackendOperations:
         if ask.verb is not Verb.INSTALL:
             aliased = await self._inventory.aliased(ask.ref.backend)
             given = GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.ref.backend))
-        id = id or OperationId("plan")
-        planned = await plan_targets(ask, nodes, reports, self._lookups, id=id, given=given)
-        await (guard or self._guard).refuse([(plan.node, plan.wish) for plan in planned])
-        if not planned:
-            raise Conflict(f'backend "{ask.ref.backend}" is not installed on any node')
-        return planned
+        return await plan_targets(ask, nodes, reports, self._lookups, id=id, given=given)
 
     async def _meant(self, ask: Ask) -> list[SeenNode]:
         """The nodes that were asked for, never pending or agent nodes; absent ones are waited for."""
@@ -121,6 +163,10 @@ class BackendOperations:
             labels = ", ".join(f"{key}={value}" for key, value in ask.labels.items())
             raise Conflict(f"no node has the labels {labels}" if labels else "there is no node to do that on")
         return nodes
+
+
+def _nowhere(ask: Ask) -> Conflict:
+    return Conflict(f'backend "{ask.ref.backend}" is not installed on any node')
 
 
 def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import Conflict, CorralError
+from corral.base.errors import Conflict, CorralError, Overtaken
 from corral.base.ids import new_operation_id
 from corral.base.tasks import Poke, in_thread, running
 from corral.frontend.models.changes import ModelChanges
@@ -49,7 +49,7 @@ from corral.frontend.operations.dispatcher import HopelessRefusal
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.operations.service import Operations, PlannedTarget, prepare
 from corral.frontend.operations.store.intents import Intents
-from corral.frontend.operations.store.operations import OperationStore, Overtaken
+from corral.frontend.operations.store.operations import OperationStore
 from corral.hubs.downloads.downloader import Downloader
 from corral.hubs.downloads.orders import (
     DownloadCancelled,

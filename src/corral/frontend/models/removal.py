@@ -6,13 +6,13 @@ import os
 import shutil
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
 
 from corral.base.clock import Clock
-from corral.base.errors import Conflict, CorralError
+from corral.base.errors import Conflict, CorralError, Overtaken
 from corral.base.ids import new_operation_id
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec
@@ -42,6 +42,7 @@ from corral.frontend.operations.service import Operations, PlannedTarget, prepar
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
+from corral.frontend.store.db import ConstraintViolated
 from corral.hubs.plans import PullPlan
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,23 @@ def _delete(directory: Path, path: str) -> None:
         target.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalPreview:
+    """What the removal of a model would do, but for its replicas."""
+
+    model: ModelSpec
+    number: int
+    """Of the model's last change."""
+    deleted: tuple[str, ...]
+    """Paths in the models directory that go with it."""
+    kept: tuple[str, ...]
+    """What stays there, and why, as sentences."""
+    targets: tuple[PlannedTarget, ...]
+    """The nodes that are asked to delete its files; a hindrance says why one is not."""
+    aliases: tuple[str, ...]
+    """Other names that lead to it."""
+
+
 class ModelRemoval:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
@@ -131,8 +149,24 @@ class ModelRemoval:
         self._logged: set[tuple[str, str]] = set()
         """Models whose files cannot be deleted, and why, so that it is logged once."""
 
-    async def remove(self, name: str, *, by: str, idempotency_key: str = "") -> Operation:
+    async def preview(self, name: str) -> RemovalPreview:
+        """What a removal would mean as things are now. Fails as `remove` does."""
+        await self._models.refresh()
+        row = await self._removable(name)
+        spec = self._spec(row)
+        files = files_of(spec, row.files, self._others(name))
+        return RemovalPreview(
+            model=spec,
+            number=row.number,
+            deleted=tuple(files.own),
+            kept=tuple(self._kept(row, spec)),
+            targets=tuple(await self._targets(spec)),
+            aliases=tuple(sorted(other.spec.name for other in self._others(name) if other.spec.alias_of == name)),
+        )
+
+    async def remove(self, name: str, *, by: str, idempotency_key: str = "", number: int | None = None) -> Operation:
         """Accept it, whole or not at all. NotFound for an unknown model, Conflict for a file that cannot be used.
+        Overtaken when `number` is given and not that of the model's last change.
 
         An alias goes alone, its model stays.
         """
@@ -140,9 +174,9 @@ class ModelRemoval:
             return earlier
         for _ in range(_TRIES):
             try:
-                operation, stored = await self._accept(name, by, idempotency_key)
+                operation, stored = await self._accept(name, by, idempotency_key, number)
                 break
-            except Overwritten:
+            except (Overwritten, ConstraintViolated):  # somebody changes or removes it at the same moment
                 continue
         else:
             raise Conflict(f"the model {name} is being changed all the time; try again")
@@ -151,13 +185,15 @@ class ModelRemoval:
         await self._operations.tell([stored] if stored.id == operation.id else [])
         return stored
 
-    async def _accept(self, name: str, by: str, idempotency_key: str) -> tuple[Operation, Operation]:
+    async def _accept(
+        self, name: str, by: str, idempotency_key: str, number: int | None
+    ) -> tuple[Operation, Operation]:
         """The operation, and what was stored: an earlier one with the same key. Overwritten when it has to be decided
         again."""
         await self._models.refresh()
-        row = self._removable(name)
-        if any(plan.name == name for plan in await self._pulls()):
-            raise Conflict(f"{name} is being pulled; cancel that operation first, or wait for its end")
+        row = await self._removable(name)
+        if number is not None and row.number != number:
+            raise Overtaken
         spec, now = self._spec(row), self._clock.now()
         operation = Operation(
             id=new_operation_id(),
@@ -193,12 +229,14 @@ class ModelRemoval:
                 is_left |= not (self._watch.is_there and await self._clear(model, store.id))
         return is_left
 
-    def _removable(self, name: str) -> StoredModel:
+    async def _removable(self, name: str) -> StoredModel:
         row = self._models.rows.get(name)
         if row is None:
             if problems := self._models.catalogue.problems_of(name):
                 raise Conflict(f"{problems[0].source} cannot be used ({problems[0].problem}); delete the file itself")
             raise self._models.unknown(name)
+        if any(plan.name == name for plan in await self._pulls()):
+            raise Conflict(f"{name} is being pulled; cancel that operation first, or wait for its end")
         return row
 
     def _spec(self, row: StoredModel) -> ModelSpec:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Final, Protocol
 
 from corral.base.clock import Clock
-from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.base.errors import Conflict, InvalidInput, NotFound, Overtaken
 from corral.base.ids import NodeId, new_incarnation, new_node_id
 from corral.base.tasks import Poke
 from corral.bus.credentials import UserJwt
@@ -288,8 +288,15 @@ class NodeRegistry:
 
         return await self.approve(node_id, by=by, nats_user=issue), next(iter(given), None)
 
-    async def drain(self, node_id: NodeId, *, by: str) -> Node:
-        return await self._change(node_id, partial(domain.drain, by=by), EventKind.NODE_DRAINING, by=by)
+    async def drain(self, node_id: NodeId, *, by: str, mark: str | None = None) -> Node:
+        """Begin a drain. Overtaken when the node's `drain_mark` is not the one that was seen, if one is given."""
+
+        def decide(node: Node, *, at: datetime) -> Node:
+            if mark is not None and domain.drain_mark(node) != mark:
+                raise Overtaken
+            return domain.drain(node, by=by, at=at)
+
+        return await self._change(node_id, decide, EventKind.NODE_DRAINING, by=by)
 
     async def resume(self, node_id: NodeId, *, by: str) -> Node:
         """End a drain. It approves nothing and revives nothing."""

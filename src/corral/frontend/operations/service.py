@@ -17,7 +17,7 @@ from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.registry import NodeRegistry
 from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide import intent as intents
-from corral.frontend.operations.decide.intent import Intent, IntentState, Payload
+from corral.frontend.operations.decide.intent import Intent, IntentKey, IntentState, Payload
 from corral.frontend.operations.decide.operation import FINAL, Operation, OperationState, Target, status_of
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.frontend.operations.progress import ProgressBoard
@@ -101,6 +101,10 @@ class Operations:
     async def with_key(self, idempotency_key: str) -> Operation | None:
         """The operation that was accepted under this idempotency key."""
         return await self._store.with_key(idempotency_key)
+
+    async def generations(self, keys: Sequence[IntentKey]) -> Generations:
+        """How often something was wanted at each of these places so far; `start` can be told what was `seen`."""
+        return await self._store.generations(keys)
 
     async def start(self, prepared: Prepared, *, seen: Generations | None = None) -> Operation:
         """Accept it, whole or not at all; an operation with the same idempotency key is returned instead.

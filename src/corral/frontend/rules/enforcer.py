@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.base.errors import CorralError
+from corral.base.errors import CorralError, Overtaken
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
 from corral.frontend.backends.catalogue import CatalogueSource, NoCatalogue
@@ -22,7 +22,6 @@ from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentS
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.service import Operations
 from corral.frontend.operations.store.intents import Intents
-from corral.frontend.operations.store.operations import Overtaken
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import EventCursor
 from corral.frontend.record.store import Events

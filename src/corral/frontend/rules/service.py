@@ -63,9 +63,14 @@ class RuleGuard:
 
     async def refuse(self, wishes: Sequence[tuple[SeenNode, Wish]]) -> None:
         """RuleDemands names the first rule that is in the way, and its nodes."""
+        if sentences := await self.against(wishes):
+            raise RuleDemands(sentences[0])
+
+    async def against(self, wishes: Sequence[tuple[SeenNode, Wish]]) -> list[str]:
+        """A sentence for each rule that is in the way of these wishes, with its nodes."""
         in_force = await self._in_force()
         if not in_force or not wishes:
-            return
+            return []
         names = NameResolver(catalogue=await self._galleries.catalogue())
         against: dict[str, tuple[FleetRule, list[str]]] = {}
         for seen, wish in wishes:
@@ -73,13 +78,14 @@ class RuleGuard:
             rule = contradicting(in_force, wish, labels, names, capability)
             if rule is not None:
                 against.setdefault(rule.name, (rule, []))[1].append(seen.node.name)
-        if against:
-            rule, nodes = next(iter(against.values()))
-            source = f" from {rule.artefact.uri}" if rule.artefact.uri else ""
-            raise RuleDemands(
-                f"the fleet rule {rule.name} demands {rule.backend}{source} on {listed(nodes)}; "
-                "change or delete the rule first"
-            )
+        return [_demand(rule, nodes) for rule, nodes in against.values()]
+
+
+def _demand(rule: FleetRule, nodes: Sequence[str]) -> str:
+    source = f" from {rule.artefact.uri}" if rule.artefact.uri else ""
+    return (
+        f"the fleet rule {rule.name} demands {rule.backend}{source} on {listed(nodes)}; change or delete the rule first"
+    )
 
 
 ANY_REVISION: Final = "*"

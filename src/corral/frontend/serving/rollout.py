@@ -7,6 +7,7 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
+from corral.base.ids import NodeId
 from corral.frontend.backends.catalogue import CatalogueSource
 from corral.frontend.backends.decide.backend import Wish, traits_of, wish_of
 from corral.frontend.models.catalogue import Models
@@ -34,6 +35,7 @@ from corral.frontend.serving.gateway_reports import GatewayReports
 from corral.frontend.serving.load_jobs import Loads
 from corral.frontend.serving.replica_health import ReplicaHealth
 from corral.frontend.serving.store.replicas import ReplicaStore, Restorations
+from corral.galleries.catalogue import BackendCatalogue
 
 log = logging.getLogger(__name__)
 
@@ -176,19 +178,28 @@ class Rollout:
             log.warning("processes that ended are looked at later: %s", error, extra=shown)
         self._health.poke.ring()
 
+    async def ending(self, wishes: Sequence[tuple[Node, Wish]]) -> list[tuple[Node, Replica]]:
+        """The replicas that would end if these wishes were fulfilled, each with its node."""
+        by_node: dict[NodeId, list[Replica]] = {}
+        for replica in await self._replicas.living() if wishes else []:
+            by_node.setdefault(replica.node_id, []).append(replica)
+        if not any(node.id in by_node for node, _ in wishes):
+            return []
+        catalogue = await self._galleries.catalogue()
+        return [
+            (node, replica)
+            for node, wish in wishes
+            for replica in by_node.get(node.id, ())
+            if _runs(wish, replica, node, catalogue)
+        ]
+
     async def _ended_with(self, wish: Wish, node: Node) -> list[Replica]:
         """The replicas on the node that the backend runs, whatever name their model calls it by."""
         there = await self._replicas.on_node(node.id)
         if all(_bare(replica.backend) in wish.names for replica in there):
             return there
         catalogue = await self._galleries.catalogue()
-        capability = traits_of(node).effective_capability
-
-        def runs(replica: Replica) -> bool:
-            name = _bare(replica.backend)
-            return name in wish.names or (catalogue is not None and catalogue.key_of(name, capability) == wish.key)
-
-        return [replica for replica in there if runs(replica)]
+        return [replica for replica in there if _runs(wish, replica, node, catalogue)]
 
     async def _take_out(self, intent: Intent, stopped: Collection[str]) -> None:
         there = await self._replicas.on_node(intent.node_id) if stopped else []
@@ -199,6 +210,13 @@ class Rollout:
             living, now = await self._replicas.living(), self._clock.now()
             await self._restorations.note([note(replica, intent.subject, living, now) for replica in ended])
         await self._health.lose(ended, DELETED if intent.verb is Verb.DELETE else REPLACED)
+
+
+def _runs(wish: Wish, replica: Replica, node: Node, catalogue: BackendCatalogue | None) -> bool:
+    name = _bare(replica.backend)
+    if name in wish.names or catalogue is None:
+        return name in wish.names
+    return catalogue.key_of(name, traits_of(node).effective_capability) == wish.key
 
 
 def _bare(backend: str) -> str:

@@ -19,6 +19,7 @@ from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
 from corral.frontend.serving import replica_health, scaling, shared_directories, unloading, view
+from corral.frontend.serving.act_planning import ActPlanner
 from corral.frontend.serving.adapted import AdaptedReplicas
 from corral.frontend.serving.decide.eviction import RoomPolicy
 from corral.frontend.serving.decide.load_job import LoadPolicy
@@ -90,6 +91,7 @@ class ServingRoom:
     staging_kind: StagingKind
     scheduling: Scheduling
     scaling: Scaling
+    plans: ActPlanner
     node_models: NodeModels
     view: ViewKeeper
     gateways: GatewayReports
@@ -145,7 +147,8 @@ class ServingRoom:
         )
         loads = _build_loads(rooms, stores, snapshots, settings, on_node, adapted, part.shared)
         sources = _build_sources(foundation, rooms, settings, replicas, adapted, gateways, problems)
-        grow = settings.scaling
+        grow, scheduling = settings.scaling, Scheduling(rules, fleet, feed, clock)
+        removals = rooms.models.removal
         return cls(
             replicas=replicas,
             adapted=adapted,
@@ -155,7 +158,8 @@ class ServingRoom:
             shared=part.shared,
             stagings=Stagings(rooms.operations.service, models, fleet, clock),
             staging_kind=StagingKind(on_node, models, fleet, intents, rooms.operations.progress, clock),
-            scheduling=Scheduling(rules, fleet, feed, clock),
+            scheduling=scheduling,
+            plans=ActPlanner(snapshots, fleet, intents, models, removals, scheduling, policy=grow),
             scaling=Scaling(snapshots, models, stores, loads, gateways, events, leader, feed, clock, policy=grow),
             node_models=NodeModels(replicas, jobs, fleet, client, feed, clock),
             view=ViewKeeper(sources, clock),

@@ -3,14 +3,14 @@
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from corral.base.careful_yaml import UNREADABLE, YamlLimits, why
 from corral.base.clock import Clock
-from corral.base.errors import InvalidInput, NotFound
+from corral.base.errors import InvalidInput, NotFound, Overtaken
 from corral.base.ids import NodeId
 from corral.base.private_files import read_bounded
 from corral.base.words import listed
@@ -26,6 +26,8 @@ from corral.frontend.serving.decide.scheduling import (
     SchedulingWish,
     check,
     in_words,
+    rules_after,
+    rules_mark,
     seeds_of,
     update,
 )
@@ -48,6 +50,57 @@ class PruneRules(StrEnum):
     DEMANDED = "demanded"
     """Those that came from a file."""
     ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesChange:
+    """A change of rules, as functions of the rules that there are."""
+
+    wishes: Callable[[Sequence[SchedulingRule]], Sequence[SchedulingWish]] = lambda _: ()
+    source: RuleSource = RuleSource.API
+    drop: Callable[[Sequence[SchedulingRule]], Collection[str]] = lambda _: ()
+    """The models whose rules are deleted."""
+
+
+def revision(model: str, revise: Revise) -> RulesChange:
+    """Change the rule of a model, or make it one. `revise` gets what the rule says so far."""
+
+    def wishes(current: Sequence[SchedulingRule]) -> list[SchedulingWish]:
+        before = next((rule.wish for rule in current if rule.model == model), SchedulingWish(model=model))
+        return [check(revise(before))]
+
+    return RulesChange(wishes=wishes)
+
+
+def removal(models: Collection[str]) -> RulesChange:
+    """Have no rule for these models any more."""
+    return RulesChange(drop=lambda _: models)
+
+
+def declaration(
+    wishes: Sequence[SchedulingWish],
+    *,
+    prune: PruneRules,
+    remove: Collection[str] = (),
+    source: RuleSource = RuleSource.FILE,
+) -> RulesChange:
+    """Make these the rules of their models, delete those of `remove`, and others as `prune` says. InvalidInput says
+    what is wrong."""
+    _refuse_twice(wishes)
+    checked = [_checked_entry(place, wish) for place, wish in enumerate(wishes)]
+    named = {wish.model for wish in checked}
+
+    def drop(current: Sequence[SchedulingRule]) -> Collection[str]:
+        others = [rule for rule in current if rule.model not in named]
+        match prune:
+            case PruneRules.NONE:
+                return remove
+            case PruneRules.DEMANDED:
+                return [rule.model for rule in others if rule.source is RuleSource.FILE or rule.model in remove]
+            case PruneRules.ALL:
+                return [rule.model for rule in others]
+
+    return RulesChange(wishes=lambda _: checked, source=source, drop=drop)
 
 
 class Scheduling:
@@ -73,44 +126,33 @@ class Scheduling:
             raise NotFound(f"there is no rule of scheduling for {model[:100]!r}: it is loaded when somebody asks")
         return rule
 
-    async def revise(self, model: str, revise: Revise, *, by: str) -> SchedulingRule:
+    async def revise(self, model: str, revise: Revise, *, by: str, mark: str | None = None) -> SchedulingRule:
         """Change the rule of a model, or make it one. `revise` gets what the rule says so far."""
-
-        def wishes(current: Sequence[SchedulingRule]) -> list[SchedulingWish]:
-            before = next((rule.wish for rule in current if rule.model == model), SchedulingWish(model=model))
-            return [check(revise(before))]
-
-        await self._change(wishes, RuleSource.API, by=by)
+        await self.change(revision(model, revise), by=by, mark=mark)
         return await self.get(model)
 
-    async def delete(self, model: str, *, by: str) -> bool:
+    async def delete(self, model: str, *, by: str, mark: str | None = None) -> bool:
         """Have no rule for a model any more; its replicas stay for now. False: there was none."""
-        changed = await self._change(lambda _: [], RuleSource.API, by=by, drop=lambda _: {model})
-        return bool(changed.removed)
+        return bool((await self.change(removal([model]), by=by, mark=mark)).removed)
 
     async def declare(self, wishes: Sequence[SchedulingWish], *, prune: PruneRules, by: str) -> RulesUpdate:
         """Make these the rules of their models; delete others as `prune` says."""
-        _refuse_twice(wishes)
-        checked = [_checked_entry(place, wish) for place, wish in enumerate(wishes)]
-        named = {wish.model for wish in checked}
+        return await self.change(declaration(wishes, prune=prune), by=by)
 
-        def drop(current: Sequence[SchedulingRule]) -> Collection[str]:
-            others = [rule for rule in current if rule.model not in named]
-            match prune:
-                case PruneRules.NONE:
-                    return ()
-                case PruneRules.DEMANDED:
-                    return [rule.model for rule in others if rule.source is RuleSource.FILE]
-                case PruneRules.ALL:
-                    return [rule.model for rule in others]
-
-        return await self._change(lambda _: checked, RuleSource.FILE, by=by, drop=drop)
+    async def preview(self, change: RulesChange, *, by: str) -> tuple[RulesUpdate, list[SchedulingRule], str]:
+        """What a change would do to the rules of now, all rules after it, and the mark of those that it touches."""
+        current, stamp = await self._store.all(), RuleStamp(source=change.source, by=by, at=self._clock.now())
+        written, dropped = change.wishes(current), change.drop(current)
+        ids = {wish.model: "" for wish in written}
+        changed = update(current, written, stamp, ids=ids, drop=dropped)
+        return changed, rules_after(current, changed), rules_mark(current, _touched(written, dropped))
 
     async def seed(self, wishes: Sequence[SchedulingWish]) -> None:
         """Write the rules that settings name. Others stay as they are."""
         if not wishes:
             return
-        changed = await self._change(lambda _: list(wishes), RuleSource.SETTING, by=_BY_SETTING)
+        change = RulesChange(wishes=lambda _: list(wishes), source=RuleSource.SETTING)
+        changed = await self.change(change, by=_BY_SETTING)
         shown = {"event": "scheduling.seeded", "rules": len(wishes), "written": len(changed.write)}
         log.info("rules of scheduling taken from the settings", extra=shown)
 
@@ -131,20 +173,16 @@ class Scheduling:
             chosen[ids[0]] = None
         return tuple(chosen)
 
-    async def _change(
-        self,
-        wishes: Callable[[Sequence[SchedulingRule]], Sequence[SchedulingWish]],
-        source: RuleSource,
-        *,
-        by: str,
-        drop: Callable[[Sequence[SchedulingRule]], Collection[str]] = lambda _: (),
-    ) -> RulesUpdate:
-        stamp = RuleStamp(source=source, by=by, at=self._clock.now())
+    async def change(self, change: RulesChange, *, by: str, mark: str | None = None) -> RulesUpdate:
+        """Change rules. Overtaken when those that it touches do not have the `mark` that was seen, if one is given."""
+        stamp = RuleStamp(source=change.source, by=by, at=self._clock.now())
 
         def decide(current: Sequence[SchedulingRule]) -> tuple[RulesUpdate, list[Event]]:
-            written = wishes(current)
+            written, dropped = change.wishes(current), change.drop(current)
+            if mark is not None and rules_mark(current, _touched(written, dropped)) != mark:
+                raise Overtaken
             ids = {wish.model: str(uuid.uuid4()) for wish in written}
-            changed = update(current, written, stamp, ids=ids, drop=drop(current))
+            changed = update(current, written, stamp, ids=ids, drop=dropped)
             if len(current) + len(changed.added) > MOST_RULES:
                 raise InvalidInput("rules", f"there would be more than {MOST_RULES} rules")
             return changed, [] if changed.is_nothing else [_event(changed, stamp)]
@@ -153,6 +191,10 @@ class Scheduling:
         if not changed.is_nothing:
             await self._feed.announce()
         return changed
+
+
+def _touched(written: Sequence[SchedulingWish], dropped: Collection[str]) -> set[str]:
+    return {wish.model for wish in written} | set(dropped)
 
 
 def _refuse_twice(wishes: Sequence[SchedulingWish]) -> None:

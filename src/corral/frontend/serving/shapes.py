@@ -10,6 +10,7 @@ from msgspec import UNSET
 from corral.base.ids import NodeId
 from corral.frontend.models.decide.needs import ModelNeeds
 from corral.frontend.nodes.decide.node import SeenNode
+from corral.frontend.serving.decide.act_plan import ActPlan
 from corral.frontend.serving.decide.draining import DrainedReplica, DrainPlan
 from corral.frontend.serving.decide.load_job import LoadJob, LoadProgress, LoadState, LoadStatus, seconds_so_far
 from corral.frontend.serving.decide.placement import NodeVerdict
@@ -22,6 +23,7 @@ from corral.wire.go_json import format_time
 from corral.wire.models import LoadJobView
 from corral.wire.nodes import DrainedReplicaView, DrainView
 from corral.wire.placement import ConsequenceView, ModelNeedsView, NodeVerdictView
+from corral.wire.plans import ActPlanView, EffectView
 from corral.wire.replicas import ReplicaRow, ReplicaView
 from corral.wire.scheduling import SchedulingRow, SchedulingView
 from corral.wire.view import Loading
@@ -258,6 +260,28 @@ def drain_view(seen: SeenNode, plan: DrainPlan, *, within: timedelta) -> DrainVi
         requests_left=plan.requests_left,
         stays=len(plan.staying),
         replicas=[_drained_replica(each) for each in plan.replicas],
+    )
+
+
+def act_plan_view(plan: ActPlan) -> ActPlanView:
+    """A plan in Corral's own form; the worst comes first."""
+    return ActPlanView(
+        hash=plan.hash,
+        consequences=[
+            EffectView(
+                kind=effect.kind.value,
+                subject=effect.subject,
+                about=effect.about.value,
+                detail=effect.detail,
+                node=effect.node,
+                node_id=effect.node_id or "",
+                to_node=effect.to,
+                to_node_id=effect.to_id or "",
+            )
+            for effect in plan.ordered
+        ],
+        text=plan.text,
+        in_flight=plan.in_flight,
     )
 
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from corral.base.errors import Overtaken
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.backends.decide.backend import Artefact, payload_of, with_alias_kept
 from corral.frontend.backends.store import write_reports
 from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentState, Verb
 from corral.frontend.operations.decide.operation import Operation, Target, TargetStatus
 from corral.frontend.operations.store.intents import IntentChange, Intents
-from corral.frontend.operations.store.operations import OperationStore, Overtaken
+from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.rules.decide import FleetRule, revision_of

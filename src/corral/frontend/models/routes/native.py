@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from corral.base.ids import NodeId
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.plans import PLAN_HASH, STALE, act_on_plan, plan_hash_in
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer
 from corral.frontend.models.decide.model import ModelProblem, ModelSpec
 from corral.frontend.models.decide.needs import ModelNeeds
@@ -17,6 +18,7 @@ from corral.frontend.models.decide.stored import StoredModel, WeightFile
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.shapes import operation_view
+from corral.frontend.serving.decide.act_plan import ActPlan
 from corral.frontend.serving.decide.load_job import LoadJob
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
 from corral.frontend.serving.routes.scheduling import rule_views
@@ -187,14 +189,23 @@ def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
 
 
 async def remove(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await removed(context, request, caller)
-    view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
-    return answer(view, 202, {"Location": f"/api/v1/operations/{operation.id}"})
+    name = request.path_params["name"]
+
+    async def act(mark: str | None) -> Response:
+        operation = await removed(context, request, caller, number=None if mark is None else int(mark))
+        view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
+        return answer(view, 202, {"Location": f"/api/v1/operations/{operation.id}"})
+
+    async def plan() -> ActPlan:
+        return await context.serving.plans.model_removal(name)
+
+    is_known = await context.operations.service.with_key(idempotency_key(request)) is not None
+    return await act_on_plan("" if is_known else plan_hash_in(request.query_params), plan, act)
 
 
-async def removed(context: AdminContext, request: Request, caller: Caller) -> Operation:
+async def removed(context: AdminContext, request: Request, caller: Caller, *, number: int | None = None) -> Operation:
     name, key = request.path_params["name"], idempotency_key(request)
-    return await context.models.removal.remove(name, by=caller.name, idempotency_key=key)
+    return await context.models.removal.remove(name, by=caller.name, idempotency_key=key, number=number)
 
 
 REMOVAL_CODES = {
@@ -209,7 +220,12 @@ ROUTES = [
         access=Permission.MODELS_ACT,
         summary="Remove a model from the fleet: at once for whoever asks it, then its replicas and its files.",
         gives=OperationView,
-        codes={202: "accepted, with the operation that nodes follow", **REMOVAL_CODES},
+        query={"plan_hash": PLAN_HASH},
+        codes={
+            202: "accepted, with the operation that nodes follow",
+            **REMOVAL_CODES,
+            409: f"{REMOVAL_CODES[409]}; or {STALE}",
+        },
     ),
     RouteSpec(
         method="GET",

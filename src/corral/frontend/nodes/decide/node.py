@@ -211,6 +211,12 @@ def drain(node: Node, *, by: str, at: datetime) -> Node:
     return _with_facts(node, at, draining_since=at, draining_by=by)
 
 
+def drain_mark(node: Node) -> str:
+    """What a drain is decided on: since when the node is drained, and by whom. Changes with every drain and resume."""
+    since = node.facts.draining_since
+    return "" if since is None else f"{since.isoformat()} {node.facts.draining_by}"
+
+
 def resume(node: Node, *, by: str, at: datetime) -> Node:
     """End a drain. A worker ends only its own: what a person asked for stays until a person says otherwise."""
     if node.facts.draining_since is None or (by == BY_WORKER and node.facts.draining_by != BY_WORKER):

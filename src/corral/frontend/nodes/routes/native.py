@@ -14,6 +14,7 @@ from starlette.responses import Response
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.plans import PLAN_HASH, STALE, act_on_plan, plan_hash_in
 from corral.frontend.api.route import (
     MAX_LIMIT,
     AdminContext,
@@ -28,9 +29,11 @@ from corral.frontend.nodes.decide.node import Node, NodeLoad, NodeStatus, NodeTy
 from corral.frontend.nodes.fleet import NodeFilter
 from corral.frontend.nodes.shapes import card_views, change_view, node_detail
 from corral.frontend.record.decide import EventKind
+from corral.frontend.serving.decide.act_plan import ActPlan
 from corral.frontend.serving.shapes import drain_view, replica_views
 from corral.wire.go_json import decode, read_object
 from corral.wire.nodes import CardChange, CardView, DrainView, NodeDetail, NodePage, label_problem
+from corral.wire.plans import DrainAsk
 from corral.wire.replicas import ReplicaView
 
 QUERY: Final = {
@@ -120,11 +123,26 @@ async def approve_node(context: AdminContext, request: Request, caller: Caller) 
 
 
 async def drain_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    node_id, is_forced = node_id_of(request), _switch(request.query_params, "force")
-    node = await context.nodes.registry.drain(node_id, by=caller.name)
-    if is_forced:
-        await context.serving.draining.force(node_id, by=caller.name)
-    return await _shown(context, context.nodes.fleet.see(node))
+    node_id, ask = node_id_of(request), await read_drain(context, request)
+
+    async def act(mark: str | None) -> Response:
+        node = await context.nodes.registry.drain(node_id, by=caller.name, mark=mark)
+        if ask.force:
+            await context.serving.draining.force(node_id, by=caller.name)
+        return await _shown(context, context.nodes.fleet.see(node))
+
+    async def plan() -> ActPlan:
+        return await context.serving.plans.drain(node_id, is_forced=ask.force)
+
+    return await act_on_plan(ask.plan_hash, plan, act)
+
+
+async def read_drain(context: AdminContext, request: Request) -> DrainAsk:
+    """How a node is to be drained: in the body, which may be left out, or whether by force in the query."""
+    body = await read_body(request, context.config.max_body)
+    ask = decode(body, DrainAsk) if body else DrainAsk()
+    ask.force = _switch(request.query_params, "force") or ask.force
+    return ask
 
 
 async def get_drain(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -144,8 +162,16 @@ async def resume_node(context: AdminContext, request: Request, caller: Caller) -
 
 
 async def remove_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.nodes.registry.remove(node_id_of(request), by=caller.name)
-    return no_content()
+    node_id = node_id_of(request)
+
+    async def act(mark: str | None) -> Response:
+        await context.nodes.registry.remove(node_id, by=caller.name)
+        return no_content()
+
+    async def plan() -> ActPlan:
+        return await context.serving.plans.node_removal(node_id)
+
+    return await act_on_plan(plan_hash_in(request.query_params), plan, act)
 
 
 async def put_labels(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -252,12 +278,13 @@ ROUTES = [
         drain_node,
         "Empty this node: no new work until a person resumes it, and its replicas move where they can.",
         access=Permission.NODES_ACT,
+        takes=DrainAsk,
         query={"force": "`true` also ends what no other node can take"},
         codes={
             200: "draining",
-            400: "force is neither true nor false",
+            400: "a bad body, or force is neither true nor false",
             **_UNKNOWN,
-            409: "it is not heard, so not forced",
+            409: f"it is not heard, so not forced; or {STALE}",
         },
     ),
     RouteSpec(
@@ -283,7 +310,8 @@ ROUTES = [
         remove_node,
         "Forget a node with its secret and its keys.",
         access=Permission.NODES_ADMIT,
-        codes={204: "forgotten", **_UNKNOWN},
+        query={"plan_hash": PLAN_HASH},
+        codes={204: "forgotten", **_UNKNOWN, 409: STALE},
     ),
     _change(
         "PUT",

@@ -1,11 +1,10 @@
-"""Corral's own routes about operations: starting, listing and changing them."""
+"""Corral's own routes about operations: listing and changing them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from msgspec import convert
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,26 +19,21 @@ from corral.frontend.api.route import (
     Caller,
     RouteSpec,
     answer,
-    checked_galleries,
     read_body,
     read_limit,
 )
-from corral.frontend.backends.decide.backend import BACKEND_VERBS
-from corral.frontend.backends.planning import Ask, Planned
+from corral.frontend.backends.planning import Planned
 from corral.frontend.nodes.fleet import read_cursor, write_cursor
-from corral.frontend.operations.decide.intent import Intent, Verb
+from corral.frontend.operations.decide.intent import Intent
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.operations.shapes import operation_view
-from corral.galleries.build_uris import BackendRef
 from corral.wire.go_json import decode
 from corral.wire.operation_views import (
     Changed,
     NodesAsk,
-    OperationAsk,
     OperationPage,
     OperationView,
-    Plan,
     PlannedView,
 )
 
@@ -68,16 +62,6 @@ def cut(operations: Sequence[Operation], limit: int) -> tuple[Sequence[Operation
 
 
 _LONGEST_KEY: Final = 200
-
-
-async def start(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.backends.operations.start(await _ask(context, request, caller))
-    return answer(_view(context, operation), 202, {"Location": f"/api/v1/operations/{operation.id}"})
-
-
-async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
-    planned = await context.backends.operations.plan(await _ask(context, request, caller))
-    return answer(Plan(items=[planned_view(target) for target in planned]))
 
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -118,25 +102,6 @@ async def _changed(
     )
 
 
-async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
-    body = decode(await read_body(request, context.config.max_body), OperationAsk)
-    if body.verb not in BACKEND_VERBS:
-        raise InvalidInput("verb", f"is {body.verb[:50]!r}; say one of {', '.join(BACKEND_VERBS)}")
-    if body.uri or body.galleries:
-        caller.demand(Permission.BACKENDS_TRUST)
-    checked_galleries(body.galleries, "galleries")
-    return Ask(
-        verb=Verb(body.verb),
-        ref=convert(body, BackendRef, from_attributes=True),
-        force=body.force,
-        nodes=tuple(NodeId(node_id) for node_id in body.nodes),
-        labels=body.labels,
-        by=caller.name,
-        idempotency_key=idempotency_key(request),
-        refuses_unknown=True,
-    )
-
-
 def idempotency_key(request: Request) -> str:
     key = request.headers.get("idempotency-key", "")
     if len(key) > _LONGEST_KEY:
@@ -174,72 +139,50 @@ def _id(request: Request) -> OperationId:
 
 
 _ADMIN = RouteSpec(
-    method="POST",
+    method="GET",
     path="/api/v1/operations",
-    handler=start,
-    access=Permission.BACKENDS_ACT,
-    summary="Install, upgrade or delete a backend on all nodes, on those with certain labels, or on some. A repeated "
-    "call with the same header `Idempotency-Key` starts nothing.",
-    takes=OperationAsk,
-    gives=OperationView,
-    codes={
-        202: "accepted; nodes that are away are waited for",
-        400: "something is missing or malformed, or no gallery knows the backend; `field` names it",
-        404: "no node has one of the ids",
-        409: "no node is meant, no node has what shall be upgraded, or a fleet rule demands otherwise",
-    },
+    handler=list_operations,
+    access=Permission.OPERATIONS_READ,
+    summary="All operations, the newest first.",
+    gives=OperationPage,
+    query={"limit": f"how many, from 1 to {MAX_LIMIT}", "cursor": "where an earlier page ended"},
+    codes={200: "a page", 400: "a bad cursor or limit"},
 )
 _UNKNOWN = {404: "no operation has this id"}
 ROUTES = [
     _ADMIN,
     replace(
         _ADMIN,
-        path="/api/v1/operations/plan",
-        handler=plan,
-        access=Permission.OPERATIONS_READ,
-        summary="What an operation would do, and where it would be blocked; nothing is stored or sent.",
-        gives=Plan,
-        codes={200: "a line for each node", **{code: why for code, why in _ADMIN.codes.items() if code != 202}},
-    ),
-    replace(
-        _ADMIN,
-        method="GET",
-        handler=list_operations,
-        access=Permission.OPERATIONS_READ,
-        summary="All operations, the newest first.",
-        takes=None,
-        gives=OperationPage,
-        query={"limit": f"how many, from 1 to {MAX_LIMIT}", "cursor": "where an earlier page ended"},
-        codes={200: "a page", 400: "a bad cursor or limit"},
-    ),
-    replace(
-        _ADMIN,
-        method="GET",
         path="/api/v1/operations/{id}",
         handler=show,
         access=Permission.OPERATIONS_READ,
         summary="One operation with its targets.",
-        takes=None,
+        gives=OperationView,
+        query={},
         codes={200: "the operation", **_UNKNOWN},
     ),
     replace(
         _ADMIN,
+        method="POST",
         path="/api/v1/operations/{id}/retry",
         handler=retry,
         access=Permission.OPERATIONS_ACT,
         summary="Try again at once what failed or is blocked, on some nodes or all.",
         takes=NodesAsk,
         gives=Changed,
+        query={},
         codes={200: "what was changed", 400: "a bad body", **_UNKNOWN},
     ),
     replace(
         _ADMIN,
+        method="POST",
         path="/api/v1/operations/{id}/cancel",
         handler=cancel,
         access=Permission.OPERATIONS_ACT,
         summary="Take back what is not reached yet. What was sent already, nodes may still finish: they are named.",
         takes=NodesAsk,
         gives=Changed,
+        query={},
         codes={200: "what was changed", 400: "a bad body", **_UNKNOWN},
     ),
 ]

@@ -8,9 +8,9 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.errors import CorralError
+from corral.base.errors import Overtaken
 from corral.base.ids import NodeId, OperationId
-from corral.frontend.operations.decide.intent import Inherit, Intent, IntentKey, supersede
+from corral.frontend.operations.decide.intent import Inherit, Intent, IntentKey, IntentKind, supersede
 from corral.frontend.operations.decide.operation import FINAL, UNDER_WAY, Operation, Target
 from corral.frontend.operations.store.intent_batches import (
     in_order,
@@ -44,12 +44,6 @@ Generations = Mapping[IntentKey, int]
 
 async def _nothing(_: AsyncConnection) -> None:
     """Beside most operations."""
-
-
-class Overtaken(CorralError):
-    """Something else is wanted there by now."""
-
-    code = "overtaken"
 
 
 class OperationStore:
@@ -88,6 +82,22 @@ class OperationStore:
     async def with_key(self, idempotency_key: str) -> Operation | None:
         async with self._db.read() as connection:
             return await _by_key(connection, idempotency_key)
+
+    async def generations(self, keys: Sequence[IntentKey]) -> dict[IntentKey, int]:
+        """The generation of each of these intents as they are now; 0 where there is none."""
+        found = dict.fromkeys(keys, 0)
+        columns = (intents_table.c.node_id, intents_table.c.kind, intents_table.c.subject, intents_table.c.generation)
+        async with self._db.read() as connection:
+            for start in range(0, len(keys), _AT_ONCE):
+                part = keys[start : start + _AT_ONCE]
+                there = among(connection, intents_table.c.node_id, [node_id for node_id, _, _ in part])
+                meant = among(connection, intents_table.c.subject, sorted({subject for _, _, subject in part}))
+                kinds = intents_table.c.kind.in_(sorted({kind.value for _, kind, _ in part}))
+                for row in await connection.execute(select(*columns).where(there, meant, kinds)):
+                    key = (NodeId(row.node_id), IntentKind(row.kind), row.subject)
+                    if key in found:
+                        found[key] = row.generation
+        return found
 
     async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
         """Newest first; `before` is where an earlier call ended."""

@@ -10,7 +10,7 @@ A rule has one of three forms:
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -22,6 +22,7 @@ from corral.base.words import format_duration, listed
 from corral.frontend.models.decide.model import Catalogue
 from corral.frontend.nodes.decide.node import Node
 from corral.wire.nodes import has_labels, label_problem
+from corral.wire.plans import plan_hash
 
 T = TypeVar("T", str, int, bool)
 
@@ -217,6 +218,19 @@ def update(
     return RulesUpdate(
         write=tuple(write), added=tuple(sorted(added)), changed=tuple(sorted(changed)), removed=tuple(removed)
     )
+
+
+def rules_mark(current: Iterable[SchedulingRule], models: Collection[str]) -> str:
+    """A hash of the rules of these models, which changes whenever one of them is written."""
+    rules = sorted((rule for rule in current if rule.model in models), key=lambda rule: rule.model)
+    return plan_hash([[rule.model, in_words(rule.wish), rule.updated_at.isoformat()] for rule in rules])
+
+
+def rules_after(current: Iterable[SchedulingRule], changed: RulesUpdate) -> list[SchedulingRule]:
+    """All rules after an update."""
+    after = {rule.model: rule for rule in current if rule.model not in changed.removed}
+    after |= {rule.model: rule for rule in changed.write}
+    return [after[model] for model in sorted(after)]
 
 
 def rules_in_force(rules: Iterable[SchedulingRule], catalogue: Catalogue) -> dict[str, SchedulingRule]:

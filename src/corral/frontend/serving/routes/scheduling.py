@@ -1,6 +1,6 @@
 """Rules of scheduling: LocalAI's routes under `/api/nodes/scheduling`, and Corral's own; loading by hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import UNSET, UnsetType
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from corral.base.errors import Conflict, InvalidInput
 from corral.base.ids import NodeId
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.plans import PLAN_HASH, STALE, act_on_plan, plan_hash_in
 from corral.frontend.api.route import (
     AdminContext,
     Caller,
@@ -21,18 +22,29 @@ from corral.frontend.api.route import (
     read_body,
     read_compat,
 )
+from corral.frontend.serving.decide.act_plan import ActPlan
 from corral.frontend.serving.decide.scaling import ReplicaCounts
-from corral.frontend.serving.decide.scheduling import SchedulingRule, SchedulingWish
-from corral.frontend.serving.scheduling import PruneRules, revised
+from corral.frontend.serving.decide.scheduling import RuleSource, SchedulingRule, SchedulingWish
+from corral.frontend.serving.scheduling import (
+    PruneRules,
+    RulesChange,
+    declaration,
+    removal,
+    revised,
+    revision,
+)
 from corral.frontend.serving.shapes import loading_view, scheduling_row, scheduling_view
 from corral.wire.go_json import decode
 from corral.wire.refusals import Acknowledged
 from corral.wire.scheduling import (
     ModelLoadAsk,
+    NamedScheduling,
     SchedulingAsk,
     SchedulingChanges,
     SchedulingFields,
     SchedulingList,
+    SchedulingPlanAsk,
+    SchedulingRevision,
     SchedulingRow,
     SchedulingSet,
     SchedulingView,
@@ -105,33 +117,74 @@ async def patch_rule(context: AdminContext, request: Request, caller: Caller) ->
 
 async def _revise(context: AdminContext, request: Request, caller: Caller, *, keeps: bool) -> Response:
     model = request.path_params["model"]
-    fields = decode(await read_body(request, context.config.max_body), SchedulingFields)
+    fields = decode(await read_body(request, context.config.max_body), SchedulingRevision)
     stated = await _stated(context, fields)
 
     def revise(wish: SchedulingWish) -> SchedulingWish:
         return replace(wish if keeps else SchedulingWish(model=model), **stated)  # type: ignore[arg-type]
 
-    rule = await context.serving.scheduling.revise(model, revise, by=caller.name)
-    return answer((await rule_views(context, [rule]))[0])
+    async def act(mark: str | None) -> Response:
+        rule = await context.serving.scheduling.revise(model, revise, by=caller.name, mark=mark)
+        return answer((await rule_views(context, [rule]))[0])
+
+    return await _on_plan(context, fields.plan_hash, revision(model, revise), caller, act)
 
 
 async def delete_rule(context: AdminContext, request: Request, caller: Caller) -> Response:
     model = request.path_params["model"]
-    if not await context.serving.scheduling.delete(model, by=caller.name):
-        await context.serving.scheduling.get(model)  # says that there is none
-    return no_content()
+
+    async def act(mark: str | None) -> Response:
+        if not await context.serving.scheduling.delete(model, by=caller.name, mark=mark):
+            await context.serving.scheduling.get(model)  # says that there is none
+        return no_content()
+
+    return await _on_plan(context, plan_hash_in(request.query_params), removal([model]), caller, act)
 
 
 async def declare(context: AdminContext, request: Request, caller: Caller) -> Response:
     asked = decode(await read_body(request, context.config.max_body), SchedulingSet)
-    if asked.prune not in list(PruneRules):
+    change = declaration(await _wishes(context, asked.rules), prune=_prune(asked.prune))
+
+    async def act(mark: str | None) -> Response:
+        changed = await context.serving.scheduling.change(change, by=caller.name, mark=mark)
+        return answer(
+            SchedulingChanges(added=list(changed.added), changed=list(changed.changed), removed=list(changed.removed))
+        )
+
+    return await _on_plan(context, asked.plan_hash, change, caller, act)
+
+
+async def _on_plan(
+    context: AdminContext,
+    plan_hash: str | UnsetType,
+    change: RulesChange,
+    caller: Caller,
+    act: Callable[[str | None], Awaitable[Response]],
+) -> Response:
+    async def plan() -> ActPlan:
+        return await context.serving.plans.scheduling(change, by=caller.name)
+
+    return await act_on_plan(plan_hash, plan, act)
+
+
+async def planned_change(context: AdminContext, ask: SchedulingPlanAsk) -> tuple[RulesChange, frozenset[str]]:
+    """The change of rules that is to be planned, and the models that are unloaded besides."""
+    wishes = await _wishes(context, ask.rules)
+    if both := {wish.model for wish in wishes} & set(ask.remove):
+        raise InvalidInput("remove", f"names {min(both)[:100]!r}, which has a rule in `rules`")
+    change = declaration(wishes, prune=_prune(ask.prune), remove=ask.remove, source=RuleSource.API)
+    return change, frozenset(context.models.catalogue.find(name).name for name in ask.unload)
+
+
+def _prune(text: str) -> PruneRules:
+    if text not in list(PruneRules):
         words = ", ".join(repr(prune.value) for prune in PruneRules)
-        raise InvalidInput("prune", f"is {asked.prune[:50]!r}; say one of {words}")
-    wishes = [SchedulingWish(model=rule.model, **await _stated(context, rule)) for rule in asked.rules]  # type: ignore[arg-type]
-    changed = await context.serving.scheduling.declare(wishes, prune=PruneRules(asked.prune), by=caller.name)
-    return answer(
-        SchedulingChanges(added=list(changed.added), changed=list(changed.changed), removed=list(changed.removed))
-    )
+        raise InvalidInput("prune", f"is {text[:50]!r}; say one of {words}")
+    return PruneRules(text)
+
+
+async def _wishes(context: AdminContext, rules: Sequence[NamedScheduling]) -> list[SchedulingWish]:
+    return [SchedulingWish(model=rule.model, **await _stated(context, rule)) for rule in rules]  # type: ignore[arg-type]
 
 
 async def _stated(context: AdminContext, fields: SchedulingFields) -> dict[str, object]:
@@ -255,7 +308,7 @@ ROUTES = [
         "`prune` says otherwise.",
         takes=SchedulingSet,
         gives=SchedulingChanges,
-        codes={200: "what changed", **_BAD},
+        codes={200: "what changed", **_BAD, 409: STALE},
     ),
     replace(
         _NATIVE,
@@ -273,9 +326,9 @@ ROUTES = [
         handler=put_rule,
         access=Permission.SCHEDULING_ACT,
         summary="Set the rule of a model. It takes effect at once.",
-        takes=SchedulingFields,
+        takes=SchedulingRevision,
         gives=SchedulingView,
-        codes={200: "the rule after it", **_BAD},
+        codes={200: "the rule after it", **_BAD, 409: STALE},
     ),
     replace(
         _NATIVE,
@@ -284,9 +337,9 @@ ROUTES = [
         handler=patch_rule,
         access=Permission.SCHEDULING_ACT,
         summary="Change some fields of a model's rule, or make it one. It takes effect at once.",
-        takes=SchedulingFields,
+        takes=SchedulingRevision,
         gives=SchedulingView,
-        codes={200: "the rule after it", **_BAD},
+        codes={200: "the rule after it", **_BAD, 409: STALE},
     ),
     replace(
         _NATIVE,
@@ -296,7 +349,8 @@ ROUTES = [
         access=Permission.SCHEDULING_ACT,
         summary="Have no rule for a model any more: it is loaded when somebody asks.",
         gives=None,
-        codes={204: "deleted", **_NO_RULE},
+        query={"plan_hash": PLAN_HASH},
+        codes={204: "deleted", **_NO_RULE, 409: STALE},
     ),
     replace(
         _NATIVE,
