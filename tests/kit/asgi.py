@@ -24,11 +24,18 @@ class AsgiAnswer:
 
 
 async def call(
-    app: ASGIApp, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
+    app: ASGIApp,
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    leaves: asyncio.Event | None = None,
 ) -> AsgiAnswer:
-    """The whole answer; for streams that never end use `open_stream`."""
+    """The whole answer; for streams that never end use `open_stream`. The client has left once it has sent its body, or
+    when `leaves` is set."""
     sent: list[Message] = []
-    received = _body(body)
+    received = _body(body, leaves)
 
     async def receive() -> Message:
         return await anext(received)
@@ -63,8 +70,10 @@ def _scope(method: str, url: str, headers: Mapping[str, str]) -> dict[str, objec
     }
 
 
-async def _body(body: bytes) -> AsyncIterator[Message]:
+async def _body(body: bytes, leaves: asyncio.Event | None) -> AsyncIterator[Message]:
     yield {"type": "http.request", "body": body, "more_body": False}
+    if leaves is not None:
+        await leaves.wait()
     while True:
         yield {"type": "http.disconnect"}
 
@@ -93,8 +102,10 @@ class AsgiStream:
 
 
 @asynccontextmanager
-async def open_stream(app: ASGIApp, url: str, *, headers: Mapping[str, str]) -> AsyncIterator[AsgiStream]:
-    """A GET whose client leaves at the end of the block."""
+async def open_stream(
+    app: ASGIApp, url: str, *, headers: Mapping[str, str], gate: asyncio.Event | None = None
+) -> AsyncIterator[AsgiStream]:
+    """A GET whose client leaves at the end of the block, and reads only while the gate is open, if there is one."""
     stream, left = AsgiStream(), asyncio.Event()
 
     async def receive() -> Message:
@@ -104,6 +115,8 @@ async def open_stream(app: ASGIApp, url: str, *, headers: Mapping[str, str]) -> 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
             assert message["status"] == 200, message
+        if gate is not None:
+            await gate.wait()
         stream.put(message.get("body", b""))
 
     async def serve() -> None:

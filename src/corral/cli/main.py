@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 COMMANDS: Final = {
     "run": "corral.cli.run:run",
     "up": "corral.cli.processes:up",
+    "status": "corral.cli.status:status",
     "down": "corral.cli.processes:down",
     "frontend": "corral.cli.processes:frontend",
     "worker": "corral.cli.processes:worker",

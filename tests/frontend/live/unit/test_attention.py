@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
-from corral.cli.main import main
+from corral.cli.main import cli
 from corral.frontend.live.decide.attention import MOST_ALIKE, AttentionKind, attention
 from corral.frontend.live.decide.picture import (
     BRAKE,
@@ -116,7 +116,7 @@ def test_every_command_of_an_act_exists() -> None:
         assert item.act is not None
         words = shlex.split(item.act.command)
         assert words[0] == "corral"
-        command: click.Command = main
+        command: click.Command = cli
         for word in words[1:]:
             if not isinstance(command, click.Group):
                 break

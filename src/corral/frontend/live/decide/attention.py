@@ -15,6 +15,7 @@
 | `localai_limits`  | workers of LocalAI's are in the fleet, whose reports prove less                           |
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -156,7 +157,9 @@ def _node_subject(seen: SeenNode) -> AttentionSubject:
 
 
 def _node_act(seen: SeenNode, label: str, command: str) -> AttentionAct:
-    return AttentionAct(label=label, href=f"/ui/nodes/{quote(seen.node.id)}", command=f"{command} {seen.node.name}")
+    return AttentionAct(
+        label=label, href=f"/ui/nodes/{quote(seen.node.id)}", command=f"{command} {shlex.quote(seen.node.name)}"
+    )
 
 
 def _silent_nodes(picture: FleetPicture) -> Iterator[AttentionItem]:
@@ -306,7 +309,9 @@ def _failing_loads(picture: FleetPicture) -> Iterator[AttentionItem]:
             why=(job.message or str(job.reason or "no reason was told")) + again,
             since=job.changed_at if has_failed else job.created_at,
             act=AttentionAct(
-                label="See why", href=f"/ui/models/{quote(model, safe='')}/why", command=f"corral why {model}"
+                label="See why",
+                href=f"/ui/models/{quote(model, safe='')}/why",
+                command=f"corral why {shlex.quote(model)}",
             ),
             count=len(jobs),
         )
@@ -332,7 +337,7 @@ def _drift(picture: FleetPicture) -> Iterator[AttentionItem]:
             act=AttentionAct(
                 label="Show drift",
                 href=f"/ui/backends/drift?node={quote(drifted.node_id)}",
-                command=f"corral backends list --node {drifted.node_name}",
+                command=f"corral backends list --node {shlex.quote(drifted.node_name)}",
             ),
         )
 
@@ -350,7 +355,7 @@ def _upgrades(picture: FleetPicture) -> Iterator[AttentionItem]:
             act=AttentionAct(
                 label="Plan upgrade",
                 href=f"/ui/backends/upgrades?backend={quote(outdated.backend, safe='')}",
-                command=f"corral backends upgrade {outdated.backend}",
+                command=f"corral backends upgrade {shlex.quote(outdated.backend)}",
             ),
             count=len(outdated.nodes),
         )
