@@ -1,1 +1,0 @@
-import{t as e}from"./vendor-react-DcLrkILy.js";import{M as t}from"./index-llOzTYrS.js";var n=e();function r(){return(0,n.jsx)(t,{title:`Access`,children:`This page is being built.`})}export{r as default};
