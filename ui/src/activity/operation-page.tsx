@@ -89,9 +89,6 @@ function Asked({ operation }: { operation: OperationRow }) {
       <Fact name="In a terminal">
         <CopyText text={`corral ops watch ${operation.id.slice(0, SHORT_ID)}`} />
       </Fact>
-      <Fact name="Id">
-        <CopyText text={operation.id} />
-      </Fact>
     </Facts>
   );
 }

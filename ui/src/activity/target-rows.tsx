@@ -1,15 +1,17 @@
 /** One row for each node of an operation: how it stands, how far it is, why, and another try. */
 
+import { useNow } from "../live/clock";
 import type { TargetRow } from "../live/topics";
 import { ProgressBar } from "../parts/bar";
 import { Button } from "../parts/button";
-import { bytes, eta, percent, speed } from "../parts/format";
+import { bytes, duration, eta, percent, speed } from "../parts/format";
 import { addressOf, PageLink } from "../parts/page-link";
 import { TargetPill } from "../parts/status-pill";
 import { byNumber, byText, type Column, Table } from "../parts/table";
 import { Age } from "../parts/time";
 import styles from "./activity.module.css";
 import { byTrouble, canRetry } from "./target-order";
+import { situationOf } from "./target-words";
 
 interface RowsProps {
   readonly targets: readonly TargetRow[];
@@ -66,10 +68,10 @@ function columnsFor(verb: string, onRetry: RowsProps["onRetry"]): Column<TargetR
     {
       key: "tries",
       title: "Tries",
-      width: "48px",
-      from: "wide",
+      width: "112px",
+      from: "tablet",
       isNumber: true,
-      cell: (target) => target.attempts || "–",
+      cell: (target) => <Tries target={target} />,
       sort: byNumber((target) => target.attempts),
     },
     {
@@ -125,9 +127,22 @@ function bytesOf(target: TargetRow): string {
     : `${bytes(target.current_bytes)} of ${bytes(target.total_bytes)}`;
 }
 
+/** How often it failed, and when it is tried again by itself. */
+function Tries({ target }: { target: TargetRow }) {
+  const now = useNow();
+  if (!target.attempts) return <span className={styles.quiet}>–</span>;
+  const next = target.next_try_at ? Math.max(0, (Date.parse(target.next_try_at) - now) / 1000) : null;
+  return (
+    <div className={styles.progress}>
+      <span>{target.attempts}</span>
+      {next !== null && <span className={styles.small}>{next > 0 ? `again in ${duration(next)}` : "again now"}</span>}
+    </div>
+  );
+}
+
 function Message({ target }: { target: TargetRow }) {
   const file = target.status === "downloading" && target.file_name ? target.file_name : "";
-  const text = target.waits_for_node ? waitingText(target) : target.message || target.phase;
+  const text = situationOf(target);
   return (
     <div className={styles.message}>
       <span className={styles.clamp} title={text}>
@@ -140,9 +155,4 @@ function Message({ target }: { target: TargetRow }) {
       )}
     </div>
   );
-}
-
-function waitingText(target: TargetRow): string {
-  const promise = "It is done when the node is back.";
-  return target.message === "" ? `Waits for the node. ${promise}` : target.message;
 }

@@ -2,6 +2,7 @@
 
 import { useState } from "react";
 
+import type { Schema } from "../api/client";
 import { useSummary } from "../live/live";
 import { IconButton, LinkButton } from "../parts/button";
 import { classes } from "../parts/classes";
@@ -10,7 +11,14 @@ import { Notice } from "../parts/states";
 import { useMay } from "../shell/session";
 import styles from "./first-steps.module.css";
 
+/** A model brings its backend along when it is first asked, so that nobody has to choose one before. */
+function isDone(step: Step, started: Started): boolean {
+  return Boolean(started[step.key] || (step.key === "has_backend" && started.has_model));
+}
+
 const SEEN_KEY = "corral-first-steps-seen";
+
+type Started = Schema<"FirstSteps">;
 
 interface Step {
   readonly key: "has_node" | "has_backend" | "has_model" | "has_answer";
@@ -56,29 +64,21 @@ export function FirstSteps() {
   const [isSeen, setSeen] = useState(localStorage.getItem(SEEN_KEY) !== null);
   const mayAdmit = useMay("nodes.admit");
   if (summary === undefined || isSeen || !mayAdmit) return null;
-  const done = STEPS.filter((step) => summary.started[step.key]).length;
+  const { started } = summary;
   const close = () => {
     localStorage.setItem(SEEN_KEY, "1");
     setSeen(true);
   };
-  if (done === STEPS.length || onlyAnswerIsLeft(summary.started)) return <AllDone onClose={close} />;
-  const next = STEPS.find((step) => !summary.started[step.key]);
+  const next = STEPS.find((step) => !isDone(step, started));
+  // Whether an answer came is known to one frontend, since its start: it is no reason to send people back here.
+  if (next === undefined || next.key === "has_answer") return <AllDone onClose={close} />;
   return (
     <section aria-label="First steps" className={styles.steps}>
       {STEPS.map((step) => (
-        <Card key={step.key} step={step} isDone={summary.started[step.key] ?? false} isNext={step === next} />
+        <Card key={step.key} step={step} isDone={isDone(step, started)} isNext={step === next} />
       ))}
     </section>
   );
-}
-
-/** Whether an answer came is known to one frontend, since its start: it is no reason to send people back here. */
-function onlyAnswerIsLeft(started: {
-  readonly has_node?: boolean;
-  readonly has_backend?: boolean;
-  readonly has_model?: boolean;
-}): boolean {
-  return Boolean(started.has_node && started.has_backend && started.has_model);
 }
 
 function AllDone({ onClose }: { onClose: () => void }) {

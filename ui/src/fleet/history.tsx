@@ -21,14 +21,14 @@ export function History() {
   if (!mayRead) return null;
   return (
     <Section
-      title="The last hour"
+      title="Tokens, requests and queue over the last hour"
       actions={
         <Button look="quiet" isSmall onPress={() => setOpen(!isOpen)} aria-expanded={isOpen}>
           {isOpen ? "Hide" : "Show"}
         </Button>
       }
     >
-      {isOpen ? <Lines /> : <p className={styles.quiet}>Tokens, requests and the queue, minute by minute.</p>}
+      {isOpen ? <Lines /> : null}
     </Section>
   );
 }

@@ -60,8 +60,8 @@ function Content({ node }: { node: NodeRow }) {
           {problem}
         </p>
       ))}
-      <MemoryBar name="VRAM" share={node.vram} />
-      <MemoryBar name="RAM" share={node.ram} />
+      {node.vram.total !== 0 && <MemoryBar name="VRAM" share={node.vram} isNamed />}
+      <MemoryBar name="RAM" share={node.ram} isNamed />
       <Facts>
         <Fact name="Models">
           <ReplicaChips replicas={node.replicas} />

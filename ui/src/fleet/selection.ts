@@ -69,6 +69,8 @@ export interface NodeGroup {
 /** Labels that every machine has of its own, and that no two share or that say nothing of a place. */
 const NOT_FOR_GROUPS = new Set(["node.name", "node.replica-slots"]);
 const OTHERS = "without this label";
+/** In a fleet of so few, groups of one are no nuisance. */
+const FEW = 12;
 
 /** Keys that make useful groups: labels that some nodes share. */
 export function groupKeys(nodes: Iterable<NodeRow>): string[] {
@@ -79,7 +81,7 @@ export function groupKeys(nodes: Iterable<NodeRow>): string[] {
     for (const [key, value] of Object.entries(node.labels)) values.set(key, (values.get(key) ?? new Set()).add(value));
   }
   return [...values]
-    .filter(([key, different]) => !NOT_FOR_GROUPS.has(key) && (different.size < count || count === 1))
+    .filter(([key, different]) => !NOT_FOR_GROUPS.has(key) && (different.size < count || count <= FEW))
     .map(([key]) => key)
     .sort();
 }

@@ -22,7 +22,7 @@ export function MemoryHistory({ node }: { node: NodeRow }) {
         </Button>
       }
     >
-      {isOpen && <Lines id={node.id} />}
+      {isOpen ? <Lines id={node.id} /> : null}
     </Section>
   );
 }

@@ -3,7 +3,7 @@
 import { useNodeExtra, useTopic } from "../live/live";
 import type { NodeRow, NodeWork, ReplicaRow } from "../live/topics";
 import { MemoryBar, ProgressBar } from "../parts/bar";
-import { bytes, count, percent } from "../parts/format";
+import { bytes, count, percent, plural } from "../parts/format";
 import { Fact, Facts, Section } from "../parts/page";
 import { addressOf, PageLink } from "../parts/page-link";
 import { Empty } from "../parts/states";
@@ -77,11 +77,11 @@ function Labelled({ name, children }: { name: string; children: React.ReactNode 
 function Machine({ node }: { node: NodeRow }) {
   const detail = useNodeExtra(node.id, "detail");
   return (
-    <Facts>
+    <Facts isWide>
       <Fact name="Address">{node.address || "none"}</Fact>
       <Fact name="Hardware">{node.capability || "not told"}</Fact>
       <Fact name="In flight">{count(node.in_flight)}</Fact>
-      <Fact name="Slots">{node.slots} replicas of one model</Fact>
+      <Fact name="Slots">{plural(node.slots, "replica")} of one model</Fact>
       <Fact name="Heartbeat">every {count(node.heartbeat_seconds)} s</Fact>
       {detail !== undefined && (
         <>

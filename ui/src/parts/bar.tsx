@@ -16,11 +16,14 @@ interface BarProps {
   /** The most that models may use of it, where somebody set a budget. */
   readonly budget?: number | null;
   readonly isCompact?: boolean;
+  /** With its name in the text, where nothing beside the bar says what it is. */
+  readonly isNamed?: boolean;
 }
 
-export function MemoryBar({ name, share, budget = null, isCompact = false }: BarProps) {
+export function MemoryBar({ name, share, budget = null, isCompact = false, isNamed = false }: BarProps) {
   const { total, used, reserved } = share;
-  if (!total) return <span className={styles.none}>{isCompact ? "–" : `${name}: not known`}</span>;
+  if (!total)
+    return <span className={styles.none}>{isCompact ? "–" : `${name}: ${total === 0 ? "none" : "not known"}`}</span>;
   const parts = sharesOf({ total, used: used ?? 0, reserved: reserved ?? 0 });
   const sentence = sentenceOf(name, share, budget);
   return (
@@ -34,12 +37,18 @@ export function MemoryBar({ name, share, budget = null, isCompact = false }: Bar
         )}
       </svg>
       <span className={styles.text}>
-        {isCompact ? `${bytes(used)} / ${bytes(total)}` : `${bytes(used)} of ${bytes(total)} used`}
-        {!isCompact && reserved ? ` · ${bytes(reserved)} reserved` : ""}
-        {!isCompact && budget !== null ? ` · budget ${bytes(budget)}` : ""}
+        {isNamed && `${name} `}
+        {isCompact ? `${bytes(used)} / ${bytes(total)}` : textOf(share, budget)}
       </span>
     </span>
   );
+}
+
+function textOf({ total, used, reserved }: Share, budget: number | null): string {
+  const parts = [`${bytes(used)} of ${bytes(total)} used`];
+  if (reserved) parts.push(`${bytes(reserved)} reserved`);
+  if (budget !== null) parts.push(`budget ${bytes(budget)}`);
+  return parts.join(" · ");
 }
 
 /** Percentages that fit into the bar. What is reserved counts only as far as it is not used already. */

@@ -1,5 +1,6 @@
 /** Entries of the record: when, what, who, and what differs. Everything is shown as text, whoever wrote it. */
 
+import { isRecord, isSame } from "../live/merge";
 import styles from "./event-lines.module.css";
 import { Moment } from "./time";
 
@@ -30,16 +31,29 @@ export function EventLines({ events }: { events: readonly EventLine[] }) {
   );
 }
 
-/** The facts of an event in one line: `name value`, and nothing of what is empty. */
+/** The facts of an event in one line: `name value`, what differs as `before → after`, nothing of what is empty. */
 export function detailOf(data: Readonly<Record<string, unknown>>): string {
-  return Object.entries(data)
-    .filter(([, value]) => value !== null && value !== "" && value !== undefined)
-    .map(([name, value]) => `${name} ${plain(value)}`)
-    .join(" · ");
+  const { before, after, ...rest } = data;
+  const facts = Object.entries(rest).filter(([, value]) => value !== null && value !== "" && value !== undefined);
+  return [...facts.map(([name, value]) => `${name} ${plain(value)}`), ...differences(before, after)].join(" · ");
+}
+
+function differences(before: unknown, after: unknown): string[] {
+  if (before === undefined && after === undefined) return [];
+  if (!isRecord(before) || !isRecord(after)) return [`${plain(before)} → ${plain(after)}`];
+  const names = new Set([...Object.keys(before), ...Object.keys(after)]);
+  return [...names]
+    .filter((name) => !isSame(before[name], after[name]))
+    .map((name) => `${name} ${plain(before[name])} → ${plain(after[name])}`);
 }
 
 function plain(value: unknown): string {
+  if (value === undefined || value === null || value === "") return "–";
   if (typeof value === "string") return value;
   if (Array.isArray(value)) return value.map(plain).join(", ");
-  return JSON.stringify(value);
+  if (isRecord(value))
+    return Object.entries(value)
+      .map(([name, one]) => `${name} ${plain(one)}`)
+      .join(", ");
+  return String(value);
 }

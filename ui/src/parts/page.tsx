@@ -37,6 +37,7 @@ export function Section({
 }: {
   title?: ReactNode;
   actions?: ReactNode;
+  /** Null for a panel that is closed. */
   children: ReactNode;
   /** Without padding, for tables and lists that reach the border. */
   isBare?: boolean;
@@ -49,14 +50,14 @@ export function Section({
           {actions !== undefined && <div className={styles.actions}>{actions}</div>}
         </div>
       )}
-      <div className={isBare ? styles.bare : styles.body}>{children}</div>
+      {children !== null && <div className={isBare ? styles.bare : styles.body}>{children}</div>}
     </section>
   );
 }
 
-/** Facts in two columns: a word and its value. */
-export function Facts({ children }: { children: ReactNode }) {
-  return <dl className={styles.facts}>{children}</dl>;
+/** Facts: a word and its value. `isWide` puts them side by side where there is room. */
+export function Facts({ children, isWide = false }: { children: ReactNode; isWide?: boolean }) {
+  return <dl className={isWide ? styles.wideFacts : styles.facts}>{children}</dl>;
 }
 
 export function Fact({ name, children }: { name: string; children: ReactNode }) {

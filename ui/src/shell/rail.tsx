@@ -5,6 +5,7 @@ import { useSummary } from "../live/live";
 import type { Page } from "../pages";
 import { classes } from "../parts/classes";
 import { Icon } from "../parts/icons";
+import { Mark } from "./mark";
 import styles from "./rail.module.css";
 
 export function Rail({ pages }: { pages: readonly Page[] }) {
@@ -46,15 +47,6 @@ function Badge({ page }: { page: Page }) {
     <span className={styles.badge} role="img" aria-label={`${number} alarms`}>
       {number}
     </span>
-  );
-}
-
-function Mark() {
-  return (
-    <svg width="22" height="22" viewBox="0 0 32 32" aria-hidden="true" className={styles.drawing}>
-      <rect width="32" height="32" rx="7" />
-      <path d="M5 13h22M5 20h22M9 8v17M16 8v17M23 8v17" />
-    </svg>
   );
 }
 

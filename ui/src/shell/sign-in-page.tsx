@@ -3,6 +3,7 @@
 import { useEffect } from "react";
 
 import { CodeBlock } from "../parts/code-block";
+import { Mark } from "./mark";
 import styles from "./sign-in.module.css";
 import { SignInForm } from "./sign-in-form";
 
@@ -13,16 +14,18 @@ export function SignInPage() {
   return (
     <main className={styles.page}>
       <div className={styles.card}>
-        <h1 className={styles.title}>Sign in to Corral</h1>
+        <h1 className={styles.title}>
+          <Mark /> Sign in to Corral
+        </h1>
         <SignInForm />
         <details className={styles.help}>
           <summary>Where is my key?</summary>
           <div className={styles.helpText}>
             <p>
-              A fleet that you started with <code>corral up</code> or <code>make up</code> printed it when it was ready.
-              It is also in the file <code>up.json</code> of its data directory, under <code>keys.admin</code>:
+              In a file that only the user of the frontend can read, under <code>admin</code>. When Corral started for
+              the first time, it said where. Usually this shows it:
             </p>
-            <CodeBlock text="grep admin ~/.local/share/corral/up.json" label="Command" />
+            <CodeBlock text="cat ~/.local/share/corral/credentials.json" label="Command" />
             <p>Somebody else's fleet: ask its administrator for a key, or for a name and a password.</p>
           </div>
         </details>

@@ -14,6 +14,7 @@ function target(node: string, status: string): TargetRow {
     reason_code: "",
     reason_fields: {},
     attempts: 0,
+    next_try_at: null,
     changed_at: "2026-01-01T00:00:00Z",
     percentage: 0,
     phase: "",

@@ -1,1 +1,0 @@
-import{t as e}from"./vendor-react-Dph6fTCk.js";import{K as t}from"./index-CCOw0b7p.js";var n=e();function r(){return(0,n.jsx)(t,{title:`Backends`,children:`This page is being built.`})}export{r as default};
