@@ -35,8 +35,8 @@ export function ActivityList() {
           <OperationTable operations={open} label="Operations under way" />
         </Section>
       )}
-      <Section title={isFiltered ? "Found" : "All operations"} actions={<FilterFields filters={filters} />} isBare>
-        <History filters={filters} live={items} />
+      <Section title={isFiltered ? "Found" : "Earlier"} actions={<FilterFields filters={filters} />} isBare>
+        <History filters={filters} live={items} without={isFiltered ? [] : open} />
       </Section>
     </Page>
   );
@@ -88,7 +88,14 @@ function FilterFields({ filters }: { filters: Filters }) {
   );
 }
 
-function History({ filters, live }: { filters: Filters; live: ReadonlyMap<string, OperationRow> }) {
+interface HistoryProps {
+  readonly filters: Filters;
+  readonly live: ReadonlyMap<string, OperationRow>;
+  /** Those that are listed already, as under way. */
+  readonly without: readonly OperationRow[];
+}
+
+function History({ filters, live, without }: HistoryProps) {
   const query = new URLSearchParams({ limit: String(PAGE_SIZE) });
   for (const name of NAMES) if (filters.get(name) !== "") query.set(name, filters.get(name));
   const pages = useInfiniteQuery({
@@ -102,8 +109,9 @@ function History({ filters, live }: { filters: Filters; live: ReadonlyMap<string
   if (pages.isError) return <Failure error={pages.error} onRetry={() => void pages.refetch()} />;
   const found = pages.data.pages
     .flatMap((page) => page.items)
-    .map((one) => live.get(one.id) ?? { ...one, worst: null });
-  if (found.length === 0) return <NothingYet isFiltered={query.size > 1} />;
+    .map((one) => live.get(one.id) ?? { ...one, worst: null })
+    .filter((one) => !without.includes(one));
+  if (found.length === 0) return <NothingYet isFiltered={query.size > 1} hasMore={without.length > 0} />;
   return (
     <>
       <OperationTable operations={found} label="Operations" />
@@ -118,7 +126,8 @@ function History({ filters, live }: { filters: Filters; live: ReadonlyMap<string
   );
 }
 
-function NothingYet({ isFiltered }: { isFiltered: boolean }) {
+function NothingYet({ isFiltered, hasMore }: { isFiltered: boolean; hasMore: boolean }) {
+  if (hasMore) return <Empty>Nothing was asked before.</Empty>;
   if (isFiltered) return <Empty>No operation fits these filters.</Empty>;
   return (
     <Empty command="corral backends install NAME">

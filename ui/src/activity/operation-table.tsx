@@ -1,7 +1,7 @@
 /** Operations as a table: what, how it stands, which nodes, who asked, when. */
 
 import type { OperationRow } from "../live/topics";
-import { count, eta, percent, speed } from "../parts/format";
+import { count, eta, percent } from "../parts/format";
 import { addressOf, PageLink } from "../parts/page-link";
 import { Glyph, StatusPill } from "../parts/status-pill";
 import { type Column, Table } from "../parts/table";
@@ -25,7 +25,7 @@ const COLUMNS: readonly Column<OperationRow>[] = [
   {
     key: "what",
     title: "What",
-    width: "minmax(140px, 1.6fr)",
+    width: "minmax(100px, 1.6fr)",
     cell: (operation) => <PageLink href={addressOf.operation(operation.id)}>{titleOf(operation)}</PageLink>,
   },
   {
@@ -65,7 +65,7 @@ const COLUMNS: readonly Column<OperationRow>[] = [
   {
     key: "when",
     title: "When",
-    width: "88px",
+    width: "76px",
     isNumber: true,
     cell: (operation) => <Age at={operation.accepted_at} />,
   },
@@ -94,9 +94,7 @@ function Counts({ operation }: { operation: OperationRow }) {
 
 function progressOf(operation: OperationRow): string {
   if (operation.state !== "running") return "–";
-  return [percent(operation.progress), speed(operation.bytes_per_second), eta(operation.seconds_left)]
-    .filter(Boolean)
-    .join(" · ");
+  return [percent(operation.progress), eta(operation.seconds_left)].filter(Boolean).join(" · ");
 }
 
 function Worst({ operation }: { operation: OperationRow }) {

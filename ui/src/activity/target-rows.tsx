@@ -54,7 +54,7 @@ function columnsFor(verb: string, onRetry: RowsProps["onRetry"]): Column<TargetR
     {
       key: "progress",
       title: "Progress",
-      width: "minmax(120px, 1.3fr)",
+      width: "minmax(140px, 1.8fr)",
       from: "tablet",
       cell: (target) => <Progress target={target} />,
       sort: byNumber((target) => target.percentage),
@@ -145,9 +145,11 @@ function Message({ target }: { target: TargetRow }) {
   const text = situationOf(target);
   return (
     <div className={styles.message}>
-      <span className={styles.clamp} title={text}>
-        {text || "–"}
-      </span>
+      {(text !== "" || file === "") && (
+        <span className={styles.clamp} title={text}>
+          {text || "–"}
+        </span>
+      )}
       {file !== "" && (
         <span className={styles.file} title={file}>
           {file}

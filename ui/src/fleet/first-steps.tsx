@@ -70,8 +70,8 @@ export function FirstSteps() {
     setSeen(true);
   };
   const next = STEPS.find((step) => !isDone(step, started));
-  // Whether an answer came is known to one frontend, since its start: it is no reason to send people back here.
-  if (next === undefined || next.key === "has_answer") return <AllDone onClose={close} />;
+  if (next === undefined) return null;
+  if (next.key === "has_answer") return <AllDone onClose={close} />;
   return (
     <section aria-label="First steps" className={styles.steps}>
       {STEPS.map((step) => (

@@ -15,7 +15,7 @@ import { addressOf } from "../parts/page-link";
 import { ReplicaChips } from "../parts/replica-chips";
 import { Empty } from "../parts/states";
 import { StatusPill } from "../parts/status-pill";
-import { Age } from "../parts/time";
+import { Age, Since } from "../parts/time";
 import { useWidth } from "../parts/width";
 import { useMay } from "../shell/session";
 import styles from "./fleet.module.css";
@@ -50,7 +50,7 @@ function Content({ node }: { node: NodeRow }) {
         <StatusPill subject="node" state={node.status} />
         {node.since !== null && (
           <span className={styles.quiet}>
-            since <Age at={node.since} />
+            for <Since at={node.since} />
           </span>
         )}
       </div>

@@ -43,7 +43,6 @@ function Card({ nodeId, card }: { nodeId: string; card: Schema<"CardView"> }) {
     <li className={styles.card}>
       <div className={styles.cardHead}>
         <strong>{card.name || card.id}</strong>
-        {card.is_out && <span className={styles.out}>⊘ out of service</span>}
         {mayAct && (
           <Button isSmall look="quiet" onPress={() => void change()}>
             {card.is_out ? "Put back" : "Take out of service"}
@@ -51,6 +50,7 @@ function Card({ nodeId, card }: { nodeId: string; card: Schema<"CardView"> }) {
         )}
       </div>
       <MemoryBar name={card.name || card.id} share={{ total: card.total, used: card.total - card.free, reserved: 0 }} />
+      {card.is_out && <p className={styles.out}>⊘ out of service: it gets nothing new</p>}
       <p className={styles.quiet}>
         {replicas.length === 0 ? "no replica may use it now" : `used by ${replicas.join(", ")}`}
         {card.shares_ram ? "; it shares the machine's memory" : ""}

@@ -128,7 +128,7 @@ const COLUMNS: readonly Column<ReplicaRow>[] = [
   {
     key: "memory",
     title: "Counts with",
-    width: "150px",
+    width: "196px",
     from: "tablet",
     isNumber: true,
     cell: (replica) => memoryOf(replica),

@@ -37,7 +37,7 @@ export function Consequences({ plan, nothing }: { plan: ActPlan; nothing: string
         <ul className={styles.list}>
           {all.map((one) => (
             <li key={`${one.kind} ${one.subject} ${one.node ?? ""} ${one.detail ?? ""}`} className={styles.line}>
-              <WordPill word={stateWord("consequence", one.kind)} />
+              <WordPill word={stateWord("consequence", one.kind)} isPlanned />
               <span className={styles.text}>
                 <strong>{one.subject}</strong>
                 {one.node ? ` on ${one.node}` : ""}

@@ -13,9 +13,10 @@ export function TargetPill({ status, verb }: { status: string; verb: string }) {
   return <WordPill word={targetWord(status, verb)} />;
 }
 
-export function WordPill({ word }: { word: StateWord }) {
+/** `isPlanned`: it is about to become so, and is not struck out as what is over. */
+export function WordPill({ word, isPlanned = false }: { word: StateWord; isPlanned?: boolean }) {
   return (
-    <span className={classes(styles.pill, styles[word.tone])} title={word.tooltip}>
+    <span className={classes(styles.pill, styles[word.tone], isPlanned && styles.planned)} title={word.tooltip}>
       <Glyph word={word} />
       <span className={styles.label}>{word.label}</span>
     </span>

@@ -1,7 +1,7 @@
 /** What holds for the whole page: the stream is lost, control is away, automatic acts are held back. */
 
-import { useConnection, useSummary } from "../live/live";
-import { moment } from "../parts/format";
+import { silence, useConnection, useSummary } from "../live/live";
+import { duration, moment } from "../parts/format";
 import { Notice } from "../parts/states";
 import styles from "./banners.module.css";
 import { useFreshness } from "./connection-dot";
@@ -22,8 +22,8 @@ function ConnectionBanner() {
     const since = moment(new Date(connection.controlAwaySince).toISOString(), Date.now());
     return (
       <Notice tone="yellow">
-        <strong>Control is away since {since}; models keep serving.</strong> What you see is from before. Nothing can be
-        changed until it is back; this page goes on by itself.
+        <strong>Control is away since {since}; models keep serving.</strong> <FromBefore /> Nothing can be changed until
+        it is back; this page goes on by itself.
       </Notice>
     );
   }
@@ -31,9 +31,13 @@ function ConnectionBanner() {
   if (connection.state === "refused") return null;
   return (
     <Notice tone="yellow">
-      <strong>The frontend does not answer.</strong> What you see is from before. Trying again by itself.
+      <strong>The frontend does not answer.</strong> <FromBefore /> This page tries again by itself.
     </Notice>
   );
+}
+
+function FromBefore() {
+  return <span>What you see is {duration(silence() / 1000)} old.</span>;
 }
 
 function BrakeBanner() {

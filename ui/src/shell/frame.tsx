@@ -1,6 +1,6 @@
 /** The frame around every page: rail, top bar, banners, and the page that the address names. */
 
-import { Suspense } from "react";
+import { type ReactNode, Suspense } from "react";
 import { Redirect, Route, Switch } from "wouter";
 
 import { PAGES, type Page as PageEntry } from "../pages";
@@ -9,6 +9,7 @@ import { Page } from "../parts/page";
 import { SCROLLER_ID } from "../parts/scroller";
 import { Empty, Forbidden, Loading } from "../parts/states";
 import { Banners } from "./banners";
+import { useFreshness } from "./connection-dot";
 import styles from "./frame.module.css";
 import { PageFault } from "./page-fault";
 import { Rail } from "./rail";
@@ -27,15 +28,23 @@ export function Frame() {
       <TopBar />
       <main id={SCROLLER_ID} className={styles.main} tabIndex={-1}>
         <Banners />
-        <PageFault>
-          <Suspense fallback={<Loading />}>
-            <Pages session={session} />
-          </Suspense>
-        </PageFault>
+        <Veil>
+          <PageFault>
+            <Suspense fallback={<Loading />}>
+              <Pages session={session} />
+            </Suspense>
+          </PageFault>
+        </Veil>
       </main>
       <Shortcuts />
     </div>
   );
+}
+
+/** What is older than three beats of the stream loses its colours: a green dot must not promise what nobody knows. */
+function Veil({ children }: { children: ReactNode }) {
+  const isStale = useFreshness() === "stale";
+  return <div className={isStale ? styles.veiled : undefined}>{children}</div>;
 }
 
 function Pages({ session }: { session: Session }) {
