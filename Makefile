@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS_OF_ROOM = $(or $(shell find tests -type d -name '$(ROOM)' -prune),$(error there is no directory '$(ROOM)' under tests))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-clients check bench bench-check chaos docs proto lock clean
+.PHONY: help setup up test test-clients check bench bench-check chaos docs ui ui-dev proto lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -45,6 +45,7 @@ check: ## run the linters, the type checker and our own checks
 	@.venv/bin/python tools/check_code.py
 	@.venv/bin/python tools/make_docs.py --check
 	@.venv/bin/python tools/make_stubs.py --check
+	@.venv/bin/python tools/make_ui.py --check
 	@.venv/bin/python tools/make_ui_words.py --check
 
 # Without names, every bench first shows in its smallest form that it still works.
@@ -60,6 +61,12 @@ chaos: ## break things on purpose, and print a table
 docs: ## generate the reference pages, and the words of the web page
 	@$(BOOTSTRAP) run --dev python tools/make_docs.py $(ARGS)
 	@.venv/bin/python tools/make_ui_words.py $(ARGS)
+
+ui: ## build the page from ui/, and the types of the API that it uses
+	@exec $(BOOTSTRAP) run --dev --ui python tools/make_ui.py $(ARGS)
+
+ui-dev: ## serve the page with hot reload, in front of a running fleet (CORRAL_URL, or that of make up)
+	@exec $(BOOTSTRAP) run --dev --ui python tools/make_ui.py --dev
 
 proto: ## generate the Python stubs of proto/backend.proto
 	@exec $(BOOTSTRAP) run --dev python tools/make_stubs.py $(ARGS)

@@ -27,7 +27,7 @@ from tests.kit.s3 import S3Server
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 CHILDREN = ChildWatch()
-SLOWEST = ("chaos", "e2e", "cluster", "integration", "conformance")
+SLOWEST = ("chaos", "e2e", "browser", "cluster", "integration", "conformance")
 """Directories, the slowest first."""
 
 # How long examples take says something about the machine and nothing about the code. And the same code gets the same

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from corral.wire.state_words import MOVING, WORDS, StateWord, Subject, Tone, state_word
+from corral.wire.state_words import MOVING, PROOFS, WORDS, StateWord, Subject, Tone, state_word
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FILE: Final = ROOT / "ui" / "src" / "words.gen.ts"
@@ -36,6 +36,9 @@ export type Subject = keyof typeof WORDS;
 
 /** What the target state `downloading` is shown as for these verbs. */
 export const MOVING: Readonly<Record<string, string>> = {moving};
+
+/** What proves that a target is done, by the rung that its reason names. */
+export const PROOFS: Readonly<Record<string, string>> = {proofs};
 
 /** How to show a state. One that a newer server sends is shown as it is. */
 export function stateWord(subject: Subject, state: string): StateWord {{
@@ -72,6 +75,7 @@ def module_text() -> str:
         tones=" | ".join(quoted(tone.value) for tone in Tone),
         words="\n".join(map(subject_text, Subject)),
         moving="{ " + ", ".join(f"{verb}: {quoted(word)}" for verb, word in MOVING.items()) + " }",
+        proofs="{\n" + "".join(f"  {quoted(rung)}: {quoted(text)},\n" for rung, text in PROOFS.items()) + "}",
         tone=quoted(unknown.tone.value),
         glyph=quoted(unknown.glyph),
         tooltip=quoted(unknown.tooltip),

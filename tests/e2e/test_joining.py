@@ -16,9 +16,9 @@ import pytest
 
 from tests.kit.certificates import Authority
 from tests.kit.ports import lasting_range
+from tests.kit.up import CORRAL, Running, RunningUp, environment, run_corral, running
 from tests.kit.waiting import wait_until
 
-from .conftest import CORRAL, Running, RunningUp, environment, run_corral, running
 from .test_docs_commands import ROOT, Shell, follow, steps_of
 
 MACHINE = "new-machine"

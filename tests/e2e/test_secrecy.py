@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.conftest import CORRAL, RunningUp, StartUp, running_up
+from tests.e2e.conftest import StartUp
 from tests.kit.inspection import as_neighbour, environment_text, seen_by_neighbour
+from tests.kit.up import CORRAL, RunningUp, running_up
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
 FOREIGN = "a-secret-of-somebody-else"

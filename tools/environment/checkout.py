@@ -27,6 +27,8 @@ OWN_BACKENDS = {
 }
 # What the first question of a new fleet needs. The others are made beside it.
 FIRST_BACKENDS = ("llama_cpp",)
+# What npm needs to fetch the browser of the tests.
+BROWSER_FILES = ("package.json", "package-lock.json", ".npmrc")
 NOT_OF_A_BACKEND = {"__pycache__", "venv"}
 
 
@@ -44,6 +46,8 @@ class Checkout:
         self.programs = self.build / "programs"
         self.backends = root / "backends"
         self.requirements = root / "requirements"
+        self.page = root / "ui"
+        self.browser_packages = self.requirements / "browser"
 
     def lock(self, level: str) -> Path:
         return self.requirements / f"{level}.txt"
@@ -85,6 +89,24 @@ class Checkout:
     def clients_home(self) -> Path:
         """Where the client packages are kept that tests talk to Corral with."""
         return self.build / f"clients-{digest(self.lock('clients').read_bytes(), BASE_PYTHON.encode())}"
+
+    @property
+    def node_folder(self) -> Path:
+        """Where Node is kept, which builds the page."""
+        return self.build / f"node-{digest(self.lock('node').read_bytes())}"
+
+    @property
+    def page_packages(self) -> Path:
+        """Where the packages of the page are kept; for another lock, or another Node, it is another place."""
+        inputs = (self.page / "package.json", self.page / "package-lock.json", self.lock("node"))
+        return self.build / f"ui-{digest(*(file.read_bytes() for file in inputs))}"
+
+    @property
+    def browser(self) -> Path:
+        """Where the browser is kept that tests open the page with. Its description names files by their whole paths,
+        so that another place of the checkout is another browser, as another lock is."""
+        inputs = [self.browser_packages / name for name in BROWSER_FILES] + [self.lock("node")]
+        return self.build / f"browser-{digest(str(self.root).encode(), *(file.read_bytes() for file in inputs))}"
 
     def wanted(self, level: str) -> dict[str, str]:
         """What the stamp says when everything is in place, in the order of the steps."""

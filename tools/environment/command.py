@@ -1,7 +1,7 @@
 """The command line, and the order of the steps.
 
-    python3 tools/bootstrap.py setup [--dev]                what `corral` needs, or all that its developers need
-    python3 tools/bootstrap.py run [--dev] COMMAND …        the same, then become that command of .venv/bin
+    python3 tools/bootstrap.py setup [--dev] [--ui]         what `corral` needs, or all that its developers need
+    python3 tools/bootstrap.py run [--dev] [--ui] COMMAND … the same, then become that command of .venv/bin
     python3 tools/bootstrap.py lock [--upgrade]             write requirements/*.txt and those of backends anew
 
 What is there already costs nothing.
@@ -25,8 +25,10 @@ from .backends import (
     provide_clients,
     provide_images,
 )
+from .browser import missing_browser, provide_browser
 from .checkout import FIRST_BACKENDS, OWN_BACKENDS, Checkout
 from .locks import lock
+from .node import link_page_packages, missing_page_packages, provide_page_packages
 from .provisions import missing_libraries, missing_programs, provide_chat_model, provide_library, provide_program
 from .running import Trouble, exclusive
 from .uv import Uv
@@ -61,6 +63,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     for name, purpose in (("setup", "bring .venv up to date"), ("run", "the same, then become a command of .venv/bin")):
         command = commands.add_parser(name, help=purpose)
         command.add_argument("--dev", action="store_true", help="with the tools that tests and checks need")
+        command.add_argument("--ui", action="store_true", help="with Node and the packages that build the page")
         if name == "run":
             command.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
     rest = commands.add_parser("rest", help="make the images that `run` left out; started by it")
@@ -82,6 +85,8 @@ def perform(checkout: Checkout, wish: argparse.Namespace) -> None:
         return
     is_corral = wish.action == "run" and wish.command[0] == "corral"
     setup(checkout, dev=wish.dev, images=FIRST_BACKENDS if is_corral else tuple(OWN_BACKENDS))
+    if wish.ui:
+        setup_page(checkout)
     if is_corral:
         begin_the_rest(checkout)
     if wish.action == "run":
@@ -93,6 +98,7 @@ def setup(checkout: Checkout, *, dev: bool, images: Sequence[str]) -> None:
     level = level_for(checkout, dev=dev)
     is_missing = bool(missing_libraries(checkout) or missing_programs(checkout, level))
     is_missing = is_missing or bool(missing_backends(checkout, level)) or missing_clients(checkout, level)
+    is_missing = is_missing or missing_browser(checkout, level)
     is_provided = checkout.chat_model.exists() and not checkout.missing_images(images)
     if checkout.is_ready(level) and not is_missing and is_provided:
         link_provisions(checkout)
@@ -114,7 +120,17 @@ def setup(checkout: Checkout, *, dev: bool, images: Sequence[str]) -> None:
             provide_backend(backend, checkout, uv)
         if missing_clients(checkout, level):
             provide_clients(checkout, uv)
+        if missing_browser(checkout, level):
+            provide_browser(checkout, uv, runner)
         link_provisions(checkout)
+
+
+def setup_page(checkout: Checkout) -> None:
+    """Get Node and the packages of the page, which only the build of the page needs."""
+    if missing_page_packages(checkout):
+        with exclusive(checkout) as runner:
+            provide_page_packages(checkout, Uv(checkout, runner), runner)
+    link_page_packages(checkout)
 
 
 def begin_the_rest(checkout: Checkout) -> None:

@@ -1,6 +1,7 @@
 """Debian's packages, unpacked into .build and never installed."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from .checkout import Checkout
@@ -13,25 +14,31 @@ def debian_folder(checkout: Checkout) -> Path:
 
 def fetch_debian_package(name: str, checkout: Checkout, runner: Runner, *, advice: str) -> None:
     """Unpack a Debian package into .build/debian, with apt's own signature checks but without being root."""
+    _fetch(name, ["download", name], debian_folder(checkout), checkout, runner, advice=advice)
+
+
+def fetch_debian_packages(name: str, folder: Path, checkout: Checkout, runner: Runner, *, advice: str) -> None:
+    """Unpack a Debian package into a folder, together with everything that it needs and this machine lacks."""
+    command = ["install", "--yes", "--download-only", "--no-install-recommends", name]
+    _fetch(name, command, folder, checkout, runner, advice=advice)
+
+
+def _fetch(name: str, words: Sequence[str], folder: Path, checkout: Checkout, runner: Runner, *, advice: str) -> None:
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise Trouble(f"There is no apt-get to fetch {name}. {advice}")
     apt = checkout.build / "apt"
-    downloads = apt / "downloads"
+    downloads = apt / "cache" / "archives"
     shutil.rmtree(apt, ignore_errors=True)
-    for folder in (apt / "lists/partial", apt / "cache/archives/partial", downloads):
-        folder.mkdir(parents=True)
+    for place in (apt / "lists/partial", downloads / "partial"):
+        place.mkdir(parents=True)
     command = ["apt-get", "-q", *apt_options(apt)]
     # A clean-up hook of the system's may fail for want of root after all went well: the download decides.
     updated = runner.attempt([*command, "update"])
-    downloaded = runner.attempt([*command, "download", name], cwd=downloads)
-    packages = list(downloads.glob(f"{name}_*.deb"))
-    if downloaded.returncode != 0 or not packages:
-        words = f"Could not fetch {name} from Debian. {advice}"
-        raise Trouble(words, updated.stderr + downloaded.stderr)
-    runner.succeed(
-        ["dpkg-deb", "-x", packages[0], debian_folder(checkout)],
-        advice=f"Could not unpack {name}. Is the disk full?",
-    )
+    downloaded = runner.attempt([*command, *words], cwd=downloads)
+    if downloaded.returncode != 0 or not list(downloads.glob(f"{name}_*.deb")):
+        raise Trouble(f"Could not fetch {name} from Debian. {advice}", updated.stderr + downloaded.stderr)
+    for package in sorted(downloads.glob("*.deb")):
+        runner.succeed(["dpkg-deb", "-x", package, folder], advice=f"Could not unpack {name}. Is the disk full?")
     shutil.rmtree(apt)
 
 

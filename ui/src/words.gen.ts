@@ -151,6 +151,20 @@ export type Subject = keyof typeof WORDS;
 /** What the target state `downloading` is shown as for these verbs. */
 export const MOVING: Readonly<Record<string, string>> = { delete: "deleting", remove: "removing" };
 
+/** What proves that a target is done, by the rung that its reason names. */
+export const PROOFS: Readonly<Record<string, string>> = {
+  "present": "its report shows it",
+  "absent": "its report no longer shows it",
+  "digest": "its report shows it, with the right digest",
+  "version": "its report shows it, with the right version",
+  "renewed": "its report shows it, dated anew",
+  "told": "the node says so",
+  "by digest": "all its files have the digests that were promised",
+  "whole; nobody promised a digest of some files": "all its files are there, of which some had no digest to check",
+  "by the digests that the node tells": "its file server shows all files, with the right digests",
+  "by the digests that the node tells; nothing had to be sent": "its file server shows all files, with the right digests",
+};
+
 /** How to show a state. One that a newer server sends is shown as it is. */
 export function stateWord(subject: Subject, state: string): StateWord {
   const words: Readonly<Record<string, StateWord>> = WORDS[subject];

@@ -6,15 +6,13 @@ from typing import Final
 
 from corral.base.words import format_size, listed
 from corral.cli.units import SHORT_ID
-from corral.frontend.backends.decide.backend import Rung
-from corral.frontend.models.decide.pulling import BY_DIGEST, BY_SIZE
-from corral.frontend.operations.decide.intent import TOLD, Verb
+from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import FINAL, OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import ReasonCode
-from corral.frontend.serving.decide.staged import ON_NODE, ON_NODE_BEFORE
+from corral.frontend.serving.decide.staged import ON_NODE_BEFORE
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationView, TargetView
-from corral.wire.state_words import target_word
+from corral.wire.state_words import PROOFS, target_word
 
 _NAMED: Final = 5
 _BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
@@ -48,18 +46,6 @@ _CODES: Final = {
     OperationState.DONE: ExitCode.OK,
     OperationState.FAILED: ExitCode.FAILED,
     OperationState.CANCELLED: ExitCode.FAILED,
-}
-_PROOFS: Final[dict[str, str]] = {
-    Rung.PRESENT: "its report shows it",
-    Rung.ABSENT: "its report no longer shows it",
-    Rung.DIGEST: "its report shows it, with the right digest",
-    Rung.VERSION: "its report shows it, with the right version",
-    Rung.RENEWED: "its report shows it, dated anew",
-    TOLD: "the node says so",
-    BY_DIGEST: "all its files have the digests that were promised",
-    BY_SIZE: "all its files are there, of which some had no digest to check",
-    ON_NODE: "its file server shows all files, with the right digests",
-    ON_NODE_BEFORE: "its file server shows all files, with the right digests",
 }
 _PULL_ADVICE: Final = {
     TargetStatus.DOWNLOADING: "Nothing to do. How far it is shows: corral ops watch {id}; to stop it: corral ops "
@@ -122,7 +108,7 @@ def situation(target: TargetView, verb: str) -> str:
             return _moving(target) or ("being looked at" if verb in _OF_FILES else f"the node was asked to {verb} it")
         case TargetStatus.RUNNING_ON_WORKER:
             return target.message or "no answer in time; the node may still be working"
-        case TargetStatus.SUCCESS if (proof := _PROOFS.get(target.reason_fields.get("rung", ""))) is not None:
+        case TargetStatus.SUCCESS if (proof := PROOFS.get(target.reason_fields.get("rung", ""))) is not None:
             if not is_unchanged(target):
                 return proof
             return f"nothing was asked: {'it was not there' if verb == Verb.DELETE else proof}"

@@ -63,6 +63,8 @@ class TargetView(msgspec.Struct, kw_only=True):
     reason_fields: dict[str, Any] = {}
     """What the message names; a field may be a reason itself."""
     attempts: int
+    next_try_at: str | None = None
+    """When what failed is tried again by itself."""
     changed_at: str
     percentage: float
     phase: str = ""

@@ -242,6 +242,21 @@ WORDS: Final[Mapping[Subject, Mapping[str, StateWord]]] = {
 MOVING: Final[Mapping[str, str]] = {"delete": "deleting", "remove": "removing"}
 """What the target state `downloading` is shown as for these verbs; other verbs keep it."""
 
+PROOFS: Final[Mapping[str, str]] = {
+    "present": "its report shows it",
+    "absent": "its report no longer shows it",
+    "digest": "its report shows it, with the right digest",
+    "version": "its report shows it, with the right version",
+    "renewed": "its report shows it, dated anew",
+    "told": "the node says so",
+    "by digest": "all its files have the digests that were promised",
+    "whole; nobody promised a digest of some files": "all its files are there, of which some had no digest to check",
+    "by the digests that the node tells": "its file server shows all files, with the right digests",
+    "by the digests that the node tells; nothing had to be sent": "its file server shows all files, with the right "
+    "digests",
+}
+"""What proves that a target is done, by the rung that its reason names."""
+
 
 def state_word(subject: Subject, state: str) -> StateWord:
     """How to show a state. One that a newer frontend sends is shown as it is."""

@@ -50,6 +50,10 @@ def checkout(environment: ModuleType, tmp_path: Path) -> Any:
         "requirements/bootstrap.txt": "uv==1",
         "requirements/chat-model.txt": "model==1",
         "requirements/clients.txt": "client==1",
+        "requirements/node.txt": "node==1",
+        "requirements/browser/package.json": "{}",
+        "requirements/browser/package-lock.json": "{}",
+        "requirements/browser/.npmrc": "",
         "requirements/runtime.txt": "a==1",
         "requirements/dev.txt": "a==1\nb==1",
     }

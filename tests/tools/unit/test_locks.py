@@ -1,5 +1,6 @@
 """What the locks say."""
 
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,18 @@ def test_a_lock_holds_hashes_and_no_addresses(lock: Path) -> None:
     assert requirements
     assert all("--hash=sha256:" in requirement for requirement in requirements)
     assert not re.search(r"://|--index-url|--find-links| @ ", text)
+
+
+NPM_LOCKS = [*ROOT.glob("requirements/*/package-lock.json"), *ROOT.glob("ui/package-lock.json")]
+
+
+@pytest.mark.parametrize("lock", NPM_LOCKS, ids=lambda lock: str(lock.relative_to(ROOT)))
+def test_a_lock_of_npm_holds_hashes_and_no_addresses(lock: Path) -> None:
+    packages = {name: package for name, package in json.loads(lock.read_text())["packages"].items() if name}
+
+    assert packages
+    assert [name for name, package in packages.items() if not package["integrity"].startswith("sha512-")] == []
+    assert [name for name, package in packages.items() if "resolved" in package] == []
 
 
 def test_the_developers_lock_is_the_other_one_and_more(root: Path) -> None:

@@ -7,18 +7,21 @@ from types import ModuleType
 
 import pytest
 
+from corral.frontend.backends.decide.backend import Rung
 from corral.frontend.engines.decide import EngineState
+from corral.frontend.models.decide.pulling import BY_DIGEST, BY_SIZE
 from corral.frontend.nodes.decide.invitations import InvitationState
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.operations.decide.intent import TOLD, Verb
 from corral.frontend.operations.decide.operation import OperationState, TargetStatus
 from corral.frontend.serving.decide.load_job import LoadState, LoadStepName
 from corral.frontend.serving.decide.placement import VerdictCode
 from corral.frontend.serving.decide.replica import ReplicaState
+from corral.frontend.serving.decide.staged import ON_NODE, ON_NODE_BEFORE
 from corral.frontend.serving.decide.what_if import Fate
 from corral.hubs.downloads.orders import FileState
 from corral.wire.keys import Scope
-from corral.wire.state_words import GLYPHS, MOVING, WORDS, Subject, Tone, state_word, target_word
+from corral.wire.state_words import GLYPHS, MOVING, PROOFS, WORDS, Subject, Tone, state_word, target_word
 
 TOOL = Path(__file__).parents[3] / "tools" / "make_ui_words.py"
 
@@ -107,3 +110,7 @@ def test_a_page_with_old_words_is_noticed(
     assert "does not fit" in capsys.readouterr().out
     assert make_ui_words.main([]) == 0
     assert make_ui_words.main(["--check"]) == 0
+
+
+def test_every_proof_has_words() -> None:
+    assert set(PROOFS) == {*Rung, TOLD, BY_DIGEST, BY_SIZE, ON_NODE, ON_NODE_BEFORE}

@@ -25,6 +25,7 @@ from corral.frontend.operations.decide.operation import (
     share_of,
     shown_progress,
     speed_of,
+    tried_again_at,
 )
 from corral.frontend.operations.decide.reasons import sentence
 from corral.wire.broadcasts import NodeProgress, NodeProgressStatus, OperationStatus, StagingStatus
@@ -85,7 +86,7 @@ def operation_view(operation: Operation, progress: ProgressByNode, now: float) -
 
 
 def _target_view(operation: Operation, target: Target, progress: Progress, now: float) -> TargetView:
-    left = seconds_left(progress, now)
+    left, again = seconds_left(progress, now), tried_again_at(target)
     return TargetView(
         node_id=target.node_id,
         node_name=target.node_name,
@@ -96,6 +97,7 @@ def _target_view(operation: Operation, target: Target, progress: Progress, now: 
         reason_code="" if target.reason is None else target.reason.code.value,
         reason_fields={} if target.reason is None else to_builtins(target.reason.fields),
         attempts=target.attempts,
+        next_try_at=None if again is None else format_time(again),
         changed_at=format_time(target.changed_at),
         percentage=round(share_of(target, progress), 1),
         phase=progress.phase,

@@ -1,6 +1,7 @@
 """How an operation stands, computed from its targets, in Corral's words and in LocalAI's."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -21,6 +22,7 @@ from corral.frontend.operations.decide.operation import (
     shown_progress,
     speed_of,
     state_of,
+    tried_again_at,
 )
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from tests.kit.clock import START
@@ -142,3 +144,11 @@ def test_the_whole_is_the_mean_of_all_that_do_not_wait() -> None:
     shares = [(target(SUCCESS), NO_PROGRESS), (target(DOWNLOADING), half), (target(QUEUED, away=True), NO_PROGRESS)]
     assert overall(shares) == 75
     assert overall([]) == 0
+
+
+def test_what_failed_says_when_it_is_tried_again() -> None:
+    failed = replace(target(ERROR), attempts=2)
+
+    assert tried_again_at(failed) == START + timedelta(minutes=1)
+    assert tried_again_at(replace(failed, waits_for_node=True)) is None
+    assert tried_again_at(target(BLOCKED)) is None

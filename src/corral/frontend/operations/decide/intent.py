@@ -110,6 +110,10 @@ CLOCK_SKEW: Final = timedelta(minutes=1)
 """What is from further in the future than this is from before a clock was set back. Frontends differ by less."""
 
 
+RETRIES: Final = Backoff(first=timedelta(seconds=30), cap=timedelta(minutes=15), spread=0.0)
+"""The pauses between attempts that failed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntentPolicy:
     """How long what may take."""
@@ -145,7 +149,7 @@ class IntentPolicy:
     """The files of a model on a node: the frontend that sends them knows how far it is."""
     lease: timedelta = timedelta(seconds=6)
     """After so long without a sign of the frontend that works on it, another one goes on."""
-    backoff: Backoff = Backoff(first=timedelta(seconds=30), cap=timedelta(minutes=15), spread=0.0)
+    backoff: Backoff = RETRIES
     attempts: int = 10
     """Failures after which an intent is blocked."""
     look_again: timedelta = timedelta(seconds=5)

@@ -27,7 +27,7 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.ids import NodeId, OperationId
-from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentState, Payload, Verb
+from corral.frontend.operations.decide.intent import RETRIES, Intent, IntentKind, IntentState, Payload, Verb
 from corral.frontend.operations.decide.reasons import Reason, sentence
 
 
@@ -121,6 +121,13 @@ _BAD: Final = frozenset({TargetStatus.ERROR, TargetStatus.BLOCKED})
 def waits(target: Target) -> bool:
     """Whether it waits for a node that is away."""
     return target.waits_for_node and target.status not in FINAL
+
+
+def tried_again_at(target: Target) -> datetime | None:
+    """When what failed is tried again by itself; None for all else, and while its node is away."""
+    if target.status is not TargetStatus.ERROR or waits(target):
+        return None
+    return target.changed_at + RETRIES.steady(target.attempts)
 
 
 def state_of(targets: Iterable[Target]) -> OperationState:

@@ -1,0 +1,52 @@
+/** Lines of a log as the page keeps them: a bounded number, long ones cut by the server. Pure. */
+
+export interface LogEntry {
+  /** Counts up: what tells two equal lines apart. */
+  readonly number: number;
+  readonly at: string;
+  readonly stream: string;
+  readonly text: string;
+  readonly isTruncated: boolean;
+  /** Something is missing here; the text says what. */
+  readonly isGap: boolean;
+}
+
+export const MOST_LINES = 1000;
+const CUT = " … (the line is longer)";
+
+/** Reads what one event of the log's stream says; null for one of another kind. */
+export function readEntry(content: unknown, number: number): LogEntry | null {
+  if (typeof content !== "object" || content === null) return null;
+  const fields = content as Readonly<Record<string, unknown>>;
+  const isGap = typeof fields["gap"] === "string" || fields["kind"] === "gap";
+  const text = isGap ? (fields["gap"] ?? fields["text"]) : fields["text"];
+  if (typeof text !== "string") return null;
+  return {
+    number,
+    at: typeof fields["at"] === "string" ? fields["at"] : "",
+    stream: typeof fields["stream"] === "string" ? fields["stream"] : "",
+    text,
+    isTruncated: fields["truncated"] === true,
+    isGap,
+  };
+}
+
+export function gap(number: number, text: string): LogEntry {
+  return { number, at: "", stream: "", text, isTruncated: false, isGap: true };
+}
+
+/** The newest lines; older ones go. */
+export function append(entries: readonly LogEntry[], more: readonly LogEntry[]): readonly LogEntry[] {
+  const all = [...entries, ...more];
+  return all.length > MOST_LINES ? all.slice(-MOST_LINES) : all;
+}
+
+export function textOf(entry: LogEntry): string {
+  return entry.isTruncated ? entry.text + CUT : entry.text;
+}
+
+/** The time of day of a line, by this browser's zone. */
+export function timeOf(at: string): string {
+  const then = new Date(at);
+  return Number.isNaN(then.getTime()) ? "" : then.toLocaleTimeString("en-GB");
+}
