@@ -26,6 +26,7 @@ from bench import (
     images_streams,
     joins,
     live,
+    page,
     peers,
     placement,
     questions,
@@ -71,6 +72,10 @@ async def _live(seconds: float | None) -> list[Table]:
     return await live.live(live.Scale() if seconds is None else live.Scale(seconds=seconds))
 
 
+async def _page(seconds: float | None) -> list[Table]:
+    return await page.page(page.Scale() if seconds is None else page.Scale(seconds=seconds, idle_seconds=seconds))
+
+
 async def _frameworks(seconds: float | None) -> list[Table]:
     each = seconds or FRAMEWORK_SECONDS
     return [await frameworks.frameworks(each), await frameworks.whole_control(each)]
@@ -104,6 +109,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "joins": _joins,
     "idle": _idle,
     "live": _live,
+    "page": _page,
     "placement": _placement,
     "frameworks": _frameworks,
     "gateway": gateway.gateway,

@@ -14,6 +14,8 @@ HOLDERS = (
     "Inference key",
     "Viewer",
     "Operator",
+    "Session cookie",
+    "Page of another site",
     "Join code",
     "Node key",
     "Pending worker",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kit.certificates import Authority
+from tests.kit.page_sessions import SignedIn, ask_page
 from tests.kit.ports import lasting_port
 from tests.kit.processes import running_below
 from tests.kit.waiting import wait_until
@@ -42,6 +43,16 @@ def test_a_whole_fleet_behind_tls(start_up: Any, authority: Authority, tmp_path:
     assert state["url"].startswith("http://127.0.0.1:")  # for commands and workers of this machine
     assert not state["url"].endswith(public.rpartition(":")[2])
     assert up.corral("nodes", "list").returncode == 0
+    trusting = ssl.create_default_context(cafile=authority.file)
+    asked = {"key": state["keys"]["admin"]}
+    for origin, status in ((public, 201), (public.replace("https:", "http:"), 403)):
+        reply = ask_page("POST", f"{public}/api/v1/session", asked, headers={"Origin": origin}, tls=trusting)
+        assert reply.status == status
+        assert reply.headers.get("set-cookie", "; Secure").endswith("; Secure")
+    page = SignedIn.at(public, asked, tls=trusting)
+    assert page.call("POST", "/api/v1/session/inference-key").status == 201
+    plain = ask_page("POST", f"{state['url']}/api/v1/session", asked)
+    assert not plain.headers["set-cookie"].endswith("; Secure")
     up.until_healthy("worker-1")
     assert up.stop(signal.SIGTERM) == 0
     assert up.left() == []

@@ -5,13 +5,15 @@ do whatever the test is about.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 from urllib.parse import urlsplit
 
+from playwright.async_api import Browser as AsyncBrowser
+from playwright.async_api import async_playwright
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -43,20 +45,43 @@ def installed_browser() -> InstalledBrowser:
     return InstalledBrowser(**json.loads(descriptions[-1].read_text()))
 
 
+class Launch(TypedDict):
+    """Arguments of Playwright's `launch`."""
+
+    executable_path: str
+    args: list[str]
+    env: dict[str, str | float | bool]
+
+
 @contextmanager
-def open_browser(*options: str) -> Iterator[Browser]:
+def open_browser() -> Iterator[Browser]:
     """A headless Chromium of its own. While it is open, this thread cannot run an event loop: Playwright does."""
-    installed = installed_browser()
-    os.environ["PLAYWRIGHT_NODEJS_PATH"] = installed.node
-    environment = {"PATH": os.environ.get("PATH", os.defpath), **installed.environment}
+    launch = _launch()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=installed.program, args=[*OPTIONS, *options], env=dict(environment)
-        )
+        browser = playwright.chromium.launch(**launch)
         try:
             yield browser
         finally:
             browser.close()
+
+
+@asynccontextmanager
+async def open_async_browser() -> AsyncIterator[AsyncBrowser]:
+    """A headless Chromium of its own, for those who have an event loop."""
+    launch = _launch()
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(**launch)
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+def _launch() -> Launch:
+    installed = installed_browser()
+    os.environ["PLAYWRIGHT_NODEJS_PATH"] = installed.node
+    environment = {"PATH": os.environ.get("PATH", os.defpath), **installed.environment}
+    return Launch(executable_path=installed.program, args=list(OPTIONS), env={**environment})
 
 
 @dataclass
@@ -95,13 +120,40 @@ class PageWatch:
             self._messages.append(f"a request to another host: {request.url}")
 
 
-def accessibility_faults(page: Page) -> list[str]:
-    """What axe-core calls serious or critical, each with the element that it is about."""
-    page.evaluate(Path(installed_browser().axe).read_text())
-    result: dict[str, Any] = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+def accessibility_faults(page: Page, *rules: str) -> list[str]:
+    """What axe-core calls serious or critical, each with the element that it is about; by all of its rules, or only by
+    these."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(Path(installed_browser().axe).read_text())
+    options: dict[str, object] = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = list(rules)
+    result: dict[str, Any] = page.evaluate("options => axe.run(document, options)", options)
     return [
         f"{fault['impact']}: {fault['id']}: {fault['help']}: {node['html'][:200]}: {node['failureSummary']}"
         for fault in result["violations"]
         if fault["impact"] in SERIOUS
         for node in fault["nodes"]
     ]
+
+
+def remember(page: Page, name: str, pattern: str) -> None:
+    """From now on, keep what the page shows that matches a pattern of JavaScript, each time that it is another."""
+    page.evaluate(
+        """([name, pattern]) => {
+          const kept = ((window.remembered ??= {})[name] = []);
+          const look = () => {
+            for (const [text] of document.body.innerText.matchAll(new RegExp(pattern, 'g')))
+              if (kept.at(-1) !== text) kept.push(text);
+          };
+          new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+          look();
+        }""",
+        [name, pattern],
+    )
+
+
+def remembered(page: Page, name: str) -> list[str]:
+    """What was kept since `remember`, in order; a page that was loaded again has forgotten it."""
+    kept: list[str] = page.evaluate("name => window.remembered[name]", name)
+    return kept

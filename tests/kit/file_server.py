@@ -91,6 +91,10 @@ class FileServer:
         self._server.close_connections()
         self._server.server_close()
 
+    def hang_up(self) -> None:
+        """End all connections, and with them their threads; new ones are served."""
+        self._server.close_connections()
+
     @property
     def port(self) -> int:
         return int(self._server.server_address[1])

@@ -4,7 +4,7 @@ test.
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ http {{
     fastcgi_temp_path {home}/fastcgi;
     uwsgi_temp_path {home}/uwsgi;
     scgi_temp_path {home}/scgi;
+    {upstream}
     server {{
         listen {address};
         location / {{ {answer} }}
@@ -50,16 +51,24 @@ def nginx_before(port: int, home: Path) -> AbstractAsyncContextManager[int]:
     return _running(home, f"proxy_pass http://{_LOOPBACK}:{port};")
 
 
+def nginx_balancing(ports: Sequence[int], home: Path) -> AbstractAsyncContextManager[int]:
+    """The port of an nginx that passes everything to any of these that answers, and names the host that it was asked
+    as."""
+    servers = " ".join(f"server {_LOOPBACK}:{port} max_fails=1 fail_timeout=1s;" for port in ports)
+    answer = "proxy_pass http://all; proxy_set_header Host $http_host;"
+    return _running(home, answer, upstream=f"upstream all {{ {servers} }}")
+
+
 def nginx_serving(folder: Path, home: Path) -> AbstractAsyncContextManager[int]:
     """The port of an nginx that serves the files of a folder."""
     return _running(home, f"root {folder}; sendfile on;")
 
 
 @asynccontextmanager
-async def _running(home: Path, answer: str) -> AsyncIterator[int]:
+async def _running(home: Path, answer: str, *, upstream: str = "") -> AsyncIterator[int]:
     own = lasting_port()
     config = home / "nginx.conf"
-    config.write_text(_CONFIG.format(home=home, address=f"{_LOOPBACK}:{own}", answer=answer))
+    config.write_text(_CONFIG.format(home=home, address=f"{_LOOPBACK}:{own}", answer=answer, upstream=upstream))
     process = await asyncio.create_subprocess_exec(
         *(find_nginx(), "-e", str(home / "error.log"), "-p", str(home), "-c", str(config)),
         stdin=asyncio.subprocess.DEVNULL,

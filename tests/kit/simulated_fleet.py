@@ -23,7 +23,7 @@ from corral.base.clock import SystemClock
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from tests.kit.simulated_backends import SimulatedBackends
-from tests.kit.simulated_node import SimulatedIdentity, SimulatedNode
+from tests.kit.simulated_node import SimulatedIdentity, SimulatedMachine, SimulatedNode
 from tests.kit.stdin_commands import MAX_LINE_BYTES, InputEnded, ending_with_input, open_input, write_line
 
 _JOINING_AT_ONCE: Final = 8
@@ -44,6 +44,10 @@ class Join(msgspec.Struct, kw_only=True, tag="join"):
     count: int
     interval_seconds: float = 10.0
     is_corral: bool = True
+    prefix: str = "node"
+    machine: SimulatedMachine = SimulatedMachine()
+    varies: bool = False
+    """Each heartbeat reports other free memory than the one before."""
 
 
 class Behave(msgspec.Struct, kw_only=True, tag="behave"):
@@ -56,6 +60,8 @@ class Behave(msgspec.Struct, kw_only=True, tag="behave"):
     """Does nothing and answers nothing, not even what it has."""
     listens: bool = True
     """False: NATS reports no responders."""
+    beats: bool = True
+    """False: control hears nothing of them."""
 
 
 class LookAtNodes(msgspec.Struct, kw_only=True, tag="look"):
@@ -125,14 +131,17 @@ class _Crowd:
 
     def _node(self, number: int, command: Join) -> SimulatedNode:
         surroundings = self._surroundings
-        return SimulatedNode(
+        node = SimulatedNode(
             self._session,
             surroundings.frontend_url,
             surroundings.registration_token,
-            f"node-{number:05d}",
+            f"{command.prefix}-{number:05d}",
             timedelta(seconds=command.interval_seconds),
             identity=SimulatedIdentity() if command.is_corral else SimulatedIdentity(secret=""),
+            machine=command.machine,
         )
+        node.varies = command.varies
+        return node
 
     async def _behave(self, command: Behave) -> None:
         names = frozenset(command.names)
@@ -142,6 +151,7 @@ class _Crowd:
             backends = member.backends
             backends.work_seconds = shortest + (longest - shortest) * place / max(len(meant) - 1, 1)
             backends.faults.mute = command.hangs
+            member.node.silent = not command.beats
             if command.hangs:
                 backends.gate.clear()
             else:

@@ -18,6 +18,7 @@ from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId, new_incarnation, new_secret
 from corral.wire.registration import (
     FEATURES,
+    CardReport,
     CorralBeat,
     CorralHello,
     HeartbeatRequest,
@@ -38,6 +39,34 @@ class SimulatedIdentity:
     incarnation: Incarnation = field(default_factory=new_incarnation)
 
 
+class SimulatedMachine(msgspec.Struct, kw_only=True, frozen=True):
+    """The hardware that a node reports; sizes in GiB."""
+
+    ram: int = 32
+    free_ram: int = 16
+    disk: int = 512
+    free_disk: int = 256
+    cards: int = 0
+    """How many GPUs it has."""
+    card_name: str = ""
+    card_memory: int = 0
+    free_card_memory: int = 0
+    labels: dict[str, str] = msgspec.field(default_factory=lambda: {"simulated": "true"})
+
+    def card_reports(self) -> list[CardReport]:
+        return [
+            CardReport(
+                id=f"GPU-{index}",
+                index=index,
+                name=self.card_name,
+                vendor="nvidia",
+                total=self.card_memory * _GIB,
+                free=self.free_card_memory * _GIB,
+            )
+            for index in range(self.cards)
+        ]
+
+
 class SimulatedNode:
     """One node. `url` may be changed at any time: the next message goes to that frontend."""
 
@@ -50,6 +79,7 @@ class SimulatedNode:
         interval: timedelta = timedelta(seconds=10),
         *,
         identity: SimulatedIdentity | None = None,
+        machine: SimulatedMachine | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.url = url
@@ -59,6 +89,8 @@ class SimulatedNode:
         """As control saw it in its last answer; empty before the first."""
         self.beats = 0
         """Heartbeats that were answered with 200."""
+        self.varies = False
+        """While set, each heartbeat reports other free memory than the one before."""
         self.silent = False
         """While set, `run` sends nothing."""
         self.lies: dict[str, object] = {}
@@ -67,6 +99,7 @@ class SimulatedNode:
         self._token = token
         self._interval = interval
         self._identity = identity or SimulatedIdentity()
+        self._machine = machine or SimulatedMachine()
         self._clock = clock or SystemClock()
 
     @property
@@ -86,37 +119,44 @@ class SimulatedNode:
 
     def registration(self) -> bytes:
         """The body, for those who want to send it late, twice or elsewhere."""
-        secret = self._identity.secret
+        secret, machine = self._identity.secret, self._machine
         hello = CorralHello(
             version=__version__,
             features=list(FEATURES),
             secret=secret,
             incarnation=self._identity.incarnation,
             heartbeat_seconds=self._interval.total_seconds(),
+            cards=machine.card_reports() or None,
         )
-        return msgspec.json.encode(
-            RegisterRequest(
-                name=self.name,
-                address="127.0.0.1:50051",
-                http_address="127.0.0.1:50050",
-                token=self._token,
-                total_ram=32 * _GIB,
-                available_ram=16 * _GIB,
-                total_disk=512 * _GIB,
-                available_disk=256 * _GIB,
-                max_replicas_per_model=1,
-                labels={"simulated": "true"},
-                corral=hello if secret else UNSET,
-            )
+        request = RegisterRequest(
+            name=self.name,
+            address="127.0.0.1:50051",
+            http_address="127.0.0.1:50050",
+            token=self._token,
+            total_ram=machine.ram * _GIB,
+            available_ram=machine.free_ram * _GIB,
+            total_disk=machine.disk * _GIB,
+            available_disk=machine.free_disk * _GIB,
+            max_replicas_per_model=1,
+            labels=machine.labels,
+            corral=hello if secret else UNSET,
         )
+        if machine.cards:
+            request.total_vram = machine.cards * machine.card_memory * _GIB
+            request.available_vram = machine.cards * machine.free_card_memory * _GIB
+            request.gpu_vendor = "nvidia"
+        return msgspec.json.encode(request)
 
     def heartbeat(self) -> bytes:
         """The body of a heartbeat, with the fields that replace the true ones."""
+        machine = self._machine
         beat = HeartbeatRequest(
-            available_ram=16 * _GIB,
-            available_disk=256 * _GIB,
+            available_ram=(machine.free_ram + (self.beats % 8 if self.varies else 0)) * _GIB,
+            available_disk=machine.free_disk * _GIB,
             corral=CorralBeat(incarnation=self._identity.incarnation) if self._identity.secret else UNSET,
         )
+        if machine.cards:
+            beat.available_vram = machine.cards * machine.free_card_memory * _GIB
         if not self.lies:
             return msgspec.json.encode(beat)
         return msgspec.json.encode({**msgspec.to_builtins(beat), **self.lies})

@@ -115,6 +115,21 @@ class RunningUp(Running):
         state: dict[str, Any] = json.loads(self.file.read_text())
         return state
 
+    @property
+    def url(self) -> str:
+        return str(self.state()["url"])
+
+    @property
+    def admin_key(self) -> str:
+        return str(self.state()["keys"]["admin"])
+
+    def new_key(self, name: str, *scopes: str) -> str:
+        """Make another key."""
+        answer = self.api("POST", "/api/v1/keys", {"name": name, "scopes": list(scopes)})
+        if answer.status != 201:
+            raise AssertionError(f"no key {name}: {answer.status} {answer.body!r}")
+        return str(answer.json()["key"])
+
     def until_ready(self) -> dict[str, Any]:
         def is_ready() -> bool:
             assert self.process.poll() is None, self.output

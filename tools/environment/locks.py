@@ -23,7 +23,7 @@ LOCK_INPUTS = {
     ),
 }
 # Folders with a package.json, whose versions are exact: only what these need is resolved.
-NPM_FOLDERS = ("requirements/browser",)
+NPM_FOLDERS = ("requirements/browser", "ui")
 
 
 def lock(checkout: Checkout, options: Sequence[str]) -> None:

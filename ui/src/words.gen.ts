@@ -111,6 +111,20 @@ export const WORDS = {
     no_vram: { label: "No VRAM", tone: "red", glyph: "✕", tooltip: "The node's GPUs have too little memory free." },
     no_ram: { label: "No RAM", tone: "red", glyph: "✕", tooltip: "The node has too little memory free." },
   },
+  drift: {
+    changed: { label: "Changed", tone: "yellow", glyph: "◔", tooltip: "The node had it as asked, and has something else now." },
+    blocked: { label: "Blocked", tone: "purple", glyph: "⊘", tooltip: "It cannot succeed until somebody changes something." },
+    failing: { label: "Failing", tone: "red", glyph: "✕", tooltip: "The last attempt failed. Another one follows by itself." },
+    waiting: { label: "Waiting", tone: "grey", glyph: "○", tooltip: "It is done when the node comes back." },
+    missing: { label: "Missing", tone: "blue", glyph: "◐", tooltip: "A fleet rule demands it and is about to have it installed." },
+  },
+  freshness: {
+    current: { label: "Current", tone: "green", glyph: "●", tooltip: "It is what galleries and registries offer now." },
+    outdated: { label: "Outdated", tone: "yellow", glyph: "◔", tooltip: "Something newer is to be had." },
+    differs: { label: "Differs", tone: "yellow", glyph: "◔", tooltip: "Most other nodes have another build." },
+    unknown: { label: "Unknown", tone: "grey", glyph: "○", tooltip: "Nobody can tell: too little is known of it." },
+    unreachable: { label: "Unreachable", tone: "red", glyph: "✕", tooltip: "Where it came from could not be asked." },
+  },
   fate: {
     moves: { label: "Moves", tone: "green", glyph: "●", tooltip: "It ends where it is, and is loaded elsewhere." },
     added: { label: "Added", tone: "green", glyph: "●", tooltip: "One more is loaded." },

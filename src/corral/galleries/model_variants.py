@@ -50,6 +50,8 @@ class MachineFacts:
     vram_bytes: int = 0
     """0 if there is no usable GPU."""
     ram_bytes: int = 0
+    count: int = 1
+    """How many machines of the fleet are like this one."""
 
     @property
     def memory(self) -> int:
@@ -174,6 +176,33 @@ def _fit_sentence(facts: BuildFacts, machine: MachineFacts, *, is_proven: bool) 
         return f"whether it fits {machine.name} is not known{engine}"
     memory = f"{format_size(machine.memory)} of {'video memory' if machine.vram_bytes else 'memory'}"
     return f"{facts.shown_size} fit into the {memory} of {machine.name}{engine}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFit:
+    """How many machines of the fleet could run a build, by its size and its backend."""
+
+    verdict: str
+    """`fits`, `blocked` or `unknown`."""
+    reason: str
+    fitting: int = 0
+    machines: int = 0
+
+
+def fit_of_build(build: GalleryModel, facts: BuildFacts, machines: Sequence[MachineFacts]) -> FleetFit:
+    """Count the machines that a build is known to fit. `unknown` if none is, and one might."""
+    total = sum(machine.count for machine in machines)
+    judged = [(machine, _on_machine(build, facts, machine, is_base=True)) for machine in machines]
+    usable = [(machine, candidate) for machine, candidate in judged if candidate.is_usable]
+    proven = [(machine, candidate) for machine, candidate in usable if candidate.rank[0] == 0]
+    if proven:
+        fitting = sum(machine.count for machine, _ in proven)
+        return FleetFit(verdict="fits", reason=proven[0][1].reason, fitting=fitting, machines=total)
+    if usable or not judged:
+        reason = usable[0][1].reason if usable else "no machine is known"
+        return FleetFit(verdict="unknown", reason=reason, machines=total)
+    reasons = "; ".join(dict.fromkeys(candidate.reason for _, candidate in judged))
+    return FleetFit(verdict="blocked", reason=reasons, machines=total)
 
 
 def _engines(capability: str) -> Sequence[str]:

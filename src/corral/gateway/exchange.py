@@ -363,13 +363,14 @@ class Exchange:
         log.info(text, why, extra={"event": "gateway.request_failed", **about})
 
     def _end(self, outcome: RequestOutcome) -> None:
-        if self._phase is _DONE:
+        phase, self._phase = self._phase, _DONE
+        if phase is _DONE:
             return
-        self._phase = _DONE
-        self._body = b""
-        self._pieces = ()
-        if self._dialling is not None:
-            self._dialling.cancel()
+        if phase is not _ANSWERING:  # else the body was dropped, and nobody is dialled
+            self._body = b""
+            self._pieces = ()
+            if self._dialling is not None:
+                self._dialling.cancel()
         if self._connection is not None:
             self._connection.abort()
             self._connection = None

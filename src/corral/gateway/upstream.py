@@ -389,12 +389,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _finish(self, taker: Taker) -> None:
         self._taker = None
-        if self._keep_alive and self.is_usable and not self._transport.get_write_buffer_size():
+        transport = self._transport
+        if self._keep_alive and not transport.is_closing() and not transport.get_write_buffer_size():
             if self._paused:
                 self.resume()
             self._keeper.release(self)
         else:
-            self._transport.abort()
+            transport.abort()
         taker.upstream_ended()
 
     def _at_end(self, *, broken: bool = False) -> None:

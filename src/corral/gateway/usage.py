@@ -15,8 +15,9 @@ _FIRST: Final = 2048
 _MOST: Final = 2 * TAIL
 """Bytes collected before the front is trimmed."""
 
-_OBJECT: Final = re.compile(rb'"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
-"""The rest of a name, and a complete object with at most one nested level."""
+_OBJECT: Final = re.compile(rb'(?<!\\)"(?:usage|timings)"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+"""A name, and a complete object with at most one nested level. Quotes inside JSON strings are escaped, so names in them
+do not match."""
 _TRIES: Final = 4
 
 
@@ -87,7 +88,7 @@ def _input_and_output(usage: bytes, first: bytes) -> Usage | None:
     counts = usage
     if not _INPUT.search(usage):
         at = first.find(_USAGE)
-        match = _OBJECT.match(first, at + len(_USAGE)) if b'"message_start"' in first[: max(at, 0)] else None
+        match = _OBJECT.match(first, at) if b'"message_start"' in first[: max(at, 0)] else None
         counts = b"" if match is None else match[1]
     prompt = _INPUT.search(counts)
     if prompt is None or output is None:
@@ -116,13 +117,13 @@ def _llama_timings(timings: bytes) -> Usage | None:
 
 
 def _last(name: bytes, tail: bytes) -> bytes:
-    """Return the last object with that name, or b"". Quotes inside JSON strings are escaped, so they do not match."""
+    """Return the last object with that name, or b""."""
     end = len(tail)
     for _ in range(_TRIES):
         end = tail.rfind(name, 0, end)
         if end < 0:
             break
-        match = _OBJECT.match(tail, end + len(name))
-        if match is not None and tail[end - 1 : end] != b"\\":
+        match = _OBJECT.match(tail, end)
+        if match is not None:
             return match[1]
     return b""

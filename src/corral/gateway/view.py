@@ -312,8 +312,9 @@ class Directory:
             return None
         if len(candidates) > 1:
             return pick(candidates, turn=next(self._turn), exclude=exclude)
-        replica = candidates[0]  # as `pick` does, which takes longer
-        return None if replica.id in exclude or 0 < replica.limit <= replica.in_flight else replica
+        only = candidates[0]  # as `pick` would, which takes longer
+        is_full = only.limit and only.in_flight >= only.limit
+        return None if is_full or only.id in exclude else only
 
     def pick_known(self, model: str, known: str, exclude: Container[str]) -> UpstreamReplica | None:
         """The replica of this id, unless it is excluded, full, worse than others, or much busier."""

@@ -7,6 +7,20 @@ import msgspec
 from corral.wire.galleries import GalleryView
 
 
+class GalleryFitView(msgspec.Struct, kw_only=True):
+    """How many nodes could run an entry, as far as sizes and backends tell before anything is downloaded."""
+
+    verdict: str
+    """`fits`, `blocked` or `unknown`."""
+    build: str
+    """The build that this is about: the one that suits the fleet best."""
+    reason: str
+    fitting: int = 0
+    """How many nodes it is known to fit."""
+    nodes: int = 0
+    """How many nodes there are to run it."""
+
+
 class GalleryModelView(msgspec.Struct, kw_only=True):
     """One entry of a gallery."""
 
@@ -30,6 +44,8 @@ class GalleryModelView(msgspec.Struct, kw_only=True):
     """Names of other builds of it."""
     is_installed: bool = False
     """Whether the fleet has a model of this name."""
+    fit: GalleryFitView | None = None
+    """Only in lists."""
 
 
 class GalleryModelList(msgspec.Struct, kw_only=True):

@@ -150,6 +150,21 @@ class CreatedInvitation(InvitationView, kw_only=True):
     """Where the machine will find NATS. None: it must be told in its settings."""
 
 
+class JoiningView(msgspec.Struct, kw_only=True):
+    """Answer of `GET /api/v1/joining`: where machines find the fleet, and what lets them in. It has no secret."""
+
+    url: str
+    """Where the frontend says that it is reached; its host may be a wildcard, or on loopback."""
+    nats_urls: list[str]
+    """Where machines will find NATS. None: they must be told in their settings."""
+    pin: str
+    """By which a joining machine knows the fleet."""
+    by_token: bool
+    """Whether the registration token, or a key of scope node, lets machines in: the only way for LocalAI's workers."""
+    approves_by_token: bool
+    """Whether machines that come with the token take part at once."""
+
+
 class JoinCheck(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Body of `POST /api/v1/join-checks`: where the machine would be reached, for the frontend to try."""
 

@@ -317,6 +317,46 @@ class JobStatus(msgspec.Struct, kw_only=True, rename="camel"):
     completed: bool | UnsetType = UNSET
 
 
+# Drift.
+
+
+class DriftFixView(msgspec.Struct, kw_only=True):
+    """What would make it as it was asked for."""
+
+    label: str
+    """For the button that does it, such as `Install vllm on gpu-1`."""
+    operation: OperationAsk
+    """Body of `POST /api/v1/operations`."""
+
+
+class DriftView(msgspec.Struct, kw_only=True):
+    """A backend on one node that is not as it was asked for."""
+
+    node_id: str
+    node_name: str
+    backend: str
+    kind: str
+    """`changed` by somebody else, `blocked`, `failing`, `waiting` for its node, or `missing` although a rule demands
+    it."""
+    wanted: str
+    has: str
+    since: str | None = None
+    """Null where nobody knows."""
+    why: str
+    rule: str = ""
+    """The fleet rule that demands it."""
+    operation_id: str = ""
+    """The operation that asked for it: what failed or is blocked can be retried there."""
+    fix: DriftFixView | None = None
+    """Null where nothing need be asked for again, or nothing would help."""
+
+
+class DriftList(msgspec.Struct, kw_only=True):
+    """Answer of `GET /api/v1/drift`."""
+
+    items: list[DriftView]
+
+
 # Fleet rules.
 
 

@@ -4,6 +4,7 @@ import msgspec
 
 from corral.wire.models import LoadJobView
 from corral.wire.replicas import ReplicaView
+from corral.wire.view import Loading
 
 
 class NodeVerdictView(msgspec.Struct, kw_only=True):
@@ -62,6 +63,15 @@ class WhyView(msgspec.Struct, kw_only=True):
     """Those that live."""
     jobs: list[LoadJobView] = []
     """Loads that are under way, or failed."""
+
+
+class ModelLoadView(msgspec.Struct, kw_only=True):
+    """Answer of `GET /api/v1/model-loads/{name}`."""
+
+    model: str
+    """The model that answers: the one that was asked for, or that it is an alias of."""
+    loading: Loading | None = None
+    """How far its load is, or how it failed; null while none is under way."""
 
 
 class ReplicaList(msgspec.Struct, kw_only=True):

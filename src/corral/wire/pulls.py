@@ -4,7 +4,7 @@ import msgspec
 
 
 class PullStart(msgspec.Struct, kw_only=True):
-    """Body of `POST /api/v1/pulls`."""
+    """Body of `POST /api/v1/pulls`, and of its plan."""
 
     reference: str
     """A gallery's name, `hf://…`, `ollama://…`, `oci://…`, `https://…`, `github:…`, `file://…` or a path."""

@@ -69,6 +69,8 @@ class Subject(StrEnum):
     KEY = "key"
     USER = "user"
     VERDICT = "verdict"
+    DRIFT = "drift"
+    FRESHNESS = "freshness"
     FATE = "fate"
     CONSEQUENCE = "consequence"
     SEVERITY = "severity"
@@ -184,6 +186,20 @@ _VERDICT: Final = {
     "no_vram": StateWord("No VRAM", Tone.RED, "The node's GPUs have too little memory free."),
     "no_ram": StateWord("No RAM", Tone.RED, "The node has too little memory free."),
 }
+_DRIFT: Final = {
+    "changed": StateWord("Changed", Tone.YELLOW, "The node had it as asked, and has something else now."),
+    "blocked": StateWord("Blocked", Tone.PURPLE, "It cannot succeed until somebody changes something."),
+    "failing": StateWord("Failing", Tone.RED, "The last attempt failed. Another one follows by itself."),
+    "waiting": StateWord("Waiting", Tone.GREY, "It is done when the node comes back."),
+    "missing": StateWord("Missing", Tone.BLUE, "A fleet rule demands it and is about to have it installed."),
+}
+_FRESHNESS: Final = {
+    "current": StateWord("Current", Tone.GREEN, "It is what galleries and registries offer now."),
+    "outdated": StateWord("Outdated", Tone.YELLOW, "Something newer is to be had."),
+    "differs": StateWord("Differs", Tone.YELLOW, "Most other nodes have another build."),
+    "unknown": StateWord("Unknown", Tone.GREY, "Nobody can tell: too little is known of it."),
+    "unreachable": StateWord("Unreachable", Tone.RED, "Where it came from could not be asked."),
+}
 _FATE: Final = {
     "moves": StateWord("Moves", Tone.GREEN, "It ends where it is, and is loaded elsewhere."),
     "added": StateWord("Added", Tone.GREEN, "One more is loaded."),
@@ -234,6 +250,8 @@ WORDS: Final[Mapping[Subject, Mapping[str, StateWord]]] = {
     Subject.KEY: _KEY,
     Subject.USER: _USER,
     Subject.VERDICT: _VERDICT,
+    Subject.DRIFT: _DRIFT,
+    Subject.FRESHNESS: _FRESHNESS,
     Subject.FATE: _FATE,
     Subject.CONSEQUENCE: _CONSEQUENCE,
     Subject.SEVERITY: _SEVERITY,

@@ -22,7 +22,7 @@ from corral.wire.galleries import (
     NodeUpgradeView,
     UpgradesView,
 )
-from corral.wire.operation_views import OperationAsk, Plan, PlanCounts, PlannedView
+from corral.wire.operation_views import DriftFixView, DriftList, DriftView, OperationAsk, Plan, PlanCounts, PlannedView
 from corral.wire.plans import EndingReplicaView
 
 ABSENT = because(ReasonCode.PROVEN, rung="absent")
@@ -153,8 +153,8 @@ class TestOutdated:
         assert outcome.code == 0
         header, first, second, unknown, hint, asked = outcome.out.splitlines()
         assert header.split() == ["NAME", "STATE", "INSTALLED", "AVAILABLE", "NODES", "FROM"]
-        assert first.split() == ["a", "outdated", "1.0", *SHORT_A, "2.0", *SHORT_B, "w1,", "w2", "–"]
-        assert second.split() == ["a", "differs", "0.9", *SHORT_A, "2.0", *SHORT_B, "w4", "–"]
+        assert first.split() == ["a", "Outdated", "1.0", *SHORT_A, "2.0", *SHORT_B, "w1,", "w2", "–"]
+        assert second.split() == ["a", "Differs", "0.9", *SHORT_A, "2.0", *SHORT_B, "w4", "–"]
         assert unknown == "Nobody can tell whether a on w4 is outdated: the node reports no digest."
         assert hint == "`corral backends upgrade NAME` fetches what is offered now."
         assert asked.startswith("Galleries and registries were asked ")
@@ -471,3 +471,48 @@ def test_ages_are_told_of_the_oldest_word(connected: Any, frontend: Any) -> None
     told = FleetBackends(items=[backend("a", on("w1", seen_at=now), on("w2", seen_at="2020-01-01T00:00:00Z"))])
     frontend.tell("GET /api/v1/backends", told)
     assert "d " in connected("backends", "list").out.splitlines()[1].split("ago")[1]
+
+
+class TestDrift:
+    GET = "GET /api/v1/drift"
+
+    def test_says_when_all_is_well(self, connected: Any, frontend: Any) -> None:
+        frontend.tell(self.GET, DriftList(items=[]))
+        outcome = connected("backends", "drift")
+        assert (outcome.code, outcome.out) == (0, "All is as it was asked for.\n")
+
+    def test_lists_what_is_wanted_and_there_and_how_to_mend_it(self, connected: Any, frontend: Any) -> None:
+        ask = OperationAsk(verb="install", backend="mine", uri="oci://r/x", name="mine", force=True, nodes=["1"])
+        changed = DriftView(
+            node_id="1",
+            node_name="w 1",
+            backend="mine",
+            kind="changed",
+            wanted="version 1",
+            has="version 2",
+            why="it has another digest",
+            fix=DriftFixView(label="Install mine on w 1", operation=ask),
+        )
+        blocked = DriftView(
+            node_id="2",
+            node_name="w2",
+            backend="echo",
+            kind="blocked",
+            wanted="installed",
+            has="not installed",
+            since="2020-01-01T00:00:00Z",
+            why="[b]disk full\x1b",
+            rule="all",
+            operation_id="0123abcd-9",
+        )
+        frontend.tell(self.GET, DriftList(items=[changed, blocked]))
+        outcome = connected("backends", "drift")
+        assert outcome.code == 1
+        header, first, second, mend, again = outcome.out.splitlines()
+        assert header.split() == ["NODE", "BACKEND", "STATE", "WANTED", "HAS", "SINCE", "RULE", "WHY"]
+        assert " ".join(first.split()) == "w 1 mine Changed version 1 version 2 – – it has another digest"
+        assert second.startswith("w2    echo     Blocked  installed  not installed")
+        assert second.endswith("all   [b]disk full�")
+        assert mend == "Mend it: corral backends install --uri oci://r/x --name mine --force --node 'w 1'"
+        assert again == "Try again: corral ops retry 0123abcd"
+        assert len(connected("backends", "drift", "--json").json()["items"]) == 2

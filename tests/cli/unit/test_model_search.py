@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from corral.wire.galleries import GalleryView
-from corral.wire.gallery_models import GalleryModelList, GalleryModelView
+from corral.wire.gallery_models import GalleryFitView, GalleryModelList, GalleryModelView
 
 ROUTE = "GET /api/v1/gallery-models"
 
@@ -24,15 +24,18 @@ def page(*items: GalleryModelView, **changes: Any) -> GalleryModelList:
 
 
 def test_what_is_found_is_shown_with_its_size_and_use(connected: Any, frontend: Any) -> None:
-    guessed = entry("b", is_size_guessed=True, is_installed=True, description="First line.\nSecond.", uses=[])
-    frontend.tell(ROUTE, page(entry("a", bytes=None), guessed))
+    fits = GalleryFitView(verdict="fits", build="b", reason="", fitting=2, nodes=40)
+    blocked = GalleryFitView(verdict="blocked", build="c", reason="too large", nodes=40)
+    guessed = entry("b", is_size_guessed=True, is_installed=True, description="First line.\nSecond.", uses=[], fit=fits)
+    frontend.tell(ROUTE, page(entry("a", bytes=None), guessed, entry("c", fit=blocked)))
     outcome = connected("models", "search", "qwen", "3", "--use", "chat", "--max-size", "4GB", "--limit", "5")
 
     assert outcome.code == 0
     assert [line.split() for line in outcome.out.splitlines()] == [
-        ["NAME", "SIZE", "USES", "BACKEND", "LICENCE", "HERE", "ABOUT"],
-        ["a", "–", "chat", "llama-cpp", "mit"],
-        ["b", "~3.0", "GiB", "–", "llama-cpp", "mit", "yes", "First", "line."],
+        ["NAME", "SIZE", "FITS", "USES", "BACKEND", "LICENCE", "HERE", "ABOUT"],
+        ["a", "–", "–", "chat", "llama-cpp", "mit"],
+        ["b", "~3.0", "GiB", "2", "of", "40", "–", "llama-cpp", "mit", "yes", "First", "line."],
+        ["c", "3.0", "GiB", "none", "chat", "llama-cpp", "mit"],
     ]
     assert parse_qs(urlsplit(frontend.calls[0].path).query) == {
         "term": ["qwen 3"],

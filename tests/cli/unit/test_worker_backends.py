@@ -85,7 +85,7 @@ def test_from_a_gallery_with_what_is_outdated(corral: Corral, backends: Path, ho
     told: Any = installed.json()
     assert (told["name"], told["outcome"], told["version"]) == ("mock", "installed", "1")
     assert listed(corral)["meta"]["build"] == "mock"
-    assert "current" in corral("worker", "backends", "outdated").out
+    assert "Current" in corral("worker", "backends", "outdated").out
 
     offer(home, "2")
     rows: Any = corral("worker", "backends", "outdated", "--json").json()["items"]

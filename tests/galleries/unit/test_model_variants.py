@@ -1,12 +1,21 @@
 """Which build of a model suits which machines."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput
 from corral.galleries.model_entries import GalleryModel
-from corral.galleries.model_variants import BuildFacts, MachineFacts, choose_variant, parse_size, stated_facts
+from corral.galleries.model_variants import (
+    BuildFacts,
+    MachineFacts,
+    choose_variant,
+    fit_of_build,
+    parse_size,
+    stated_facts,
+)
 
 GIB = 1024**3
 CPU = MachineFacts(name="plain", capability="default", ram_bytes=16 * GIB)
@@ -117,6 +126,24 @@ def test_sizes_may_come_from_those_who_asked_the_hub() -> None:
 )
 def test_sizes_are_understood_as_galleries_write_them(text: str, size: int | None) -> None:
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("entry", "machines", "verdict", "fitting", "total"),
+    [
+        (Q8, [replace(CPU, count=30), replace(SMALL_GPU, count=4)], "fits", 30, 34),
+        (F16, [replace(CPU, count=30), replace(SMALL_GPU, count=4)], "blocked", 0, 34),
+        (UNKNOWN, [replace(CPU, count=30)], "unknown", 0, 30),
+        (MLX, [GPU], "blocked", 0, 1),
+        (Q4, [], "unknown", 0, 0),
+    ],
+)
+def test_a_build_counts_the_machines_that_it_is_known_to_fit(
+    entry: GalleryModel, machines: list[MachineFacts], verdict: str, fitting: int, total: int
+) -> None:
+    fit = fit_of_build(entry, stated_facts(entry), machines)
+    assert (fit.verdict, fit.fitting, fit.machines) == (verdict, fitting, total)
+    assert fit.reason
 
 
 BUILDS = st.builds(

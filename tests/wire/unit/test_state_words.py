@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from corral.frontend.backends.decide.backend import Rung
+from corral.frontend.backends.decide.drift import DriftKind
 from corral.frontend.engines.decide import EngineState
 from corral.frontend.models.decide.pulling import BY_DIGEST, BY_SIZE
 from corral.frontend.nodes.decide.invitations import InvitationState
@@ -37,6 +38,7 @@ TOOL = Path(__file__).parents[3] / "tools" / "make_ui_words.py"
         (Subject.FILE, FileState),
         (Subject.INVITATION, InvitationState),
         (Subject.FATE, Fate),
+        (Subject.DRIFT, DriftKind),
         (Subject.VERDICT, VerdictCode),
         (Subject.ROLE, Scope),
     ],

@@ -9,17 +9,24 @@ const GAP = 2;
 const STEP = CELL + GAP;
 const MARGIN = 16;
 const TITLE = 22;
+/** What is well steps back, so that the rest is seen. */
+const CALM = 0.4;
+
+export interface PlacedNode {
+  readonly id: string;
+  readonly x: number;
+  readonly y: number;
+}
 
 export interface Placed {
-  readonly cells: readonly { readonly node: NodeRow; readonly x: number; readonly y: number }[];
+  readonly cells: readonly PlacedNode[];
   readonly titles: readonly { readonly text: string; readonly y: number }[];
   readonly height: number;
-  readonly columns: number;
 }
 
 export function layOut(groups: readonly NodeGroup[], width: number): Placed {
   const columns = Math.max(1, Math.floor((width - 2 * MARGIN + GAP) / STEP));
-  const cells: Placed["cells"][number][] = [];
+  const cells: PlacedNode[] = [];
   const titles: Placed["titles"][number][] = [];
   let y = MARGIN;
   for (const group of groups) {
@@ -27,39 +34,56 @@ export function layOut(groups: readonly NodeGroup[], width: number): Placed {
       titles.push({ text: `${group.name} · ${group.nodes.length}`, y: y + TITLE / 2 });
       y += TITLE;
     }
-    for (const [index, node] of group.nodes.entries()) {
-      cells.push({ node, x: MARGIN + (index % columns) * STEP, y: y + Math.floor(index / columns) * STEP });
+    for (const [index, { id }] of group.nodes.entries()) {
+      cells.push({ id, x: MARGIN + (index % columns) * STEP, y: y + Math.floor(index / columns) * STEP });
     }
     y += Math.ceil(group.nodes.length / columns) * STEP + MARGIN;
   }
-  return { cells, titles, height: y, columns };
+  return { cells, titles, height: y };
 }
 
-export function nodeAt(placed: Placed, x: number, y: number): NodeRow | null {
-  const cell = placed.cells.find((one) => x >= one.x && x < one.x + CELL && y >= one.y && y < one.y + CELL);
-  return cell?.node ?? null;
+/** The id of the node under a point; null between them. */
+export function nodeAt({ cells }: Placed, x: number, y: number): string | null {
+  return cells.find((cell) => x >= cell.x && x < cell.x + CELL && y >= cell.y && y < cell.y + CELL)?.id ?? null;
 }
 
-/** One path for each tone: ten thousand squares are ten fills. */
-export function draw(canvas: HTMLCanvasElement, placed: Placed, width: number): void {
-  const scale = window.devicePixelRatio || 1;
-  canvas.width = width * scale;
-  canvas.height = placed.height * scale;
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${placed.height}px`;
-  const context = canvas.getContext("2d");
+/** One path for each tone: ten thousand squares are a handful of fills. */
+export function draw(
+  canvas: HTMLCanvasElement,
+  placed: Placed,
+  width: number,
+  nodes: ReadonlyMap<string, NodeRow>,
+): void {
+  const context = sized(canvas, width, placed.height);
   if (context === null) return;
-  context.scale(scale, scale);
   const style = getComputedStyle(canvas);
-  const tones = Map.groupBy(placed.cells, ({ node }) => stateWord("node", node.status).tone);
+  context.clearRect(0, 0, width, placed.height);
+  const tones = Map.groupBy(placed.cells, ({ id }) => stateWord("node", nodes.get(id)?.status ?? "offline").tone);
   for (const [tone, cells] of tones) {
     context.fillStyle = style.getPropertyValue(`--tone-${tone}`);
+    context.globalAlpha = tone === "green" ? CALM : 1;
     context.beginPath();
     for (const { x, y } of cells) context.rect(x, y, CELL, CELL);
     context.fill();
   }
+  context.globalAlpha = 1;
   context.fillStyle = style.getPropertyValue("--text");
   context.font = `500 12px ${style.getPropertyValue("--font")}`;
   context.textBaseline = "middle";
   for (const { text, y } of placed.titles) context.fillText(text, MARGIN, y);
+}
+
+/** The canvas in the right size for this screen. Setting a size clears it and is expensive: only where it differs. */
+function sized(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D | null {
+  const scale = window.devicePixelRatio || 1;
+  const context = canvas.getContext("2d");
+  const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
+  if (canvas.width !== wide || canvas.height !== high) {
+    canvas.width = wide;
+    canvas.height = high;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    context?.scale(scale, scale);
+  }
+  return context;
 }

@@ -8,15 +8,19 @@ import { IconButton } from "../parts/button";
 import { SearchField, Select } from "../parts/fields";
 import { useFilters } from "../parts/filters";
 import { Icon } from "../parts/icons";
+import { useThrottled } from "../parts/throttled";
 import { stateWord } from "../words.gen";
 import styles from "./fleet.module.css";
 import { groupKeys } from "./selection";
 
+/** Labels change rarely, and to look through those of ten thousand nodes takes a moment. */
+const KEYS_MILLISECONDS = 5000;
 const FILTERS = ["status", "kind", "label", "disk"];
 
 export function FilterBar({ nodes }: { nodes: ReadonlyMap<string, NodeRow> }) {
   const filters = useFilters();
-  const keys = useMemo(() => groupKeys(nodes.values()), [nodes]);
+  const calm = useThrottled(nodes, KEYS_MILLISECONDS);
+  const keys = useMemo(() => groupKeys(calm.values()), [calm]);
   const choices = [{ id: "", label: "In one group" }, ...keys.map((key) => ({ id: key, label: `By ${key}` }))];
   const isTable = filters.get("view") === "table";
   return (

@@ -1,20 +1,21 @@
 /** Thousands of nodes as squares on a canvas. The table below it says the same to keyboards and screen readers. */
 
-import { type MouseEvent, useEffect, useRef, useState } from "react";
+import { type MouseEvent, useEffect, useMemo, useRef, useState } from "react";
 
+import { useItem } from "../live/live";
 import type { NodeRow } from "../live/topics";
 import { useFilters } from "../parts/filters";
-import { type StateWord, stateWord } from "../words.gen";
-import { draw, layOut, nodeAt, type Placed } from "./canvas-layout";
+import { stateWord } from "../words.gen";
+import { draw, layOut, nodeAt } from "./canvas-layout";
 import styles from "./node-canvas.module.css";
 import type { NodeGroup } from "./selection";
 
-export function NodeCanvas({ groups }: { groups: readonly NodeGroup[] }) {
+export function NodeCanvas({ groups, nodes }: { groups: readonly NodeGroup[]; nodes: readonly NodeRow[] }) {
   const canvas = useRef<HTMLCanvasElement>(null);
-  const placed = useRef<Placed>({ cells: [], titles: [], height: 0, columns: 1 });
   const [width, setWidth] = useState(0);
-  const [hovered, setHovered] = useState<NodeRow | null>(null);
+  const [hovered, setHovered] = useState("");
   const filters = useFilters();
+  const placed = useMemo(() => layOut(groups, width), [groups, width]);
 
   useEffect(() => {
     const element = canvas.current?.parentElement;
@@ -27,15 +28,13 @@ export function NodeCanvas({ groups }: { groups: readonly NodeGroup[] }) {
   useEffect(() => {
     const element = canvas.current;
     if (element === null || width === 0) return;
-    const frame = requestAnimationFrame(() => {
-      placed.current = layOut(groups, width);
-      draw(element, placed.current, width);
-    });
+    const rows = new Map(nodes.map((node) => [node.id, node]));
+    const frame = requestAnimationFrame(() => draw(element, placed, width, rows));
     return () => cancelAnimationFrame(frame);
-  }, [groups, width]);
+  }, [placed, nodes, width]);
 
-  const under = (event: MouseEvent<HTMLCanvasElement>) =>
-    nodeAt(placed.current, event.nativeEvent.offsetX, event.nativeEvent.offsetY);
+  const under = ({ nativeEvent }: MouseEvent<HTMLCanvasElement>) =>
+    nodeAt(placed, nativeEvent.offsetX, nativeEvent.offsetY) ?? "";
 
   return (
     <div className={styles.frame} aria-hidden="true">
@@ -43,17 +42,23 @@ export function NodeCanvas({ groups }: { groups: readonly NodeGroup[] }) {
         ref={canvas}
         className={styles.canvas}
         onMouseMove={(event) => setHovered(under(event))}
-        onMouseLeave={() => setHovered(null)}
-        onClick={(event) => filters.set("node", under(event)?.id ?? "")}
+        onMouseLeave={() => setHovered("")}
+        onClick={(event) => filters.set("node", under(event))}
       />
-      <p className={styles.hint}>
-        {hovered === null ? "Point at a square to see which node it is." : sentenceOf(hovered)}
-      </p>
+      <Hint id={hovered} />
     </div>
   );
 }
 
+function Hint({ id }: { id: string }) {
+  const node = useItem("nodes", id);
+  return (
+    <p className={styles.hint}>
+      {node === undefined ? "Point at a square to see which node it is." : sentenceOf(node)}
+    </p>
+  );
+}
+
 function sentenceOf(node: NodeRow): string {
-  const word: StateWord = stateWord("node", node.status);
-  return [`${node.name}: ${word.label}`, node.reason].filter(Boolean).join(", ");
+  return [`${node.name}: ${stateWord("node", node.status).label}`, node.reason].filter(Boolean).join(", ");
 }

@@ -15,7 +15,12 @@ import { memoryOf, type NodeGroup } from "./selection";
 /** With more, cells have the name only. */
 const MOST_WITH_MEMORY = 400;
 
-export function NodeGrid({ groups, count: number }: { groups: readonly NodeGroup[]; count: number }) {
+interface GridProps {
+  readonly groups: readonly NodeGroup[];
+  readonly count: number;
+}
+
+export const NodeGrid = memo(function NodeGrid({ groups, count: number }: GridProps) {
   const filters = useFilters();
   const chosen = filters.get("node");
   return (
@@ -42,7 +47,7 @@ export function NodeGrid({ groups, count: number }: { groups: readonly NodeGroup
       ))}
     </div>
   );
-}
+});
 
 interface CellProps {
   readonly id: string;

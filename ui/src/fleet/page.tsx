@@ -16,6 +16,7 @@ import styles from "./fleet.module.css";
 import { History } from "./history";
 import { NodePanel } from "./node-panel";
 import { NodesView } from "./nodes-view";
+import { Pending } from "./pending";
 import { Pulse } from "./pulse";
 import { isShown, readFilter } from "./selection";
 
@@ -38,6 +39,7 @@ export default function FleetPage() {
       <Pulse />
       <FirstSteps />
       <Attention />
+      <Pending />
       <Nodes />
       <History />
       {filters.get("doctor") === "open" && <DoctorDialog onClose={() => filters.set("doctor", "")} />}

@@ -8,7 +8,8 @@ export interface FleetFilter {
   readonly kind: string;
   /** `key=value`, or a key alone. */
   readonly label: string;
-  readonly text: string;
+  /** All of them must be found, in lower case. */
+  readonly words: readonly string[];
   readonly hasShortDisk: boolean;
 }
 
@@ -20,7 +21,7 @@ export function readFilter(get: (name: string) => string): FleetFilter {
     statuses: get("status").split(",").filter(Boolean),
     kind: get("kind"),
     label: get("label"),
-    text: get("text"),
+    words: get("text").toLowerCase().split(/\s+/).filter(Boolean),
     hasShortDisk: get("disk") === "short",
   };
 }
@@ -30,7 +31,7 @@ export function isShown(node: NodeRow, filter: FleetFilter): boolean {
     (filter.statuses.length === 0 || filter.statuses.includes(node.status)) &&
     (filter.kind === "" || node.kind === filter.kind) &&
     hasLabel(node, filter.label) &&
-    hasText(node, filter.text) &&
+    hasWords(node, filter.words) &&
     (!filter.hasShortDisk || (node.disk.free !== null && node.disk.free < SHORT_DISK_BYTES))
   );
 }
@@ -42,8 +43,7 @@ function hasLabel(node: NodeRow, label: string): boolean {
 }
 
 /** Every word must be in the name, the address, a label or a model that runs there. */
-function hasText(node: NodeRow, text: string): boolean {
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+function hasWords(node: NodeRow, words: readonly string[]): boolean {
   if (words.length === 0) return true;
   const labels = Object.entries(node.labels).map(([key, value]) => `${key}=${value}`);
   const all = [node.name, node.address, ...labels, ...node.replicas.map((replica) => replica.model)]
@@ -58,7 +58,39 @@ const collator = new Intl.Collator("en", { numeric: true });
 
 export function byTrouble(one: NodeRow, other: NodeRow): number {
   const difference = STATUS_ORDER.indexOf(one.status) - STATUS_ORDER.indexOf(other.status);
-  return difference || collator.compare(one.name, other.name);
+  return difference || compareNames(one.name, other.name);
+}
+
+const sortKeys = new Map<string, string>();
+const MOST_SORT_KEYS = 50_000;
+
+/** Puts node-2 before node-10, quickly enough to do it for ten thousand nodes while they change. */
+function compareNames(one: string, other: string): number {
+  const [first, second] = [sortKey(one), sortKey(other)];
+  if (first === second) return 0;
+  return first < second ? -1 : 1;
+}
+
+/** A name whose numbers all have the same width, so that plain comparison is right. */
+function sortKey(name: string): string {
+  const known = sortKeys.get(name);
+  if (known !== undefined) return known;
+  if (sortKeys.size >= MOST_SORT_KEYS) sortKeys.clear();
+  const key = name.toLowerCase().replace(/\d+/g, (digits) => digits.padStart(12, "0"));
+  sortKeys.set(name, key);
+  return key;
+}
+
+/** Whether every node is where it was, however much else has changed. */
+export function haveSamePlaces(before: readonly NodeRow[], after: readonly NodeRow[], key: string): boolean {
+  return (
+    before.length === after.length &&
+    after.every((node, index) => {
+      const earlier = before[index];
+      if (earlier === node) return true;
+      return earlier?.id === node.id && earlier.name === node.name && earlier.labels[key] === node.labels[key];
+    })
+  );
 }
 
 export interface NodeGroup {
@@ -86,9 +118,10 @@ export function groupKeys(nodes: Iterable<NodeRow>): string[] {
     .sort();
 }
 
-/** Nodes by the value of a label, or all as one group; the groups and the nodes in them in a fixed order. */
+/** Nodes by the value of a label, or all as one group. Each has its place whatever its status is: people learn where a
+ * machine is, and nothing jumps when one of them fails. */
 export function groupNodes(nodes: readonly NodeRow[], key: string): NodeGroup[] {
-  const sorted = nodes.toSorted(byTrouble);
+  const sorted = nodes.toSorted((one, other) => compareNames(one.name, other.name));
   if (key === "") return [{ name: "", nodes: sorted }];
   const groups = Map.groupBy(sorted, (node) => node.labels[key] ?? OTHERS);
   return [...groups]

@@ -10,6 +10,8 @@ import type { Topic } from "./topics";
 export const BATCH_MILLISECONDS = 250;
 
 export type Connection =
+  /** Nothing is followed: nobody is signed in, or what they may see is not on the stream. */
+  | { readonly state: "off" }
   /** The first snapshot is on its way. */
   | { readonly state: "connecting"; readonly since: number }
   | { readonly state: "open" }
@@ -27,7 +29,7 @@ export class LiveStore {
   private lastFlush = 0;
   private readonly topicListeners = new Map<string, Set<Listener>>();
   private readonly connectionListeners = new Set<Listener>();
-  private connectionNow: Connection = { state: "connecting", since: Date.now() };
+  private connectionNow: Connection = { state: "off" };
 
   /** When the stream last showed that it lives, by this machine's clock. */
   heardAt = Date.now();

@@ -86,6 +86,8 @@ export class LiveTabs {
 
   private wake(): void {
     this.isAwake = true;
+    this.store.heard();
+    this.store.connectionIs({ state: "connecting", since: Date.now() });
     this.announce(true);
     const request = new AbortController();
     this.request = request;
@@ -110,7 +112,7 @@ export class LiveTabs {
     this.request?.abort();
     this.release?.();
     this.release = null;
-    this.store.connectionIs({ state: "connecting", since: Date.now() });
+    this.store.connectionIs({ state: "off" });
   }
 
   private leadUntilReleased(): Promise<void> {

@@ -39,6 +39,7 @@ interface TableProps<Row> {
   readonly rowHeight?: number;
   readonly onRow?: (row: Row) => void;
   readonly isMarked?: (row: Row) => boolean;
+  /** Boxes before the rows. */
   readonly selection?: {
     readonly selected: ReadonlySet<string>;
     readonly onChange: (selected: ReadonlySet<string>) => void;

@@ -7,7 +7,7 @@ import { classes } from "../parts/classes";
 import { coarse } from "../parts/format";
 import styles from "./connection-dot.module.css";
 
-const LOOKS: Readonly<Record<Freshness, { glyph: string; word: string; tone: string }>> = {
+const LOOKS: Readonly<Record<Exclude<Freshness, "off">, { glyph: string; word: string; tone: string }>> = {
   live: { glyph: "●", word: "Live", tone: "green" },
   starting: { glyph: "◐", word: "Connecting", tone: "blue" },
   late: { glyph: "◔", word: "Reconnecting", tone: "yellow" },
@@ -17,6 +17,7 @@ const LOOKS: Readonly<Record<Freshness, { glyph: string; word: string; tone: str
 
 export function ConnectionDot() {
   const freshness = useFreshness();
+  if (freshness === "off") return null;
   const look = LOOKS[freshness];
   const quiet = Math.floor(silence() / 1000);
   const sentence =

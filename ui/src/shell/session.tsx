@@ -6,7 +6,7 @@ import { ask } from "../api/client";
 import { ApiError } from "../api/errors";
 import { queries } from "../api/queries";
 import { onSessionEnd, setCsrf } from "../api/transport";
-import { startLive, stopLive } from "../live/live";
+import { startLive, stopLive, useConnection } from "../live/live";
 
 export interface Session {
   readonly user: string;
@@ -73,6 +73,12 @@ export function SessionProvider({ children }: { children: ReactNode }) {
       .finally(() => setKnown(true));
   }, [begin, waiting]);
 
+  const connection = useConnection();
+  const isRefused = connection.state === "refused" && connection.status === 401;
+  useEffect(() => {
+    if (isRefused) setExpired(true);
+  }, [isRefused]);
+
   const access = useMemo<Access>(
     () => ({
       session,
@@ -83,7 +89,9 @@ export function SessionProvider({ children }: { children: ReactNode }) {
         waiting.goOn();
       },
       signOut: async () => {
-        await ask("DELETE", "/api/v1/session");
+        await ask("DELETE", "/api/v1/session").catch((error: unknown) => {
+          if (!(error instanceof ApiError && error.status === 401)) throw error;
+        });
         end();
       },
       leave: () => {

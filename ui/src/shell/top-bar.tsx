@@ -12,6 +12,7 @@ import {
   Separator,
 } from "react-aria-components";
 
+import { sentenceOf } from "../api/errors";
 import { Icon } from "../parts/icons";
 import { ActivityStrip } from "./activity-strip";
 import { ConnectionDot } from "./connection-dot";
@@ -55,6 +56,8 @@ function PersonMenu() {
     chooseTheme(next);
     setTheme(next);
   };
+  const [refusal, setRefusal] = useState("");
+  const leave = () => signOut().catch((error: unknown) => setRefusal(`Not signed out: ${sentenceOf(error)}`));
   const name = session.user || session.key_name;
   return (
     <MenuTrigger>
@@ -66,6 +69,7 @@ function PersonMenu() {
         <Menu className={styles.menu}>
           <MenuSection className={styles.section}>
             <Header className={styles.menuHead}>
+              {refusal !== "" && <p className={styles.refusal}>{refusal}</p>}
               <strong>{name}</strong>
               <br />
               {session.scopes.join(", ")} · {session.fleet} · Corral {session.version}
@@ -91,7 +95,7 @@ function PersonMenu() {
           <MenuItem id="docs" className={styles.item} href={`${window.location.origin}/docs`} target="_blank">
             API reference
           </MenuItem>
-          <MenuItem id="sign-out" className={styles.item} onAction={() => void signOut()}>
+          <MenuItem id="sign-out" className={styles.item} onAction={() => void leave()}>
             Sign out
           </MenuItem>
         </Menu>

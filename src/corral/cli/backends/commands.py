@@ -12,7 +12,7 @@ from corral.base.words import listed
 from corral.cli.act_plans import plan_option, show_operation_plan
 from corral.cli.backends.confinement import confine, confined
 from corral.cli.backends.rules import apply, rules
-from corral.cli.backends.tables import backend_table, only_on, print_upgrades, rows
+from corral.cli.backends.tables import backend_table, only_on, print_drift, print_upgrades, rows
 from corral.cli.client import ApiClient
 from corral.cli.connection import connected, open_client
 from corral.cli.names import (
@@ -32,7 +32,7 @@ from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
 from corral.wire.galleries import FleetBackends, UpgradesView
-from corral.wire.operation_views import OperationAsk, OperationView, Plan
+from corral.wire.operation_views import DriftList, OperationAsk, OperationView, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UPGRADES_PATH: Final = "/api/v1/backends/upgrades"
@@ -108,6 +108,22 @@ def outdated(refresh: bool, as_json: bool) -> int:
     else:
         print_upgrades(upgrades, datetime.now(UTC))
     return ExitCode.OK if upgrades.checked_at and not upgrades.problem else ExitCode.UNAVAILABLE
+
+
+@backends.command(cls=CorralCommand)
+@json_option
+@connected
+def drift(as_json: bool) -> int:
+    """List what nodes do not have as it was asked for.
+
+    By people or by fleet rules: what is wanted, what is there, since when, and why. Ends with 1 when there is any.
+    """
+    listing = open_client().get("/api/v1/drift", DriftList)
+    if as_json:
+        print_json(listing)
+    else:
+        print_drift(listing.items, datetime.now(UTC))
+    return ExitCode.FAILED if listing.items else ExitCode.OK
 
 
 def _new_check(client: ApiClient) -> UpgradesView:

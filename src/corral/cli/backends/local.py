@@ -11,20 +11,13 @@ import click
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.words import printable
 from corral.cli.options import CorralCommand, command_sources, print_error, settings_options, warn
-from corral.cli.output import (
-    Column,
-    answer,
-    json_option,
-    plain,
-    print_json,
-    print_table,
-    quiet,
-)
+from corral.cli.output import Column, answer, json_option, plain, print_json, print_table, quiet, state_text
 from corral.cli.units import age, short_digest
 from corral.processes.configs import images_config
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import MACHINE_SETTINGS
 from corral.processes.settings_sources import resolve
+from corral.wire.state_words import Subject
 
 if TYPE_CHECKING:
     from corral.processes.local_backends import LocalBackend, LocalBackends, LocalChange, LocalConfig, Newer
@@ -220,10 +213,9 @@ def _print_change(changed: "LocalChange", *, as_json: bool) -> None:
     answer(changed, sentence, as_json=as_json)
 
 
-_COLOURS: Final = {"current": "green", "outdated": "yellow", "unknown": "magenta", "unreachable": "red"}
 _NEWER_COLUMNS: "Final[Sequence[Column[Newer]]]" = (
     Column(title="NAME", cell=lambda backend: plain(backend.name)),
-    Column(title="STATE", cell=lambda backend: f"[{_COLOURS[backend.state]}]{backend.state}[/]"),
+    Column(title="STATE", cell=lambda backend: state_text(Subject.FRESHNESS, backend.state)),
     Column(title="INSTALLED", cell=lambda backend: plain(short_digest(backend.installed) or "–")),
     Column(title="AVAILABLE", cell=lambda backend: plain(short_digest(backend.available) or "–")),
     Column(title="REASON", cell=lambda backend: plain(backend.reason)),

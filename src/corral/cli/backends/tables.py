@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from corral.base.words import listed
 from corral.cli.output import Column, plain, say, show, state_text, table
-from corral.cli.units import age, short_digest
+from corral.cli.units import SHORT_ID, age, short_digest
 from corral.frontend.backends.decide.backend import BuildIdentity
 from corral.frontend.backends.decide.plan_words import fetched, outcome
 from corral.frontend.backends.decide.upgrades import is_alike, usual_build
@@ -21,7 +22,7 @@ from corral.wire.galleries import (
     NodeUpgradeView,
     UpgradesView,
 )
-from corral.wire.operation_views import PlannedView
+from corral.wire.operation_views import DriftView, PlannedView
 from corral.wire.state_words import Subject
 
 if TYPE_CHECKING:
@@ -109,6 +110,38 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+def print_drift(items: Sequence[DriftView], now: datetime) -> None:
+    """Print what is not as it was asked for, and the command that mends each."""
+    if not items:
+        say("All is as it was asked for.")
+        return
+    columns: Sequence[Column[DriftView]] = (
+        Column(title="NODE", cell=lambda drift: plain(drift.node_name)),
+        Column(title="BACKEND", cell=lambda drift: plain(drift.backend)),
+        Column(title="STATE", cell=lambda drift: state_text(Subject.DRIFT, drift.kind)),
+        Column(title="WANTED", cell=lambda drift: plain(drift.wanted), least_width=90),
+        Column(title="HAS", cell=lambda drift: plain(drift.has)),
+        Column(title="SINCE", cell=lambda drift: age(drift.since, now) if drift.since else "–", least_width=80),
+        Column(title="RULE", cell=lambda drift: plain(drift.rule or "–"), least_width=110),
+        Column(title="WHY", cell=lambda drift: plain(drift.why), wraps=True),
+    )
+    show(table(columns, items))
+    for line in dict.fromkeys(filter(None, map(_mending, items))):
+        say(line)
+
+
+def _mending(drift: DriftView) -> str:
+    """The command that makes a backend what was asked for; empty where nothing need be done."""
+    if drift.fix is not None:
+        ask = drift.fix.operation
+        source = f"--uri {quote(ask.uri)} --name {quote(ask.name)}" if ask.uri else quote(ask.backend)
+        force = " --force" if ask.force else ""
+        return f"Mend it: corral backends {ask.verb} {source}{force} --node {quote(drift.node_name)}"
+    if drift.kind in ("blocked", "failing") and drift.operation_id:
+        return f"Try again: corral ops retry {drift.operation_id[:SHORT_ID]}"
+    return ""
+
+
 def print_upgrades(upgrades: UpgradesView, now: datetime) -> None:
     """Print what is outdated, what is unknown, and when that was checked."""
     rows = [row for backend in upgrades.items if backend.needs_upgrade for row in _same_builds(backend)]
@@ -168,7 +201,9 @@ _UPGRADE_COLUMNS: Final[Sequence[Column[_SameBuild]]] = (
     Column(title="NAME", cell=lambda row: plain(row.backend.name)),
     Column(
         title="STATE",
-        cell=lambda row: f"[yellow]{'outdated' if row.nodes[0].freshness == 'outdated' else 'differs'}[/]",
+        cell=lambda row: state_text(
+            Subject.FRESHNESS, "outdated" if row.nodes[0].freshness == "outdated" else "differs"
+        ),
     ),
     Column(title="INSTALLED", cell=lambda row: _build(row.nodes[0].version, row.nodes[0].digest)),
     Column(title="AVAILABLE", cell=lambda row: _build(row.backend.available_version, row.backend.available_digest)),

@@ -27,7 +27,7 @@ def search(words: tuple[str, ...], tag: str, use: str, backend: str, max_size: s
     """Find models in galleries by their names, tags and descriptions.
 
     What is found mentions all words; `corral models pull NAME` gets it. A size with a tilde is guessed from the names
-    of files; entries of unknown size are not found by --max-size.
+    of files; entries of unknown size are not found by --max-size. FITS counts nodes with enough memory for its files.
     """
     term = " ".join(words)
     asked = {"term": term, "tag": tag, "use": use, "backend": backend, "max_bytes": max_size}
@@ -57,6 +57,13 @@ def _size(entry: GalleryModelView) -> str:
     return f"{'~' if entry.is_size_guessed else ''}{format_size(entry.bytes)}"
 
 
+def _fit(entry: GalleryModelView) -> str:
+    """How many nodes it fits; a dash where nobody can tell."""
+    if entry.fit is None or entry.fit.verdict == "unknown":
+        return "–"
+    return f"{entry.fit.fitting} of {entry.fit.nodes}" if entry.fit.verdict == "fits" else "none"
+
+
 def _about(entry: GalleryModelView) -> str:
     """The first line of the description."""
     line = entry.description.strip().partition("\n")[0]
@@ -66,6 +73,7 @@ def _about(entry: GalleryModelView) -> str:
 _COLUMNS: Final[Sequence[Column[GalleryModelView]]] = (
     Column(title="NAME", cell=lambda entry: plain(entry.name)),
     Column(title="SIZE", cell=_size, right=True),
+    Column(title="FITS", cell=_fit, right=True, least_width=60),
     Column(title="USES", cell=lambda entry: plain(", ".join(entry.uses) or "–"), least_width=60),
     Column(title="BACKEND", cell=lambda entry: plain(entry.backend or "–"), least_width=80),
     Column(title="LICENCE", cell=lambda entry: plain(entry.license or "–"), least_width=100),

@@ -25,6 +25,7 @@ _FOLDER: Final = Path(__file__).parent / "static" / "ui"
 _FOREVER: Final = "public, max-age=31536000, immutable"
 _ASK_EACH_TIME: Final = "no-cache"
 _NEVER_KEPT: Final = "no-store"
+_NEEDED: Final = re.compile(rb'(?:src|href)="/ui/([^"]+)"')
 _NO_WEIGHT: Final = re.compile(r"q\s*=\s*0(?:\.0*)?")
 
 
@@ -68,6 +69,14 @@ async def page_file(context: AdminContext, request: Request, caller: Caller) -> 
     if index is None:
         raise NotFound("the page was not built; `make ui` builds it")
     return _index_answer(index)
+
+
+async def missing_files() -> list[str] | None:
+    """The files that the page needs at once and does not have; None where only a placeholder is there."""
+    files = _page_files()
+    index = await files.find(_INDEX)
+    names = [] if index is None else [name.decode() for name in _NEEDED.findall(index.content)]
+    return [name for name in names if await files.find(name) is None] if names else None
 
 
 def _asks_for_file(name: str, headers: Mapping[str, str]) -> bool:

@@ -1,6 +1,6 @@
 """Answers about models, made of values."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
@@ -8,17 +8,18 @@ from corral.frontend.models.decide.keys import DEFAULT_CONTEXT
 from corral.frontend.models.decide.needs import ModelNeeds, needs_by_size, needs_of_config
 from corral.frontend.models.decide.offers import is_installed
 from corral.frontend.models.measures import MeasuredModel
-from corral.frontend.models.offers import TakenEntry
-from corral.galleries.model_catalogue import uses_of_entry
+from corral.frontend.models.offers import TakenEntry, facts_of
+from corral.galleries.model_catalogue import ModelCatalogue, uses_of_entry
 from corral.galleries.model_entries import GalleryModel
 from corral.galleries.model_key_checks import unknown_keys, unknown_words, wrong_values
 from corral.galleries.model_sizes import size_of_entry
-from corral.galleries.model_variants import BuildFacts, stated_facts
+from corral.galleries.model_variants import BuildFacts, MachineFacts, choose_variant, fit_of_build, stated_facts
 from corral.hubs.gguf import GgufFacts
 from corral.templates.prompts import refusals
 from corral.wire.gallery_models import (
     GalleryBuildView,
     GalleryEstimate,
+    GalleryFitView,
     GalleryModelDetail,
     GalleryModelFile,
     GalleryModelView,
@@ -44,6 +45,23 @@ def gallery_model(entry: GalleryModel, installed: Collection[str]) -> GalleryMod
         variants=list(entry.variants),
         is_installed=is_installed(entry, installed),
     )
+
+
+def gallery_item(
+    entry: GalleryModel, installed: Collection[str], catalogue: ModelCatalogue, machines: Sequence[MachineFacts]
+) -> GalleryModelView:
+    """An entry with how well its best build suits these machines."""
+
+    def stated(build: GalleryModel) -> BuildFacts:
+        return facts_of(build, None)
+
+    siblings = catalogue.siblings(entry) if entry.variants else {}
+    build = choose_variant(entry, siblings, machines, facts_of=stated).entry
+    fit = fit_of_build(build, stated(build), machines)
+    view = GalleryFitView(
+        verdict=fit.verdict, build=build.name, reason=fit.reason, fitting=fit.fitting, nodes=fit.machines
+    )
+    return structs.replace(gallery_model(entry, installed), fit=view)
 
 
 def gallery_detail(taken: TakenEntry, installed: Collection[str]) -> GalleryModelDetail:

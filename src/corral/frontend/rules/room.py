@@ -9,6 +9,7 @@ from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
+from corral.frontend.rules.drift import DriftFinder
 from corral.frontend.rules.enforcer import NOTICE_PERIOD, RuleEnforcer, RulePlaces
 from corral.frontend.rules.service import FleetRules, RuleGuard
 from corral.frontend.rules.store import FleetRuleStore
@@ -18,6 +19,7 @@ from corral.frontend.rules.store import FleetRuleStore
 class RulesRoom:
     service: FleetRules
     enforcer: RuleEnforcer
+    drift: DriftFinder
     reported: Poke
     """Rung when a node told what it has."""
 
@@ -39,6 +41,7 @@ class RulesRoom:
         return cls(
             service=FleetRules(rules, places, enforcer, service, acts, guard, clock),
             enforcer=enforcer,
+            drift=DriftFinder(rules, places, operations.stores.intents, backends.inventory),
             reported=backends.inventory.told,
         )
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from corral.base.errors import InvalidInput
 from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, no_content, read_body
+from corral.frontend.backends.decide.drift import BackendFix, Drift
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.operations.routes.native import planned_view
@@ -19,6 +20,10 @@ from corral.frontend.rules.service import RuleStanding
 from corral.wire.go_json import decode, format_time
 from corral.wire.operation_views import (
     AppliedRules,
+    DriftFixView,
+    DriftList,
+    DriftView,
+    OperationAsk,
     PlannedActView,
     RuleChanges,
     RulesAsk,
@@ -129,6 +134,40 @@ def _changes(change: SetChange) -> RuleChanges:
     return RuleChanges(added=list(change.added), changed=list(change.changed), removed=list(change.removed))
 
 
+async def list_drift(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return answer(DriftList(items=[_drift_view(drift) for drift in await context.rules.drift.find()]))
+
+
+def _drift_view(drift: Drift) -> DriftView:
+    node = drift.seen.node
+    return DriftView(
+        node_id=node.id,
+        node_name=node.name,
+        backend=drift.backend,
+        kind=drift.kind.value,
+        wanted=drift.wanted,
+        has=drift.has,
+        since=None if drift.since is None else format_time(drift.since),
+        why=drift.why,
+        rule=drift.rule,
+        operation_id=drift.operation_id,
+        fix=None if drift.fix is None else _fix_view(drift, drift.fix),
+    )
+
+
+def _fix_view(drift: Drift, fix: BackendFix) -> DriftFixView:
+    ask = OperationAsk(
+        verb=fix.verb.value,
+        backend=fix.ref.backend,
+        uri=fix.ref.uri,
+        name=fix.ref.name,
+        alias=fix.ref.alias,
+        force=fix.force,
+        nodes=[drift.seen.node.id],
+    )
+    return DriftFixView(label=f"{fix.verb.value.capitalize()} {drift.backend} on {drift.seen.node.name}", operation=ask)
+
+
 _ADMIN = RouteSpec(
     method="GET",
     path="/api/v1/fleet-rules",
@@ -141,6 +180,15 @@ _ADMIN = RouteSpec(
 _BAD_SET = {400: "something is missing or malformed; `field` names it"}
 
 ROUTES = [
+    RouteSpec(
+        method="GET",
+        path="/api/v1/drift",
+        handler=list_drift,
+        access=Permission.BACKENDS_READ,
+        summary="What nodes do not have as people or fleet rules asked for it: what is wanted, what is there, and why.",
+        gives=DriftList,
+        codes={200: "a list, by node and backend; empty when all is as it was asked for"},
+    ),
     _ADMIN,
     replace(
         _ADMIN,

@@ -115,6 +115,8 @@ async def test_the_cookie_is_for_this_host_and_its_own_page_alone(frontend: Fron
     assert name == "corral_session"
     assert attributes == ["Path=/", f"Max-Age={12 * 3600}", "HttpOnly", "SameSite=Strict"]
     assert token not in answer.body.decode()
+    behind_proxy = await post(frontend, {"key": frontend.admin_key}, origin=f"https://{HOST}")
+    assert behind_proxy.headers["set-cookie"].endswith("; SameSite=Strict; Secure")
 
 
 async def test_a_password_opens_a_session_with_the_role(frontend: Frontend, clock: ManualClock) -> None:

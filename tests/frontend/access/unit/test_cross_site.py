@@ -57,6 +57,16 @@ def test_over_tls_a_page_without_tls_is_foreign() -> None:
     assert foreign_origin(headers | {"origin": "https://corral.test"}, is_secure=True) is None
 
 
+def test_a_browser_that_says_so_itself_is_believed_whatever_a_proxy_makes_of_the_host() -> None:
+    headers = {"origin": "https://corral.test", "host": "10.0.0.1:8080", "sec-fetch-site": "same-origin"}
+    assert foreign_origin(headers, is_secure=False) is None
+    assert cross_site_problem("POST", headers, csrf=CSRF, is_secure=False) is not None, (
+        "the secret is needed all the same"
+    )
+    for site in ("same-site", "cross-site", "none", ""):
+        assert foreign_origin(headers | {"sec-fetch-site": site}, is_secure=False) is not None
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize("sent", [None, "", "wrong", CSRF + "x", CSRF[:-1], "é"])
 def test_a_change_needs_the_secret_of_the_session(method: str, sent: str | None) -> None:

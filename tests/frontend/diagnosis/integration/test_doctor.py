@@ -10,6 +10,8 @@ import pytest
 
 from corral.bus.port import Bus
 from corral.frontend.access.fleet_tls import FleetTlsPolicy
+from corral.frontend.api import web_page
+from corral.frontend.api.page_files import PageFiles
 from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.diagnosis.doctor.addresses import BACKEND_PORTS
 from corral.frontend.serving.adapted import NO_ADAPTER
@@ -261,6 +263,24 @@ async def test_a_gateway_elsewhere_that_is_no_trusted_proxy_is_named(
         assert "Name 10.0.0.7 in gateway.trusted_proxies" in remedy
         await report("own", ["10.0.0.0/24"])
         assert (await finding_of(world, "gateways"))[0] == "ok"
+
+
+async def test_a_page_that_was_not_built_or_lost_files_is_told(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "page"
+    (folder / "assets").mkdir(parents=True)
+    monkeypatch.setattr(web_page, "_page_files", lambda: PageFiles(folder))
+    (folder / "index.html").write_text("<!doctype html><p>nothing built</p>")
+    level, summary, _ = await finding_of(world, "web page")
+    assert (level, "placeholder, until `make ui`" in summary) == ("ok", True)
+    (folder / "index.html").write_text('<script src="/ui/assets/a-1.js"></script><link href="/ui/assets/b-1.css">')
+    (folder / "assets" / "a-1.js").write_text("1")
+    level, summary, _ = await finding_of(world, "web page")
+    assert (level, "lacks 1 file, assets/b-1.css for one" in summary) == ("problem", True)
+    (folder / "assets" / "b-1.css").write_text("")
+    await world.frontend.call("POST", "/api/v1/session", {"key": world.frontend.admin_key}, key="")
+    assert (await finding_of(world, "web page"))[:2] == ("ok", "served at /ui/, 1 session")
 
 
 async def test_users_who_can_administer_count_beside_keys(world: World) -> None:

@@ -118,6 +118,25 @@ async def test_an_entry_is_shown_as_it_would_be_pulled(frontend: Frontend) -> No
     assert any("sturgeon" in problem for problem in shown["problems"])
 
 
+async def test_a_list_tells_how_many_nodes_an_entry_fits(frontend: Frontend) -> None:
+    assert [item["fit"]["verdict"] for item in (await found(frontend))["items"]] == ["unknown"] * 4
+    for name, memory in (("small", 4_000_000_000), ("large", 16_000_000_000)):
+        await frontend.register(
+            {"name": name, "address": f"{name}:1", "total_ram": memory, "available_ram": 1}, token=TRUSTED_TOKEN
+        )
+    await frontend.settle()
+    fits = {item["name"]: item["fit"] for item in (await found(frontend))["items"]}
+    counts = {name: (fit["verdict"], fit["fitting"], fit["nodes"]) for name, fit in fits.items()}
+    assert counts == {
+        "talker": ("fits", 1, 2),
+        "talker-large": ("blocked", 0, 2),
+        "embedder": ("fits", 2, 2),
+        "based": ("unknown", 0, 2),
+    }
+    assert "do not fit into" in fits["talker-large"]["reason"]
+    assert fits["talker"]["build"] == "talker"
+
+
 async def test_a_build_may_be_named_and_keeps_the_name_of_what_was_asked_for(frontend: Frontend) -> None:
     galleries = frontend.control.context.models.galleries
     taken = await galleries.take("talker", build="TALKER-large")

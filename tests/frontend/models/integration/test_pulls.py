@@ -133,6 +133,8 @@ async def test_a_dry_run_tells_all_and_does_nothing(puller: Puller) -> None:
     assert plan.store.endswith(str(puller.models))
     assert plan.memory_bytes > len(CHAT)
     assert plan.free_bytes > 0
+    planned = await puller.world.frontend.call("POST", "/api/v1/pulls/plan", {"reference": REFERENCE})
+    assert (planned.status, msgspec.json.decode(planned.body, type=PullPlanView).files) == (200, plan.files)
     assert not (puller.models / "chat").exists()
     assert await puller.world.control.context.operations.stores.operations.newest(limit=9) == []
 

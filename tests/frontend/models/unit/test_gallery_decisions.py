@@ -24,6 +24,7 @@ def test_a_fleet_is_told_by_one_machine_of_each_kind() -> None:
     nodes += [a_node(name="gpu", capacity=large), a_node(name="tight", capacity=large, admin_vram_budget="50%")]
     machines = machines_of(nodes)
     assert [(machine.name, machine.memory // GIB) for machine in machines] == [("n0", 8), ("gpu", 24), ("tight", 12)]
+    assert [machine.count for machine in machines] == [1000, 1, 1]
 
 
 def model(name: str, gallery: str = "") -> StoredModel:

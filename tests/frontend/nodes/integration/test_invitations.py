@@ -72,6 +72,33 @@ async def test_a_code_admits_one_machine_with_its_labels_and_is_stored_nowhere(f
     assert made["code"] not in str(row)
 
 
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (AdmissionPolicy(), (True, False)),
+        (AdmissionPolicy(auto_approve=True), (True, True)),
+        (AdmissionPolicy(auto_approve=True, registration_by_token=False), (False, False)),
+    ],
+)
+async def test_what_lets_machines_in_is_told_without_a_secret(
+    database: Database,
+    bus: Bus,
+    clock: ManualClock,
+    tmp_path: Path,
+    policy: AdmissionPolicy,
+    expected: tuple[bool, bool],
+) -> None:
+    config = frontend_config(tmp_path, admission=policy, public_url="https://fleet.example")
+    async with open_frontend(database, clock, bus, config, key=SecretsKey.generate()) as frontend:
+        made = await invite(frontend)
+        view: Any = (await frontend.call("GET", "/api/v1/joining")).json()
+        assert (view["by_token"], view["approves_by_token"]) == expected
+        shared = ("url", "nats_urls", "pin")
+        assert [view[name] for name in shared] == [made[name] for name in shared]
+        assert view["url"] == "https://fleet.example"
+        assert not {REGISTRATION_TOKEN, TRUSTED_TOKEN, made["code"]} & set(map(str, view.values()))
+
+
 async def test_a_code_may_approve(frontend: Frontend) -> None:
     made = await invite(frontend, approve=True)
     answer: Any = (await join(frontend, made["code"])).json()

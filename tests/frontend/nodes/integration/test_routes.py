@@ -231,6 +231,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_sound_frontend(frontend: Fr
         "addresses": "ok",
         "fleet tls": "ok",
         "gateways": "ok",
+        "web page": "ok",
         "models": "ok",
         "scaling": "ok",
         "model galleries": "ok",

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from corral.frontend.access.keys import KeyOwner
+from corral.wire.keys import Scope
 from corral.wire.view import Finished, GatewayReport, GatewayShare
 from tests.kit.world import MODEL, World
 
@@ -12,8 +14,8 @@ pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""
 
 
-async def get(world: World, path: str, status: int = 200) -> Any:
-    answer = await world.frontend.call("GET", path)
+async def get(world: World, path: str, status: int = 200, **more: Any) -> Any:
+    answer = await world.frontend.call("GET", path, **more)
     assert answer.status == status, answer.body
     return answer.json()
 
@@ -91,6 +93,28 @@ async def test_load_status_tells_steps_and_whether_it_makes_sense_to_wait(world:
     await world.loads.tick()
     lasting = await get(world, "/api/models/small/load-status")
     assert (lasting["is_permanent"], "retry_in_seconds" in lasting) == (True, False)
+
+
+async def test_those_who_wait_see_how_far_a_load_is_and_nothing_of_machines(world: World) -> None:
+    await world.write("name: short\nalias: small\n", "short.yaml")
+    path = "/api/v1/model-loads/short"
+    assert await get(world, path) == {"model": "small", "loading": None}
+    assert (await world.frontend.call("GET", "/api/v1/model-loads/smal")).status == 404
+    node = await world.node("w1")
+    node.error = "the registry does not answer"
+    await world.loads.ensure("small")
+    await world.loads.tick()
+    assert "the registry does not answer" in (await get(world, path))["loading"]["message"]
+
+    ring = world.frontend.control.context.access.key_ring
+    made = await ring.create("app", [Scope.INFERENCE], by="test", lifetime=None)
+    seen = (await get(world, path, key=made.key))["loading"]
+    sentence = "the engine that it needs could not be installed or started"
+    assert (seen["state"], seen["reason"], seen["message"]) == ("failed", "engine_not_started", sentence)
+    assert "w1" not in str(seen)
+    owner = KeyOwner(models=frozenset({"other"}))
+    limited = await ring.create("limited", [Scope.INFERENCE], by="test", lifetime=None, owner=owner)
+    assert (await world.frontend.call("GET", path, key=limited.key)).status == 404
 
 
 async def test_all_replicas_are_listed_with_what_gateways_told(world: World) -> None:

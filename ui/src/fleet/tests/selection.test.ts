@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { NodeRow } from "../../live/topics";
-import { groupKeys, groupNodes, isShown, memoryOf, readFilter } from "../selection";
+import { byTrouble, groupKeys, groupNodes, haveSamePlaces, isShown, memoryOf, readFilter } from "../selection";
 
 const NOTHING = { total: null, used: null, reserved: null };
 
@@ -84,17 +84,33 @@ describe("groups", () => {
     node("loose"),
   ];
 
-  it("are in order, with what has no label last and the worst node first", () => {
+  it("are in order, with what has no label last and every node in its place", () => {
     expect(groupNodes(nodes, "rack").map((group) => [group.name, group.nodes.map((one) => one.name)])).toEqual([
       ["2", ["b-2", "b-10"]],
       ["10", ["a-1"]],
       ["without this label", ["loose"]],
     ]);
-    expect(groupNodes(nodes, "")[0]?.nodes[0]?.name).toBe("a-1");
+    expect(groupNodes(nodes, "")[0]?.nodes.map((one) => one.name)).toEqual(["a-1", "b-2", "b-10", "loose"]);
+  });
+
+  it("stay the same while only numbers and states change", () => {
+    const busier = nodes.map((one) => ({ ...one, in_flight: 7, status: "offline" }));
+
+    expect(haveSamePlaces(nodes, busier, "rack")).toBe(true);
+    expect(haveSamePlaces(nodes, nodes.slice(1), "rack")).toBe(false);
+    expect(haveSamePlaces([node("b", { labels: { rack: "3" } })], [node("b")], "rack")).toBe(false);
   });
 
   it("are offered for labels that nodes share", () => {
     expect(groupKeys(nodes)).toEqual(["rack"]);
+  });
+});
+
+describe("a list by trouble", () => {
+  it("has what needs somebody first, then names with their numbers in order", () => {
+    const nodes = [node("n-10"), node("n-2"), node("n-3", { status: "unhealthy" })];
+
+    expect(nodes.sort(byTrouble).map((one) => one.name)).toEqual(["n-3", "n-2", "n-10"]);
   });
 });
 

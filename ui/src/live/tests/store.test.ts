@@ -59,6 +59,10 @@ describe("the store", () => {
 describe("freshness", () => {
   const lost = { state: "lost", since: 0, controlAwaySince: null } as const;
 
+  it("is off while nothing is followed", () => {
+    expect(freshnessOf({ state: "off" }, 99_000, 0)).toBe("off");
+  });
+
   it("goes from live over late and lost to stale", () => {
     expect(freshnessOf({ state: "open" }, 5_000, 0)).toBe("live");
     expect(freshnessOf(lost, 1_000, 1_000)).toBe("live");

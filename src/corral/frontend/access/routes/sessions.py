@@ -14,7 +14,7 @@ from starlette.responses import Response
 from corral import __version__
 from corral.base.errors import Conflict, InvalidInput
 from corral.base.ids import SessionId, source_of
-from corral.frontend.access.cross_site import foreign_origin
+from corral.frontend.access.cross_site import foreign_origin, is_page_secure
 from corral.frontend.access.decide import PERMISSIONS, Permission, Session
 from corral.frontend.access.passwords import TooManyLogins
 from corral.frontend.access.principals import Principal
@@ -51,8 +51,7 @@ _UNCACHED: Final = {"Cache-Control": "no-store"}
 
 async def sign_in(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Pages of other origins are refused here too: they could sign somebody in as somebody else."""
-    is_secure = came_over_tls(context, request)
-    if (problem := foreign_origin(request.headers, is_secure=is_secure)) is not None:
+    if (problem := foreign_origin(request.headers, is_secure=came_over_tls(context, request))) is not None:
         return cross_site_refusal(problem)
     ask = decode(await read_body(request, context.config.max_body), SignIn)
     _check(ask)
@@ -62,7 +61,7 @@ async def sign_in(context: AdminContext, request: Request, caller: Caller) -> Re
         return not_logged_in(error)
     view = _view(context, new.session, csrf_of(new.token), unconfirmed=new.unconfirmed)
     lasts = int((new.session.expires_at - new.session.created_at).total_seconds())
-    return answer(view, 201, {**_UNCACHED, "Set-Cookie": _cookie(new.token, lasts, is_secure=is_secure)})
+    return answer(view, 201, {**_UNCACHED, "Set-Cookie": _cookie(context, request, new.token, lasts)})
 
 
 async def _open(context: AdminContext, request: Request, ask: SignIn) -> NewSession:
@@ -95,8 +94,7 @@ async def show_session(context: AdminContext, request: Request, caller: Caller) 
 async def sign_out(context: AdminContext, request: Request, caller: Caller) -> Response:
     _, session = _own(caller)
     unconfirmed = await context.access.sessions.sign_out(session)
-    headers = {"Set-Cookie": _cookie("", 0, is_secure=came_over_tls(context, request))}
-    return _ended(session.id, unconfirmed, headers)
+    return _ended(session.id, unconfirmed, {"Set-Cookie": _cookie(context, request, "", 0)})
 
 
 async def make_inference_key(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -138,10 +136,10 @@ def _ended(id: SessionId, unconfirmed: Sequence[str], headers: dict[str, str]) -
     return response
 
 
-def _cookie(token: str, lasts_seconds: int, *, is_secure: bool) -> str:
+def _cookie(context: AdminContext, request: Request, token: str, lasts_seconds: int) -> str:
     """Pages cannot read it, other sites cannot send it, and where TLS is spoken nothing else carries it."""
     form = f"{COOKIE}={token}; Path=/; Max-Age={lasts_seconds}; HttpOnly; SameSite=Strict"
-    return f"{form}; Secure" if is_secure else form
+    return f"{form}; Secure" if came_over_tls(context, request) or is_page_secure(request.headers) else form
 
 
 def _view(context: AdminContext, session: Session, csrf: str, *, unconfirmed: Sequence[str] = ()) -> SessionView:

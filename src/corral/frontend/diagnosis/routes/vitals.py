@@ -34,6 +34,7 @@ from corral.frontend.diagnosis.doctor.models import check_model_galleries, check
 from corral.frontend.diagnosis.doctor.nats import check_nats_users
 from corral.frontend.diagnosis.doctor.nodes import check_confinement, check_nodes, check_strangers
 from corral.frontend.diagnosis.doctor.operations import check_fleet_rules, check_operations
+from corral.frontend.diagnosis.doctor.web_page import check_web_page
 from corral.frontend.nodes.routes.localai_self import offered_features
 from corral.frontend.store.soundness import DEEP
 from corral.wire.nodes import DoctorReport, Finding, LocalAIFeatures, VersionView
@@ -53,6 +54,7 @@ DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (
     ("addresses", check_addresses),
     ("fleet tls", check_fleet_tls),
     ("gateways", check_gateways),
+    ("web page", check_web_page),
     ("models", check_models),
     ("scaling", check_scaling),
     ("model galleries", check_model_galleries),

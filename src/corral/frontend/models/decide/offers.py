@@ -1,6 +1,8 @@
 """Which machines builds are measured by, which entries the fleet has, and which galleries may be added. Pure."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -20,17 +22,20 @@ _LONGEST_URL: Final = 2048
 
 
 def machines_of(nodes: Iterable[Node]) -> tuple[MachineFacts, ...]:
-    """Return one machine of each kind, the first one by name: thousands of nodes are of a few kinds."""
+    """Return one machine of each kind, the first one by name, and how many there are of it: thousands of nodes are of a
+    few kinds."""
     kinds: dict[tuple[str, int, int], MachineFacts] = {}
+    counts: Counter[tuple[str, int, int]] = Counter()
     for node in nodes:
         capacity = node.capacity
         vram = node.vram_budget_bytes or capacity.total_vram
         capability = traits_of(node).effective_capability
+        kind = (capability, vram, capacity.total_ram)
+        counts[kind] += 1
         kinds.setdefault(
-            (capability, vram, capacity.total_ram),
-            MachineFacts(name=node.name, capability=capability, vram_bytes=vram, ram_bytes=capacity.total_ram),
+            kind, MachineFacts(name=node.name, capability=capability, vram_bytes=vram, ram_bytes=capacity.total_ram)
         )
-    return tuple(kinds.values())
+    return tuple(replace(machine, count=counts[kind]) for kind, machine in kinds.items())
 
 
 def installed_entries(models: Iterable[StoredModel]) -> frozenset[str]:

@@ -8,7 +8,7 @@ from corral.base.errors import InvalidInput
 from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer
 from corral.frontend.models.decide.offers import installed_entries
-from corral.frontend.models.shapes import gallery_detail, gallery_model, with_measures
+from corral.frontend.models.shapes import gallery_detail, gallery_item, with_measures
 from corral.galleries.model_catalogue import ModelQuery, page_of
 from corral.galleries.model_variants import parse_size
 from corral.galleries.readings import index_views
@@ -33,9 +33,10 @@ async def search(context: AdminContext, request: Request, caller: Caller) -> Res
     catalogue = readings.catalogue
     found = page_of(catalogue.search(query), page=page, per_page=per_page)
     installed = installed_entries(context.models.catalogue.rows.values())
+    machines = await context.models.galleries.machines()
     return answer(
         GalleryModelList(
-            items=[gallery_model(entry, installed) for entry in found.items],
+            items=[gallery_item(entry, installed, catalogue, machines) for entry in found.items],
             total=found.total,
             page=found.page,
             pages=found.pages,

@@ -45,6 +45,20 @@ def checked_sources(ask: PullAsk, caller: Caller) -> PullAsk:
 
 
 async def start(context: AdminContext, request: Request, caller: Caller) -> Response:
+    body, ask = await _read(context, request, caller)
+    if body.dry_run:
+        return answer(await _plan_view(context, ask))
+    operation = await context.pulls.service.start(ask)
+    view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
+    return answer(view, 202, {"Location": f"/api/v1/operations/{operation.id}"})
+
+
+async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
+    _, ask = await _read(context, request, caller)
+    return answer(await _plan_view(context, ask))
+
+
+async def _read(context: AdminContext, request: Request, caller: Caller) -> tuple[PullStart, PullAsk]:
     body = decode(await read_body(request, context.config.max_body), PullStart)
     if not body.reference.strip():
         raise InvalidInput("reference", "is missing: the name of a model in a gallery, hf://…, a URL or a path")
@@ -56,12 +70,7 @@ async def start(context: AdminContext, request: Request, caller: Caller) -> Resp
         may_trust=may_trust(caller),
         idempotency_key=idempotency_key(request),
     )
-    checked_sources(ask, caller)
-    if body.dry_run:
-        return answer(await _plan_view(context, ask))
-    operation = await context.pulls.service.start(ask)
-    view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
-    return answer(view, 202, {"Location": f"/api/v1/operations/{operation.id}"})
+    return body, checked_sources(ask, caller)
 
 
 async def _plan_view(context: AdminContext, ask: PullAsk) -> PullPlanView:
@@ -144,6 +153,13 @@ async def prune(context: AdminContext, request: Request, caller: Caller) -> Resp
     )
 
 
+_REFUSED: Final = {
+    400: "the reference cannot be understood; `field` names what is wrong",
+    404: "no gallery or hub has such a model; near names are suggested",
+    422: "the file is no GGUF that can be used",
+    502: "the hub refuses: the sentence says what to do",
+    503: "the hub or the gallery does not answer",
+}
 _START = RouteSpec(
     method="POST",
     path="/api/v1/pulls",
@@ -157,18 +173,23 @@ _START = RouteSpec(
     codes={
         200: "the plan, for `dry_run`",
         202: "accepted",
-        400: "the reference cannot be understood; `field` names what is wrong",
-        404: "no gallery or hub has such a model; near names are suggested",
+        **_REFUSED,
         409: "another model has the name, something else is being pulled by it, it is being removed, or there is too "
         "little room",
-        422: "the file is no GGUF that can be used",
-        502: "the hub refuses: the sentence says what to do",
-        503: "the hub or the gallery does not answer",
     },
 )
 
 ROUTES = [
     _START,
+    replace(
+        _START,
+        path="/api/v1/pulls/plan",
+        handler=plan,
+        access=Permission.MODELS_ACT,
+        summary="What a pull would do: files, bytes, builds and which of them fits; nothing is stored or downloaded.",
+        gives=PullPlanView,
+        codes={200: "the plan; `refusal` says why a pull would be refused now", **_REFUSED},
+    ),
     replace(
         _START,
         method="GET",

@@ -33,6 +33,7 @@ from corral.wire.joining import (
     InvitationView,
     JoinCheck,
     JoinCheckAnswer,
+    JoiningView,
 )
 from corral.wire.keys import JOIN_CHECK, hash_secret
 from corral.wire.nodes import label_problem
@@ -59,14 +60,11 @@ async def create_invitation(context: AdminContext, request: Request, caller: Cal
         labels=wish.labels,
         auto_approve=wish.approve,
     )
-    config = context.config
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    own = f"{'http' if config.tls_cert is None else 'https'}://{host}:{config.port}"
     created = CreatedInvitation(
         **asdict(invitation_view(new.invitation, context.clock.now())),
         code=new.code,
         pin=context.nodes.fleet_key.pin,
-        url=config.public_url or own,
+        url=_url(context),
         nats_urls=_nats_urls(context),
     )
     return answer(created, 201)
@@ -103,6 +101,24 @@ async def check_join(context: AdminContext, request: Request, caller: Caller) ->
     wish = decode(await read_body(request, context.config.max_body, at_most=JOIN_CHECK.max_body), JoinCheck)
     dialled = await context.nodes.dialling.try_all(wish.addresses, source=host)
     return answer(JoinCheckAnswer(seen_from=host, dialled=dialled, invitation=sentence, nats_urls=_nats_urls(context)))
+
+
+async def show_joining(context: AdminContext, request: Request, caller: Caller) -> Response:
+    policy = context.config.admission
+    view = JoiningView(
+        url=_url(context),
+        nats_urls=_nats_urls(context),
+        pin=context.nodes.fleet_key.pin,
+        by_token=policy.registration_by_token,
+        approves_by_token=policy.registration_by_token and policy.auto_approve,
+    )
+    return answer(view)
+
+
+def _url(context: AdminContext) -> str:
+    config = context.config
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return config.public_url or f"{'http' if config.tls_cert is None else 'https'}://{host}:{config.port}"
 
 
 def _nats_urls(context: AdminContext) -> list[str]:
@@ -162,6 +178,15 @@ ROUTES = [
         revoke_invitation,
         "Revoke an invitation; it stays on the list, and machines that came with it stay.",
         codes={204: "revoked", 404: "no such invitation", 409: "it is revoked already"},
+    ),
+    RouteSpec(
+        "GET",
+        "/api/v1/joining",
+        show_joining,
+        "Where machines find this fleet, and whether the registration token lets them in. It has no secret.",
+        access=Permission.NODES_READ,
+        gives=JoiningView,
+        codes={200: "always"},
     ),
     RouteSpec(
         "GET",

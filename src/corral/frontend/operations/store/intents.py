@@ -83,6 +83,13 @@ class Intents:
     async def of_node(self, node_id: NodeId) -> list[Intent]:
         return await self._fetch(select(intents_table).where(intents_table.c.node_id == node_id))
 
+    async def of_nodes(self, kind: IntentKind, ids: Sequence[NodeId]) -> list[Intent]:
+        """All of a kind on these nodes."""
+        async with self._db.look() as connection:
+            there = among(connection, intents_table.c.node_id, ids)
+            rows = await connection.execute(select(intents_table).where(there, intents_table.c.kind == kind.value))
+            return [intent_of(row) for row in rows]
+
     async def open(self, kind: IntentKind | None = None) -> list[Intent]:
         """All of a kind, or of all kinds."""
         is_open = intents_table.c.state == IntentState.OPEN.value

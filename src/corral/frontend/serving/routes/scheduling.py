@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace as replace_struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -35,6 +36,8 @@ from corral.frontend.serving.scheduling import (
 )
 from corral.frontend.serving.shapes import loading_view, scheduling_row, scheduling_view
 from corral.wire.go_json import decode
+from corral.wire.models import REASON_SENTENCES, LoadReason
+from corral.wire.placement import ModelLoadView
 from corral.wire.refusals import Acknowledged
 from corral.wire.scheduling import (
     ModelLoadAsk,
@@ -223,6 +226,25 @@ async def load(context: AdminContext, request: Request, caller: Caller) -> Respo
     return answer(loading_view(await context.serving.scaling.load(ask.name, await _node(context, ask))), 202)
 
 
+async def show_load(context: AdminContext, request: Request, caller: Caller) -> Response:
+    name = request.path_params["name"]
+    spec = context.models.catalogue.find(name)
+    if not (caller.may_ask(name) or caller.may_ask(spec.name)):
+        raise context.models.catalogue.unknown(name)
+    status = await context.serving.loads.status_of(spec.name)
+    loading = None if status is None else _shown_to(caller, loading_view(status))
+    return answer(ModelLoadView(model=spec.name, loading=loading))
+
+
+def _shown_to(caller: Caller, loading: Loading) -> Loading:
+    """Names of nodes, paths and what engines print are for those who may read logs; others get a plain reason."""
+    if caller.can(Permission.NODES_LOGS):
+        return loading
+    reason = loading.reason if loading.reason in REASON_SENTENCES else ""
+    message = REASON_SENTENCES[LoadReason(reason)] if reason else ""
+    return replace_struct(loading, node="", message=message, reason=reason, file="", engine_lines=[])
+
+
 async def unload(context: AdminContext, request: Request, caller: Caller) -> Response:
     ask = decode(await read_body(request, context.config.max_body), ModelLoadAsk)
     spec, node_id = context.models.catalogue.find(ask.name), await _node(context, ask)
@@ -367,6 +389,15 @@ ROUTES = [
             404: "no model has this name",
             409: "the node cannot take it, and why",
         },
+    ),
+    replace(
+        _NATIVE,
+        path="/api/v1/model-loads/{name:path}",
+        handler=show_load,
+        access=Permission.MODELS_LIST,
+        summary="How far the load of a model is, for those who wait for its answer.",
+        gives=ModelLoadView,
+        codes={200: "how far it is, or that none is under way", 404: "no model has this name"},
     ),
     replace(
         _NATIVE,

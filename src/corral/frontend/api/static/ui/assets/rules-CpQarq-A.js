@@ -1,1 +1,0 @@
-import{t as e}from"./vendor-react-Dph6fTCk.js";import{Y as t}from"./index-C-uX4CU_.js";var n=e();function r(){return(0,n.jsx)(t,{title:`Rules`,children:`This page is being built.`})}export{r as default};

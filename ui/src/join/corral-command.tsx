@@ -1,0 +1,100 @@
+/** The command for a worker of Corral's: a code that lets one machine in, made with one press. */
+
+import { useState } from "react";
+
+import { answer, api, type Schema } from "../api/client";
+import { Button } from "../parts/button";
+import { CodeBlock, CopyText } from "../parts/code-block";
+import { Checkbox, TextField } from "../parts/fields";
+import { useSubmission } from "../parts/form-dialog";
+import { Section } from "../parts/page";
+import { Failure, Notice } from "../parts/states";
+import { Moment } from "../parts/time";
+import { askingCommand, checkCommand, joinCommand } from "./commands";
+import styles from "./join.module.css";
+import type { Made } from "./page";
+import { joinUrl, natsProblem, urlProblem } from "./urls";
+
+interface CorralCommandProps {
+  readonly joining: Schema<"JoiningView">;
+  readonly made: Made | null;
+  readonly onMade: (made: Made) => void;
+}
+
+export function CorralCommand({ joining, made, onMade }: CorralCommandProps) {
+  const reachable = joinUrl(joining.url, window.location.origin);
+  const [url, setUrl] = useState(reachable.url);
+  const [approve, setApprove] = useState(false);
+  const submission = useSubmission(async () => {
+    const body = { expires_in: "1h", uses: 1, labels: {}, approve };
+    onMade(await answer(api.POST("/api/v1/invitations", { body })));
+  });
+  const problem = url === reachable.url ? reachable.problem : "";
+  const nats = natsProblem(joining.nats_urls);
+  return (
+    <Section title="Run this on the new machine">
+      <div className={styles.command}>
+        <TextField
+          label="Where it reaches this frontend"
+          value={url}
+          onChange={setUrl}
+          error={urlProblem(url)}
+          hint="The machine calls this address; frontends call its ports in turn."
+          isMono
+        />
+        {problem !== "" && <Notice tone="yellow">{problem}</Notice>}
+        {nats !== "" && <Notice tone="yellow">{nats}</Notice>}
+        {made === null ? (
+          <>
+            <Checkbox isSelected={approve} onChange={setApprove}>
+              It takes part at once: whoever has the code needs nobody's approval
+            </Checkbox>
+            <div>
+              <Button
+                look="primary"
+                isDisabled={submission.isActing || urlProblem(url) !== ""}
+                onPress={submission.submit}
+              >
+                {submission.isActing ? "Asking…" : "Make the command"}
+              </Button>
+            </div>
+            {submission.error !== null && <Failure error={submission.error} />}
+          </>
+        ) : (
+          <MadeCommand url={url} made={made} again={submission.submit} />
+        )}
+      </div>
+    </Section>
+  );
+}
+
+function MadeCommand({ url, made, again }: { url: string; made: Made; again: () => void }) {
+  return (
+    <>
+      <CodeBlock label="Join command" text={joinCommand(url, made)} canWrap />
+      <p className={styles.hint}>
+        The code is for one machine, until <Moment at={made.expires_at} />. It goes through a pipe, so no list of
+        processes shows it.{" "}
+        <Button isSmall look="quiet" onPress={again}>
+          Make another
+        </Button>
+      </p>
+      <details className={styles.more}>
+        <summary>Type the code at the machine instead</summary>
+        <CodeBlock label="Command that asks" text={askingCommand(url, made.pin)} canWrap />
+        <p>
+          It asks for: <CopyText text={made.code} />
+        </p>
+      </details>
+      <details className={styles.more}>
+        <summary>Will it work? Check first; the code is not used up</summary>
+        <CodeBlock label="Check command" text={checkCommand(url, made)} canWrap />
+      </details>
+      <details className={styles.more}>
+        <summary>Corral is not on the machine yet</summary>
+        <p>In a clone of the repository, with Python 3.11 or newer; then use .venv/bin/corral for corral:</p>
+        <CodeBlock label="Setup command" text="python3 tools/bootstrap.py setup" />
+      </details>
+    </>
+  );
+}

@@ -1,0 +1,46 @@
+import { describe, expect, it } from "vitest";
+
+import { afterText, applyCommand, asPlan, changeLines } from "../rule-plan";
+import { NEW_RULE } from "../rule-set";
+
+const changes = { added: ["a"], changed: ["b"], removed: ["c"] };
+
+describe("the plan of a change of rules", () => {
+  it("is for the revision that it was made of, where it has no hash of its own", () => {
+    const plan = { changes, acts: [], unmet: [], doubts: {} };
+    expect(asPlan(plan, "r1")).toMatchObject({ hash: "r1", text: "" });
+    expect(asPlan({ ...plan, hash: "h", text: "t" }, "r1")).toMatchObject({ hash: "h", text: "t" });
+  });
+
+  it("names what is added, changed and removed", () => {
+    expect(changeLines({ changes })).toEqual(["+ a", "~ b", "- c"]);
+  });
+
+  it("says what follows, and what is doubted", () => {
+    const applied = { revision: "r", changes, operations: [], doubts: { a: "No gallery has it." } };
+    expect(afterText(applied)).toBe("Saved. Nothing is left to do. No gallery has it.");
+  });
+});
+
+describe("the command that does the same", () => {
+  it("applies a file with this rule, whatever is in its texts", () => {
+    const draft = { ...NEW_RULE, name: "speech", backend: 'ec"ho: x', labels: "zone=a" };
+    expect(applyCommand({ kind: "put", was: "", draft })).toBe(
+      [
+        "corral backends apply -f - <<'END'",
+        "rules:",
+        '  - name: "speech"',
+        '    backend: "ec\\"ho: x"',
+        "    labels:",
+        '      "zone": "a"',
+        "END",
+      ].join("\n"),
+    );
+  });
+
+  it("deletes a rule", () => {
+    expect(applyCommand({ kind: "remove", was: "old one", deletes: false })).toBe(
+      "corral backends rules delete 'old one'",
+    );
+  });
+});
