@@ -84,6 +84,8 @@ class Http2Peer:
         self.connection = Http2Connection(keepalive)
         self.wire = Http2Transport(self.connection, lambda data: self.events.extend(self.http.receive_data(data)))
         self.http.initiate_connection()
+        self._announced = 1
+        """Frames of settings that were sent."""
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
         self.speak()
 
@@ -113,6 +115,15 @@ class Http2Peer:
         self.http.increment_flow_control_window(count)
         self.http.increment_flow_control_window(count, call.number)
         self.speak()
+
+    def change_setting(self, code: h2.settings.SettingCodes, value: int) -> None:
+        """Announce a setting, unless an earlier one is not acknowledged yet.
+
+        h2 takes the acknowledgement of one for that of all, and then refuses what was allowed when it was sent.
+        """
+        if len(self.heard(h2.events.SettingsAcknowledged)) == self._announced:
+            self._announced += 1
+            self.http.update_settings({code: value})
 
     def heard(self, kind: type[Any]) -> list[Any]:
         """Return the received events of a kind."""

@@ -8,8 +8,9 @@ import itertools
 import struct
 from dataclasses import dataclass
 
+import h2.settings
 from hpack import Encoder
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corral.rpc.grpc_client import Call, Code, frames
@@ -236,6 +237,7 @@ STEPS = st.lists(
 )
 
 
+@example(sizes=[65531], steps=[("allow", 1), ("stick", 0), ("frame size", 16384), ("allow call", 1), ("resize", 0)])
 @given(sizes=st.lists(st.integers(0, 200_000), min_size=1, max_size=4), steps=STEPS)
 async def test_requests_arrive_whole_whatever_the_windows_do(sizes: list[int], steps: list[tuple[str, int]]) -> None:
     """h2 refuses a byte beyond a window, so all that is left to see is that they arrive."""
@@ -268,9 +270,9 @@ def take(peer: Http2Peer, call: Call, step: str, value: int) -> None:
         case "allow call":
             peer.http.increment_flow_control_window(value, call.number)
         case "resize":
-            peer.http.update_settings({4: value})
+            peer.change_setting(h2.settings.SettingCodes.INITIAL_WINDOW_SIZE, value)
         case "frame size":
-            peer.http.update_settings({5: value})
+            peer.change_setting(h2.settings.SettingCodes.MAX_FRAME_SIZE, value)
         case "stick":
             peer.wire.is_stuck = True
         case "unstick":
