@@ -14,7 +14,6 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc import aio
 
 from corral.base.logs import LogOutput, set_up_logs
 from corral.rpc import errors
@@ -22,6 +21,7 @@ from corral.rpc.backend import Backend
 from corral.rpc.grpc_client import Keepalive
 from corral.rpc.messages import ModelOptions, PredictOptions, Reply
 from tests.kit.backends import running_backend
+from tests.kit.grpc_server import grpc_server
 from tests.kit.loop_time import let_loop_time_pass
 from tests.kit.ports import lasting_port
 
@@ -59,7 +59,6 @@ class Answers:
 @asynccontextmanager
 async def serving(answers: Answers) -> AsyncIterator[Backend]:
     """A client of a server with these answers."""
-    server = aio.server()
     handlers: dict[str, Any] = {
         "PredictStream": grpc.unary_stream_rpc_method_handler(answers.stream),  # type: ignore[arg-type]
         "Health": grpc.unary_unary_rpc_method_handler(answers.health),  # type: ignore[arg-type]
@@ -67,14 +66,8 @@ async def serving(answers: Answers) -> AsyncIterator[Backend]:
         "Embedding": grpc.unary_unary_rpc_method_handler(answers.complain),  # type: ignore[arg-type]
         "TokenizeString": grpc.unary_stream_rpc_method_handler(answers.twice),  # type: ignore[arg-type]
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("backend.Backend", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        async with Backend(f"127.0.0.1:{port}") as backend:
-            yield backend
-    finally:
-        await server.stop(None)
+    async with grpc_server("backend.Backend", handlers) as (_, address), Backend(address) as backend:
+        yield backend
 
 
 async def test_nobody_at_the_address_is_gone_at_once() -> None:

@@ -19,6 +19,7 @@ from hpack import Decoder
 import corral.rpc.grpc_client
 from corral.rpc.grpc_client import CONNECT_SECONDS, Call, CallFailed, Channel, Code, Keepalive, Status, frames
 from corral.rpc.grpc_client.channel import _timeout_field
+from tests.kit.grpc_server import grpc_server
 from tests.kit.loop_time import let_loop_time_pass, overdue
 from tests.kit.ports import lasting_port
 
@@ -232,10 +233,9 @@ class Service:
 
 
 @asynccontextmanager
-async def grpc_server(
+async def serving(
     service: Service, *options: tuple[str, Any], host: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[aio.Server, str]]:
-    server = aio.server(options=options)
     handlers: dict[str, Any] = {
         "Echo": grpc.unary_unary_rpc_method_handler(service.echo),  # type: ignore[arg-type]
         "Count": grpc.unary_stream_rpc_method_handler(service.count),  # type: ignore[arg-type]
@@ -244,18 +244,13 @@ async def grpc_server(
         "Sum": grpc.stream_unary_rpc_method_handler(service.sum),  # type: ignore[arg-type]
         "Sink": grpc.stream_unary_rpc_method_handler(service.sink),  # type: ignore[arg-type]
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Test", handlers),))
-    port = server.add_insecure_port(f"{host}:0")
-    await server.start()
-    try:
-        yield server, f"{host}:{port}"
-    finally:
-        await server.stop(None)
+    async with grpc_server("test.Test", handlers, *options, host=host) as served:
+        yield served
 
 
 async def test_an_answer_under_way_outlives_the_goaway_of_its_server() -> None:
     service = Service()
-    async with grpc_server(service) as (server, address), Channel(address) as channel:
+    async with serving(service) as (server, address), Channel(address) as channel:
         call = await channel.begin(COUNT, b"")
         assert await call.next() == b"first"
         stopping = asyncio.create_task(server.stop(60))
@@ -268,7 +263,7 @@ async def test_an_answer_under_way_outlives_the_goaway_of_its_server() -> None:
 
 async def test_closing_the_channel_ends_what_is_under_way_on_both_sides() -> None:
     service = Service()
-    async with grpc_server(service) as (_, address):
+    async with serving(service) as (_, address):
         channel = Channel(address)
         call = await channel.begin(COUNT, b"")
         await call.next()
@@ -278,7 +273,7 @@ async def test_closing_the_channel_ends_what_is_under_way_on_both_sides() -> Non
 
 
 async def test_a_lost_connection_is_replaced_by_the_next_call() -> None:
-    async with grpc_server(Service()) as (_, address), Channel(address) as channel:
+    async with serving(Service()) as (_, address), Channel(address) as channel:
         assert await ask(channel, request=b"one") == [b"one"]
         lost = channel._connection
         assert lost is not None
@@ -301,7 +296,7 @@ async def test_more_calls_than_the_server_takes_at_once_wait_for_their_turn() ->
             except CallFailed:
                 assert call.was_refused
 
-    async with grpc_server(service, options) as (_, address), Channel(address) as channel:
+    async with serving(service, options) as (_, address), Channel(address) as channel:
         answers = await asyncio.gather(*(ask_once_begun(channel) for _ in range(40)))
         assert answers == [[b"first", b"last"]] * 40
 
@@ -316,14 +311,14 @@ def hosts() -> list[str]:
 
 @pytest.mark.parametrize("host", hosts())
 async def test_names_and_both_kinds_of_addresses(host: str) -> None:
-    async with grpc_server(Service(), host=host) as (_, address), Channel(address) as channel:
+    async with serving(Service(), host=host) as (_, address), Channel(address) as channel:
         assert await ask(channel, request=b"here") == [b"here"]
 
 
 @pytest.mark.parametrize("text", ["e" * 70_000, "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 30_000])
 async def test_a_long_text_of_an_error_harms_no_other_call(text: str) -> None:
     service = Service(complaint=text)
-    async with grpc_server(service) as (_, address), Channel(address) as channel:
+    async with serving(service) as (_, address), Channel(address) as channel:
         call = await channel.begin(COUNT, b"")
         assert await call.next() == b"first"
         status = await failure_of(ask(channel, COMPLAIN))
@@ -337,7 +332,7 @@ async def test_a_long_text_of_an_error_harms_no_other_call(text: str) -> None:
 
 
 async def test_requests_and_answers_of_one_call_take_turns() -> None:
-    async with grpc_server(Service()) as (_, address), Channel(address) as channel:
+    async with serving(Service()) as (_, address), Channel(address) as channel:
         call = await channel.begin_stream(TALK)
         for number in range(20):
             request = b"%d" % number * 5000
@@ -348,7 +343,7 @@ async def test_requests_and_answers_of_one_call_take_turns() -> None:
 
 
 async def test_a_large_stream_of_requests_is_read_to_its_end() -> None:
-    async with grpc_server(Service()) as (_, address), Channel(address) as channel:
+    async with serving(Service()) as (_, address), Channel(address) as channel:
         call = await channel.begin_stream(SUM)
         for _ in range(20):
             assert await call.send(bytes(1_000_000))
@@ -358,7 +353,7 @@ async def test_a_large_stream_of_requests_is_read_to_its_end() -> None:
 
 async def test_a_server_that_does_not_read_holds_the_sender_and_goes_on_when_it_does() -> None:
     service = Service()
-    async with grpc_server(service) as (_, address), Channel(address) as channel:
+    async with serving(service) as (_, address), Channel(address) as channel:
         call = await channel.begin_stream(SINK)
         await service.begun.wait()
         sent = 0
@@ -383,7 +378,7 @@ async def test_a_server_that_does_not_read_holds_the_sender_and_goes_on_when_it_
 
 async def test_an_error_before_the_end_of_the_requests_stops_the_sender() -> None:
     service = Service(complaint="no more of this")
-    async with grpc_server(service) as (_, address), Channel(address) as channel:
+    async with serving(service) as (_, address), Channel(address) as channel:
         call = await channel.begin_stream(SUM)
         for _ in range(10_000):
             if not await call.send(bytes(100_000)):
@@ -394,7 +389,7 @@ async def test_an_error_before_the_end_of_the_requests_stops_the_sender() -> Non
 
 async def test_a_sender_that_is_cancelled_cancels_the_call_in_the_server() -> None:
     service = Service()
-    async with grpc_server(service) as (_, address), Channel(address) as channel:
+    async with serving(service) as (_, address), Channel(address) as channel:
         call = await channel.begin_stream(SINK)
         await service.begun.wait()
         sending = asyncio.create_task(call.send(bytes(40_000_000)))
@@ -421,7 +416,7 @@ async def pings_in_silence(channel: Channel, call: Call, number: int) -> None:
 async def test_grpcs_server_takes_as_many_pings_as_are_sent_in_a_silence() -> None:
     """It reads them within milliseconds of each other: what counts as too many does not depend on our interval."""
     service = Service()
-    async with grpc_server(service) as (_, address), Channel(address) as channel:
+    async with serving(service) as (_, address), Channel(address) as channel:
         call = await channel.begin(COUNT, b"")
         assert await call.next() == b"first"
         await pings_in_silence(channel, call, KEEPALIVE.pings_without_data)
@@ -434,7 +429,7 @@ async def test_grpcs_server_takes_as_many_pings_as_are_sent_in_a_silence() -> No
 async def test_one_more_would_be_too_many_for_it() -> None:
     """If this fails, gRPC's servers have become more patient and the limit of `Keepalive` can be raised."""
     eager = Keepalive(pings_without_data=100)
-    async with grpc_server(Service()) as (_, address), Channel(address, keepalive=eager) as channel:
+    async with serving(Service()) as (_, address), Channel(address, keepalive=eager) as channel:
         call = await channel.begin(COUNT, b"")
         assert await call.next() == b"first"
         await pings_in_silence(channel, call, KEEPALIVE.pings_without_data + 1)
@@ -467,6 +462,6 @@ async def test_the_example_of_the_manual_runs(capsys: pytest.CaptureFixture[str]
     [example] = re.findall(r"```python\n(.*?)```", manual, re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(example, str(README), "exec"), names)
-    async with grpc_server(Service()) as (_, address):
+    async with serving(Service()) as (_, address):
         await names["main"](address)
     assert capsys.readouterr().out.splitlines() == ["hello", "one", "two", "2 requests"]
