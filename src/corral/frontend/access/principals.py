@@ -101,6 +101,8 @@ class Authenticator:
     async def by_session(self, tokens: Sequence[str]) -> Principal | None:
         """The holder of the only valid session among these tokens. Of two valid ones it is not known who calls, so
         neither counts: somebody may have planted the other one."""
+        if not tokens:
+            return None
         by_hash = {hash_token(token): token for token in tokens}
         now = self._clock.now()
         valid = [session for session in await self._sessions.find(list(by_hash)) if session.is_valid(now)]
@@ -137,8 +139,7 @@ async def principal_of(headers: Mapping[str, str], authenticator: Authenticator)
     presented = presented_key(headers)
     if presented is not None:
         return await authenticator.principal(presented)
-    tokens = tokens_in(headers.get("cookie", ""))
-    return await authenticator.by_session(tokens) if tokens else None
+    return await authenticator.by_session(tokens_in(headers.get("cookie", "")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

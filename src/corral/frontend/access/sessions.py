@@ -154,8 +154,13 @@ class Sessions:
             await self._store.end(visit.session.id, at=at, events=[event])
         return replace(new, unconfirmed=await self._spread(new.session.hash, is_valid=True))
 
-    async def list(self) -> list[Session]:
-        return await self._store.all()
+    async def active(self) -> Sequence[Session]:
+        """All that are valid, the newest first."""
+        return await self._store.valid(self._clock.now())
+
+    async def newest(self, limit: int) -> Sequence[Session]:
+        """The newest first, also those that are over."""
+        return await self._store.newest(limit)
 
     async def sign_out(self, session: Session) -> tuple[str, ...]:
         """Answers when the gateways refuse the session; returns those that did not say so in time."""

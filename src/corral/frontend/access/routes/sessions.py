@@ -22,6 +22,7 @@ from corral.frontend.access.routes.users import not_logged_in
 from corral.frontend.access.sessions import NewSession, Visit
 from corral.frontend.access.users import Guess, LoginRefused
 from corral.frontend.api.route import (
+    MAX_LIMIT,
     Access,
     AdminContext,
     Caller,
@@ -107,12 +108,9 @@ async def make_inference_key(context: AdminContext, request: Request, caller: Ca
 
 async def list_sessions(context: AdminContext, request: Request, caller: Caller) -> Response:
     now, own = context.clock.now(), None if caller.principal is None else caller.principal.session
-    listed = [
-        _listed(session, now, is_own=own is not None and own.id == session.id)
-        for session in await context.access.sessions.list()
-        if session.is_valid(now) or request.query_params.get("all") == "true"
-    ]
-    return answer(listed)
+    access, with_all = context.access.sessions, request.query_params.get("all") == "true"
+    sessions = await (access.newest(MAX_LIMIT) if with_all else access.active())
+    return answer([_listed(each, now, is_own=own is not None and own.id == each.id) for each in sessions])
 
 
 async def end_session(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -233,7 +231,7 @@ ROUTES: Sequence[RouteSpec] = [
         list_sessions,
         "Who is signed in to the web page, the newest first.",
         gives=list[ListedSession],
-        query={"all": "`true` also lists sessions that are over, as long as the record is kept"},
+        query={"all": f"`true` also lists sessions that are over, {MAX_LIMIT} at most, as long as the record is kept"},
         codes={200: "a list"},
     ),
     _manage(

@@ -41,13 +41,15 @@ class SessionStore:
             await append(connection, events(excess))
 
     async def valid(self, at: datetime) -> list[Session]:
-        """All that may be presented now."""
+        """All that may be presented now, the newest first."""
         is_open = sessions.c.ended_at.is_(None) & (sessions.c.expires_at > at)
-        return [session for session in await self._fetch(select(sessions).where(is_open)) if session.is_valid(at)]
+        statement = select(sessions).where(is_open).order_by(sessions.c.created_at.desc(), sessions.c.id)
+        return [session for session in await self._fetch(statement) if session.is_valid(at)]
 
-    async def all(self) -> list[Session]:
-        """All that are not trimmed yet, the newest first."""
-        return await self._fetch(select(sessions).order_by(sessions.c.created_at.desc(), sessions.c.id))
+    async def newest(self, limit: int) -> list[Session]:
+        """The newest first, also those that are over."""
+        newest_first = select(sessions).order_by(sessions.c.created_at.desc(), sessions.c.id)
+        return await self._fetch(newest_first.limit(limit))
 
     async def get(self, id: SessionId) -> Session | None:
         """Also one that is over: ask `Session.is_valid`."""
