@@ -1,7 +1,10 @@
 """Deciding how backends are confined: each decision is on the record, and workers learn it with the next start."""
 
+from collections.abc import Sequence
+
 from corral.base.clock import Clock
 from corral.base.errors import NotFound
+from corral.base.queues import Batches
 from corral.frontend.backends.decide.policy import BackendPolicy, decide_policy, wish_for
 from corral.frontend.backends.store import BackendPolicyStore
 from corral.frontend.record.decide import Event, EventKind
@@ -14,6 +17,7 @@ class BackendPolicies:
         self._store = store
         self._feed = feed
         self._clock = clock
+        self._wishes: Batches[str, ConfinementWish] = Batches(self._read_wishes, spacing_seconds=0)
 
     async def all(self) -> list[BackendPolicy]:
         """By name of the backend."""
@@ -24,7 +28,12 @@ class BackendPolicies:
 
         Which program that name leads to is known to the worker alone, so it is told what holds for other names as well.
         """
-        return wish_for(backend, await self._store.all())
+        return await self._wishes.store(backend)
+
+    async def _read_wishes(self, backends: Sequence[str]) -> Sequence[ConfinementWish]:
+        """One read for all that ask at a time: an install on a thousand nodes asks a thousand times."""
+        policies = await self._store.all()
+        return [wish_for(backend, policies) for backend in backends]
 
     async def put(self, backend: str, ask: PolicyAsk, *, by: str) -> BackendPolicy:
         """Decide for a backend. Doing it again changes nothing but who said it last."""

@@ -91,6 +91,12 @@ class Fleet:
     async def all(self, filter: NodeFilter = _EVERY_NODE) -> list[SeenNode]:
         return [seen async for seen in self._matching(filter, after=None, at_first=_BATCH)]
 
+    async def draining(self) -> list[SeenNode]:
+        """Nodes whose status is draining. Reads no other nodes: the loop of drains asks every second."""
+        now = self._clock.now()
+        seen = [self.see(node, now) for node in await self._nodes.asked_to_drain()]
+        return [each for each in seen if each.status is NodeStatus.DRAINING]
+
     async def names(self, ids: Iterable[NodeId]) -> dict[NodeId, str]:
         return {id: node.name for id, node in (await self._nodes.load_many(ids)).items()}
 

@@ -11,7 +11,7 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
-from corral.frontend.nodes.fleet import Fleet, NodeFilter
+from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.liveness import Brake
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
@@ -27,7 +27,6 @@ from corral.frontend.store.leases import Leader
 log = logging.getLogger(__name__)
 
 DRAINING_PERIOD: Final = timedelta(seconds=1)
-_DRAINING: Final = NodeFilter(statuses=frozenset({NodeStatus.DRAINING}))
 _BY: Final = "control"
 
 
@@ -60,7 +59,7 @@ class Draining:
 
     async def sweep(self) -> bool:
         """Go on with all drains; whether anything is under way that this frontend goes on with."""
-        draining = await self._fleet.all(_DRAINING)
+        draining = await self._fleet.draining()
         waiting = any(job.why is LoadWhy.DRAIN for job in await self._loads.jobs())
         if not draining and not waiting:
             self._told.clear()

@@ -62,12 +62,14 @@ class SharedDirectories:
     async def sweep(self) -> bool:
         """Look at the nodes that have too little room for some model, and at those that shared the directory. Whether
         there are any."""
+        specs = self._models.catalogue.models.values()
+        most = max((disk_needed(self._models.needs_of(spec)) for spec in specs if not spec.alias_of), default=0)
+        if not most and not self._sharing:
+            return False
         seen = await self._fleet.all()
         known = {each.node.id for each in seen}
         self._sharing &= known
         self._asked_at = {id: at for id, at in self._asked_at.items() if id in known}
-        specs = self._models.catalogue.models.values()
-        most = max((disk_needed(self._models.needs_of(spec)) for spec in specs if not spec.alias_of), default=0)
         reachable = [each.node for each in seen if each.status in _REACHABLE]
         full = {node.id for node in reachable if node.capacity.total_disk and node.capacity.available_disk < most}
         asked = [node.id for node in reachable if node.id in full or node.id in self._sharing]

@@ -1,10 +1,20 @@
 """How backends are confined, through the API: decisions, their record, what workers are told, and what they tell."""
 
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
-from corral.wire.confinement import ConfinementWish
+from corral.bus.port import Bus
+from corral.frontend.backends.policies import BackendPolicies
+from corral.frontend.backends.store import BackendPolicyStore
+from corral.frontend.record.feed import Feed
+from corral.frontend.store.db import Database
+from corral.wire.confinement import ConfinementWish, PolicyAsk
+from tests.kit.bus import MemoryBus, MemoryServer
+from tests.kit.clock import ManualClock
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend
 
 POLICIES = "/api/v1/backend-policies"
@@ -116,3 +126,16 @@ async def test_a_worker_is_not_turned_away_for_what_it_says_of_confinement(
 async def test_what_a_worker_says_is_bounded(frontend: Frontend) -> None:
     told = (await joined(frontend, {"is_on": True, "missing": ["x" * 600] * 50, "landlock": 10**9}))["confinement"]
     assert (len(told["missing"]), len(told["missing"][0]), told["landlock"]) == (20, 500, 1000)
+
+
+async def test_an_install_on_many_nodes_reads_the_decisions_once(
+    database: Database, statements: Callable[[], AbstractContextManager[list[str]]]
+) -> None:
+    bus: Bus = MemoryBus(MemoryServer())
+    policies = BackendPolicies(BackendPolicyStore(database), Feed(bus), ManualClock())
+    await policies.put("a", PolicyAsk(network="loopback"), by="test")
+    with statements() as seen:
+        wishes = await asyncio.gather(*(policies.wish("a") for _ in range(100)))
+
+    assert {wish.network for wish in wishes} == {"loopback"}
+    assert len(seen) <= 2  # the first asker's own, and one for all who came meanwhile

@@ -126,6 +126,13 @@ async def test_a_page_is_one_statement(nodes: Nodes, statements: Statements) -> 
     assert len(seen) == 1
 
 
+async def test_only_nodes_that_are_drained_are_read_for_drains(nodes: Nodes) -> None:
+    await stored(nodes, name="a")
+    drained = await stored(nodes, name="b", draining_since=after(1), draining_by="alice")
+
+    assert await nodes.asked_to_drain() == [drained]
+
+
 async def test_many_nodes_are_loaded_by_one_statement(nodes: Nodes, statements: Statements) -> None:
     known = [await stored(nodes) for _ in range(20)]
     with statements() as seen:

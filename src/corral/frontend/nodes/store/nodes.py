@@ -100,6 +100,10 @@ class Nodes:
         """By name, then id."""
         return await self._fetch(_NODE.order_by(nodes.c.name, nodes.c.id))
 
+    async def asked_to_drain(self) -> list[Node]:
+        """Nodes that somebody drains, whatever their status is."""
+        return await self._fetch(_NODE.where(nodes.c.draining_since.is_not(None)).order_by(nodes.c.name, nodes.c.id))
+
     async def pulse(self, *, silent_since: datetime) -> Pulse:
         """How many are heard, and how many went silent since then, as everyone was told."""
         counted = and_(
