@@ -22,6 +22,7 @@ from corral.frontend.live.decide.picture import (
     OutdatedBackend,
     SlowFacts,
 )
+from corral.frontend.live.decide.seen_nodes import SeenNodes
 from corral.frontend.models.catalogue import Models
 from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.nodes.room import NodesRoom
@@ -110,6 +111,7 @@ class Pictures:
         self._clock = clock
         self._nodes: dict[NodeId, Node] = {}
         self._order: list[NodeId] = []
+        self._statuses = SeenNodes(sources.nodes.fleet.policy)
         self._replicas: Sequence[Replica] = ()
         self._jobs: Sequence[LoadJob] = ()
         self._slow: SlowFacts | None = None
@@ -198,8 +200,8 @@ class Pictures:
             self._order = sorted(known, key=lambda id: (known[id].name, id))
 
     def _seen(self, now: datetime) -> tuple[SeenNode, ...]:
-        fleet, nodes = self._sources.nodes.fleet, self._nodes
-        return tuple([fleet.see(nodes[id], now) for id in self._order])
+        nodes = self._nodes
+        return self._statuses.of([nodes[id] for id in self._order], now, self._sources.nodes.hearing.current)
 
     async def _read_replicas(self) -> None:
         self._replicas = await self._sources.serving.replicas.outlines()
