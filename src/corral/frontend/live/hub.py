@@ -172,7 +172,8 @@ class Hub:
             took = timedelta(0)
             self._show_impaired(error)
         await self._clock.sleep(min(max(SPACING, took * _SHARE), LONGEST_SPACING).total_seconds())
-        return MOVING_PERIOD if self._pictures.is_moving else PERIOD
+        passed = timedelta(seconds=self._clock.monotonic() - began)
+        return max((MOVING_PERIOD if self._pictures.is_moving else PERIOD) - passed, timedelta(0))
 
     async def begin(self, topics: Iterable[Topic]) -> None:
         """Compute those of these topics that nobody has for a moment: many readers may come at once."""
