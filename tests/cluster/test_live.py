@@ -88,16 +88,17 @@ async def test_both_frontends_show_the_same(pair: Cluster) -> None:
 async def test_a_reader_of_a_frontend_that_is_killed_goes_on_at_the_other(pair: Cluster) -> None:
     node = await pair.healthy("w1", through=2)
     state = LiveState()
-    async with reading(pair.frontend(1), state):
-        pass
-    seen = sorted(map(int, state.topics["events"]))
-    await pair.frontend(1).kill()
+    async with reading(pair.frontend(1), state) as events:
+        seen = sorted(map(int, state.topics["events"]))
+        await pair.frontend(1).kill()
+        with pytest.raises((AssertionError, aiohttp.ClientError)):
+            await _until_its_end(events)
     await pair.frontend(2).drain(node)
     await pair.until(NodeStatusChanged(node, NodeStatus.DRAINING))
     async with reading(pair.frontend(2), state):
-        events = sorted(map(int, state.topics["events"]))
-        assert events[: len(seen)] == seen
-        assert events == list(range(events[0], events[-1] + 1)), "nothing is missing"
+        resumed = sorted(map(int, state.topics["events"]))
+        assert resumed[: len(seen)] == seen
+        assert resumed == list(range(resumed[0], resumed[-1] + 1)), "nothing is missing"
         assert state.topics["nodes"][node]["status"] == "draining"
 
 

@@ -8,7 +8,7 @@ missed: nothing is kept for it but its place.
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Final
@@ -108,6 +108,8 @@ class Hub:
         self._moves = _ProgressPoke(self.poke)
         self._looking = asyncio.Lock()
         self._is_blind = False
+        self._computed: dict[Topic, tuple[float, Hashable]] = {}
+        """When each topic was last computed, and what had been told until then."""
         self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
     # For readers.
@@ -170,22 +172,40 @@ class Hub:
             took = timedelta(0)
             self._show_impaired(error)
         await self._clock.sleep(min(max(SPACING, took * _SHARE), LONGEST_SPACING).total_seconds())
-        return MOVING_PERIOD if self._pictures.is_moving else PERIOD
+        passed = timedelta(seconds=self._clock.monotonic() - began)
+        return max((MOVING_PERIOD if self._pictures.is_moving else PERIOD) - passed, timedelta(0))
 
-    async def refresh(self, topics: Iterable[Topic]) -> None:
-        """Bring these topics up to date, apart from what takes long. Readers are told if any of them changed."""
+    async def begin(self, topics: Iterable[Topic]) -> None:
+        """Compute those of these topics that nobody has for a moment: many readers may come at once."""
+        await self.refresh(topics, lasts=SPACING)
+
+    async def refresh(self, topics: Iterable[Topic], *, lasts: timedelta = timedelta(0)) -> None:
+        """Bring these topics up to date, apart from what takes long. Readers are told if any of them changed.
+
+        What was computed since `lasts`, and after the last announcement, is up to date.
+        """
         async with self._looking:  # across the reads on purpose: whoever waits shares them
-            wanted = list(topics)
+            wanted = [topic for topic in topics if not self._is_fresh(topic, lasts)]
             has_news = any(topic.kind is TopicKind.EVENTS for topic in wanted) and await self.log.catch_up()
             boards = [topic for topic in wanted if topic.kind is not TopicKind.EVENTS]
             if boards:
                 parts = frozenset(part for topic in boards for part in PARTS[topic.kind])
                 known = frozenset({Part.SLOW}) if self._pictures.has_slow else frozenset()
+                mark = self._mark()
                 picture = await self._pictures.take(parts - known, moved=self._moves.count)
+                self._computed |= dict.fromkeys(boards, (self._clock.monotonic(), mark))
                 states = [(topic, await self._rows.of(topic, picture, self.board(topic))) for topic in boards]
                 has_news |= self._take(states)
         if has_news:
             self.ring()
+
+    def _is_fresh(self, topic: Topic, lasts: timedelta) -> bool:
+        at, mark = self._computed.get(topic, (0.0, None))
+        return mark == self._mark() and self._clock.monotonic() - at < lasts.total_seconds()
+
+    def _mark(self) -> Hashable:
+        """Differs after everything that somebody told."""
+        return self._feed.rings, self._moves.count
 
     async def _refresh_slow(self, topics: Iterable[Topic]) -> None:
         """After all else is told: what takes long is shown in the summary and as what needs attention."""
@@ -235,3 +255,4 @@ class Hub:
         unread = [topic for topic in self._boards if topic.kind.is_about_one and topic not in self._reading]
         for topic in unread[: max(len(self._boards) - MOST_BOARDS, 0)]:
             del self._boards[topic]
+            self._computed.pop(topic, None)

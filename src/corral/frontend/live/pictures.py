@@ -22,6 +22,7 @@ from corral.frontend.live.decide.picture import (
     OutdatedBackend,
     SlowFacts,
 )
+from corral.frontend.live.decide.seen_nodes import SeenNodes
 from corral.frontend.models.catalogue import Models
 from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.nodes.room import NodesRoom
@@ -45,8 +46,10 @@ _BRIEFLY: Final = timedelta(milliseconds=900)
 """A little less than the hub waits between looks, so that each look finds it due."""
 _CALMLY: Final = timedelta(seconds=5)
 _SELDOM: Final = timedelta(seconds=60)
-_SLOW_SPACING: Final = timedelta(seconds=10)
+_SLOW_SPACING: Final = timedelta(seconds=5)
 """Between looks at what takes long to find out, however much is announced."""
+_SLOW_SHARE: Final = 60
+"""And so many times as long as the last one took: in a large fleet the rest must not wait for it often."""
 
 
 class Part(StrEnum):
@@ -69,17 +72,19 @@ class _Kept:
         self._spacing = spacing.total_seconds()
         self._mark: Hashable = None
         self._read_at: float | None = None
+        self._took = 0.0
 
     def is_due(self, mark: Hashable, period: timedelta) -> bool:
         """Whether it may be another by now: because of what the mark tells, or after so long."""
         if self._read_at is None:
             return True
         passed = self._clock.monotonic() - self._read_at
-        return passed >= period.total_seconds() or (mark != self._mark and passed >= self._spacing)
+        spacing = self._spacing and max(self._spacing, self._took * _SLOW_SHARE)
+        return passed >= max(period.total_seconds(), spacing) or (mark != self._mark and passed >= spacing)
 
-    def read(self, mark: Hashable) -> None:
-        """It was read, as of this mark."""
-        self._mark, self._read_at = mark, self._clock.monotonic()
+    def read(self, mark: Hashable, took: float) -> None:
+        """It was read, as of this mark, in so many seconds."""
+        self._mark, self._read_at, self._took = mark, self._clock.monotonic(), took
 
 
 class DriftSource(Protocol):
@@ -110,6 +115,7 @@ class Pictures:
         self._clock = clock
         self._nodes: dict[NodeId, Node] = {}
         self._order: list[NodeId] = []
+        self._statuses = SeenNodes(sources.nodes.fleet.policy)
         self._replicas: Sequence[Replica] = ()
         self._jobs: Sequence[LoadJob] = ()
         self._slow: SlowFacts | None = None
@@ -180,8 +186,9 @@ class Pictures:
     async def _update(self, name: str, read: Callable[[], Awaitable[None]], mark: Hashable, period: timedelta) -> None:
         kept = self._kept[name]
         if kept.is_due(mark, period):
+            began = self._clock.monotonic()
             await read()
-            kept.read(mark)
+            kept.read(mark, self._clock.monotonic() - began)
 
     # Parts.
 
@@ -198,8 +205,8 @@ class Pictures:
             self._order = sorted(known, key=lambda id: (known[id].name, id))
 
     def _seen(self, now: datetime) -> tuple[SeenNode, ...]:
-        fleet, nodes = self._sources.nodes.fleet, self._nodes
-        return tuple([fleet.see(nodes[id], now) for id in self._order])
+        nodes = self._nodes
+        return self._statuses.of([nodes[id] for id in self._order], now, self._sources.nodes.hearing.current)
 
     async def _read_replicas(self) -> None:
         self._replicas = await self._sources.serving.replicas.outlines()

@@ -22,7 +22,7 @@ class LiveReader:
 
     async def begin(self) -> None:
         """Have everything computed that nobody read until now."""
-        await self._hub.refresh(self.topics)
+        await self._hub.begin(self.topics)
         known = self._hub.version
         self._seen = {topic: version for topic, version in self._seen.items() if version <= known}
 

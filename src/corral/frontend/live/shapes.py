@@ -58,12 +58,14 @@ class NodeRows:
     def _row(
         self, seen: SeenNode, there: Sequence[Replica], picture: FleetPicture
     ) -> tuple[Node, NodeStatus, tuple[NodeReplica, ...], tuple[int, int], NodeRow]:
+        known = self._made.get(seen.node.id)
+        if not there and known is not None and known[0] is seen.node and known[1] is seen.status and not known[2]:
+            return known  # of most nodes in a large fleet nothing changed
         replicas = tuple(
             NodeReplica(model=replica.model, state=replica.state.value, in_flight=in_flight_of(replica, picture))
             for replica in there
         )
         reserved = sum(replica.vram for replica in there), sum(replica.ram for replica in there)
-        known = self._made.get(seen.node.id)
         if known is not None and known[0] is seen.node and known[1:4] == (seen.status, replicas, reserved):
             return known
         row = node_row(seen, replicas, reserved, picture.policy)

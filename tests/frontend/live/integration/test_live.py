@@ -1,7 +1,7 @@
 """The live stream of one frontend: snapshots, changes, resuming, permissions, what it costs."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ import pytest
 from corral.base.errors import DatabaseUnavailable
 from corral.base.ids import NodeId
 from corral.base.tasks import running
-from corral.frontend.live.decide.topics import read_topics
+from corral.frontend.live.decide.topics import Topic, read_topics
 from corral.frontend.live.hub import SPACING, Hub
 from corral.frontend.live.pictures import Pictures
 from corral.frontend.live.room import LiveRoom
@@ -358,6 +358,19 @@ async def test_fifty_readers_cost_as_many_statements_as_one(
     assert len(together) == len(alone)
 
 
+async def test_readers_that_come_together_share_one_look(frontend: Frontend, statements: StatementCounter) -> None:
+    await register(frontend, "gpu-1")
+    hub, topics = frontend.control.context.live.hub, read_topics(None)
+    with statements() as alone:
+        await hub.begin(topics)
+    with statements() as together:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(hub.begin(topics))
+    assert alone
+    assert together == []
+
+
 async def test_the_hub_looks_at_most_four_times_a_second_however_often_it_is_rung(
     frontend: Frontend, clock: ManualClock
 ) -> None:
@@ -365,10 +378,10 @@ async def test_the_hub_looks_at_most_four_times_a_second_however_often_it_is_run
     looks = 0
     refresh = context.live.hub.refresh
 
-    async def counted(topics: object) -> None:
+    async def counted(topics: Iterable[Topic], *, lasts: timedelta = timedelta(0)) -> None:
         nonlocal looks
         looks += 1
-        await refresh(topics)  # type: ignore[arg-type]
+        await refresh(topics, lasts=lasts)
 
     context.live.hub.refresh = counted  # type: ignore[method-assign]
     loop = context.live.loops(context.record)["live"]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
 from corral.cli.main import cli
-from corral.frontend.live.decide.attention import MOST_ALIKE, AttentionKind, attention
+from corral.frontend.live.decide.attention import MOST_ALIKE, attention
+from corral.frontend.live.decide.attention_items import AttentionKind
 from corral.frontend.live.decide.picture import (
     BRAKE,
     ControlHealth,
