@@ -56,11 +56,10 @@ def ask(page: Page, question: str, model: str) -> None:
     page.get_by_role("button", name="Send").click()
 
 
-def test_a_question_loads_the_model_and_the_answer_comes_word_by_word(visit: Visits, fleet: ModelFleet) -> None:
+def test_a_question_loads_the_model_and_is_answered_when_it_is_there(visit: Visits, fleet: ModelFleet) -> None:
     watch = visit(fleet.up.url, key=fleet.up.admin_key, path="/ui/chat?model=chat")
     page = watch.page
     remember(page, "loading", "chat is not loaded yet. Your question is sent by itself when it is ready.")
-    remember(page, "answer", r"The capital[^\n]*")
     ask(page, QUESTION, "chat")
 
     talk = page.get_by_role("list", name="Talk with chat")
@@ -68,7 +67,6 @@ def test_a_question_loads_the_model_and_the_answer_comes_word_by_word(visit: Vis
     expect(talk).to_contain_text(re.compile(r"chat on worker-\d · .*s to first token"))
     expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
     assert remembered(page, "loading")
-    assert len(remembered(page, "answer")) > 2  # it grew before it was whole
 
     page.get_by_role("link", name="Fleet", exact=True).click()
     expect(page.get_by_role("button", name=re.compile(r"2\s+healthy"))).to_be_visible()
@@ -92,8 +90,9 @@ def test_an_answer_survives_whoever_looks_elsewhere_meanwhile(visit: Visits, fle
 
 
 def test_an_answer_that_is_stopped_stays_as_far_as_it_came(visit: Visits, fleet: ModelFleet) -> None:
+    """Words are shown as they come: there is something to stop when the first one is there."""
     page = visit(fleet.up.url, key=fleet.up.admin_key, path="/ui/chat?model=chat").page
-    ask(page, "Tell me about the sea.", "chat")
+    ask(page, "Write a long story about the sea, of five hundred words.", "chat")
     talk = page.get_by_role("list", name="Talk with chat")
     expect(talk).to_contain_text(re.compile(r"s to first token"))
     page.get_by_role("button", name="Stop").click()
