@@ -46,8 +46,7 @@ def main(words: Sequence[str]) -> int:
         return check()
     install()
     write_types()
-    for script in (["tsc", "--noEmit"], ["biome", "check", "."], ["vitest", "run", "--reporter=dot"]):
-        run(*script)
+    judge()
     build(BUILT)
     write_record()
     print(f"built {BUILT.relative_to(ROOT)}: {size_of(BUILT)}")
@@ -72,11 +71,18 @@ def stale_parts() -> Iterator[str]:
     if record.get("sources") == digest_of(source_files(), SOURCE) and not os.environ.get("CI"):
         return
     install()
+    judge()
     with tempfile.TemporaryDirectory(dir=ROOT / ".build") as folder:
         fresh = Path(folder) / "ui"
         build(fresh)
         if digest_of(built_files(fresh), fresh) != record.get("files"):
             yield f"{BUILT.relative_to(ROOT)} does not fit ui/"
+
+
+def judge() -> None:
+    """Types, style and tests of the source."""
+    for script in (["tsc", "--noEmit"], ["biome", "check", "."], ["vitest", "run", "--reporter=dot"]):
+        run(*script)
 
 
 def install() -> None:

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, expect
 
 from tests.kit.browser import PageWatch, open_browser
+from tests.kit.waiting import wait_until
 
 PATIENCE_MILLISECONDS = 30_000
 """Far more than it takes: how quickly something is seen depends on what else the machine does."""
@@ -64,6 +65,8 @@ class Visits:
         if key:
             answer = context.request.post("/api/v1/session", data={"key": key})
             assert answer.status == 201, answer.text()
+            # A gateway that has just lost its control hears of a session a moment later.
+            wait_until(lambda: context.request.get("/api/v1/session").ok, "the gateway to know the session", seconds=30)
         watch = PageWatch(context.new_page())
         self._open.append((context, watch))
         watch.page.goto(path)

@@ -1,5 +1,6 @@
 /** Keeps one stream of the server open: reads it, notices when it is dead, opens it again where it ended. */
 
+import { isSessionNew } from "../api/transport";
 import { noteServerTime } from "./clock";
 import { EventStreamReader, type StreamEvent } from "./event-stream";
 import { type Frame, isRecord, readFrame } from "./merge";
@@ -48,7 +49,7 @@ export class LiveStream {
     while (!signal.aborted && topics.length > 0) {
       const status = await this.readOnce(topics, signal);
       if (signal.aborted) return;
-      if (status === 401 || status === 403 || status === 400) {
+      if (isRefusal(status)) {
         this.ears.onRefused(status);
         return;
       }
@@ -95,6 +96,11 @@ export class LiveStream {
       if (heard.beats > 0) this.ears.onBeat();
     }
   }
+}
+
+/** Whether another attempt would be refused as well. A session that is new may only be unknown yet. */
+function isRefusal(status: number): boolean {
+  return status === 400 || status === 403 || (status === 401 && !isSessionNew());
 }
 
 /** Ends a connection on which nothing arrives. */

@@ -26,7 +26,8 @@ import { useSession } from "./session";
 
 const close = () => openOverlay("none");
 
-export default function Palette() {
+/** Not loaded on demand: people type on while it opens. */
+export function Palette() {
   const [text, setText] = useState("");
   const [, navigate] = useLocation();
   const groups = find(usePlaces(), text);

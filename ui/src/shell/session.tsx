@@ -5,7 +5,7 @@ import { createContext, type ReactNode, useCallback, useContext, useEffect, useM
 import { ask } from "../api/client";
 import { ApiError } from "../api/errors";
 import { queries } from "../api/queries";
-import { onSessionEnd, setCsrf } from "../api/transport";
+import { noteSignIn, onSessionEnd, setCsrf } from "../api/transport";
 import { startLive, stopLive, useConnection } from "../live/live";
 
 export interface Session {
@@ -85,7 +85,9 @@ export function SessionProvider({ children }: { children: ReactNode }) {
       isKnown,
       hasExpired,
       signIn: async (credentials) => {
-        begin(await ask<Session>("POST", "/api/v1/session", credentials));
+        const next = await ask<Session>("POST", "/api/v1/session", credentials);
+        noteSignIn();
+        begin(next);
         waiting.goOn();
       },
       signOut: async () => {

@@ -1,29 +1,22 @@
 /** Keys that work everywhere: `/` and Ctrl-K search, `g` and a letter go to a page, `?` lists them. */
 
-import { lazy, Suspense, useEffect } from "react";
+import { useEffect } from "react";
 import { useLocation } from "wouter";
 
 import { PAGES } from "../pages";
 import { Dialog } from "../parts/dialog";
 import { Fact, Facts } from "../parts/page";
+import { Palette } from "./palette";
 import { openOverlay, useOverlay } from "./palette-state";
 
 const SECOND_KEY_MILLISECONDS = 1200;
-const Palette = lazy(() => import("./palette"));
 
 export function Shortcuts() {
   const overlay = useOverlay();
   const [, navigate] = useLocation();
   useEffect(() => listen(navigate), [navigate]);
   if (overlay === "keys") return <KeysDialog />;
-  if (overlay === "palette") {
-    return (
-      <Suspense fallback={null}>
-        <Palette />
-      </Suspense>
-    );
-  }
-  return null;
+  return overlay === "palette" ? <Palette /> : null;
 }
 
 function listen(navigate: (path: string) => void): () => void {
