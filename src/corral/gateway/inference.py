@@ -88,8 +88,8 @@ class Inference(Exchange):
     """What is counted of the model, once that is known."""
     _needs_care: bool
     """Whether the body uses a feature that some engines ignore; known with the model."""
-    _origin: Origin
-    """Which port of the replica is asked, once it is assigned."""
+    _asks_front: bool
+    """Whether the port in front of the engine is asked; known with the replica."""
     _is_second_try: bool
     """Whether the replica is asked again, because a kept connection was closed."""
     _is_streamed: bool
@@ -101,6 +101,7 @@ class Inference(Exchange):
     _inflating: asyncio.Task[None]
 
     __slots__ = (
+        "_asks_front",
         "_came_at",
         "_chain",
         "_error",
@@ -113,7 +114,6 @@ class Inference(Exchange):
         "_key",
         "_moved_at",
         "_needs_care",
-        "_origin",
         "_replica",
         "_route",
         "_swept_size",
@@ -183,7 +183,8 @@ class Inference(Exchange):
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
         asked.check()
         self._needs_care = asked.needs_care()
-        if entry.uses and (use := _USES[self._route]) not in (None, *entry.uses):  # refused before a load for it
+        use = _USES[self._route]
+        if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
             knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"
             raise GatewayRefusal(400, f"{reason}; {knobs}", code="unsupported_by_model", param="model")
@@ -213,11 +214,10 @@ class Inference(Exchange):
             self._tally.waited(self._services.loop.time() - self._waits_since)
             self._waits_since = None
         self._tally.sums.request_bytes += len(self._body)
-        # Features that the engine ignores or refuses are asked for at the port in front of it.
-        self._origin = replica.front if self._needs_care and replica.front is not None else replica.origin
+        self._asks_front = self._needs_care
         if replica.engine is not None and not self._is_ready_for(replica, replica.engine):
             return
-        self._ask(self._origin)
+        self._ask(self._origin(replica) if self._asks_front else replica.origin)
 
     def _is_ready_for(self, replica: UpstreamReplica, engine: EngineEntry) -> bool:
         """Write the engine's name of the model into the request. False: that cannot be done, and was told."""
@@ -236,6 +236,10 @@ class Inference(Exchange):
         if self._route == _FORMS:
             return rename_in_form(self._head.lines, self._body, name)
         return rename_in_json(self._body, name)
+
+    def _origin(self, replica: UpstreamReplica) -> Origin:
+        """Return the engine's own port, or the port in front of it for features that the engine ignores or refuses."""
+        return replica.front if self._asks_front and replica.front is not None else replica.origin
 
     def _pass_over(self, replica: UpstreamReplica) -> None:
         """The replica does not serve this route: try another replica of the model."""
@@ -335,9 +339,9 @@ class Inference(Exchange):
             return
         self._error = None
         self._connection = None
-        front = None if self._replica is None else self._replica.front
-        if front is not None and front != self._origin and is_mendable(error.body):
-            self._origin = front
+        front = None if self._replica is None or self._asks_front else self._replica.front
+        if front is not None and is_mendable(error.body):
+            self._asks_front = True
             self._is_second_try = False
             self._ask(front)
             return
@@ -411,7 +415,7 @@ class Inference(Exchange):
         if failure is UpstreamFailure.STALE and not self._is_second_try:
             self._is_second_try = True
             self._services.tally.reconnects += 1
-            self._ask_afresh(self._origin)
+            self._ask_afresh(self._origin(replica))  # it may be elsewhere by now
             return
         self._blame(replica, failure)
         self.excluded |= {replica.id}

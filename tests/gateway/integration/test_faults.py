@@ -18,6 +18,7 @@ from tests.kit.engine import (
     EngineConnection,
     EngineRequest,
     GuidedStream,
+    StubEngine,
     answering,
     chunk,
     json_answer,
@@ -288,6 +289,31 @@ async def test_a_kept_connection_that_died_unnoticed_is_replaced(lone: GatewayWo
     assert lone.engine.accepted == 2
     assert not any(report.failures for report in lone.control.reports)
     await lone.until_quiet()
+
+
+async def test_a_kept_connection_that_died_is_replaced_where_its_replica_is_by_now(pair: GatewayWorld) -> None:
+    old, new = pair.engines
+
+    async def tell(engine: StubEngine) -> None:
+        pair.control.change(replicas=replicas(engine))
+        await pair.until(lambda: pair.gateway.services.directory.version == pair.control.view.version)
+
+    async def behave(request: EngineRequest, connection: EngineConnection) -> bool:
+        if len(old.requests) == 2:
+            await tell(new)
+            connection.cut()
+            return False
+        return await streaming(request, connection)
+
+    old.behave = behave
+    await tell(old)
+    async with pair.client() as client:
+        for _ in range(2):
+            await client.send(request(chat()))
+            assert (await client.read_answer()).is_whole
+
+    assert (len(old.requests), len(new.requests)) == (2, 1)
+    await pair.until_quiet()
 
 
 async def test_a_connection_that_the_engine_closes_is_not_used_again(lone: GatewayWorld) -> None:
