@@ -12,7 +12,7 @@ DESKTOP: Final = (1440, 900)
 PHONE: Final = (390, 844)
 MOST_BYTES: Final = 110_000
 """Of one picture; all of them together stay below three megabytes."""
-QUALITIES: Final = (82, 70, 58, 45)
+QUALITIES: Final = (74, 62, 50)
 MOST_HEIGHT: Final = 2200
 PATIENCE_MILLISECONDS: Final = 30_000
 Theme = Literal["light", "dark"]

@@ -173,12 +173,11 @@ def picture_fleet(folder: Path) -> Iterator[PictureFleet]:
         "CORRAL_EXPOSE_NODE": "true",
         "CORRAL_PUBLIC_URL": "https://corral.example",
     }
-    advertised = {"CORRAL_NATS_ADVERTISE_URL": "nats://corral.example:4222"}
     with LoopThread() as loop:
         registry = loop.enter(FakeRegistry())
         digests = {name: _publish(registry, folder, name) for name in DESCRIPTIONS}
         index.write_text("".join(_entry(registry, name) for name in DESCRIPTIONS), encoding="utf-8")
-        site = loop.enter(simulated_site(folder, settings={**settings, **advertised}, worker_settings=settings))
+        site = loop.enter(simulated_site(folder, settings=settings, worker_settings=settings))
         workers = {name: loop.enter(site.worker(name)) for name in WORKERS}
         fleet = PictureFleet(loop=loop, site=site, registry=registry, workers=workers)
         _populate(fleet)
