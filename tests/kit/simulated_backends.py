@@ -6,7 +6,7 @@ install with its own time; one of LocalAI's does all at once, tells no digests a
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from corral.wire.backends import (
     InstallProgress,
     InstallReply,
     InstallRequest,
+    InventoryReport,
     ListReply,
     UpgradeRequest,
     size_text,
@@ -139,6 +140,13 @@ class SimulatedBackends:
         """Add a backend as if it had been installed long ago."""
         self._write(name, _gallery_uri(name))
         self.written[name] -= 1
+
+    async def forget(self, names: Iterable[str]) -> None:
+        """Lose these backends behind everybody's back, and say what is left, as after a restart."""
+        for name in names:
+            del self.disk[name]
+        report = InventoryReport(backends=list(self.disk.values()))
+        await self._bus.publish(subjects.inventory(self.node_id), msgspec.json.encode(report))
 
     def die(self) -> None:
         """The work under way is lost, and whoever asked for it gets no answer. The disk stays as it is."""

@@ -71,6 +71,10 @@ class Behave(msgspec.Struct, kw_only=True, tag="behave"):
     """How far each request is when it begins to work, as a percentage; it is told once."""
     beats: bool = True
     """False: control hears nothing of them."""
+    forgets: list[str] = []
+    """Backends that are gone from their disks, which they tell."""
+    lies: dict[str, object] = {}
+    """Fields that replace the true ones in their heartbeats."""
 
 
 class LookAtNodes(msgspec.Struct, kw_only=True, tag="look"):
@@ -161,7 +165,10 @@ class _Crowd:
             backends.work_seconds = shortest + (longest - shortest) * place / max(len(meant) - 1, 1)
             backends.faults.mute = command.hangs
             member.node.silent = not command.beats
+            member.node.lies = command.lies
             backends.digest = command.digest or backends.digest
+            if command.forgets:
+                await backends.forget(command.forgets)
             backends.version = command.version or backends.version
             backends.tells = command.tells
             if command.hangs:

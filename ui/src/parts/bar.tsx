@@ -60,14 +60,15 @@ function textOf({ total, used, reserved }: Share, budget: number | null): string
   return parts.join(" · ");
 }
 
-/** Percentages that fit into the bar. What is reserved counts only as far as it is not used already. */
+/** Percentages that fit into the bar. What is reserved counts only as far as it is not used already: a model that is
+ * loaded has taken what was reserved for it. */
 export function sharesOf({ total, used, reserved }: { total: number; used: number; reserved: number }) {
-  const usedShare = Math.min(100, Math.max(0, (100 * used) / total));
-  return { used: usedShare, reserved: Math.min(100 - usedShare, Math.max(0, (100 * reserved) / total)) };
+  const share = (bytes: number) => Math.min(100, Math.max(0, (100 * bytes) / total));
+  return { used: share(used), reserved: share(Math.max(used, reserved)) - share(used) };
 }
 
 function sentenceOf(name: string, { total, used, reserved }: Share, budget: number | null): string {
-  const free = total === null || used === null ? null : Math.max(0, total - used - (reserved ?? 0));
+  const free = total === null || used === null ? null : Math.max(0, total - Math.max(used, reserved ?? 0));
   const parts = [`${name}: ${bytes(used)} used`, `${bytes(reserved ?? 0)} reserved`, `${bytes(free)} free`];
   return `${parts.join(", ")} of ${bytes(total)}${budget === null ? "" : `; budget ${bytes(budget)}`}`;
 }
