@@ -9,6 +9,7 @@ The fleet is real where it matters (a frontend, two workers, a model that answer
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +31,7 @@ from tests.kit.browser import open_browser  # noqa: E402
 
 def main() -> int:
     asked = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that contexts are left, and with them every process ends
     for folder in (asked.into, asked.looks):
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)

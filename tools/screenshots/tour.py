@@ -98,7 +98,7 @@ class Tour:
     def fleet(self) -> None:
         self.picture("fleet", "/ui/fleet?group=rack", "(unhealthy|offline)$", *ALL)
         self.picture("fleet-table", "/ui/fleet?view=table", "gpu-a", PLAIN, SMALL)
-        self.picture("fleet-panel", f"/ui/fleet?node={self._fleet.node_id(WORKERS[0])}", "Open node")
+        self.picture("fleet-panel", f"/ui/fleet?node={self._fleet.node_id(WORKERS[0])}", "^Last . events")
         self.picture("fleet-nothing", "/ui/fleet?text=nowhere", "No node fits")
 
     def node(self) -> None:

@@ -43,7 +43,7 @@ function Lines() {
   const from = Date.parse(history.data.from) / 1000;
   const step = history.data.step_seconds;
   const line = (name: string, label: string): Series[] => sumOf(history.data.series, name, label);
-  const perSecond = (value: number) => `${value.toFixed(value < 10 ? 1 : 0)}/s`;
+  const perSecond = (value: number) => `${value.toFixed(value < 1 ? 2 : value < 10 ? 1 : 0)}/s`;
   return (
     <div className={styles.plots}>
       <Plot

@@ -24,7 +24,7 @@ export function Pulse() {
         {here.map((status) => (
           <StatusFilter key={status} status={status} number={summary.nodes[status] ?? 0} />
         ))}
-        {here.length === 0 && <span className={styles.quiet}>No nodes</span>}
+        {here.length === 0 && <span className={styles.none}>No nodes</span>}
       </div>
       <div className={styles.serving}>
         <PageLink href="/models">
@@ -37,10 +37,12 @@ export function Pulse() {
           <strong>{count(summary.in_flight)}</strong> in flight{waiting}
         </span>
       </div>
-      <div className={styles.memory}>
-        {summary.vram.total ? <MemoryLine name="VRAM" share={summary.vram} /> : null}
-        <MemoryLine name="RAM" share={summary.ram} />
-      </div>
+      {summary.ram.total ? (
+        <div className={styles.memory}>
+          {summary.vram.total ? <MemoryLine name="VRAM" share={summary.vram} /> : null}
+          <MemoryLine name="RAM" share={summary.ram} />
+        </div>
+      ) : null}
     </section>
   );
 }

@@ -36,6 +36,18 @@ export default function PlotCanvas(props: PlotProps) {
   return <div ref={place} className={styles.canvas} role="img" aria-label={`${props.title}. ${summaryOf(props)}`} />;
 }
 
+const FONT = "11px system-ui, sans-serif";
+
+/** The time of day at which a line of the grid is. */
+function timeOf(seconds: number): string {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+}
+
+/** Values that are written alike are written once. */
+function withoutRepeats(labels: readonly string[]): string[] {
+  return labels.map((label, index) => (label === labels[index - 1] ? "" : label));
+}
+
 function dataOf({ from, stepSeconds, series }: PlotProps): uPlot.AlignedData {
   const length = Math.max(0, ...series.map((one) => one.values.length));
   const times = Array.from({ length }, (_, index) => from + index * stepSeconds);
@@ -49,8 +61,11 @@ function optionsOf({ series, format, height = HEIGHT }: PlotProps, element: HTML
     width: element.clientWidth,
     height,
     cursor: { drag: { x: false, y: false } },
-    legend: { live: true },
-    axes: [axis, { ...axis, size: 64, values: (_plot, values) => values.map(format) }],
+    legend: { show: series.length > 1, live: false },
+    axes: [
+      { ...axis, font: FONT, values: (_plot, times) => times.map(timeOf) },
+      { ...axis, font: FONT, size: 56, values: (_plot, values) => withoutRepeats(values.map(format)) },
+    ],
     scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     series: [
       {},

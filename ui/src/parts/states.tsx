@@ -10,7 +10,7 @@ import styles from "./states.module.css";
 /** One sentence, one act, and the command that does the same. */
 export function Empty({ children, act, command }: { children: ReactNode; act?: ReactNode; command?: string }) {
   return (
-    <div className={styles.state}>
+    <div className={styles.state} data-state="">
       <p>{children}</p>
       {act !== undefined && <div>{act}</div>}
       {command !== undefined && (
@@ -26,7 +26,7 @@ export function Empty({ children, act, command }: { children: ReactNode; act?: R
 export function Failure({ error, onRetry, works }: { error: unknown; onRetry?: () => void; works?: string }) {
   const requestId = error instanceof ApiError ? error.requestId : "";
   return (
-    <div className={styles.state} role="alert">
+    <div className={styles.state} role="alert" data-state="">
       <p className={styles.failure}>
         <span aria-hidden="true">✕ </span>
         {sentenceOf(error)}
