@@ -49,6 +49,7 @@ class Camera:
             reduced_motion="reduce",
             locale="en-GB",
             timezone_id="UTC",
+            permissions=["clipboard-read", "clipboard-write"],
             storage_state=self._session(url, key) if key else None,
         )
         context.set_default_timeout(PATIENCE_MILLISECONDS)

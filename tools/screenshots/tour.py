@@ -105,7 +105,7 @@ class Tour:
         path = f"/ui/nodes/{self._fleet.node_id(WORKERS[0])}"
         self.picture("node", path, "Approved", *ALL)
         self.picture("node-backends", f"{path}?tab=backends", LOST)
-        self.picture("node-logs", f"{path}?tab=logs", MODEL)
+        self.picture("node-logs", f"{path}?tab=logs", "llama-cpp")
         self.picture("node-events", f"{path}?tab=events", "approved|Approved|registered", PLAIN, SMALL)
         self.picture("node-settings", f"{path}?tab=settings", "Labels|labels", PLAIN, SMALL)
         self.picture("node-gpus", f"/ui/nodes/{self._fleet.node_id('gpu-a-05')}", "L40S", PLAIN, DARK)
@@ -171,7 +171,8 @@ class Tour:
     def activity(self) -> None:
         """Leaves an operation under way, which other pages show."""
         operation = self._fleet.operate("install", COMING)
-        self.picture("operation", f"/ui/activity/{operation}", "Downloading", *ALL)
+        self.picture("operation", f"/ui/activity/{operation}", "MiB of .* MiB", PLAIN, DARK)
+        self.picture("operation", f"/ui/activity/{operation}", "Downloading", SMALL)
         self.picture("activity", "/ui/activity", COMING, *ALL)
 
     def rules(self) -> None:
@@ -186,10 +187,10 @@ class Tour:
         self.picture("access-audit", "/ui/access/audit", "", SMALL)
 
     def join(self) -> None:
-        self.picture("join", "/ui/join", "Make the command", *ALL)
+        self.picture("join", "/ui/join", "the command$", *ALL)
         if self._camera.wants("join-command"):
             with self.visit("/ui/join") as page:
-                page.get_by_role("button", name="Make the command").click()
+                page.get_by_role("button", name=re.compile("^Make .*the command$")).click()
                 expect(page.get_by_text(re.compile("corral worker|corral join")).first).to_be_visible()
                 self._camera.take(page, "join-command")
 
