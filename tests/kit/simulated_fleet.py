@@ -46,6 +46,8 @@ class Join(msgspec.Struct, kw_only=True, tag="join"):
     is_corral: bool = True
     prefix: str = "node"
     digits: int = 5
+    first: int | None = None
+    """Number of the first of them; none: that after all nodes until now."""
     machine: SimulatedMachine = SimulatedMachine()
     varies: bool = False
     """Each heartbeat reports other free memory than the one before."""
@@ -63,6 +65,10 @@ class Behave(msgspec.Struct, kw_only=True, tag="behave"):
     """False: NATS reports no responders."""
     digest: str = ""
     """Of what they download from now on; empty: as before."""
+    version: str = ""
+    """The same, of its version."""
+    tells: float = 0.0
+    """How far each request is when it begins to work, as a percentage; it is told once."""
     beats: bool = True
     """False: control hears nothing of them."""
     forgets: list[str] = []
@@ -119,7 +125,7 @@ class _Crowd:
         return [_state(member) for member in self._members]
 
     async def _join(self, command: Join) -> list[SimulatedNode]:
-        first = len(self._members)
+        first = len(self._members) if command.first is None else command.first
         nodes = [self._node(number, command) for number in range(first, first + command.count)]
         waiting = iter(nodes)
         joined: list[_Member] = []
@@ -163,6 +169,8 @@ class _Crowd:
             backends.digest = command.digest or backends.digest
             if command.forgets:
                 await backends.forget(command.forgets)
+            backends.version = command.version or backends.version
+            backends.tells = command.tells
             if command.hangs:
                 backends.gate.clear()
             else:

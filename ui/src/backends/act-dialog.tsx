@@ -5,7 +5,6 @@ import { OperationLive } from "../activity/operation-live";
 import { answer, api } from "../api/client";
 import { useTopic } from "../live/live";
 import { Checkbox, Select, TextField } from "../parts/fields";
-import { FocusHere } from "../parts/focus-here";
 import { PlanDialog } from "../parts/plan-dialog";
 import {
   askOf,
@@ -60,11 +59,7 @@ export function ActDialog({ start, backends, isChosen = false, onClose }: ActDia
       nameToType={(agreed) => nameToType(choice, agreed)}
       act={(agreed) => act(agreed.hash)}
       command={() => commandOf(asked, nameOf)}
-      live={(operation) => (
-        <FocusHere>
-          <OperationLive id={operation} />
-        </FocusHere>
-      )}
+      live={(operation) => <OperationLive id={operation} />}
       onClose={onClose}
     />
   );

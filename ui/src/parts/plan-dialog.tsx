@@ -4,14 +4,15 @@
  * changed meanwhile, the new plan is shown instead. Closing the dialog loses nothing: what was asked goes on.
  */
 
-import { type ReactNode, useCallback, useEffect, useReducer, useState } from "react";
+import { type ReactNode, useCallback, useEffect, useReducer, useRef, useState } from "react";
 
 import { Button } from "./button";
 import { CodeBlock } from "./code-block";
 import { Dialog } from "./dialog";
 import { TextField } from "./fields";
+import { useKeptFocus } from "./kept-focus";
 import styles from "./plan-dialog.module.css";
-import { type Acted, nextStep, type PlanLike, type Step, type StepEvent } from "./plan-steps";
+import { type Acted, nextStep, type PlanLike, type Step, type StepEvent, stepName } from "./plan-steps";
 import { Failure, Loading, Notice } from "./states";
 
 export interface PlanDialogProps<Plan extends PlanLike> {
@@ -45,6 +46,8 @@ export function PlanDialog<Plan extends PlanLike>(props: PlanDialogProps<Plan>) 
   const first: Step<Plan> = isPlanned ? { at: "planning" } : { at: "choose" };
   const [step, dispatch] = useReducer<Step<Plan>, [StepEvent<Plan>]>(nextStep, first);
   const { plan, act } = props;
+  const place = useRef<HTMLDivElement>(null);
+  useKeptFocus(place, step);
 
   const ask = useCallback(async () => {
     dispatch({ kind: "ask" });
@@ -76,7 +79,10 @@ export function PlanDialog<Plan extends PlanLike>(props: PlanDialogProps<Plan>) 
       isWide
       footer={<Footer {...{ props, step, ask, confirm, dispatch }} />}
     >
-      <Content props={props} step={step} ask={ask} />
+      {/* biome-ignore lint/a11y/useSemanticElements: a step is no set of form fields */}
+      <div ref={place} className={styles.step} role="group" aria-label={stepName(step)} tabIndex={-1}>
+        <Content props={props} step={step} ask={ask} />
+      </div>
     </Dialog>
   );
 }
