@@ -120,7 +120,7 @@ def test_what_happened_on_this_node_last_night(person: Person) -> None:
     person.click(panel.get_by_role("link", name="All events"))
     expect(person.page.get_by_role("heading", name=WITH_GPU, level=1)).to_be_visible()
     events = person.page.get_by_role("main").get_by_role("listitem")
-    for what in ("node.registered", f"operation.started .*install.*{SLOW}", f"model.loaded .*{MODEL}"):
+    for what in ("node.registered", f"operation.started.*install.*{SLOW}", f"model.loaded.*{MODEL}"):
         expect(events.filter(has_text=re.compile(what))).to_contain_text(re.compile(r"\d\d:\d\d:\d\d"))
     assert person.clicks == 2
 

@@ -90,12 +90,12 @@ function Content({ node }: { node: NodeRow }) {
         <Fact name="Address">{node.address || "none"}</Fact>
       </Facts>
       {mayReadBackends && <PanelBackends node={node} />}
-      {mayReadEvents && <LastEvents id={node.id} />}
+      {mayReadEvents && <LastEvents id={node.id} name={node.name} />}
     </>
   );
 }
 
-function LastEvents({ id }: { id: string }) {
+function LastEvents({ id, name }: { id: string; name: string }) {
   const query = new URLSearchParams({ node: id, limit: String(EVENTS) });
   const events = useQuery({
     queryKey: ["events", "node", id, EVENTS],
@@ -108,7 +108,7 @@ function LastEvents({ id }: { id: string }) {
         <h3>Last {plural(events.data.length, "event")}</h3>
         <PageLink href={`${addressOf.node(id)}?tab=events`}>All events</PageLink>
       </div>
-      <EventLines events={events.data.toReversed()} />
+      <EventLines events={events.data.toReversed()} subject={name} />
     </div>
   );
 }
