@@ -24,6 +24,7 @@ from corral.base.settings import Setting, settings_of
 from corral.cli.main import cli
 from corral.cli.options import SettingOption
 from corral.frontend.access.decide import Permission, permits
+from corral.frontend.api.parameters import field_of
 from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.diagnosis.routes.metrics import OF_CONTROL
 from corral.frontend.record.decide import EventKind
@@ -170,7 +171,10 @@ def routes_page() -> str:
         rows.append([code(f"{route.method} {route.path}"), route.access.value, route.summary, answers])
     queries = [
         f"### `{route.method} {route.path}`\n\n"
-        + table(["parameter", "meaning"], [[code(name), meaning] for name, meaning in route.query.items()])
+        + table(
+            ["parameter", "meaning"],
+            [[code(name), field_of(described).text] for name, described in route.query.items()],
+        )
         for route in ROUTES
         if route.query
     ]

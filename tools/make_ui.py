@@ -23,7 +23,7 @@ from environment.node import node_environment, node_program
 
 from corral.base.errors import CorralError
 from corral.cli.connection import target_of
-from corral.frontend.api.pages import describe
+from corral.frontend.api.description import describe
 from corral.frontend.routes import ROUTES
 from corral.processes.settings import ClientSettings, gather
 from corral.processes.settings_sources import resolve

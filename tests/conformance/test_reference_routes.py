@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus
-from corral.frontend.api.pages import describe
+from corral.frontend.api.description import describe
 from corral.frontend.routes import ROUTES
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import SecretsKey

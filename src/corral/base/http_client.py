@@ -22,6 +22,8 @@ from corral.base.http_facts import user_agent as user_agent
 from corral.base.tls import TlsPeer
 
 _BUFFER_BYTES: Final = 1024 * 1024
+_HEARTBEAT_SECONDS: Final = 20.0
+"""Between two questions whether the other side of a WebSocket is still there."""
 
 
 class HttpFault(StrEnum):
@@ -171,3 +173,36 @@ def failures_of(url: str) -> Iterator[None]:
                 raise HttpFailed(url, fault, reason) from error
         reason = f"it does not speak HTTP as expected ({type(error).__name__})"
         raise HttpFailed(url, HttpFault.NOT_HTTP, reason) from error
+
+
+class TextSocket:
+    """A WebSocket whose texts are read one by one."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def receive(self, within: timedelta) -> str | None:
+        """The next text; None when none came in time, and an empty one when the other side has ended."""
+        try:
+            message = await self._socket.receive(within.total_seconds())
+        except TimeoutError:
+            return None
+        return str(message.data) if message.type is aiohttp.WSMsgType.TEXT and message.data else ""
+
+
+@asynccontextmanager
+async def open_socket(
+    session: aiohttp.ClientSession, url: str | URL, *, headers: Mapping[str, str], tls: TlsPeer | None, most: int
+) -> AsyncIterator[TextSocket]:
+    """A WebSocket as long as the block lasts, for messages of up to `most` bytes. HttpFailed when it cannot be opened,
+    or breaks while it is read inside. No redirect is followed."""
+    with failures_of(str(url)):
+        async with session.ws_connect(
+            url,
+            headers=headers,
+            ssl=True if tls is None else tls.context,
+            server_hostname=None if tls is None else tls.name,
+            max_msg_size=most,
+            heartbeat=_HEARTBEAT_SECONDS,
+        ) as socket:
+            yield TextSocket(socket)

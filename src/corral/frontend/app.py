@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import REQUEST_ID_HEADER, RequestIds, is_request_id
 from corral.base.logs import log_context
-from corral.frontend.api.pages import describe
+from corral.frontend.api.description import describe
 from corral.frontend.api.route import AdminContext, answer, starlette_route
 from corral.frontend.routes import ROUTES
 from corral.wire.refusals import SAFETY_HEADERS

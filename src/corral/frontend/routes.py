@@ -19,6 +19,7 @@ from corral.frontend.models.routes import native as models
 from corral.frontend.nodes.routes import certificates, joining
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
+from corral.frontend.nodes.routes import logs as node_logs
 from corral.frontend.nodes.routes import native as nodes_native
 from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
@@ -38,6 +39,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *scheduling.ROUTES,  # before the nodes: none of them is called `scheduling`
     *nodes.ROUTES,
     *nodes_native.ROUTES,
+    *node_logs.ROUTES,
     *joining.ROUTES,
     *backends.ROUTES,
     *backend_lists.ROUTES,

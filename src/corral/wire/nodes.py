@@ -212,6 +212,8 @@ class LogLine(msgspec.Struct, kw_only=True):
     stream: str = ""
     """`stdout` or `stderr`."""
     text: str = ""
+    length: int = 0
+    """Bytes of the whole line where the text is only its beginning; 0 where it is all of it."""
 
 
 class InitialLines(msgspec.Struct, kw_only=True, tag="initial", tag_field="type"):
@@ -224,6 +226,43 @@ class LiveLine(msgspec.Struct, kw_only=True, tag="line", tag_field="type"):
     """Every later frame."""
 
     line: LogLine
+
+
+class MissedLines(msgspec.Struct, kw_only=True, tag="missed", tag_field="type"):
+    """A frame of Corral's workers for those who ask for it: so many lines were dropped here."""
+
+    count: int = 0
+
+
+class LogLineView(msgspec.Struct, kw_only=True):
+    """A line that a backend wrote, also the `data` of a server-sent event `line`."""
+
+    id: str
+    """Its place in the log: `Last-Event-ID` of who goes on after it."""
+    at: str
+    """When, by the node's clock."""
+    stream: str
+    """`stdout` or `stderr`."""
+    text: str
+    truncated: bool = False
+    """It was longer, and the rest is not shown."""
+    length: int = 0
+    """Bytes of the whole line."""
+
+
+class LogGap(msgspec.Struct, kw_only=True):
+    """`data` of a server-sent event `gap`: lines may be missing here."""
+
+    gap: str
+    """Why, as a sentence for people."""
+    lost: int | None = None
+    """How many; null while nobody knows, and 0 where none is missing so far."""
+
+
+class LogPage(msgspec.Struct, kw_only=True):
+    """The last lines of a model's processes on one node."""
+
+    items: list[LogLineView]
 
 
 WORKER_HEADER: Final = "X-Corral-Worker"

@@ -378,6 +378,8 @@ class RulesAsk(msgspec.Struct, kw_only=True):
     rules: list[RuleAsk]
     prune: str = ""
     """What else is deleted: nothing, `demanded` for what rules demanded until now, `all` for what none demands."""
+    plan_hash: str | UnsetType = UNSET
+    """The plan that was seen; nothing is done if it is another one by now."""
 
 
 class RuleView(msgspec.Struct, kw_only=True):
@@ -431,8 +433,19 @@ class RulesPlan(msgspec.Struct, kw_only=True):
     acts: list[PlannedActView]
     unmet: list[UnmetView]
     """What is wanted there already, and not reached yet."""
+    hash: str = ""
+    """Of what would be done; `plan_hash` of the `PUT` can name it."""
+    text: str = ""
+    """The plan as the command line prints it."""
     doubts: dict[str, str] = {}
     """Names of rules that perhaps nobody can satisfy, and why."""
+
+
+class StaleRulesPlan(msgspec.Struct, kw_only=True):
+    """Answer to a set of rules on a plan that is not the plan of now."""
+
+    error: PlanError
+    plan: RulesPlan
 
 
 class AppliedRules(msgspec.Struct, kw_only=True):

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from corral.wire.plans import PlanError
+
 
 class PullStart(msgspec.Struct, kw_only=True):
     """Body of `POST /api/v1/pulls`, and of its plan."""
@@ -13,6 +15,8 @@ class PullStart(msgspec.Struct, kw_only=True):
     build: str = ""
     """Which of several builds, such as `Q4_K_M`; empty: the best that fits the fleet."""
     dry_run: bool = False
+    plan_hash: str = ""
+    """The plan that was seen; nothing is done if it is another one by now."""
 
 
 class PullFileView(msgspec.Struct, kw_only=True):
@@ -57,6 +61,17 @@ class PullPlanView(msgspec.Struct, kw_only=True):
     resolved: str = ""
     refusal: str = ""
     """Why the pull would be refused now; empty: it would be accepted."""
+    hash: str = ""
+    """Of what would be done; `plan_hash` of the pull can name it."""
+    text: str = ""
+    """The plan as the command line prints it."""
+
+
+class StalePullPlan(msgspec.Struct, kw_only=True):
+    """Answer to a pull on a plan that is not the plan of now."""
+
+    error: PlanError
+    plan: PullPlanView
 
 
 class StoreView(msgspec.Struct, kw_only=True):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from corral.wire.sessions import SESSION_EXPIRED, SESSION_EXPIRED_MESSAGE
 
@@ -19,6 +20,25 @@ class Refusal(msgspec.Struct, kw_only=True):
     """Body of an error. Without a valid token, `error` is only a text."""
 
     error: RefusalDetail | str = ""
+
+
+class ErrorDetail(msgspec.Struct, kw_only=True):
+    """What went wrong."""
+
+    code: str | int
+    """For programs: a word, or the HTTP status where no key was accepted."""
+    message: str
+    """One sentence for people."""
+    field: str | UnsetType = UNSET
+    """The field or parameter that is wrong."""
+    type: str | UnsetType = UNSET
+    """Where `code` is a status."""
+
+
+class ErrorAnswer(msgspec.Struct, kw_only=True):
+    """Body of an error of Corral's own routes."""
+
+    error: ErrorDetail
 
 
 class Acknowledged(msgspec.Struct, kw_only=True):

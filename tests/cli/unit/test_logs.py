@@ -2,22 +2,28 @@
 
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
-from corral.base.errors import PeerUnavailable
-from corral.cli import logs as module
-from corral.cli.logs import Following
+from corral.base.errors import AccessDenied, PeerUnavailable
+from corral.base.retry import Backoff
+from corral.cli import log_follow as module
+from corral.cli.log_follow import LogFollower, LogSource
 from corral.wire.models import ModelView
-from corral.wire.nodes import LogLine
+from corral.wire.nodes import LogGap, LogLineView, LogPage
 from corral.wire.replicas import ReplicaView
 
 FIRST, SECOND = "11111111-0000-0000-0000-000000000000", "22222222-0000-0000-0000-000000000000"
 
 
-def line(second: int, text: str, stream: str = "stderr") -> LogLine:
-    return LogLine(timestamp=f"2026-03-01T12:00:{second:02}Z", stream=stream, text=text)
+def line(second: int, text: str, stream: str = "stderr") -> LogLineView:
+    at = f"2026-03-01T12:00:{second:02}Z"
+    return LogLineView(id=f"{at}/{text}", at=at, stream=stream, text=text, length=len(text))
 
 
 def model(*places: tuple[str, int]) -> ModelView:
@@ -43,10 +49,10 @@ def model(*places: tuple[str, int]) -> ModelView:
 def fleet(frontend: Any, make_node: Any) -> Any:
     frontend.tell_nodes(make_node("w1", FIRST), make_node("w2", SECOND))
     frontend.tell("GET /api/v1/models/chat", model((FIRST, 0)))
-    frontend.tell(f"GET /api/nodes/{FIRST}/backend-logs/chat%230", [line(1, "one"), line(3, "three")])
-    frontend.tell(f"GET /api/nodes/{SECOND}/backend-logs/chat%230", [line(2, "two")])
-    frontend.tell(f"GET /api/nodes/{FIRST}/backend-logs", ["chat"])
-    frontend.tell(f"GET /api/nodes/{FIRST}/backend-logs/chat", [line(1, "one")])
+    frontend.tell(f"GET /api/v1/nodes/{FIRST}/logs/chat%230", LogPage(items=[line(1, "one"), line(3, "three")]))
+    frontend.tell(f"GET /api/v1/nodes/{SECOND}/logs/chat%230", LogPage(items=[line(2, "two")]))
+    frontend.tell(f"GET /api/v1/nodes/{FIRST}/logs", ["chat"])
+    frontend.tell(f"GET /api/v1/nodes/{FIRST}/logs/chat", LogPage(items=[line(1, "one")]))
     return frontend
 
 
@@ -66,7 +72,7 @@ def test_a_node_has_the_lines_of_all_its_models(connected: Any, fleet: Any) -> N
 
 def test_json_is_an_object_per_line(connected: Any, fleet: Any) -> None:
     first, _ = connected("logs", "chat", "--json").out.splitlines()
-    told = {"timestamp": "2026-03-01T12:00:01Z", "stream": "stderr", "text": "one"}
+    told = {"timestamp": "2026-03-01T12:00:01Z", "stream": "stderr", "text": "one", "truncated": False, "length": 3}
     assert json.loads(first) == {"node": "w1", "process": "chat#0", **told}
 
 
@@ -87,7 +93,7 @@ def test_a_name_of_a_model_and_of_a_node_is_refused_with_the_nodes_id(
 
 def test_a_worker_that_cannot_be_asked_is_named_and_the_others_are_shown(connected: Any, fleet: Any) -> None:
     fleet.tell("GET /api/v1/models/chat", model((SECOND, 0), (FIRST, 0)))
-    fleet.tell(f"GET /api/nodes/{SECOND}/backend-logs/chat%230", {"error": {"message": "no route"}}, 502)
+    fleet.tell(f"GET /api/v1/nodes/{SECOND}/logs/chat%230", {"error": {"message": "no route"}}, 502)
     outcome = connected("logs", "chat")
     assert outcome.out == "w1 chat#0 | one\nw1 chat#0 | three\n"
     assert "w2 cannot be asked" in outcome.err
@@ -97,7 +103,7 @@ def test_a_worker_that_cannot_be_asked_is_named_and_the_others_are_shown(connect
 def test_a_node_that_waits_for_approval_again_hides_no_lines_of_others(connected: Any, fleet: Any, status: int) -> None:
     fleet.tell("GET /api/v1/models/chat", model((SECOND, 0), (FIRST, 0)))
     refusal = {"error": {"message": "node w2 waits for approval"}}
-    fleet.tell(f"GET /api/nodes/{SECOND}/backend-logs/chat%230", refusal, status)
+    fleet.tell(f"GET /api/v1/nodes/{SECOND}/logs/chat%230", refusal, status)
     outcome = connected("logs", "chat")
     assert (outcome.code, outcome.out) == (0, "w1 chat#0 | one\nw1 chat#0 | three\n")
     assert "w2 cannot be asked: node w2 waits for approval" in outcome.err
@@ -111,41 +117,79 @@ def test_a_model_that_never_ran_says_so(connected: Any, fleet: Any) -> None:
 
 
 def test_a_line_cannot_take_over_the_terminal(connected: Any, fleet: Any) -> None:
-    fleet.tell(f"GET /api/nodes/{FIRST}/backend-logs/chat%230", [line(1, "a\x1b[2J\tb")])
+    fleet.tell(f"GET /api/v1/nodes/{FIRST}/logs/chat%230", LogPage(items=[line(1, "a\x1b[2J\tb")]))
     assert connected("logs", "chat").out == "a\ufffd[2J   b\n"
 
 
-class Looks:
-    """What one process has written, look by look; a look may fail."""
-
-    def __init__(self, *looks: list[LogLine] | Exception) -> None:
-        self._looks = list(looks)
-
-    def lines(self) -> list[LogLine]:
-        look = self._looks.pop(0)
-        if isinstance(look, Exception):
-            raise look
-        return look
+def test_a_line_that_was_cut_has_a_mark(connected: Any, fleet: Any) -> None:
+    cut = LogLineView(id="x/1", at="2026-03-01T12:00:01Z", stream="stdout", text="long", truncated=True, length=9000)
+    fleet.tell(f"GET /api/v1/nodes/{FIRST}/logs/chat%230", LogPage(items=[cut]))
+    assert connected("logs", "chat").out == "long … (9000 bytes)\n"
 
 
-def test_following_tells_every_line_once_and_outlives_breaks_and_restarts(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    source = module.LogSource("n", "w1", "chat#0")
-    a, b, c, d = line(1, "a"), line(2, "b"), line(2, "c"), line(9, "d")
+def test_which_lines_is_the_frontends_business(connected: Any, fleet: Any) -> None:
+    connected("logs", "chat", "--since", "10m", "--search", "a b")
+    assert fleet.calls[-1].path == f"/api/v1/nodes/{FIRST}/logs/chat%230?lines=1000&since=10m&search=a+b"
+
+
+def event(one: LogLineView) -> tuple[str, str]:
+    return one.id, msgspec.json.encode(one).decode()
+
+
+class StreamingClient:
+    """Streams what it is told, connection by connection; after all of them it cannot be reached."""
+
+    def __init__(self, *connections: list[tuple[str, str]] | Exception) -> None:
+        self._connections = list(connections)
+        self.asked: list[tuple[str, str]] = []
+
+    def stream(self, path: str, *, last_event: str) -> Iterator[tuple[str, str]]:
+        self.asked.append((path, last_event))
+        connection = self._connections.pop(0) if self._connections else PeerUnavailable("away for good")
+        if isinstance(connection, Exception):
+            raise connection
+        yield from connection
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RECONNECT", Backoff(first=timedelta(milliseconds=1), cap=timedelta(milliseconds=1)))
+
+
+def test_following_goes_on_after_breaks_with_the_last_line_that_was_seen(capfd: Any) -> None:
+    source = LogSource("n", "w1", "chat#0")
+    a, b, c = line(1, "a"), line(2, "b"), line(2, "c")
+    gap = ("", msgspec.json.encode(LogGap(gap="the worker ended the stream; trying again")).decode())
     away = PeerUnavailable("no answer")
-    looks = Looks([a, b], [a, b], [a, b, c], away, away, [b, c], [d])  # the last: its worker was restarted
-    pauses: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", pauses.append)
-    monkeypatch.setattr(module, "sources_of", lambda client, name: [source])
+    client = StreamingClient([("", ""), event(a), gap], away, away, [event(b), event(c)])
+    follower = LogFollower(client, [("lines", "5")])  # type: ignore[arg-type]
+    with closing(follower.follow(lambda: [source], {source: "seen"})) as told:
+        assert [one.text for _, one in itertools.islice(told, 3)] == ["a", "b", "c"]
+    path = "/api/v1/nodes/n/logs/chat%230?follow=true&lines=5"
+    assert client.asked[:4] == [(path, "seen"), (path, a.id), (path, a.id), (path, a.id)]
+    errors = capfd.readouterr().err
+    assert errors.count("w1 cannot be asked: no answer; trying again") == 1
+    assert "w1 chat#0: the worker ended the stream; trying again" in errors
+
+
+def test_following_ends_when_the_key_is_refused() -> None:
+    source = LogSource("n", "w1", "chat#0")
+    client = StreamingClient([event(line(1, "a"))], AccessDenied("the key is revoked"))
+    told = LogFollower(client, []).follow(lambda: [source], {})  # type: ignore[arg-type]
+    assert next(told)[1].text == "a"
+    with pytest.raises(AccessDenied, match="revoked"):
+        next(told)
+
+
+def test_following_takes_up_processes_that_start_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SOURCES_EVERY", 0.001)
+    first, second = LogSource("n", "w1", "chat#0"), LogSource("m", "w2", "chat#0")
 
     class Client:
-        def get(self, path: str, kind: object) -> list[LogLine]:
-            return looks.lines()
+        def stream(self, path: str, *, last_event: str) -> Iterator[tuple[str, str]]:
+            yield from [] if last_event else [event(line(1, path.split("/")[4]))]
 
-    following = Following(Client(), "chat")  # type: ignore[arg-type]
-    assert [one.text for _, one in following.look()] == ["a", "b"]
-    later = [[one.text for _, one in new] for new in itertools.islice(following.later(), 4)]
-    assert later == [[], ["c"], [], ["d"]]
-    assert len(pauses) == 6
-    assert capsys.readouterr().err.count("no answer; trying again") == 1
+    looks = iter([[first]])
+    follower = LogFollower(Client(), [])  # type: ignore[arg-type]
+    with closing(follower.follow(lambda: next(looks, [second]), {})) as told:
+        assert [(source, one.text) for source, one in itertools.islice(told, 2)] == [(first, "n"), (second, "m")]

@@ -3,6 +3,7 @@
 import pytest
 
 from corral.worker.processes.backend_logs import (
+    LONGEST_LINE,
     MOST_BYTES,
     MOST_KEYS,
     MOST_LINES,
@@ -35,11 +36,27 @@ def test_pieces_become_lines(clock: ManualClock) -> None:
     assert (err.tail, log.lines[0].at) == (["oh \ufffd"], clock.now())
 
 
+def test_of_a_line_of_a_megabyte_the_beginning_and_the_length_are_kept(clock: ManualClock) -> None:
+    log = BackendLogs(clock).of("m#0")
+    writer = LineWriter(log, OutputStream.STDOUT)
+    for piece in (b"begin", *[b"x" * 65_536] * 16, b"end\r\nshort\n", b"y" * (LONGEST_LINE + 1), b"\n", b"z" * 20_000):
+        writer.feed(piece)
+    writer.end()
+    assert [(line.text[:5], len(line.text), line.length) for line in log.lines] == [
+        ("begin", LONGEST_LINE, 1024 * 1024 + len("beginend")),
+        ("short", 5, 0),
+        ("yyyyy", LONGEST_LINE, LONGEST_LINE + 1),
+        ("zzzzz", LONGEST_LINE, 20_000),
+    ]
+
+
 def test_everything_is_bounded(clock: ManualClock) -> None:
     logs = BackendLogs(clock)
     writer = LineWriter(logs.of("0"), OutputStream.STDERR)
-    writer.feed(b"x" * (3 * MOST_BYTES))
-    assert [len(line.text) for line in logs.of("0").lines] == [MOST_BYTES] * 3
+    for _ in range(MOST_BYTES // LONGEST_LINE + 5):
+        writer.feed(b"x" * LONGEST_LINE + b"\n")
+    assert sum(len(line.text) for line in logs.of("0").lines) == MOST_BYTES
+    assert max(map(len, writer.tail)) < LONGEST_LINE
     writer.feed(b"\n" * (5 * MOST_LINES))
     assert len(logs.of("0").lines) == MOST_LINES
     assert len(writer.tail) == 20

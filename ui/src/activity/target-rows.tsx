@@ -5,6 +5,7 @@ import { useItem } from "../live/live";
 import type { TargetRow } from "../live/topics";
 import { ProgressBar } from "../parts/bar";
 import { Button } from "../parts/button";
+import { classes } from "../parts/classes";
 import { bytes, duration } from "../parts/format";
 import { addressOf, PageLink } from "../parts/page-link";
 import { TargetPill } from "../parts/status-pill";
@@ -22,7 +23,7 @@ interface RowsProps {
   readonly onRetry?: (target: TargetRow) => void;
 }
 
-const LINES = 52;
+const LINES = 44;
 
 export function TargetRows({ targets, verb, onRetry }: RowsProps) {
   return (
@@ -42,14 +43,14 @@ function columnsFor(verb: string, onRetry: RowsProps["onRetry"]): Column<TargetR
     {
       key: "node",
       title: "Node",
-      width: "minmax(96px, 1fr)",
+      width: "minmax(68px, 1fr)",
       cell: (target) => <Where target={target} />,
       sort: byText((target) => target.node_name),
     },
     {
       key: "state",
       title: "State",
-      width: "124px",
+      width: "118px",
       cell: (target) => <TargetPill status={target.status} verb={verb} />,
       sort: byTrouble,
     },
@@ -63,8 +64,8 @@ function columnsFor(verb: string, onRetry: RowsProps["onRetry"]): Column<TargetR
     },
     {
       key: "message",
-      title: "Why, or what proves it",
-      width: "minmax(120px, 2.4fr)",
+      title: "Why, or proof",
+      width: "minmax(96px, 2.4fr)",
       cell: (target) => <Message target={target} />,
     },
     {
@@ -94,6 +95,7 @@ function retryColumn(onRetry: (target: TargetRow) => void): Column<TargetRow> {
     key: "retry",
     title: "",
     width: "72px",
+    from: "tablet",
     cell: (target) =>
       canRetry(target) && (
         <Button isSmall onPress={() => onRetry(target)} aria-label={`Retry on ${target.node_name}`}>
@@ -138,12 +140,13 @@ function Tries({ target }: { target: TargetRow }) {
 function Message({ target }: { target: TargetRow }) {
   const node = useItem("nodes", target.node_id);
   const file = target.status === "downloading" && target.file_name ? target.file_name : "";
-  const text = situationOf(target, node?.status);
+  const said = situationOf(target, node?.status);
+  const text = said === target.status ? "" : said; // the state says it already
   return (
     <div className={styles.message}>
       {(text !== "" || file === "") && (
-        <span className={styles.clamp} title={text}>
-          {text || "–"}
+        <span className={classes(styles.clamp, target.status === "success" && styles.quiet)} title={text}>
+          {text || <span className={styles.quiet}>–</span>}
         </span>
       )}
       {file !== "" && (

@@ -26,7 +26,7 @@ interface ActDialogProps {
   readonly start: Choice;
   /** Names to choose from, where the backend is not chosen yet. */
   readonly backends?: readonly string[];
-  /** Everything is chosen already: begin with the plan. */
+  /** Everything is chosen already: begin with the plan. It can still be changed. */
   readonly isChosen?: boolean;
   readonly onClose: () => void;
 }
@@ -48,9 +48,8 @@ export function ActDialog({ start, backends, isChosen = false, onClose }: ActDia
   return (
     <PlanDialog
       title={titleOf(choice)}
-      {...(isChosen
-        ? {}
-        : { choose: <Choose {...{ choice, nodes, setChoice, backends, hasUri: start.uri !== "" }} /> })}
+      choose={<Choose {...{ choice, nodes, setChoice, backends, hasUri: start.uri !== "" }} />}
+      isPlanFirst={isChosen}
       isChosen={choiceProblem(choice, nodes) === ""}
       plan={plan}
       show={(agreed) => <PlanView plan={agreed} verb={choice.verb} />}

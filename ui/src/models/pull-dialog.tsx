@@ -2,7 +2,7 @@
 
 import { useCallback, useMemo, useState } from "react";
 
-import { answer, api, ask, type Schema } from "../api/client";
+import { answer, api, type Schema } from "../api/client";
 import { LinkButton } from "../parts/button";
 import { TextField } from "../parts/fields";
 import { bytes } from "../parts/format";
@@ -11,11 +11,10 @@ import { chatPath, modelPath } from "./place";
 import styles from "./pull.module.css";
 import { PullPlanRows } from "./pull-plan";
 import { PullProgress } from "./pull-progress";
-import { planText, pullCommand } from "./pull-words";
+import { pullCommand } from "./pull-words";
 import { useForgetModels } from "./queries";
 
 type PullPlan = Schema<"PullPlanView">;
-type Planned = PullPlan & { readonly hash: string; readonly text: string };
 
 interface PullDialogProps {
   /** What to pull; empty: the dialog asks. */
@@ -33,13 +32,14 @@ export function PullDialog({ reference: given = "", build: chosen = "", onClose 
   const forget = useForgetModels();
   const wish = useMemo(() => ({ reference: reference.trim(), name: name.trim(), build }), [reference, name, build]);
 
-  const plan = useCallback(async (): Promise<Planned> => {
-    const found = await ask<PullPlan>("POST", "/api/v1/pulls/plan", wish);
-    return { ...found, hash: hashOf(found), text: planText(found) };
-  }, [wish]);
+  const plan = useCallback(
+    (): Promise<PullPlan> =>
+      answer(api.POST("/api/v1/pulls/plan", { body: { ...wish, dry_run: false, plan_hash: "" } })),
+    [wish],
+  );
 
-  const act = async (planned: Planned) => {
-    const body = { ...wish, name: planned.name, dry_run: false };
+  const act = async (planned: PullPlan) => {
+    const body = { ...wish, name: planned.name, dry_run: false, plan_hash: planned.hash };
     const operation = await answer(api.POST("/api/v1/pulls", { body }));
     setPulled(planned.name);
     forget();
@@ -52,7 +52,7 @@ export function PullDialog({ reference: given = "", build: chosen = "", onClose 
     setAttempt(attempt + 1);
   };
   return (
-    <PlanDialog<Planned>
+    <PlanDialog<PullPlan>
       key={attempt}
       title="Pull a model"
       {...(isAsking
@@ -68,11 +68,6 @@ export function PullDialog({ reference: given = "", build: chosen = "", onClose 
       onClose={onClose}
     />
   );
-}
-
-/** The plan has no hash of its own: what is fetched, and as what, tells one from another. */
-function hashOf(plan: PullPlan): string {
-  return `${plan.name} ${plan.resolved} ${plan.files.map((file) => file.digest || file.url).join(" ")}`;
 }
 
 interface WishProps {

@@ -22,19 +22,6 @@ export function doubtsOf(plan: PullPlan): string[] {
   return chosen?.fits === false ? [`No machine of the fleet has the memory for ${plan.name}.`] : [];
 }
 
-export function planText(plan: PullPlan): string {
-  return [
-    `Model     ${plan.name}`,
-    `From      ${plan.resolved || plan.reference}`,
-    `Licence   ${plan.licence || "not stated"}`,
-    ...plan.files.map((file) => `File      ${file.path} (${file.size === null ? "unknown size" : bytes(file.size)})`),
-    `Download  ${downloadText(plan)}`,
-    ...(plan.memory_bytes > 0 ? [`Memory    about ${bytes(plan.memory_bytes)}`] : []),
-    ...plan.notes.map((note) => `Note: ${note}`),
-    ...(plan.refusal === "" ? [] : [`Refused: ${plan.refusal}`]),
-  ].join("\n");
-}
-
 export interface PullWish {
   readonly reference: string;
   readonly name: string;

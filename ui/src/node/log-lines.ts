@@ -1,38 +1,44 @@
 /** Lines of a log as the page keeps them: a bounded number, long ones cut by the server. Pure. */
 
+import { bytes, plural } from "../parts/format";
+
 export interface LogEntry {
   /** Counts up: what tells two equal lines apart. */
   readonly number: number;
   readonly at: string;
   readonly stream: string;
   readonly text: string;
-  readonly isTruncated: boolean;
+  /** Bytes of the whole line, where only its beginning is here; 0 otherwise. */
+  readonly wholeBytes: number;
   /** Something is missing here; the text says what. */
   readonly isGap: boolean;
 }
 
 export const MOST_LINES = 1000;
-const CUT = " … (the line is longer)";
 
 /** Reads what one event of the log's stream says; null for one of another kind. */
 export function readEntry(content: unknown, number: number): LogEntry | null {
   if (typeof content !== "object" || content === null) return null;
   const fields = content as Readonly<Record<string, unknown>>;
-  const isGap = typeof fields["gap"] === "string" || fields["kind"] === "gap";
-  const text = isGap ? (fields["gap"] ?? fields["text"]) : fields["text"];
+  if (typeof fields["gap"] === "string") return gap(number, gapText(fields["gap"], fields["lost"]));
+  const text = fields["text"];
   if (typeof text !== "string") return null;
   return {
     number,
     at: typeof fields["at"] === "string" ? fields["at"] : "",
     stream: typeof fields["stream"] === "string" ? fields["stream"] : "",
     text,
-    isTruncated: fields["truncated"] === true,
-    isGap,
+    wholeBytes: fields["truncated"] === true && typeof fields["length"] === "number" ? fields["length"] : 0,
+    isGap: false,
   };
 }
 
+function gapText(why: string, lost: unknown): string {
+  return typeof lost === "number" && lost > 0 ? `${why} (${plural(lost, "line")})` : why;
+}
+
 export function gap(number: number, text: string): LogEntry {
-  return { number, at: "", stream: "", text, isTruncated: false, isGap: true };
+  return { number, at: "", stream: "", text, wholeBytes: 0, isGap: true };
 }
 
 /** The newest lines; older ones go. */
@@ -42,7 +48,7 @@ export function append(entries: readonly LogEntry[], more: readonly LogEntry[]):
 }
 
 export function textOf(entry: LogEntry): string {
-  return entry.isTruncated ? entry.text + CUT : entry.text;
+  return entry.wholeBytes > 0 ? `${entry.text} … (the line has ${bytes(entry.wholeBytes)})` : entry.text;
 }
 
 /** The time of day of a line, by this browser's zone. */

@@ -3,14 +3,14 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 
-import { ask } from "../api/client";
+import { answer, api } from "../api/client";
 import type { NodeRow } from "../live/topics";
 import { Button } from "../parts/button";
 import { classes } from "../parts/classes";
 import { Checkbox, SearchField, Select } from "../parts/fields";
 import { useFilters } from "../parts/filters";
 import { Section } from "../parts/page";
-import { Empty, Failure, Loading, Notice } from "../parts/states";
+import { Empty, Failure, Loading } from "../parts/states";
 import { type LogEntry, textOf, timeOf } from "./log-lines";
 import styles from "./node.module.css";
 import { useLog } from "./use-log";
@@ -19,7 +19,7 @@ export function LogsTab({ node }: { node: NodeRow }) {
   const filters = useFilters();
   const names = useQuery({
     queryKey: ["logs", node.id],
-    queryFn: () => ask<string[] | null>("GET", `/api/nodes/${encodeURIComponent(node.id)}/backend-logs`),
+    queryFn: () => answer(api.GET("/api/v1/nodes/{id}/logs", { params: { path: { id: node.id } } })),
   });
   if (names.isPending) return <Loading label="Asking which logs there are" />;
   if (names.isError)
@@ -30,7 +30,7 @@ export function LogsTab({ node }: { node: NodeRow }) {
         works="Everything else about this node is on the other tabs."
       />
     );
-  const known = names.data ?? [];
+  const known = names.data;
   const chosen = known.includes(filters.get("log")) ? filters.get("log") : known[0];
   if (chosen === undefined) return <Empty>No engine has printed anything on this node yet.</Empty>;
   return <Log key={chosen} node={node} names={known} chosen={chosen} />;
@@ -72,7 +72,6 @@ function Log({ node, names, chosen }: { node: NodeRow; names: readonly string[];
     >
       {log.error !== null && <Failure error={log.error} onRetry={log.retry} />}
       <Lines entries={log.entries} isWrapped={isWrapped} isHeld={isHeld} label={`Log of ${chosen} on ${node.name}`} />
-      {log.isEnded && <Notice tone="grey">The log ended; the engine may have stopped.</Notice>}
     </Section>
   );
 }

@@ -2,8 +2,9 @@
 
 import { useCallback, useEffect, useRef, useState } from "react";
 
-import { errorOf } from "../api/errors";
-import { EventStreamReader } from "../live/event-stream";
+import { ApiError, errorOf, Unreachable } from "../api/errors";
+import { send } from "../api/transport";
+import { EventStreamReader, type StreamEvent } from "../live/event-stream";
 import { append, gap, type LogEntry, readEntry } from "./log-lines";
 
 const FIRST_LINES = 200;
@@ -13,14 +14,12 @@ const SHOW_MILLISECONDS = 250;
 interface FollowedLog {
   readonly entries: readonly LogEntry[];
   readonly error: unknown;
-  readonly isEnded: boolean;
   retry(): void;
 }
 
 export function useLog(nodeId: string, model: string, search: string, isHeld: boolean): FollowedLog {
   const [entries, setEntries] = useState<readonly LogEntry[]>([]);
   const [error, setError] = useState<unknown>(null);
-  const [isEnded, setEnded] = useState(false);
   const [attempt, setAttempt] = useState(0);
   const held = useRef(isHeld);
   held.current = isHeld;
@@ -36,62 +35,85 @@ export function useLog(nodeId: string, model: string, search: string, isHeld: bo
     }, SHOW_MILLISECONDS);
     setEntries([]);
     setError(null);
-    setEnded(false);
-    follow(addressOf(nodeId, model, search), abort.signal, (more) => waiting.push(...more))
-      .then(() => setEnded(true))
-      .catch((refusal: unknown) => {
-        if (!abort.signal.aborted) setError(refusal);
-      });
+    follow(addressOf(nodeId, model, search), abort.signal, (entry) => waiting.push(entry)).catch((refusal: unknown) => {
+      if (!abort.signal.aborted) setError(refusal);
+    });
     return () => {
       abort.abort();
       clearInterval(timer);
     };
   }, [nodeId, model, search, attempt]);
 
-  return { entries, error, isEnded, retry: useCallback(() => setAttempt((before) => before + 1), []) };
+  return { entries, error, retry: useCallback(() => setAttempt((before) => before + 1), []) };
 }
 
 function addressOf(nodeId: string, model: string, search: string): string {
   const query = new URLSearchParams({ follow: "true", lines: String(FIRST_LINES) });
   if (search !== "") query.set("search", search);
-  const name = model.split("/").map(encodeURIComponent).join("/");
-  return `/api/v1/nodes/${encodeURIComponent(nodeId)}/logs/${name}?${query}`;
+  return `/api/v1/nodes/${encodeURIComponent(nodeId)}/logs/${encodeURIComponent(model)}?${query}`;
 }
 
-/** Reads until the log ends; a refusal throws, a break is followed by another connection. */
-async function follow(address: string, signal: AbortSignal, tell: (entries: LogEntry[]) => void): Promise<void> {
+/** Reads for as long as somebody looks. A refusal throws; after a break it goes on with the last line that came. */
+async function follow(address: string, signal: AbortSignal, tell: (entry: LogEntry) => void): Promise<void> {
   let number = 0;
-  const told = (entry: LogEntry | null) => {
+  let place = "";
+  let isBroken = false;
+  const take = (event: StreamEvent) => {
+    const entry = readEntry(JSON.parse(event.data), number);
+    if (event.id !== "") place = event.id;
+    if (entry !== null) tell(entry);
     number += 1;
-    if (entry !== null) tell([entry]);
+    isBroken = false;
   };
-  while (await breaks(address, signal, (content) => told(readEntry(content, number)))) {
-    told(gap(number, "The connection broke here; lines may be missing."));
-    await new Promise((resolve) => setTimeout(resolve, PAUSE_MILLISECONDS));
+  for (;;) {
+    await read(address, place, signal, take);
+    if (!isBroken) tell(gap(number, "The connection broke here; trying again."));
+    number += 1;
+    isBroken = true;
+    await pause(signal);
   }
 }
 
-/** One connection. Returns whether it broke, as opposed to the log having ended. */
-async function breaks(address: string, signal: AbortSignal, tell: (content: unknown) => void): Promise<boolean> {
-  const response = await fetch(address, { headers: { Accept: "text/event-stream" }, signal });
-  if (!response.ok) throw errorOf(response.status, await response.json().catch(() => null), "");
-  if (response.body === null) return false;
+/** One connection, until it ends or breaks. */
+async function read(
+  address: string,
+  place: string,
+  signal: AbortSignal,
+  take: (event: StreamEvent) => void,
+): Promise<void> {
+  const headers = { Accept: "text/event-stream", ...(place === "" ? {} : { "Last-Event-ID": place }) };
   try {
-    for await (const content of contentsOf(response.body)) tell(content);
-    return false;
+    const response = await send(new Request(new URL(address, window.location.origin), { headers, signal }));
+    if (!response.ok) throw errorOf(response.status, await response.json().catch(() => null), "");
+    if (response.body !== null) await readEvents(response.body, take);
   } catch (error) {
-    if (signal.aborted || !(error instanceof TypeError)) throw error;
-    return true;
+    const isBreak = error instanceof Unreachable || error instanceof TypeError || isForNow(error);
+    if (signal.aborted || !isBreak) throw error;
   }
 }
 
-async function* contentsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<unknown> {
+/** Whether a frontend refuses only for the moment: it begins or ends, or its database is away. */
+function isForNow(error: unknown): boolean {
+  return error instanceof ApiError && error.status >= 502;
+}
+
+async function readEvents(body: ReadableStream<Uint8Array>, take: (event: StreamEvent) => void): Promise<void> {
   const events = new EventStreamReader();
   const decoder = new TextDecoder();
   const reader = body.getReader();
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
-    for (const event of events.feed(decoder.decode(value, { stream: true })).events) yield JSON.parse(event.data);
+    for (const event of events.feed(decoder.decode(value, { stream: true })).events) take(event);
   }
+}
+
+function pause(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, PAUSE_MILLISECONDS);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
 }

@@ -21,6 +21,8 @@ export interface PlanDialogProps<Plan extends PlanLike> {
   readonly choose?: ReactNode;
   /** Whether enough is chosen to ask for a plan. */
   readonly isChosen?: boolean;
+  /** What is chosen at first is what most people want: the plan is shown at once, and a button leads to the choice. */
+  readonly isPlanFirst?: boolean;
   readonly plan: () => Promise<Plan>;
   /** What would happen, in rows. */
   readonly show: (plan: Plan) => ReactNode;
@@ -40,7 +42,8 @@ export interface PlanDialogProps<Plan extends PlanLike> {
 }
 
 export function PlanDialog<Plan extends PlanLike>(props: PlanDialogProps<Plan>) {
-  const first: Step<Plan> = props.choose === undefined ? { at: "planning" } : { at: "choose" };
+  const isPlanned = props.choose === undefined || props.isPlanFirst === true;
+  const first: Step<Plan> = isPlanned ? { at: "planning" } : { at: "choose" };
   const [step, dispatch] = useReducer<Step<Plan>, [StepEvent<Plan>]>(nextStep, first);
   const { plan, act } = props;
   const place = useRef<HTMLDivElement>(null);
@@ -57,7 +60,7 @@ export function PlanDialog<Plan extends PlanLike>(props: PlanDialogProps<Plan>) 
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: asked once when the dialog opens; then people ask
   useEffect(() => {
-    if (props.choose === undefined) void ask();
+    if (isPlanned) void ask();
   }, []);
 
   const confirm = async (agreed: Plan) => {
@@ -155,7 +158,7 @@ function Footer<Plan extends PlanLike>({ props, step, ask, confirm, dispatch }: 
         <>
           {props.choose !== undefined && (
             <Button isDisabled={step.at === "acting"} onPress={() => dispatch({ kind: "back" })}>
-              Back
+              {props.isPlanFirst ? "Change" : "Back"}
             </Button>
           )}
           <Confirm

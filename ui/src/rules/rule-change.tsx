@@ -10,7 +10,7 @@ import type { Acted } from "../parts/plan-steps";
 import { FLEET_RULES } from "./queries";
 import { RuleConflict } from "./rule-conflict";
 import { RuleFields } from "./rule-fields";
-import { afterText, applyCommand, asPlan, type RulesPlan } from "./rule-plan";
+import { afterText, applyCommand, type RulesPlan } from "./rule-plan";
 import { RulePlanView } from "./rule-plan-view";
 import { draftProblems, editedSet, type RuleEdit, type RuleSet, rebased } from "./rule-set";
 
@@ -48,9 +48,9 @@ export function RuleChange({ start, base, onClose }: RuleChangeProps) {
       />
     );
   }
-  const act = async (): Promise<Acted> => {
+  const act = async (agreed: RulesPlan): Promise<Acted> => {
     try {
-      return await put(state.base, state.edit);
+      return await put(state.base, state.edit, agreed.hash);
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 412) throw error;
       const theirs = await answer(api.GET("/api/v1/fleet-rules"));
@@ -63,9 +63,10 @@ export function RuleChange({ start, base, onClose }: RuleChangeProps) {
   return <RuleDialog key={state.base.revision} state={state} setState={setState} act={act} onClose={onClose} />;
 }
 
-async function put(base: RuleSet, edit: RuleEdit): Promise<Acted> {
+async function put(base: RuleSet, edit: RuleEdit, hash: string): Promise<Acted> {
   const headers = { "If-Match": `"${base.revision}"` };
-  const applied = await answer(api.PUT("/api/v1/fleet-rules", { body: bodyOf(base, edit), headers }));
+  const body = { ...bodyOf(base, edit), plan_hash: hash };
+  const applied = await answer(api.PUT("/api/v1/fleet-rules", { body, headers }));
   const [first, ...others] = applied.operations;
   return first !== undefined && others.length === 0 ? { operation: first.id } : { message: afterText(applied) };
 }
@@ -77,15 +78,16 @@ function bodyOf(base: RuleSet, edit: RuleEdit) {
 interface RuleDialogProps {
   readonly state: State;
   readonly setState: (state: State) => void;
-  readonly act: () => Promise<Acted>;
+  readonly act: (agreed: RulesPlan) => Promise<Acted>;
   readonly onClose: () => void;
 }
 
 function RuleDialog({ state, setState, act, onClose }: RuleDialogProps) {
   const { edit, base } = state;
-  const plan = useCallback(async (): Promise<RulesPlan> => {
-    return asPlan(await answer(api.POST("/api/v1/fleet-rules/plan", { body: bodyOf(base, edit) })), base.revision);
-  }, [base, edit]);
+  const plan = useCallback(
+    (): Promise<RulesPlan> => answer(api.POST("/api/v1/fleet-rules/plan", { body: bodyOf(base, edit) })),
+    [base, edit],
+  );
   const isReady = edit.kind === "remove" || Object.keys(draftProblems(edit.draft, edit.was, base.items)).length === 0;
   const fields = <RuleFields edit={edit} rules={base.items} onChange={(next) => setState({ ...state, edit: next })} />;
   return (

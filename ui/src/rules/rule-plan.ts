@@ -2,21 +2,13 @@
 
 import type { Schema } from "../api/client";
 import { plural } from "../parts/format";
-import type { PlanLike } from "../parts/plan-steps";
 import { shellCommand } from "../parts/shell-words";
 import { askOfDraft, type RuleAsk, type RuleEdit } from "./rule-set";
 
-type Wire = Schema<"RulesPlan">;
-
-export type RulesPlan = Wire & PlanLike;
-
-/** A plan as the dialog wants it: the revision that it is for stands for a hash, since saving names that. */
-export function asPlan(plan: Wire & Partial<PlanLike>, revision: string): RulesPlan {
-  return { ...plan, hash: plan.hash || revision, text: plan.text ?? "" };
-}
+export type RulesPlan = Schema<"RulesPlan">;
 
 /** "+ echo-for-speech", "~ speech", "- old". */
-export function changeLines(plan: Pick<Wire, "changes">): readonly string[] {
+export function changeLines(plan: Pick<RulesPlan, "changes">): readonly string[] {
   const { added, changed, removed } = plan.changes;
   return [
     ...added.map((name) => `+ ${name}`),

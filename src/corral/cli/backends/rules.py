@@ -1,7 +1,7 @@
 """`corral backends apply` and `corral backends rules`: which backends nodes with certain labels must have."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,8 @@ from corral.cli.connection import connected, open_client
 from corral.cli.operation_watch import Watching, wait_options, watched_all
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import Column, json_option, plain, print_json, say, show, table
-from corral.cli.units import SHORT_ID, age
+from corral.cli.units import age
+from corral.frontend.rules.plan_words import act_title, doubt_lines, rule_change_lines, selector_text, unmet_line
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import (
     AppliedRules,
@@ -259,16 +260,13 @@ def _show_plan(client: ApiClient, declared: "DeclaredFleet", prune: str, *, as_j
         say(line)
     _say_kept(kept)
     for act in plan.acts:
-        because = f" because of {act.rule}" if act.rule else ""
-        show(plain(f"{act.verb} {act.backend}{because}:"))
+        show(plain(act_title(act)))
         show(plan_table(act.nodes, act.verb))
         show("")
     if plan.unmet:
         show("under way already:")
         for unmet in plan.unmet:
-            why = f": {unmet.message}" if unmet.message else ""
-            cause = f"because of {unmet.rule}, operation {unmet.operation[:SHORT_ID]}"
-            show(plain(f"{unmet.node_name}: {state_word(Subject.TARGET, unmet.status).inline} {cause}{why}"))
+            show(plain(unmet_line(unmet)))
         show("")
     warn(doubt_lines(plan.doubts))
     say("Nothing was changed." if plan.acts or changes else "Nothing would change.")
@@ -279,21 +277,6 @@ def _say_kept(kept: Sequence[str]) -> None:
         say(f"Not in the file, and kept: {listed(kept)}. --prune removes them.")
 
 
-def selector_text(labels: Mapping[str, str]) -> str:
-    """The labels of a rule as `zone=a, disk=ssd`."""
-    return ", ".join(f"{key}={value}" for key, value in labels.items()) or "every node"
-
-
 def change_lines(change: RuleChanges, rules: Sequence[RuleAsk]) -> list[str]:
     """A line for each rule that changes, with what it requires now."""
-    texts = {rule.name: f"{rule.backend} on {selector_text(rule.labels)}" for rule in rules}
-    return [
-        *(f"+ {name}: {texts.get(name, '')}" for name in change.added),
-        *(f"~ {name}: {texts.get(name, '')}" for name in change.changed),
-        *(f"- {name}" for name in change.removed),
-    ]
-
-
-def doubt_lines(doubts: Mapping[str, str]) -> list[str]:
-    """A sentence for each rule that names a backend nobody knows."""
-    return [f"{rule}: {why}" for rule, why in sorted(doubts.items())]
+    return rule_change_lines(change, {rule.name: f"{rule.backend} on {selector_text(rule.labels)}" for rule in rules})

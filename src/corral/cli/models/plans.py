@@ -5,10 +5,10 @@ from typing import Final
 
 from corral.base.words import format_size
 from corral.cli.output import Column, facts, plain, say, show, table
+from corral.frontend.models.decide.pull_words import facts_of
 from corral.wire.pulls import BuildChoiceView, PullPlanView
 
 _FITS: Final = {True: "yes", False: "no", None: "unknown"}
-_MOST_FILES: Final = 20
 
 _COLUMNS: Final[Sequence[Column[BuildChoiceView]]] = (
     Column(title="", cell=lambda choice: "→" if choice.is_chosen else ""),
@@ -28,33 +28,9 @@ def show_plan(plan: PullPlanView) -> None:
     if len(plan.choices) > 1:
         show(table(_COLUMNS, plan.choices))
         say("The build with the arrow is taken; --build NAME takes another.")
-    show(facts([(name, plain(text)) for name, text in _pairs(plan) if text]))
+    show(facts([(name, plain(text)) for name, text in facts_of(plan)]))
     for note in plan.notes:
         say(f"Note: {note}")
-
-
-def _pairs(plan: PullPlanView) -> list[tuple[str, str]]:
-    files = [f"{file.path} ({'unknown size' if file.size is None else format_size(file.size)})" for file in plan.files]
-    hidden = len(files) - _MOST_FILES
-    return [
-        ("Model", plan.name),
-        ("From", plan.resolved or plan.reference),
-        ("Licence", plan.licence or "not stated"),
-        *(("File", text) for text in files[:_MOST_FILES]),
-        ("", f"{hidden} more files" if hidden > 0 else ""),
-        ("Download", _download(plan)),
-        ("Memory", f"about {format_size(plan.memory_bytes)}" if plan.memory_bytes else ""),
-        ("Refused", plan.refusal),
-    ]
-
-
-def _download(plan: PullPlanView) -> str:
-    unknown = sum(file.size is None for file in plan.files)
-    more = f" and {unknown} {'file' if unknown == 1 else 'files'} of unknown size" if unknown else ""
-    there = plan.bytes - plan.needed_bytes
-    known = f", of which {format_size(there)} are there already" if there > 0 else ""
-    free = f"; {format_size(plan.free_bytes)} are free in {plan.store}" if plan.store else ""
-    return f"{format_size(plan.bytes)}{more}{known}{free}"
 
 
 def doubts(plan: PullPlanView) -> list[str]:

@@ -62,9 +62,10 @@ def pull(reference: str, name: str, build: str, dry_run: bool, yes: bool, watchi
     if not watching.as_json:
         show_plan(plan)
     reasons = doubts(plan)
-    if reasons and not yes and sys.stdin.isatty():
+    is_agreed = bool(reasons) and not yes and sys.stdin.isatty()
+    if is_agreed:
         confirm(f"{'; '.join(reasons).capitalize()}. Go on?")
-    code = pulled(client, reference, plan, build=build, watching=watching)
+    code = pulled(client, reference, plan, build=build, watching=watching, is_agreed=is_agreed)
     if code == ExitCode.OK and watching.wait and not watching.as_json:
         say(how_to_ask(client, plan.name))
     return code
@@ -82,9 +83,13 @@ def whole_path(reference: str) -> str:
     return str(Path(reference).expanduser().absolute()) if is_relative else reference
 
 
-def pulled(client: ApiClient, reference: str, plan: PullPlanView, *, build: str, watching: Watching) -> int:
-    """Start the pull, watch it, and return the exit code."""
+def pulled(
+    client: ApiClient, reference: str, plan: PullPlanView, *, build: str, watching: Watching, is_agreed: bool = False
+) -> int:
+    """Start the pull, watch it, and return the exit code. A plan that somebody agreed to must still be that of now."""
     body = {"reference": whole_path(reference), "name": plan.name, "build": build}
+    if is_agreed:
+        body["plan_hash"] = plan.hash
     operation = accepted_once(
         lambda headers: client.post(_PATH, OperationView, body, headers=headers, patience=_PATIENCE)
     )

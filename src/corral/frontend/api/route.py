@@ -23,6 +23,7 @@ from corral.frontend.access.cross_site import cross_site_problem
 from corral.frontend.access.decide import Permission, scopes_with
 from corral.frontend.access.principals import NodeClaim, Principal, presented_key, principal_of
 from corral.frontend.access.room import AccessRoom
+from corral.frontend.api.parameters import QueryField
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
@@ -61,6 +62,7 @@ STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "bus_unavailable": 503,
     "no_responders": 503,
     "bus_timeout": 504,
+    "worker_unreachable": 502,
     "galleries_unread": 503,
     "hub_refused": 502,
     "hub_unavailable": 503,
@@ -76,6 +78,7 @@ _MOST_DIGITS: Final = 18
 _EXPECTED: Final = frozenset(
     {"invalid_input", "join_code_refused", "access_denied", "not_found", "conflict", "precondition_failed"}
 )
+JSON: Final = "application/json"
 _RETRY_AFTER_SECONDS: Final = "2"
 
 _encoder: Final = msgspec.json.Encoder()
@@ -169,9 +172,17 @@ class RouteSpec:
     """Every status that the handler answers, and when."""
     dialect: Dialect = Dialect.NATIVE
     takes: type[msgspec.Struct] | None = None
+    may_be_empty: bool = False
+    """Whether the body may be left out."""
     gives: object = None
-    """The type of a good answer's body, for the OpenAPI page."""
-    query: Mapping[str, str] = field(default_factory=dict)
+    """The type of a good answer's body."""
+    media: str = JSON
+    """The content type of an answer that is not JSON: then it is a text, also where it is an error of the handler's."""
+    streams: Mapping[str, object] = field(default_factory=dict)
+    """Where the answer may be a stream of server-sent events: the names of events, and the types of their data."""
+    refusals: Mapping[int, object] = field(default_factory=dict)
+    """Errors whose body has more than a code and a message, by status."""
+    query: Mapping[str, str | QueryField] = field(default_factory=dict)
 
     @property
     def permission(self) -> Permission | None:

@@ -5,8 +5,8 @@ when its source fails. A client that reads slowly holds up nobody: its source is
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager, aclosing
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from corral.base.errors import CorralError
 from corral.base.tasks import Poke
+from corral.frontend.access.decide import Permission
 from corral.frontend.access.principals import Principal, principal_of
 from corral.frontend.api.route import AdminContext
 
@@ -26,6 +27,10 @@ _CHECKED_EVERY: Final = 1.0
 """Seconds between looks at the key of a stream, while things happen that may have ended it."""
 _CHECKED_ANYWAY: Final = 10.0
 """Seconds after which it is looked at although nothing was announced: a key may expire."""
+
+
+_RELAY_RETRY: Final = b"retry: 2000\n\n"
+_RELAY_QUIET_SECONDS: Final = 10.0
 
 
 class StreamSource(Protocol):
@@ -55,10 +60,7 @@ def stream_response(context: AdminContext, request: Request, source: StreamSourc
 
 
 async def _stream(context: AdminContext, request: Request, source: StreamSource) -> AsyncIterator[bytes]:
-    clock, standing = (
-        context.clock,
-        _Standing(context, lambda: principal_of(request.headers, context.access.authenticator)),
-    )
+    clock, standing = context.clock, _Standing(context, request)
     with source.listening() as poke:
         yield b"retry: %d\n\n" % source.retry_milliseconds
         quiet_since = clock.monotonic()
@@ -81,6 +83,36 @@ async def _stream(context: AdminContext, request: Request, source: StreamSource)
                 await poke.wait(clock, pause)
 
 
+def relay_response(
+    context: AdminContext,
+    request: Request,
+    events: AsyncGenerator[bytes | None, None],
+    *,
+    permission: Permission,
+) -> Response:
+    """A stream of what somebody else tells, such as a worker: whole events as they come, and None every second or so
+    while none comes. It ends as other streams do, and with `events`, which are closed in any case."""
+    return StreamingResponse(_relay(context, request, events, permission), media_type=STREAM, headers=_HEADERS)
+
+
+async def _relay(
+    context: AdminContext, request: Request, events: AsyncGenerator[bytes | None, None], permission: Permission
+) -> AsyncIterator[bytes]:
+    clock, standing = context.clock, _Standing(context, request)
+    async with aclosing(events):
+        yield _RELAY_RETRY
+        quiet_since = clock.monotonic()
+        async for event in events:
+            if context.stopping.is_set() or not await standing.lasts(lambda principal: principal.can(permission)):
+                return
+            if event is not None:
+                yield event
+                quiet_since = clock.monotonic()
+            elif clock.monotonic() - quiet_since >= _RELAY_QUIET_SECONDS:
+                yield b": still here\n\n"
+                quiet_since = clock.monotonic()
+
+
 class _Standing:
     """Whether the caller of a stream may go on reading it.
 
@@ -88,10 +120,11 @@ class _Standing:
     second; and after ten seconds in any case.
     """
 
-    def __init__(self, context: AdminContext, find: Callable[[], Awaitable[Principal | None]]) -> None:
+    def __init__(self, context: AdminContext, request: Request) -> None:
         self._feed = context.record.feed
         self._clock = context.clock
-        self._find = find
+        self._headers = request.headers
+        self._authenticator = context.access.authenticator
         self._rings = self._feed.rings
         self._checked_at = self._clock.monotonic() - _CHECKED_EVERY
 
@@ -101,7 +134,7 @@ class _Standing:
         if passed < (_CHECKED_ANYWAY if rings == self._rings else _CHECKED_EVERY):
             return True
         try:
-            principal = await self._find()
+            principal = await principal_of(self._headers, self._authenticator)
         except CorralError:
             return True  # a database that is away revokes nothing
         self._checked_at, self._rings = now, rings

@@ -131,7 +131,7 @@ def _accepts(headers: Mapping[str, str], wanted: str, *, header: str = "accept")
     return False
 
 
-_public = partial(RouteSpec, "GET", access=Access.PUBLIC)
+_public = partial(RouteSpec, "GET", access=Access.PUBLIC, media="text/html")
 _WAY = {200: "HTML for programs: a card that says what this is and where to go", 302: "browsers are led to the page"}
 
 ROUTES: Sequence[RouteSpec] = [

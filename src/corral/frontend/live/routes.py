@@ -13,6 +13,7 @@ from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.frontend.access.decide import Permission
 from corral.frontend.access.principals import Principal
+from corral.frontend.api.parameters import number
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer
 from corral.frontend.api.streams import stream_response
 from corral.frontend.live.decide.frames import BEAT
@@ -20,7 +21,7 @@ from corral.frontend.live.decide.history import POINTS, STEP_SECONDS, SeriesName
 from corral.frontend.live.decide.topics import PERMISSION, allowed, read_place, read_topics
 from corral.frontend.live.reader import LiveReader
 from corral.wire.go_json import format_time
-from corral.wire.live import FleetSummaryAnswer, HistoryAnswer, HistorySeries, LiveFrame
+from corral.wire.live import FleetSummaryAnswer, HistoryAnswer, HistorySeries, LiveFrame, LiveReady
 
 _LONGEST_PAUSE: Final = timedelta(seconds=1)
 """A reader looks at its key once in a while, whether something changed or not."""
@@ -120,7 +121,7 @@ ROUTES = [
         "The fleet as server-sent events: snapshots of topics, then what changes, at most four times a second. After a "
         "break, `Last-Event-ID` says what need not be told again. Topics that the key may not read are left out.",
         access=Permission.FLEET_READ,
-        gives=LiveFrame,
+        streams={"snapshot": LiveFrame, "change": LiveFrame, "ready": LiveReady},
         query={
             "topics": "names with commas between them: `summary`, `attention`, `nodes`, `replicas`, `operations`, "
             "`loads` (all of these by default), `events`, `operation:ID`, `node:ID`",
@@ -148,7 +149,7 @@ ROUTES = [
         query={
             "series": "names with commas between them, all by default: "
             + ", ".join(f"`{name}`" for name in SeriesName),
-            "minutes": f"how far back, 1 to {_MOST_MINUTES} (the default)",
+            "minutes": number(f"how far back, 1 to {_MOST_MINUTES} (the default)", least=1, most=_MOST_MINUTES),
             "node": "only memory of the node with this id or name",
             "model": "only series of this model",
         },

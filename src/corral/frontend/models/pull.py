@@ -143,7 +143,15 @@ class ModelPulls:
             return known
         await self._tools.stores.measure(make=True)
         self._usable()
-        plan = await self.plan(ask)
+        return await self._start(await self.plan(ask), ask)
+
+    async def start_planned(self, plan: PullPlan, ask: PullAsk) -> Operation:
+        """Accept what was planned just now for the same wish."""
+        await self._tools.stores.measure(make=True)
+        self._usable()
+        return await self._start(plan, ask)
+
+    async def _start(self, plan: PullPlan, ask: PullAsk) -> Operation:
         for _ in range(_TRIES):
             try:
                 return await self._accept(plan, ask)

@@ -16,6 +16,7 @@ from corral.frontend.nodes.fleet_key import FleetKey
 from corral.frontend.nodes.heartbeats import Heartbeats
 from corral.frontend.nodes.invitations import Invitations, SourceLimit
 from corral.frontend.nodes.liveness import BRAKE_PERIOD, HEALTH_PERIOD, HEARING_PERIOD, Brake, Health, HearingKeeper
+from corral.frontend.nodes.log_following import LogFollowing
 from corral.frontend.nodes.nats_users import REVOKING_PERIOD, NatsIssuer, NatsRevocations, Revoking
 from corral.frontend.nodes.registry import NodeRegistry
 from corral.frontend.nodes.store.invitations import InvitationStore
@@ -63,6 +64,7 @@ class NodesRoom:
     contacts: NodeContacts
     tokens: NodeTokens
     logs: NodeLogs
+    following: LogFollowing
     tls: FleetTls
     doors: NodeDoors
     nats_users: NatsIssuer
@@ -121,6 +123,7 @@ class NodesRoom:
             contacts=contacts,
             tokens=tokens,
             logs=NodeLogs(contacts, tokens, doors),
+            following=LogFollowing(contacts, tokens, doors, clock),
             tls=tls,
             doors=doors,
             nats_users=issuer,

@@ -13,6 +13,7 @@ from corral.base.errors import InvalidInput
 from corral.base.tasks import Poke
 from corral.frontend.access.decide import Permission
 from corral.frontend.access.principals import Principal
+from corral.frontend.api.parameters import number, some_of
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_limit, read_number, read_text
 from corral.frontend.api.streams import STREAM, stream_response
 from corral.frontend.record.decide import EventFilter, EventKind, StoredEvent
@@ -112,15 +113,16 @@ ROUTES = [
         "which events must hold together.",
         access=Permission.AUDIT_READ,
         gives=list[EventView],
+        streams={"the kind of the event": EventView},
         query={
             "node": "only events of this node: its id, or the beginning of it",
-            "kind": "only events of this kind, or of a group such as `node`; may be given several times",
+            "kind": some_of("only events of this kind, or of a group such as `node`; may be given several times"),
             "actor": "only what somebody of this name did; of a user, with any key",
             "subject": "only events about this: the name of a model or backend, the id of an operation",
             "text": "only events with this text in the kind, the actor or the data",
-            "after": "only events after this sequence number (or the header `Last-Event-ID`)",
-            "before": "only events before this sequence number; without `after`, the latest of them",
-            "limit": "at most so many, 1 to 1000",
+            "after": number("only events after this sequence number (or the header `Last-Event-ID`)"),
+            "before": number("only events before this sequence number; without `after`, the latest of them"),
+            "limit": number("at most so many, 1 to 1000", least=1, most=1000),
         },
         codes={200: "a list, or a stream", 400: "a filter or a number makes no sense; `field` names it"},
     )

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.plans import STALE
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, no_content, read_body
 from corral.frontend.backends.decide.drift import BackendFix, Drift
 from corral.frontend.operations.decide.operation import TargetStatus
@@ -16,7 +18,8 @@ from corral.frontend.operations.routes.native import planned_view
 from corral.frontend.operations.shapes import operation_view
 from corral.frontend.rules.decide import FleetRule, SetChange, demanded, revision_of
 from corral.frontend.rules.enforcer import Prune, RulePlace
-from corral.frontend.rules.service import RuleStanding
+from corral.frontend.rules.plan_words import rules_plan_text, selector_text
+from corral.frontend.rules.service import ANY_REVISION, Diff, RulesChanged, RuleStanding
 from corral.wire.go_json import decode, format_time
 from corral.wire.operation_views import (
     AppliedRules,
@@ -30,10 +33,20 @@ from corral.wire.operation_views import (
     RuleSetView,
     RulesPlan,
     RuleView,
+    StaleRulesPlan,
     UnmetView,
 )
+from corral.wire.plans import PlanError, plan_hash
 
 _BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)
+
+
+class AskedRules(NamedTuple):
+    """A set of rules that somebody wants, and which plan of it they have seen."""
+
+    rules: list[FleetRule]
+    prune: Prune
+    plan_hash: str
 
 
 async def list_rules(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -47,9 +60,30 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
     revision = request.headers.get("if-match", "").strip().strip('"')
     if not revision:
         raise InvalidInput("If-Match", "is missing: name the revision that you have seen, or * for whatever is there")
-    rules, prune = await _asked(context, request, caller)
+    asked = await _asked(context, request, caller)
+    if not asked.plan_hash:
+        return await _put(context, caller, asked, revision)
+    diff = await _diff(context, caller, asked)
+    is_any = revision == ANY_REVISION
+    if not is_any and revision != diff.revision:
+        raise RulesChanged(f"the fleet rules have the revision {diff.revision} by now, not {revision}")
+    if _hash(diff, asked) == asked.plan_hash:
+        try:
+            return await _put(context, caller, asked, diff.revision)
+        except RulesChanged:
+            if not is_any:
+                raise
+            diff = await _diff(context, caller, asked)
+    return answer(StaleRulesPlan(error=PlanError(), plan=_plan_view(diff, asked)), 409)
+
+
+async def _put(context: AdminContext, caller: Caller, asked: AskedRules, revision: str) -> Response:
     applied = await context.rules.service.put(
-        rules, revision=revision, prune=prune, by=caller.name, may_trust=caller.can(Permission.BACKENDS_TRUST)
+        asked.rules,
+        revision=revision,
+        prune=asked.prune,
+        by=caller.name,
+        may_trust=caller.can(Permission.BACKENDS_TRUST),
     )
     revision = revision_of(applied.change.rules)
     operations = [
@@ -62,8 +96,26 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
-    rules, prune = await _asked(context, request, caller)
-    diff = await context.rules.service.plan(rules, prune=prune, may_trust=caller.can(Permission.BACKENDS_TRUST))
+    asked = await _asked(context, request, caller)
+    return answer(_plan_view(await _diff(context, caller, asked), asked))
+
+
+async def _diff(context: AdminContext, caller: Caller, asked: AskedRules) -> Diff:
+    may_trust = caller.can(Permission.BACKENDS_TRUST)
+    return await context.rules.service.plan(asked.rules, prune=asked.prune, may_trust=may_trust)
+
+
+def _hash(diff: Diff, asked: AskedRules) -> str:
+    """Of the set of now, of the set after it, and of what would be asked of which node because of that."""
+    acts = sorted(
+        [act.verb.value, act.backend, act.rule, plan.node.node.id, bool(plan.hindrance), plan.is_reached]
+        for act in diff.acts
+        for plan in act.planned
+    )
+    return plan_hash([diff.revision, revision_of(diff.change.rules), asked.prune.value, acts])
+
+
+def _plan_view(diff: Diff, asked: AskedRules) -> RulesPlan:
     acts = [
         PlannedActView(
             verb=act.verb.value,
@@ -83,7 +135,12 @@ async def plan(context: AdminContext, request: Request, caller: Caller) -> Respo
         )
         for place in diff.unmet
     ]
-    return answer(RulesPlan(changes=_changes(diff.change), acts=acts, unmet=unmet, doubts=dict(diff.doubts)))
+    view = RulesPlan(
+        changes=_changes(diff.change), acts=acts, unmet=unmet, hash=_hash(diff, asked), doubts=dict(diff.doubts)
+    )
+    texts = {rule.name: f"{rule.backend} on {selector_text(rule.selector)}" for rule in diff.change.rules}
+    view.text = rules_plan_text(view, texts)
+    return view
 
 
 async def delete_rule(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -92,7 +149,7 @@ async def delete_rule(context: AdminContext, request: Request, caller: Caller) -
     return no_content()
 
 
-async def _asked(context: AdminContext, request: Request, caller: Caller) -> tuple[list[FleetRule], Prune]:
+async def _asked(context: AdminContext, request: Request, caller: Caller) -> AskedRules:
     asked = decode(await read_body(request, context.config.max_body), RulesAsk)
     if asked.prune not in list(Prune):
         words = ", ".join(repr(prune.value) for prune in Prune)
@@ -107,7 +164,7 @@ async def _asked(context: AdminContext, request: Request, caller: Caller) -> tup
         )
         for rule in asked.rules
     ]
-    return rules, Prune(asked.prune)
+    return AskedRules(rules, Prune(asked.prune), asked.plan_hash or "")
 
 
 def _rule_view(standing: RuleStanding) -> RuleView:
@@ -199,7 +256,13 @@ ROUTES = [
         "What follows from it is started at once, and from then on whenever something is missing.",
         takes=RulesAsk,
         gives=AppliedRules,
-        codes={200: "stored, with all that follows", **_BAD_SET, 412: "the rules are not of this revision any more"},
+        refusals={409: StaleRulesPlan},
+        codes={
+            200: "stored, with all that follows",
+            **_BAD_SET,
+            409: STALE,
+            412: "the rules are not of this revision any more",
+        },
     ),
     replace(
         _ADMIN,

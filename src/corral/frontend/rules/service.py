@@ -121,6 +121,8 @@ class PlannedAct:
 class Diff:
     """What a set of rules would lead to."""
 
+    revision: str
+    """Of the set that it was decided on."""
     change: SetChange
     acts: tuple[PlannedAct, ...]
     unmet: tuple[RulePlace, ...]
@@ -188,7 +190,7 @@ class FleetRules:
         ]
         unmet = [place for place in places if not place.is_missing and place.standing is not TargetStatus.SUCCESS]
         doubts = await self._places.doubts(becomes.rules)
-        return Diff(change=becomes, acts=tuple(acts), unmet=tuple(unmet), doubts=doubts)
+        return Diff(revision=revision_of(current), change=becomes, acts=tuple(acts), unmet=tuple(unmet), doubts=doubts)
 
     async def put(
         self, rules: Sequence[FleetRule], *, revision: str, prune: Prune, by: str, may_trust: bool = False

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,10 +27,14 @@ TAIL_LINES: Final = 20
 """Lines of standard error in the answer to a failed start: as many as LocalAI's worker sends."""
 MOST_KEYS: Final = 1000
 """Logs that are kept. Beyond it the oldest is forgotten, because names of models may change for ever."""
-MOST_BYTES: Final = 4096
-"""Maximum length of a line; the rest becomes the next line."""
+LONGEST_LINE: Final = 16 * 1024
+"""Bytes of a line that are kept; how long it was is told with it."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Bytes kept for one process key, in lines of usual length more than all lines have."""
 MOST_WAITING: Final = 100
 """Lines that a slow reader may be behind; more are dropped, as LocalAI's worker does."""
+_LONGEST_IN_TAIL: Final = 4096
+"""Bytes of a line in the answer to a failed start, which goes over NATS."""
 
 
 class OutputStream(StrEnum):
@@ -43,6 +47,8 @@ class Line:
     at: datetime
     stream: OutputStream
     text: str
+    length: int = 0
+    """Bytes of the whole line where the text is only its beginning; 0 where it is all of it."""
 
 
 class BackendLog:
@@ -51,15 +57,19 @@ class BackendLog:
     def __init__(self, clock: Clock, tell: Callable[[Line], None] = lambda _: None) -> None:
         self._clock = clock
         self._tell = tell
-        self._lines: deque[Line] = deque(maxlen=MOST_LINES)
+        self._lines: deque[Line] = deque()
+        self._size = 0
 
     @property
     def lines(self) -> list[Line]:
         return list(self._lines)
 
-    def add(self, stream: OutputStream, text: str) -> None:
-        line = Line(self._clock.now(), stream, text)
+    def add(self, stream: OutputStream, text: str, length: int = 0) -> None:
+        line = Line(self._clock.now(), stream, text, length)
         self._lines.append(line)
+        self._size += len(text)
+        while len(self._lines) > MOST_LINES or self._size > MOST_BYTES:
+            self._size -= len(self._lines.popleft().text)
         self._tell(line)
 
 
@@ -70,6 +80,8 @@ class LineWriter:
         self._log = log
         self._stream = stream
         self._rest = b""
+        self._left_out = 0
+        """Bytes of the line that has begun which are not kept."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     @property
@@ -77,12 +89,13 @@ class LineWriter:
         return list(self._tail)
 
     def feed(self, data: bytes) -> None:
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        for line in whole[-MOST_LINES:]:
+        *whole, rest = (self._rest + data).split(b"\n")
+        if len(whole) > MOST_LINES:
+            whole, self._left_out = whole[-MOST_LINES:], 0
+        for line in whole:
             self._add(line)
-        while len(self._rest) >= MOST_BYTES:
-            self._add(self._rest)
-            self._rest = self._rest[MOST_BYTES:]
+        self._rest = rest[:LONGEST_LINE]
+        self._left_out += len(rest) - len(self._rest)
 
     def end(self) -> None:
         """The process is gone: what it began is a line, too."""
@@ -91,19 +104,36 @@ class LineWriter:
             self._rest = b""
 
     def _add(self, line: bytes) -> None:
-        text = line[:MOST_BYTES].decode(errors="replace").removesuffix("\r")
-        self._tail.append(text)
-        self._log.add(self._stream, text)
+        whole = line.removesuffix(b"\r")
+        length, self._left_out = len(whole) + self._left_out, 0
+        text = whole[:LONGEST_LINE].decode(errors="replace")
+        self._tail.append(text[:_LONGEST_IN_TAIL])
+        self._log.add(self._stream, text, length if length > LONGEST_LINE else 0)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+class NextLine(NamedTuple):
+    """A line, and how many before it the reader missed."""
+
+    line: Line
+    missed: int
+
+
+@dataclass(eq=False, slots=True)
 class Watch:
     """Lines of one model as they come. A reader that is too slow misses some."""
 
     name: str
     before: list[Line]
     """What was there when the watch began."""
-    new: "asyncio.Queue[Line]" = field(default_factory=lambda: asyncio.Queue(MOST_WAITING))
+    new: "asyncio.Queue[NextLine]" = field(default_factory=lambda: asyncio.Queue(MOST_WAITING))
+    _missed: int = 0
+
+    def tell(self, line: Line) -> None:
+        if self.new.full():
+            self._missed += 1
+            return
+        self.new.put_nowait(NextLine(line, self._missed))
+        self._missed = 0
 
 
 class BackendLogs:
@@ -142,8 +172,8 @@ class BackendLogs:
 
     def _tell(self, key: str, line: Line) -> None:
         for watch in self._watches:
-            if _is_meant(key, watch.name) and not watch.new.full():
-                watch.new.put_nowait(line)
+            if _is_meant(key, watch.name):
+                watch.tell(line)
 
 
 def _is_meant(key: str, name: str) -> bool:
@@ -152,6 +182,8 @@ def _is_meant(key: str, name: str) -> bool:
 
 LOGS: Final = "/v1/backend-logs"
 _LIVE: Final = "/ws"
+MARKS: Final = "marks"
+"""In the query of a WebSocket, 1 asks for marks of lines that the reader missed."""
 _MOST_RECEIVED: Final = 4096
 _CLOSE_SECONDS: Final = 2.0
 
@@ -202,23 +234,27 @@ class LogRoutes:
         )
         await socket.prepare(request)
         with self._logs.watch(model) as watch, contextlib.suppress(ConnectionError, TimeoutError):
-            await first_done(self._listen(socket), self._tell(socket, watch), self._ended.wait())
+            marks = request.query.get(MARKS) == "1"
+            await first_done(self._listen(socket), self._tell(socket, watch, marks=marks), self._ended.wait())
         await socket.close()
         return socket
 
-    async def _tell(self, socket: web.WebSocketResponse, watch: Watch) -> None:
-        """The lines there are, then each that comes, with a ping in between from time to time."""
+    async def _tell(self, socket: web.WebSocketResponse, watch: Watch, *, marks: bool) -> None:
+        """The lines there are, then each that comes, with a ping in between from time to time. Lines that the reader
+        missed are counted for those who understand that: LocalAI's frontends do not."""
         lines = [_described(line) for line in watch.before]
         await self._send(socket.send_str(_text({"type": "initial", "lines": lines})))
         loop = asyncio.get_running_loop()
         next_ping = loop.time() + self._times.ping
         while True:
-            line = None
+            following = None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(next_ping):
-                    line = await watch.new.get()
-            if line is not None:
-                await self._send(socket.send_str(_text({"type": "line", "line": _described(line)})))
+                    following = await watch.new.get()
+            if following is not None:
+                if marks and following.missed:
+                    await self._send(socket.send_str(_text({"type": "missed", "count": following.missed})))
+                await self._send(socket.send_str(_text({"type": "line", "line": _described(following.line)})))
             if loop.time() >= next_ping:
                 next_ping = loop.time() + self._times.ping
                 await self._send(socket.ping())
@@ -252,8 +288,10 @@ def _model(text: str) -> str:
         return text
 
 
-def _described(line: Line) -> dict[str, str]:
-    return {"timestamp": format_time(line.at), "stream": line.stream.value, "text": line.text}
+def _described(line: Line) -> dict[str, str | int]:
+    """In LocalAI's form; a line that was cut also has its length."""
+    fields: dict[str, str | int] = {"timestamp": format_time(line.at), "stream": line.stream.value, "text": line.text}
+    return fields | ({"length": line.length} if line.length else {})
 
 
 def _text(document: object) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from corral.base.tasks import running
 from corral.frontend.access.decide import permits
-from corral.frontend.api.pages import all_codes
+from corral.frontend.api.description import all_codes
 from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.app import AdminServer, bind
 from corral.frontend.routes import ROUTES

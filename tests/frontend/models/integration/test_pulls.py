@@ -139,6 +139,29 @@ async def test_a_dry_run_tells_all_and_does_nothing(puller: Puller) -> None:
     assert await puller.world.control.context.operations.stores.operations.newest(limit=9) == []
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_a_pull_is_started_only_on_the_plan_that_was_seen(puller: Puller, server: HuggingFaceServer) -> None:
+    async def planned() -> PullPlanView:
+        answer = await puller.world.frontend.call("POST", "/api/v1/pulls/plan", {"reference": REFERENCE})
+        return msgspec.json.decode(answer.body, type=PullPlanView)
+
+    seen = await planned()
+    assert (await planned()).hash == seen.hash, "the same plan has the same hash"
+    assert [line.split()[0] for line in seen.text.splitlines()][:4] == ["Model", "From", "Licence", "File"]
+    server.add_repository(REPOSITORY, {FILE: CHAT + b"newer"}, cardData={"license": "mit"})
+
+    stale: Any = await puller.ask(status=409, name=seen.name, plan_hash=seen.hash)
+
+    assert (stale["error"]["code"], stale["plan"]["bytes"]) == ("stale_plan", len(CHAT) + len("newer"))
+    assert await puller.world.control.context.operations.stores.operations.newest(limit=9) == []
+    act = {"name": seen.name, "plan_hash": stale["plan"]["hash"], "idempotency_key": "once"}
+    started = await puller.ask(**act)
+    assert (await puller.ask(**act)).id == started.id
+    await puller.work()
+    assert (await puller.shown(started.id)).state == "done"
+    assert (await puller.ask(**{**act, "plan_hash": "another"})).id == started.id, "who asked before gets the same"
+
+
 async def test_a_lone_file_is_used_by_the_name_that_it_is_offered_by(puller: Puller, tmp_path: Path) -> None:
     (puller.models / "my chat.gguf").write_bytes(CHAT)
     (tmp_path / "outside.gguf").write_bytes(CHAT)

@@ -1,5 +1,6 @@
 """The routes of fleet rules: a set with a revision, what follows from it, and each way to be wrong."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -119,3 +120,25 @@ async def test_operators_change_rules_beside_those_of_administrators(world: Worl
     assert {item["name"]: item["made_by"] for item in items} == {"everywhere": "o", "mine": "admin"}
     assert (await world.frontend.call("DELETE", f"{PATH}/everywhere", key=key)).status == 204
     assert (await world.frontend.call("DELETE", f"{PATH}/mine")).status == 204
+
+
+async def test_a_set_is_put_only_on_the_plan_that_was_seen_and_once(world: World) -> None:
+    await world.backends("w1")
+    ask = {"rules": [ECHO]}
+    plan = body(await world.frontend.call("POST", f"{PATH}/plan", ask))
+    await world.backends("w2")
+    stale = body(await world.frontend.call("PUT", PATH, {**ask, "plan_hash": plan["hash"]}, if_match="*"), 409)
+    assert stale["error"]["code"] == "stale_plan"
+    title, act, *nodes = stale["plan"]["text"].splitlines()
+    assert (title[0], act, [line.split()[0] for line in nodes]) == (
+        "+",
+        f"install {ECHO['backend']} because of {ECHO['name']}:",
+        ["w1", "w2"],
+    )
+    assert [node["node_name"] for node in stale["plan"]["acts"][0]["nodes"]] == ["w1", "w2"]
+    assert body(await world.frontend.call("GET", PATH))["items"] == []
+
+    act = {**ask, "plan_hash": stale["plan"]["hash"]}
+    answers = await asyncio.gather(*(world.frontend.call("PUT", PATH, act, if_match="*") for _ in range(3)))
+    assert sorted(answer.status for answer in answers) == [200, 409, 409]
+    assert (await world.frontend.call("PUT", PATH, act, if_match="old")).status == 412, "another set comes first"

@@ -197,3 +197,16 @@ async def test_followers_do_not_delay_the_end(tmp_path: Path, monkeypatch: pytes
             await socket.receive_json()
             closing = asyncio.create_task(socket.receive())
         assert (await closing).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSING)
+
+
+async def test_who_asks_for_marks_learns_how_many_lines_were_missed(worker: FileWorker) -> None:
+    async with follow(worker, "m", params={"marks": "1"}) as socket:
+        await socket.receive_json()
+        for number in range(MOST_WAITING + 7):  # without letting anybody else run
+            worker.logs.of("m#0").add(OutputStream.STDOUT, str(number))
+        for _ in range(MOST_WAITING):
+            assert (await socket.receive_json())["type"] == "line"
+        worker.logs.of("m#0").add(OutputStream.STDOUT, "still there")
+
+        assert await socket.receive_json() == {"type": "missed", "count": 7}
+        assert (await socket.receive_json())["line"]["text"] == "still there"

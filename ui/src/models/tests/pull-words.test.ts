@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Schema } from "../../api/client";
-import { doubtsOf, downloadText, planText, pullCommand } from "../pull-words";
+import { doubtsOf, downloadText, pullCommand } from "../pull-words";
 
 const GIB = 1024 ** 3;
 const PLAN: Schema<"PullPlanView"> = {
@@ -22,20 +22,14 @@ const PLAN: Schema<"PullPlanView"> = {
   reference: "qwen",
   resolved: "hf://a/b@c",
   refusal: "",
+  hash: "h",
+  text: "",
 };
 
 test("a download is told with what is there, what is unknown and what is free", () => {
   expect(downloadText(PLAN)).toBe(
     "2.0 GiB and 1 file of unknown size, of which 1.0 GiB are there already; 9.0 GiB are free in host:/models",
   );
-});
-
-test("a plan as text names files, licence and notes", () => {
-  const text = planText(PLAN);
-  expect(text).toContain("t.json (unknown size)");
-  expect(text).toContain("Licence   not stated");
-  expect(text).toContain("Note: a note");
-  expect(planText({ ...PLAN, refusal: "the disk is full" })).toContain("Refused: the disk is full");
 });
 
 test("only a build that fits nowhere is a reason to doubt", () => {

@@ -11,10 +11,17 @@ describe("lines of a log", () => {
     expect(readEntry("text", 1)).toBeNull();
   });
 
-  it("say when they are cut", () => {
-    const entry = readEntry({ at: "", stream: "stdout", text: "xxx", truncated: true }, 1);
+  it("say how long they are when they are cut", () => {
+    const cut = readEntry({ at: "", stream: "stdout", text: "xxx", truncated: true, length: 1024 * 1024 }, 1);
+    const whole = readEntry({ at: "", stream: "stdout", text: "xxx", truncated: false, length: 3 }, 1);
 
-    expect(entry === null ? "" : textOf(entry)).toContain("the line is longer");
+    expect(cut === null ? "" : textOf(cut)).toBe("xxx … (the line has 1.0 MiB)");
+    expect(whole === null ? "" : textOf(whole)).toBe("xxx");
+  });
+
+  it("say where some are missing, and how many", () => {
+    expect(readEntry({ gap: "too slow", lost: 7 }, 1)).toMatchObject({ isGap: true, text: "too slow (7 lines)" });
+    expect(readEntry({ gap: "the worker is away", lost: null }, 1)?.text).toBe("the worker is away");
   });
 
   it("are kept up to a number, the newest ones", () => {

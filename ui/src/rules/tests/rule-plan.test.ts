@@ -1,17 +1,11 @@
 import { describe, expect, it } from "vitest";
 
-import { afterText, applyCommand, asPlan, changeLines } from "../rule-plan";
+import { afterText, applyCommand, changeLines } from "../rule-plan";
 import { NEW_RULE } from "../rule-set";
 
 const changes = { added: ["a"], changed: ["b"], removed: ["c"] };
 
 describe("the plan of a change of rules", () => {
-  it("is for the revision that it was made of, where it has no hash of its own", () => {
-    const plan = { changes, acts: [], unmet: [], doubts: {} };
-    expect(asPlan(plan, "r1")).toMatchObject({ hash: "r1", text: "" });
-    expect(asPlan({ ...plan, hash: "h", text: "t" }, "r1")).toMatchObject({ hash: "h", text: "t" });
-  });
-
   it("names what is added, changed and removed", () => {
     expect(changeLines({ changes })).toEqual(["+ a", "~ b", "- c"]);
   });

@@ -11,6 +11,7 @@ from corral.base.ids import KeyId
 from corral.base.words import parse_duration
 from corral.frontend.access.decide import LOGIN, Permission, User
 from corral.frontend.access.keys import KeyOwner
+from corral.frontend.api.parameters import switch
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, no_content, read_body
 from corral.wire.go_json import decode, format_time
 from corral.wire.keys import ApiKey, CreatedKey, CreateKey, KeyView, RevokedKey, Scope
@@ -129,7 +130,7 @@ ROUTES = [
         "All keys, without their secret parts.",
         access=Permission.KEYS_MANAGE,
         gives=list[KeyView],
-        query={"all": "`true` also lists the short-lived keys that the web page has for its chat"},
+        query={"all": switch("`true` also lists the short-lived keys that the web page has for its chat")},
         codes={200: "a list"},
     ),
     RouteSpec(

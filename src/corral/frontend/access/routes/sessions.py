@@ -21,6 +21,7 @@ from corral.frontend.access.principals import Principal
 from corral.frontend.access.routes.users import not_logged_in
 from corral.frontend.access.sessions import NewSession, Visit
 from corral.frontend.access.users import Guess, LoginRefused
+from corral.frontend.api.parameters import switch
 from corral.frontend.api.route import (
     MAX_LIMIT,
     Access,
@@ -231,7 +232,11 @@ ROUTES: Sequence[RouteSpec] = [
         list_sessions,
         "Who is signed in to the web page, the newest first.",
         gives=list[ListedSession],
-        query={"all": f"`true` also lists sessions that are over, {MAX_LIMIT} at most, as long as the record is kept"},
+        query={
+            "all": switch(
+                f"`true` also lists sessions that are over, {MAX_LIMIT} at most, as long as the record is kept"
+            )
+        },
         codes={200: "a list"},
     ),
     _manage(

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, InvalidInput, NoResponders, NotFound
 from corral.base.ids import NodeId
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.parameters import one_of
 from corral.frontend.api.route import (
     AdminContext,
     Caller,
@@ -250,7 +251,7 @@ _PAGE = RouteSpec(
     dialect=Dialect.LOCALAI_UI,
     summary="Have a backend on every node.",
     gives=JobStarted,
-    query={"force": "1 installs it anew where it is already"},
+    query={"force": one_of("1 installs it anew where it is already", ("0", "1"))},
     codes={200: _ACCEPTED, **_NO_NODE},
 )
 _PROGRAM = replace(

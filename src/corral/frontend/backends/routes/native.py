@@ -1,13 +1,15 @@
 """What is installed, what galleries offer and what is outdated: LocalAI's routes and Corral's own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import CorralError, NotFound
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.parameters import QueryField, number, one_of
 from corral.frontend.api.route import AdminContext, Caller, Dialect, RouteSpec, answer
 from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.backends.decide.upgrades import Comparison, Judged
@@ -217,14 +219,14 @@ def _node_upgrade_view(judged: Judged) -> NodeUpgradeView:
     )
 
 
-_REFRESH = {"refresh": "1 asks every node now"}
-_PAGE_QUERY = {
+_REFRESH = {"refresh": one_of("1 asks every node now", ("0", "1"))}
+_PAGE_QUERY: Final[Mapping[str, str | QueryField]] = {
     "term": "words that names, tags or description mention",
     "tag": "only backends with this tag",
-    "page": "which page, from 1",
-    "items": "how many on a page; 9 by default",
-    "sort": "`name`, `repository`, `license` or `status`",
-    "order": "`asc` or `desc`",
+    "page": number("which page, from 1", least=1),
+    "items": number("how many on a page; 9 by default", least=1),
+    "sort": one_of("what to sort by", ("name", "repository", "license", "status")),
+    "order": one_of("which way", ("asc", "desc")),
 }
 _UNREAD = {503: "no gallery can be read, or the database is away; try again"}
 
@@ -316,7 +318,10 @@ ROUTES = [
         dialect=Dialect.NATIVE,
         summary="What the galleries of this frontend offer, which nodes can use it, and how each gallery is known.",
         gives=FleetGalleryListing,
-        query={"term": _PAGE_QUERY["term"], "refresh": "1 asks every gallery for something new first"},
+        query={
+            "term": _PAGE_QUERY["term"],
+            "refresh": one_of("1 asks every gallery for something new first", ("0", "1")),
+        },
         codes={200: "a list, in the order of the galleries", **_UNREAD},
     ),
     replace(

@@ -158,5 +158,6 @@ ROUTES = [
         access=Access.METRICS,
         summary="Metrics of this frontend and of its gateways, for Prometheus.",
         codes={200: "the metrics"},
+        media="text/plain",
     ),
 ]

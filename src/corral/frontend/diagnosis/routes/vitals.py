@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from corral import __version__
 from corral.base.errors import CorralError, InvalidInput
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.parameters import switch
 from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
 from corral.frontend.diagnosis.doctor import PROBLEM
 from corral.frontend.diagnosis.doctor.addresses import check_addresses
@@ -129,6 +130,7 @@ ROUTES = [
         access=Access.PUBLIC,
         summary="The process is alive.",
         codes={200: "always"},
+        media="text/plain",
     ),
     RouteSpec(
         method="GET",
@@ -137,6 +139,7 @@ ROUTES = [
         access=Access.PUBLIC,
         summary="Models can be served. The body tells how control is: `up`, `impaired` or `away`.",
         codes={200: "ready", 503: "no view of the fleet yet, or one that is too old"},
+        media="text/plain",
     ),
     RouteSpec(
         method="GET",
@@ -148,6 +151,7 @@ ROUTES = [
             200: "ready; the text also says that the disk is nearly full",
             503: "not ready, or not there; the text says why",
         },
+        media="text/plain",
     ),
     RouteSpec(
         method="GET",
@@ -175,8 +179,10 @@ ROUTES = [
         summary="What is wrong with this frontend, and what to do.",
         gives=DoctorReport,
         query={
-            "deep": "`true` also reads all of the database, which may take minutes; for operators and "
-            "administrators (permission `operations.act`), one at a time"
+            "deep": switch(
+                "`true` also reads all of the database, which may take minutes; for operators and administrators "
+                "(permission `operations.act`), one at a time"
+            )
         },
         codes={
             200: "the findings",

@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.parameters import number, one_of
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer
 from corral.frontend.models.decide.offers import installed_entries
 from corral.frontend.models.shapes import gallery_detail, gallery_item, with_measures
@@ -89,9 +90,9 @@ ROUTES = [
             "backend": "only models of this backend",
             "license": "only models whose licence mentions this",
             "max_bytes": "only models up to this size, such as `8GB`; without those of unknown size",
-            "page": "which page, from 1",
-            "per_page": f"how many on a page; {_PER_PAGE} by default",
-            "refresh": "1 asks every gallery for something new first",
+            "page": number("which page, from 1", least=1),
+            "per_page": number(f"how many on a page; {_PER_PAGE} by default", least=1),
+            "refresh": one_of("1 asks every gallery for something new first", ("0", "1")),
         },
         codes={200: "a page; a gallery that cannot be read is named with its problem", 400: "a number or size is none"},
     ),
@@ -104,7 +105,7 @@ ROUTES = [
         gives=GalleryModelDetail,
         query={
             "build": "the name of a build to show instead of the one that suits best",
-            "estimate": "0 asks no hub what the model needs",
+            "estimate": one_of("0 asks no hub what the model needs", ("0", "1")),
         },
         codes={
             200: "the entry",

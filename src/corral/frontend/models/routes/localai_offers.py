@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from msgspec.structs import replace as replace_struct
 from starlette.requests import Request
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from corral.base.errors import NotFound
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.parameters import QueryField, number, one_of, switch
 from corral.frontend.api.route import AdminContext, Caller, Dialect, RouteSpec, answer, read_compat
 from corral.frontend.backends.inventory import may_have_backends
 from corral.frontend.backends.shapes import repositories
@@ -194,15 +196,15 @@ async def show_load(context: AdminContext, request: Request, caller: Caller) -> 
     return answer(loading.for_client())
 
 
-_PAGE_QUERY = {
+_PAGE_QUERY: Final[Mapping[str, str | QueryField]] = {
     "term": "words that name, tags or description mention",
     "tag": "only models with these tags or for these uses, separated by commas",
     "backend": "only models of this backend",
-    "page": "which page, from 1",
-    "items": "how many on a page; 9 by default",
-    "sort": "`name`, `repository`, `license` or `status`",
-    "order": "`asc` or `desc`",
-    "collapse_variants": "`true` leaves out what is a variant of another model, unless a term is given",
+    "page": number("which page, from 1", least=1),
+    "items": number("how many on a page; 9 by default", least=1),
+    "sort": one_of("what to sort by", ("name", "repository", "license", "status")),
+    "order": one_of("which way", ("asc", "desc")),
+    "collapse_variants": switch("`true` leaves out what is a variant of another model, unless a term is given"),
 }
 _PAGE = RouteSpec(
     method="GET",

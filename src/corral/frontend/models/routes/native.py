@@ -35,6 +35,7 @@ from corral.wire.models import (
     ModelView,
 )
 from corral.wire.operation_views import OperationView
+from corral.wire.plans import StaleActPlan
 
 COLD = "cold"
 LOADING = "loading"
@@ -221,6 +222,7 @@ ROUTES = [
         summary="Remove a model from the fleet: at once for whoever asks it, then its replicas and its files.",
         gives=OperationView,
         query={"plan_hash": PLAN_HASH},
+        refusals={409: StaleActPlan},
         codes={
             202: "accepted, with the operation that nodes follow",
             **REMOVAL_CODES,

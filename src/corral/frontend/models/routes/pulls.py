@@ -9,16 +9,20 @@ from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.plans import STALE
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_body
+from corral.frontend.models.decide.pull_words import pull_plan_text
 from corral.frontend.models.decide.pulling import PullAsk
 from corral.frontend.models.decide.storage import FileVerdict
 from corral.frontend.models.decide.stored import KnownStore
 from corral.frontend.models.routes.changes import may_trust
+from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.shapes import operation_view
 from corral.hubs.plans import PullPlan
 from corral.wire.go_json import decode, format_time
 from corral.wire.operation_views import OperationView
+from corral.wire.plans import PlanError, plan_hash
 from corral.wire.pulls import (
     BuildChoiceView,
     PruneAsk,
@@ -26,6 +30,7 @@ from corral.wire.pulls import (
     PullFileView,
     PullPlanView,
     PullStart,
+    StalePullPlan,
     StorageView,
     StoreView,
     UnneededFileView,
@@ -46,16 +51,28 @@ def checked_sources(ask: PullAsk, caller: Caller) -> PullAsk:
 
 async def start(context: AdminContext, request: Request, caller: Caller) -> Response:
     body, ask = await _read(context, request, caller)
+    pulls = context.pulls.service
     if body.dry_run:
-        return answer(await _plan_view(context, ask))
-    operation = await context.pulls.service.start(ask)
+        return answer(await _plan_view(context, await pulls.plan(ask)))
+    if not body.plan_hash:
+        return _accepted(context, await pulls.start(ask))
+    if (known := await context.operations.service.with_key(ask.idempotency_key)) is not None:
+        return _accepted(context, known)
+    plan = await pulls.plan(ask)
+    view = await _plan_view(context, plan)
+    if view.hash != body.plan_hash:
+        return answer(StalePullPlan(error=PlanError(), plan=view), 409)
+    return _accepted(context, await pulls.start_planned(plan, ask))
+
+
+def _accepted(context: AdminContext, operation: Operation) -> Response:
     view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
     return answer(view, 202, {"Location": f"/api/v1/operations/{operation.id}"})
 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
     _, ask = await _read(context, request, caller)
-    return answer(await _plan_view(context, ask))
+    return answer(await _plan_view(context, await context.pulls.service.plan(ask)))
 
 
 async def _read(context: AdminContext, request: Request, caller: Caller) -> tuple[PullStart, PullAsk]:
@@ -73,12 +90,11 @@ async def _read(context: AdminContext, request: Request, caller: Caller) -> tupl
     return body, checked_sources(ask, caller)
 
 
-async def _plan_view(context: AdminContext, ask: PullAsk) -> PullPlanView:
+async def _plan_view(context: AdminContext, plan: PullPlan) -> PullPlanView:
     pulls = context.pulls.service
-    plan = await pulls.plan(ask)
     refusal = await pulls.refusal(plan)
     store, needed = context.pulls.stores.own, await pulls.needed_bytes(plan)
-    return PullPlanView(
+    view = PullPlanView(
         name=plan.name,
         config=plan.config,
         files=_files(plan),
@@ -93,7 +109,16 @@ async def _plan_view(context: AdminContext, ask: PullAsk) -> PullPlanView:
         reference=plan.origin.reference,
         resolved=plan.origin.resolved,
         refusal=refusal,
+        hash=_hash(plan, store="" if store is None else store.name, is_refused=bool(refusal)),
     )
+    view.text = pull_plan_text(view)
+    return view
+
+
+def _hash(plan: PullPlan, *, store: str, is_refused: bool) -> str:
+    """Of what would come from where, and as what; not of free space, or of what is there already."""
+    files = [[file.path, file.digest or file.url, file.size] for file in plan.files]
+    return plan_hash([plan.name, plan.config, plan.origin.resolved, files, store, is_refused])
 
 
 def _files(plan: PullPlan) -> list[PullFileView]:
@@ -175,8 +200,9 @@ _START = RouteSpec(
         202: "accepted",
         **_REFUSED,
         409: "another model has the name, something else is being pulled by it, it is being removed, or there is too "
-        "little room",
+        f"little room; or {STALE}",
     },
+    refusals={409: StalePullPlan},
 )
 
 ROUTES = [
@@ -188,6 +214,7 @@ ROUTES = [
         access=Permission.MODELS_ACT,
         summary="What a pull would do: files, bytes, builds and which of them fits; nothing is stored or downloaded.",
         gives=PullPlanView,
+        refusals={},
         codes={200: "the plan; `refusal` says why a pull would be refused now", **_REFUSED},
     ),
     replace(
@@ -200,6 +227,7 @@ ROUTES = [
         "files nobody needs.",
         takes=None,
         gives=StorageView,
+        refusals={},
         codes={200: "all of it"},
     ),
     replace(
@@ -211,6 +239,7 @@ ROUTES = [
         "With `dry_run`, nothing is deleted.",
         takes=PruneAsk,
         gives=PruneView,
+        refusals={},
         codes={200: "what was deleted, and what was kept and why", 409: "this frontend has no models directory"},
     ),
 ]

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.parameters import QueryField, number, some_of, switch
 from corral.frontend.api.plans import PLAN_HASH, STALE, act_on_plan, plan_hash_in
 from corral.frontend.api.route import (
     MAX_LIMIT,
@@ -34,15 +35,15 @@ from corral.frontend.serving.decide.act_plan import ActPlan
 from corral.frontend.serving.shapes import drain_view, replica_views
 from corral.wire.go_json import decode, read_object
 from corral.wire.nodes import CardChange, CardView, DrainView, NodeDetail, NodePage, label_problem
-from corral.wire.plans import DrainAsk
+from corral.wire.plans import DrainAsk, StaleActPlan
 from corral.wire.replicas import ReplicaView
 
-QUERY: Final = {
-    "status": "only nodes in this status; may be given several times",
-    "type": "`backend` or `agent`",
-    "label": "only nodes with this label, as `key=value`; may be given several times",
+QUERY: Final[Mapping[str, str | QueryField]] = {
+    "status": some_of("only nodes in this status; may be given several times", NodeStatus),
+    "type": some_of("`backend` or `agent`; may be given several times", NodeType),
+    "label": some_of("only nodes with this label, as `key=value`; may be given several times"),
     "name": "only nodes whose name contains this",
-    "limit": f"page size, 1 to {MAX_LIMIT}",
+    "limit": number(f"page size, 1 to {MAX_LIMIT}", least=1, most=MAX_LIMIT),
     "cursor": "where the last page ended",
 }
 
@@ -263,7 +264,9 @@ ROUTES = [
         "Empty this node: no new work until a person resumes it, and its replicas move where they can.",
         access=Permission.NODES_ACT,
         takes=DrainAsk,
-        query={"force": "`true` also ends what no other node can take"},
+        may_be_empty=True,
+        refusals={409: StaleActPlan},
+        query={"force": switch("`true` also ends what no other node can take")},
         codes={
             200: "draining",
             400: "a bad body, or force is neither true nor false",
@@ -295,6 +298,7 @@ ROUTES = [
         "Forget a node with its secret and its keys.",
         access=Permission.NODES_ADMIT,
         query={"plan_hash": PLAN_HASH},
+        refusals={409: StaleActPlan},
         codes={204: "forgotten", **_UNKNOWN, 409: STALE},
     ),
     _change(

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from corral.base.errors import NotFound
 from corral.base.ids import OperationId
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.parameters import number
 from corral.frontend.api.route import AdminContext, Caller, Dialect, RouteSpec, answer
 from corral.frontend.operations.decide.operation import compat_status
 from corral.frontend.operations.routes.native import cut, read_place
@@ -121,7 +122,10 @@ ROUTES = [
         access=Permission.OPERATIONS_READ,
         summary="The last operations that are over.",
         gives=History,
-        query={"limit": f"how many, from 1 to {_HISTORY}", "cursor": "where an earlier page ended"},
+        query={
+            "limit": number(f"how many, from 1 to {_HISTORY}", least=1, most=_HISTORY),
+            "cursor": "where an earlier page ended",
+        },
         codes={200: "a list, the latest first", 400: "a bad cursor or limit"},
     ),
     replace(

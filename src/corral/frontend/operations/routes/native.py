@@ -12,6 +12,7 @@ from starlette.responses import Response
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.access.decide import Permission
+from corral.frontend.api.parameters import number, some_of
 from corral.frontend.api.route import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -161,13 +162,13 @@ _ADMIN = RouteSpec(
     summary="Operations, the newest first; all that is said about which ones must hold together.",
     gives=OperationPage,
     query={
-        "state": "only those in this state; may be given several times",
-        "verb": "only those with this verb; may be given several times",
+        "state": some_of("only those in this state; may be given several times", OperationState),
+        "verb": some_of("only those with this verb; may be given several times", Verb),
         "backend": "only those about this backend or model, as it was asked for",
         "node": "only those with this node among their targets: its id, or the beginning of it",
         "asked_by": "only those that somebody of this name asked for; of a user, with any key",
         "text": "only those with this text in the backend, the uri, who asked or the id",
-        "limit": f"how many, from 1 to {MAX_LIMIT}",
+        "limit": number(f"how many, from 1 to {MAX_LIMIT}", least=1, most=MAX_LIMIT),
         "cursor": "where an earlier page ended",
     },
     codes={200: "a page", 400: "a filter, the cursor or the limit makes no sense; `field` names it"},
@@ -193,6 +194,7 @@ ROUTES = [
         access=Permission.OPERATIONS_ACT,
         summary="Try again at once what failed or is blocked, on some nodes or all.",
         takes=NodesAsk,
+        may_be_empty=True,
         gives=Changed,
         query={},
         codes={200: "what was changed", 400: "a bad body", **_UNKNOWN},
@@ -205,6 +207,7 @@ ROUTES = [
         access=Permission.OPERATIONS_ACT,
         summary="Take back what is not reached yet. What was sent already, nodes may still finish: they are named.",
         takes=NodesAsk,
+        may_be_empty=True,
         gives=Changed,
         query={},
         codes={200: "what was changed", 400: "a bad body", **_UNKNOWN},

@@ -132,6 +132,7 @@ _ADMIN = RouteSpec(
     "call with the same header `Idempotency-Key` starts nothing.",
     takes=OperationAsk,
     gives=OperationView,
+    refusals={409: StalePlan},
     codes={
         202: "accepted; nodes that are away are waited for",
         400: "something is missing or malformed, or no gallery knows the backend; `field` names it",
@@ -149,6 +150,7 @@ ROUTES = [
         access=Permission.OPERATIONS_READ,
         summary="What an operation would do, and where it would be blocked; nothing is stored or sent.",
         gives=Plan,
+        refusals={},
         codes={
             200: "a line for each node, what ends by it, and a hash that the operation can name",
             400: _ADMIN.codes[400],

@@ -42,6 +42,7 @@ _PLAN = RouteSpec(
     access=Permission.NODES_READ,
     summary="What draining a node would do: what moves where, what ends, and what stays because nothing can take it.",
     takes=DrainAsk,
+    may_be_empty=True,
     gives=ActPlanView,
     codes={200: "the plan; nothing was changed", 400: "not what is expected", 404: "no such node"},
 )
@@ -55,6 +56,7 @@ ROUTES = [
         access=Permission.NODES_READ,
         summary="What removing a node would do: models that move or lose service, and what is cancelled there.",
         takes=None,
+        may_be_empty=False,
         codes={200: "the plan; nothing was changed", 404: "no such node"},
     ),
     replace(
@@ -64,6 +66,7 @@ ROUTES = [
         access=Permission.MODELS_READ,
         summary="What removing a model would do: replicas that end, names that lead nowhere, and which files go.",
         takes=ModelRemovalAsk,
+        may_be_empty=False,
         codes={
             200: "the plan; nothing was changed",
             400: "not what is expected",
@@ -78,6 +81,7 @@ ROUTES = [
         access=Permission.SCHEDULING_READ,
         summary="What rules of scheduling would lead to, until nothing is left to do: what is loaded, moved and ended.",
         takes=SchedulingPlanAsk,
+        may_be_empty=False,
         codes={200: "the plan; nothing was changed", 400: "something is missing or malformed; `field` names it"},
     ),
 ]

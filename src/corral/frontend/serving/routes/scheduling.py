@@ -38,6 +38,7 @@ from corral.frontend.serving.shapes import loading_view, scheduling_row, schedul
 from corral.wire.go_json import decode
 from corral.wire.models import REASON_SENTENCES, LoadReason
 from corral.wire.placement import ModelLoadView
+from corral.wire.plans import StaleActPlan
 from corral.wire.refusals import Acknowledged
 from corral.wire.scheduling import (
     ModelLoadAsk,
@@ -330,6 +331,7 @@ ROUTES = [
         "`prune` says otherwise.",
         takes=SchedulingSet,
         gives=SchedulingChanges,
+        refusals={409: StaleActPlan},
         codes={200: "what changed", **_BAD, 409: STALE},
     ),
     replace(
@@ -350,6 +352,7 @@ ROUTES = [
         summary="Set the rule of a model. It takes effect at once.",
         takes=SchedulingRevision,
         gives=SchedulingView,
+        refusals={409: StaleActPlan},
         codes={200: "the rule after it", **_BAD, 409: STALE},
     ),
     replace(
@@ -361,6 +364,7 @@ ROUTES = [
         summary="Change some fields of a model's rule, or make it one. It takes effect at once.",
         takes=SchedulingRevision,
         gives=SchedulingView,
+        refusals={409: StaleActPlan},
         codes={200: "the rule after it", **_BAD, 409: STALE},
     ),
     replace(
@@ -372,6 +376,7 @@ ROUTES = [
         summary="Have no rule for a model any more: it is loaded when somebody asks.",
         gives=None,
         query={"plan_hash": PLAN_HASH},
+        refusals={409: StaleActPlan},
         codes={204: "deleted", **_NO_RULE, 409: STALE},
     ),
     replace(
