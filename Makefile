@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS_OF_ROOM = $(or $(shell find tests -type d -name '$(ROOM)' -prune),$(error there is no directory '$(ROOM)' under tests))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-clients check bench bench-check chaos docs ui ui-dev proto lock clean
+.PHONY: help setup up test test-clients check bench bench-check chaos docs ui ui-dev screenshots proto lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -67,6 +67,9 @@ ui: ## build the page from ui/, and the types of the API that it uses
 
 ui-dev: ## serve the page with hot reload, in front of a running fleet (CORRAL_URL, or that of make up)
 	@exec $(BOOTSTRAP) run --dev --ui python tools/make_ui.py --dev
+
+screenshots: ## take pictures of all pages into docs/images; ARGS="fleet chat" for some
+	@exec $(BOOTSTRAP) run --dev python tools/make_screenshots.py $(ARGS)
 
 proto: ## generate the Python stubs of proto/backend.proto
 	@exec $(BOOTSTRAP) run --dev python tools/make_stubs.py $(ARGS)

@@ -94,7 +94,6 @@ def test_a_session_that_ends_in_the_middle_of_an_act_loses_nothing(visit: Visits
     watch.allow("status of 401")
     page = watch.page
     page.get_by_role("button", name="Drain", exact=True).click()
-    page.get_by_role("button", name="Show the plan").click()
     drain = page.get_by_role("button", name="Drain worker-2")
     expect(drain).to_be_visible()
     page.context.clear_cookies()

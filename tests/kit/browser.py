@@ -137,19 +137,21 @@ def accessibility_faults(page: Page, *rules: str) -> list[str]:
     ]
 
 
-def remember(page: Page, name: str, pattern: str) -> None:
-    """From now on, keep what the page shows that matches a pattern of JavaScript, each time that it is another."""
+def remember(page: Page, name: str, pattern: str, *, within: str = "body") -> None:
+    """From now on, keep what a part of the page shows that matches a pattern of JavaScript, each time that it is
+    another."""
     page.evaluate(
-        """([name, pattern]) => {
+        """([name, pattern, within]) => {
           const kept = ((window.remembered ??= {})[name] = []);
           const look = () => {
-            for (const [text] of document.body.innerText.matchAll(new RegExp(pattern, 'g')))
+            const shown = document.querySelector(within)?.innerText ?? '';
+            for (const [text] of shown.matchAll(new RegExp(pattern, 'g')))
               if (kept.at(-1) !== text) kept.push(text);
           };
           new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
           look();
         }""",
-        [name, pattern],
+        [name, pattern, within],
     )
 
 

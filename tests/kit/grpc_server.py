@@ -1,7 +1,7 @@
 """gRPC's own server in the event loop of a test."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ _SECONDS: Final = 60.0
 
 @asynccontextmanager
 async def grpc_server(
-    service: str, handlers: Mapping[str, Any], *options: tuple[str, Any], host: str = "127.0.0.1"
+    service: str, handlers: dict[str, Any], *options: tuple[str, Any], host: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[aio.Server, str]]:
     """Yield a server of this service and its address. Afterwards nothing of it runs any more."""
     server = aio.server(options=options)

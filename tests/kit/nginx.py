@@ -51,12 +51,13 @@ def nginx_before(port: int, home: Path) -> AbstractAsyncContextManager[int]:
     return _running(home, f"proxy_pass http://{_LOOPBACK}:{port};")
 
 
-def nginx_balancing(ports: Sequence[int], home: Path) -> AbstractAsyncContextManager[int]:
-    """The port of an nginx that passes everything to any of these that answers, and names the host that it was asked
-    as."""
-    servers = " ".join(f"server {_LOOPBACK}:{port} max_fails=1 fail_timeout=1s;" for port in ports)
+def nginx_preferring(ports: Sequence[int], home: Path) -> AbstractAsyncContextManager[int]:
+    """The port of an nginx that passes everything to the first of these that answers, and names the host that it was
+    asked as."""
+    servers = [f"server {_LOOPBACK}:{port} max_fails=1 fail_timeout=1s" for port in ports]
+    upstream = "; ".join([servers[0], *(f"{server} backup" for server in servers[1:])])
     answer = "proxy_pass http://all; proxy_set_header Host $http_host;"
-    return _running(home, answer, upstream=f"upstream all {{ {servers} }}")
+    return _running(home, answer, upstream=f"upstream all {{ {upstream}; }}")
 
 
 def nginx_serving(folder: Path, home: Path) -> AbstractAsyncContextManager[int]:

@@ -259,6 +259,39 @@ def stalling(after: int, until: asyncio.Event, *, reached: asyncio.Event | None 
     return fault
 
 
+def pausing(after: int, until: asyncio.Event) -> Fault:
+    """Gives so many bytes, and the others after the event."""
+
+    async def fault(request: web.Request, good: bytes) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_length = len(good)
+        await response.prepare(request)
+        await response.write(good[:after])
+        await until.wait()
+        await response.write(good[after:])
+        return response
+
+    return fault
+
+
+def trickling(piece: int, *, pause_seconds: float, until: asyncio.Event | None = None) -> Fault:
+    """Gives everything, slowly: so many bytes, a pause, and so on; once the event is set, the rest at once."""
+
+    async def fault(request: web.Request, good: bytes) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_length = len(good)
+        await response.prepare(request)
+        for start in range(0, len(good), piece):
+            if until is not None and until.is_set():
+                await response.write(good[start:])
+                break
+            await response.write(good[start : start + piece])
+            await asyncio.sleep(pause_seconds)
+        return response
+
+    return fault
+
+
 def silent(until: asyncio.Event, *, reached: asyncio.Event | None = None) -> Fault:
     """Takes the request and says nothing until the event."""
 

@@ -6,7 +6,7 @@ install with its own time; one of LocalAI's does all at once, tells no digests a
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,11 +25,15 @@ from corral.wire.backends import (
     InstallProgress,
     InstallReply,
     InstallRequest,
+    InventoryReport,
     ListReply,
     UpgradeRequest,
+    size_text,
 )
 from corral.wire.go_json import format_time
 
+_IMAGE_BYTES: Final = 6 * 1024**3
+"""How large every image is, for those that tell how far they are."""
 _GALLERY: Final = "http://gallery/index.yaml"
 _KNOWN_TO_LOCALAI: Final = ("oci://", "ocifile://", "/", "quay.io/", "ghcr.io/", "docker.io/")
 
@@ -94,6 +98,8 @@ class SimulatedBackends:
     """Digest of the next download."""
     version: str = ""
     """Version of the next download."""
+    tells: float = 0.0
+    """Progress that is told when a download begins, as a percentage."""
     work_seconds: float = 0.0
     """Real time that each install takes."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -135,28 +141,43 @@ class SimulatedBackends:
         self._write(name, _gallery_uri(name))
         self.written[name] -= 1
 
+    async def forget(self, names: Iterable[str]) -> None:
+        """Lose these backends behind everybody's back, and say what is left, as after a restart."""
+        for name in names:
+            del self.disk[name]
+        report = InventoryReport(backends=list(self.disk.values()))
+        await self._bus.publish(subjects.inventory(self.node_id), msgspec.json.encode(report))
+
     def die(self) -> None:
         """The work under way is lost, and whoever asked for it gets no answer. The disk stays as it is."""
         for task in self._at_work:
             task.cancel()
 
-    async def say(self, operation: str, percentage: float) -> None:
-        """Publish progress."""
+    async def say(self, operation: str, percentage: float, *, total: int = 0) -> None:
+        """Publish progress; of so many bytes, if it is known how many."""
         progress = InstallProgress(
             op_id=operation, node_id=self.node_id, backend="", percentage=percentage, phase="downloading"
         )
+        if total:
+            progress.current, progress.total = size_text(int(total * percentage / 100)), size_text(total)
         await self._bus.publish(subjects.install_progress(self.node_id, operation), msgspec.json.encode(progress))
+
+    async def _tell(self, operation: str) -> None:
+        if self.tells and operation:
+            await self.say(operation, self.tells, total=_IMAGE_BYTES)
 
     async def _on_install(self, message: Message) -> None:
         request = msgspec.json.decode(message.data, type=InstallRequest)
         self.requests.append(("install", request))
         write = self._download(request)
+        await self._tell(request.op_id)
         error = await self._do(_name(request), lambda: "" if self._is_there(request) else write())
         await self._answer(message, InstallReply(success=not error, error=error, address="127.0.0.1:1"))
 
     async def _on_upgrade(self, message: Message) -> None:
         request = msgspec.json.decode(message.data, type=UpgradeRequest)
         self.requests.append(("upgrade", request))
+        await self._tell(request.op_id)
         error = await self._do(_name(request), self._download(request))
         await self._answer(message, ChangeReply(success=not error, error=error, reports_stopped_processes=True))
 

@@ -45,6 +45,9 @@ class Join(msgspec.Struct, kw_only=True, tag="join"):
     interval_seconds: float = 10.0
     is_corral: bool = True
     prefix: str = "node"
+    digits: int = 5
+    first: int | None = None
+    """Number of the first of them; none: that after all nodes until now."""
     machine: SimulatedMachine = SimulatedMachine()
     varies: bool = False
     """Each heartbeat reports other free memory than the one before."""
@@ -60,8 +63,18 @@ class Behave(msgspec.Struct, kw_only=True, tag="behave"):
     """Does nothing and answers nothing, not even what it has."""
     listens: bool = True
     """False: NATS reports no responders."""
+    digest: str = ""
+    """Of what they download from now on; empty: as before."""
+    version: str = ""
+    """The same, of its version."""
+    tells: float = 0.0
+    """How far each request is when it begins to work, as a percentage; it is told once."""
     beats: bool = True
     """False: control hears nothing of them."""
+    forgets: list[str] = []
+    """Backends that are gone from their disks, which they tell."""
+    lies: dict[str, object] = {}
+    """Fields that replace the true ones in their heartbeats."""
 
 
 class LookAtNodes(msgspec.Struct, kw_only=True, tag="look"):
@@ -112,7 +125,7 @@ class _Crowd:
         return [_state(member) for member in self._members]
 
     async def _join(self, command: Join) -> list[SimulatedNode]:
-        first = len(self._members)
+        first = len(self._members) if command.first is None else command.first
         nodes = [self._node(number, command) for number in range(first, first + command.count)]
         waiting = iter(nodes)
         joined: list[_Member] = []
@@ -135,7 +148,7 @@ class _Crowd:
             self._session,
             surroundings.frontend_url,
             surroundings.registration_token,
-            f"{command.prefix}-{number:05d}",
+            f"{command.prefix}-{number:0{command.digits}d}",
             timedelta(seconds=command.interval_seconds),
             identity=SimulatedIdentity() if command.is_corral else SimulatedIdentity(secret=""),
             machine=command.machine,
@@ -152,6 +165,12 @@ class _Crowd:
             backends.work_seconds = shortest + (longest - shortest) * place / max(len(meant) - 1, 1)
             backends.faults.mute = command.hangs
             member.node.silent = not command.beats
+            member.node.lies = command.lies
+            backends.digest = command.digest or backends.digest
+            if command.forgets:
+                await backends.forget(command.forgets)
+            backends.version = command.version or backends.version
+            backends.tells = command.tells
             if command.hangs:
                 backends.gate.clear()
             else:

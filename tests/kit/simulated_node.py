@@ -46,6 +46,8 @@ class SimulatedMachine(msgspec.Struct, kw_only=True, frozen=True):
     free_ram: int = 16
     disk: int = 512
     free_disk: int = 256
+    one_disk: bool = False
+    """Backends are on the same disk, so that its room is known to be theirs."""
     cards: int = 0
     """How many GPUs it has."""
     card_name: str = ""
@@ -126,6 +128,7 @@ class SimulatedNode:
             secret=secret,
             incarnation=self._identity.incarnation,
             heartbeat_seconds=self._interval.total_seconds(),
+            one_disk=machine.one_disk,
             cards=machine.card_reports() or None,
         )
         request = RegisterRequest(

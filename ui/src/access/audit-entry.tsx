@@ -3,7 +3,7 @@
 import { Button } from "react-aria-components";
 
 import { classes } from "../parts/classes";
-import { shortDigest } from "../parts/format";
+import { shortDigests } from "../parts/format";
 import { addressOf, PageLink } from "../parts/page-link";
 import { Moment } from "../parts/time";
 import styles from "./access.module.css";
@@ -61,10 +61,10 @@ export function AuditEntry({ entry, onFilter }: AuditEntryProps) {
   );
 }
 
-/** Digests are cut: their beginning is enough to compare. */
+/** Digests and ids are cut: their beginning is enough to compare. */
 function Value({ text }: { text: string }) {
-  if (!/^(sha256:)?[0-9a-f]{40,}$/.test(text)) return text;
-  return <code title={text}>{shortDigest(text)}</code>;
+  const short = shortDigests(text);
+  return short === text ? text : <span title={text}>{short}</span>;
 }
 
 function Subject({ entry }: { entry: RecordEntry }) {

@@ -29,8 +29,9 @@ const SHOWN_ELSEWHERE = new Set(["before", "after", "name", "why"]);
 
 /** What else the entry says. */
 export function detailsOf(entry: RecordEntry): readonly (readonly [string, string])[] {
+  const subject = subjectOf(entry);
   return Object.entries(entry.data)
-    .filter(([name, value]) => !SHOWN_ELSEWHERE.has(name) && !isEmpty(value))
+    .filter(([name, value]) => !SHOWN_ELSEWHERE.has(name) && !isEmpty(value) && value !== subject)
     .map(([name, value]) => [name, textOf(value)] as const);
 }
 
@@ -54,10 +55,13 @@ export function whyOf(entry: RecordEntry): string {
   return typeof why === "string" ? why : "";
 }
 
+/** Of a second, in a time: nobody reads it. */
+const FRACTION = /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+Z$/;
+
 /** A value of the record as text. `–` stands for none. */
 export function textOf(value: unknown): string {
   if (value === null || value === undefined || value === "") return "–";
-  if (typeof value === "string") return value;
+  if (typeof value === "string") return value.replace(FRACTION, "$1Z");
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (Array.isArray(value)) return value.length === 0 ? "–" : value.map(textOf).join(", ");
   if (isFields(value)) {

@@ -11,6 +11,7 @@ import { Empty, Failure, Loading } from "../parts/states";
 import { byText, type Column, Table } from "../parts/table";
 import { Age, Moment } from "../parts/time";
 import styles from "./access.module.css";
+import { browserOf } from "./browsers";
 import { SESSIONS, useSessions } from "./queries";
 
 type Session = Schema<"ListedSession">;
@@ -58,7 +59,7 @@ function columnsOf(end: (session: Session) => void): readonly Column<Session>[] 
       title: "Browser",
       width: "minmax(100px, 1.6fr)",
       from: "wide",
-      cell: (session) => <span title={session.agent}>{session.agent || "–"}</span>,
+      cell: (session) => <span title={session.agent}>{browserOf(session.agent) || "–"}</span>,
     },
     {
       key: "began",

@@ -8,8 +8,16 @@ import styles from "./activity.module.css";
 
 export function OperationState({ operation }: { operation: OperationRow }) {
   const isRunning = operation.state === "running";
-  const moved = operation.total_bytes ? `${bytes(operation.current_bytes)} of ${bytes(operation.total_bytes)}` : "";
-  const words = [percent(operation.progress), moved, speed(operation.bytes_per_second), eta(operation.seconds_left)];
+  // The share is of all nodes; bytes are only told of those that fetch.
+  const moved = operation.total_bytes
+    ? `fetching ${bytes(operation.current_bytes)} of ${bytes(operation.total_bytes)}`
+    : "";
+  const words = [
+    `${percent(operation.progress)} of all`,
+    moved,
+    speed(operation.bytes_per_second),
+    eta(operation.seconds_left),
+  ];
   return (
     <div className={styles.state}>
       <StatusPill subject="operation" state={operation.state} />

@@ -25,7 +25,7 @@ const COLUMNS: readonly Column<OperationRow>[] = [
   {
     key: "what",
     title: "What",
-    width: "minmax(100px, 1.6fr)",
+    width: "minmax(100px, 1.2fr)",
     cell: (operation) => <PageLink href={addressOf.operation(operation.id)}>{titleOf(operation)}</PageLink>,
   },
   {
@@ -37,30 +37,30 @@ const COLUMNS: readonly Column<OperationRow>[] = [
   {
     key: "nodes",
     title: "Nodes",
-    width: "minmax(96px, 1fr)",
+    width: "minmax(150px, 1.2fr)",
     from: "tablet",
     cell: (operation) => <Counts operation={operation} />,
   },
   {
     key: "progress",
     title: "Progress",
-    width: "minmax(120px, 1.2fr)",
+    width: "minmax(104px, 0.8fr)",
     from: "wide",
     cell: (operation) => <span className={styles.quiet}>{progressOf(operation)}</span>,
   },
   {
     key: "worst",
     title: "What stands in the way",
-    width: "minmax(120px, 2fr)",
+    width: "minmax(120px, 2.2fr)",
     from: "wide",
     cell: (operation) => <Worst operation={operation} />,
   },
   {
     key: "who",
     title: "Asked by",
-    width: "minmax(72px, 0.8fr)",
+    width: "minmax(72px, 1fr)",
     from: "tablet",
-    cell: (operation) => askerOf(operation),
+    cell: (operation) => <span title={askerOf(operation)}>{askerOf(operation)}</span>,
   },
   {
     key: "when",

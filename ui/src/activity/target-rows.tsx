@@ -1,16 +1,19 @@
 /** One row for each node of an operation: how it stands, how far it is, why, and another try. */
 
 import { useNow } from "../live/clock";
+import { useItem } from "../live/live";
 import type { TargetRow } from "../live/topics";
 import { ProgressBar } from "../parts/bar";
 import { Button } from "../parts/button";
-import { bytes, duration, eta, percent, speed } from "../parts/format";
+import { classes } from "../parts/classes";
+import { bytes, duration } from "../parts/format";
 import { addressOf, PageLink } from "../parts/page-link";
 import { TargetPill } from "../parts/status-pill";
 import { byNumber, byText, type Column, Table } from "../parts/table";
 import { Age } from "../parts/time";
 import styles from "./activity.module.css";
 import { byTrouble, canRetry } from "./target-order";
+import { progressText, shareOf } from "./target-progress";
 import { situationOf } from "./target-words";
 
 interface RowsProps {
@@ -20,7 +23,7 @@ interface RowsProps {
   readonly onRetry?: (target: TargetRow) => void;
 }
 
-const LINES = 52;
+const LINES = 44;
 
 export function TargetRows({ targets, verb, onRetry }: RowsProps) {
   return (
@@ -40,14 +43,14 @@ function columnsFor(verb: string, onRetry: RowsProps["onRetry"]): Column<TargetR
     {
       key: "node",
       title: "Node",
-      width: "minmax(96px, 1fr)",
+      width: "minmax(68px, 1fr)",
       cell: (target) => <Where target={target} />,
       sort: byText((target) => target.node_name),
     },
     {
       key: "state",
       title: "State",
-      width: "124px",
+      width: "118px",
       cell: (target) => <TargetPill status={target.status} verb={verb} />,
       sort: byTrouble,
     },
@@ -57,12 +60,12 @@ function columnsFor(verb: string, onRetry: RowsProps["onRetry"]): Column<TargetR
       width: "minmax(140px, 1.8fr)",
       from: "tablet",
       cell: (target) => <Progress target={target} />,
-      sort: byNumber((target) => target.percentage),
+      sort: byNumber(shareOf),
     },
     {
       key: "message",
-      title: "Why, or what proves it",
-      width: "minmax(120px, 2.4fr)",
+      title: "Why, or proof",
+      width: "minmax(96px, 2.4fr)",
       cell: (target) => <Message target={target} />,
     },
     {
@@ -92,6 +95,7 @@ function retryColumn(onRetry: (target: TargetRow) => void): Column<TargetRow> {
     key: "retry",
     title: "",
     width: "72px",
+    from: "tablet",
     cell: (target) =>
       canRetry(target) && (
         <Button isSmall onPress={() => onRetry(target)} aria-label={`Retry on ${target.node_name}`}>
@@ -108,23 +112,16 @@ function Where({ target }: { target: TargetRow }) {
 }
 
 function Progress({ target }: { target: TargetRow }) {
-  if (target.status === "success") return <span className={styles.quiet}>{bytesOf(target)}</span>;
+  if (target.status === "success")
+    return <span className={styles.quiet}>{target.total_bytes ? bytes(target.total_bytes) : ""}</span>;
   if (target.status !== "downloading" && target.status !== "running_on_worker")
     return <span className={styles.quiet}>–</span>;
-  const words = [percent(target.percentage), bytesOf(target), speed(target.bytes_per_second), eta(target.seconds_left)];
   return (
     <div className={styles.progress}>
-      <ProgressBar name={`Progress on ${target.node_name}`} percentage={target.percentage} />
-      <span className={styles.small}>{words.filter(Boolean).join(" · ")}</span>
+      <ProgressBar name={`Progress on ${target.node_name}`} percentage={shareOf(target)} />
+      <span className={styles.small}>{progressText(target)}</span>
     </div>
   );
-}
-
-function bytesOf(target: TargetRow): string {
-  if (!target.total_bytes) return "";
-  return target.status === "success"
-    ? bytes(target.total_bytes)
-    : `${bytes(target.current_bytes)} of ${bytes(target.total_bytes)}`;
 }
 
 /** How often it failed, and when it is tried again by itself. */
@@ -141,13 +138,15 @@ function Tries({ target }: { target: TargetRow }) {
 }
 
 function Message({ target }: { target: TargetRow }) {
+  const node = useItem("nodes", target.node_id);
   const file = target.status === "downloading" && target.file_name ? target.file_name : "";
-  const text = situationOf(target);
+  const said = situationOf(target, node?.status);
+  const text = said === target.status ? "" : said; // the state says it already
   return (
     <div className={styles.message}>
       {(text !== "" || file === "") && (
-        <span className={styles.clamp} title={text}>
-          {text || "–"}
+        <span className={classes(styles.clamp, target.status === "success" && styles.quiet)} title={text}>
+          {text || <span className={styles.quiet}>–</span>}
         </span>
       )}
       {file !== "" && (

@@ -5,8 +5,14 @@ import { PROOFS } from "../words.gen";
 
 const FINAL = new Set(["success", "cancelled", "superseded"]);
 
-export function situationOf(target: TargetRow): string {
+/** What the node was asked, and has not answered. */
+const ASKED = new Set(["downloading", "running_on_worker"]);
+const SILENT = new Set(["unhealthy", "offline"]);
+
+/** `nodeStatus` is how the node stands now; empty where nobody knows. */
+export function situationOf(target: TargetRow, nodeStatus = ""): string {
   if (target.waits_for_node && !FINAL.has(target.status)) return waiting(target);
+  if (ASKED.has(target.status) && SILENT.has(nodeStatus)) return "the node is silent; it goes on when the node is back";
   if (target.status === "success") return proofOf(target);
   return target.message || target.phase || "";
 }

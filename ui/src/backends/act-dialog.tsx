@@ -5,7 +5,6 @@ import { OperationLive } from "../activity/operation-live";
 import { answer, api } from "../api/client";
 import { useTopic } from "../live/live";
 import { Checkbox, Select, TextField } from "../parts/fields";
-import { FocusHere } from "../parts/focus-here";
 import { PlanDialog } from "../parts/plan-dialog";
 import {
   askOf,
@@ -27,7 +26,7 @@ interface ActDialogProps {
   readonly start: Choice;
   /** Names to choose from, where the backend is not chosen yet. */
   readonly backends?: readonly string[];
-  /** Everything is chosen already: begin with the plan. */
+  /** Everything is chosen already: begin with the plan. It can still be changed. */
   readonly isChosen?: boolean;
   readonly onClose: () => void;
 }
@@ -49,9 +48,8 @@ export function ActDialog({ start, backends, isChosen = false, onClose }: ActDia
   return (
     <PlanDialog
       title={titleOf(choice)}
-      {...(isChosen
-        ? {}
-        : { choose: <Choose {...{ choice, nodes, setChoice, backends, hasUri: start.uri !== "" }} /> })}
+      choose={<Choose {...{ choice, nodes, setChoice, backends, hasUri: start.uri !== "" }} />}
+      isPlanFirst={isChosen}
       isChosen={choiceProblem(choice, nodes) === ""}
       plan={plan}
       show={(agreed) => <PlanView plan={agreed} verb={choice.verb} />}
@@ -61,11 +59,7 @@ export function ActDialog({ start, backends, isChosen = false, onClose }: ActDia
       nameToType={(agreed) => nameToType(choice, agreed)}
       act={(agreed) => act(agreed.hash)}
       command={() => commandOf(asked, nameOf)}
-      live={(operation) => (
-        <FocusHere>
-          <OperationLive id={operation} />
-        </FocusHere>
-      )}
+      live={(operation) => <OperationLive id={operation} />}
       onClose={onClose}
     />
   );

@@ -82,18 +82,18 @@ function columnsOf(onFix: Fix | null): readonly Column<DriftItem>[] {
     {
       key: "node",
       title: "Node",
-      width: "minmax(90px, 1fr)",
+      width: "minmax(90px, 0.8fr)",
       sort: byText((item) => item.node_name),
       cell: (item) => <PageLink href={`/nodes/${encodeURIComponent(item.node_id)}`}>{item.node_name}</PageLink>,
     },
     {
       key: "backend",
       title: "Backend",
-      width: "minmax(80px, 1fr)",
+      width: "minmax(72px, 0.8fr)",
       sort: byText((item) => item.backend),
       cell: (item) => item.backend,
     },
-    { key: "wanted", title: "Wanted", width: "minmax(80px, 1fr)", cell: (item) => <Wanted item={item} /> },
+    { key: "wanted", title: "Wanted", width: "minmax(80px, 1.8fr)", cell: (item) => <Wanted item={item} /> },
     { key: "has", title: "Has", width: "minmax(80px, 1fr)", from: "tablet", cell: (item) => item.has || "–" },
     {
       key: "since",
@@ -119,7 +119,9 @@ function columnsOf(onFix: Fix | null): readonly Column<DriftItem>[] {
 function Wanted({ item }: { item: DriftItem }) {
   return (
     <span className={styles.twoLines}>
-      <span>{item.wanted}</span>
+      <span className={styles.oneLine} title={item.wanted}>
+        {item.wanted.replace("digest sha256:", "digest ")}
+      </span>
       {item.rule !== "" && (
         <span className={styles.quietLine}>
           by the rule <PageLink href={`/rules?rule=${encodeURIComponent(item.rule)}`}>{item.rule}</PageLink>
@@ -131,13 +133,12 @@ function Wanted({ item }: { item: DriftItem }) {
 
 function Why({ item }: { item: DriftItem }) {
   return (
-    <span className={styles.wrapped} title={item.why}>
-      {item.why || "nobody knows"}
+    <span className={styles.twoLines} title={item.why}>
+      <span className={styles.oneLine}>{item.why || "nobody knows"}</span>
       {item.operation_id ? (
-        <>
-          {" "}
+        <span className={styles.quietLine}>
           <PageLink href={addressOf.operation(item.operation_id)}>Its operation</PageLink>
-        </>
+        </span>
       ) : null}
     </span>
   );
@@ -146,7 +147,12 @@ function Why({ item }: { item: DriftItem }) {
 /** The button names the act; the server's label, which names backend and node too, is for those who do not see the row. */
 function FixButton({ item, onFix }: { item: DriftItem; onFix: Fix }) {
   const { fix } = item;
-  if (fix === null) return <span className={styles.quiet}>by itself</span>;
+  if (fix === null)
+    return (
+      <span className={styles.quiet} title="The operation that asked for it goes on trying.">
+        tried again
+      </span>
+    );
   const choice = choiceOfAsk(fix.operation);
   return (
     <Button isSmall aria-label={fix.label} onPress={() => onFix(choice)}>

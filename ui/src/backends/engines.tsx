@@ -56,7 +56,7 @@ export function Engines() {
   return (
     <>
       <div className={styles.filters}>
-        <p className={styles.quiet}>Corral asks these and counts what they answer; it never starts or stops them.</p>
+        <p className={styles.intro}>Corral asks these and counts what they answer; it never starts or stops them.</p>
         <span className={styles.pushed}>{add}</span>
       </div>
       <Section isBare>

@@ -5,10 +5,10 @@ import styles from "./backends.module.css";
 import type { Cell } from "./matrix-rows";
 
 export function MatrixCell({ cell, nodes }: { cell: Cell | undefined; nodes: number }) {
-  if (cell === undefined) return <span className={styles.quiet}>–</span>;
+  if (cell === undefined) return <Absent />;
   return (
     <span className={styles.cell} title={titleOf(cell, nodes)}>
-      {cell.isThere ? <span>{buildText(cell)}</span> : <span className={styles.quiet}>–</span>}
+      {cell.isThere ? <span className={cell.isSystem ? styles.quiet : undefined}>{buildText(cell)}</span> : <Absent />}
       {cell.differs && (
         <span className={styles.differsMark}>
           <span aria-hidden="true">≠</span>
@@ -22,6 +22,14 @@ export function MatrixCell({ cell, nodes }: { cell: Cell | undefined; nodes: num
           {cell.drifted > 1 && <span> {cell.drifted}</span>}
         </span>
       )}
+    </span>
+  );
+}
+
+function Absent() {
+  return (
+    <span className={styles.absent}>
+      <span className="visually-hidden">not there</span>
     </span>
   );
 }

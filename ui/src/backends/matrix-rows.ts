@@ -52,11 +52,19 @@ export function matrixOf(
   groupedAbove = GROUPED_ABOVE,
 ): Matrix {
   const backends = [...new Set([...listing.items.map((item) => item.name), ...drift.map((item) => item.backend)])];
-  backends.sort((one, other) => one.localeCompare(other));
+  const chosen = chosenOf(listing, drift);
+  const rank = (name: string) => (chosen.has(name) ? 0 : 1);
+  backends.sort((one, other) => rank(one) - rank(other) || one.localeCompare(other));
   const index = indexOf(listing, drift);
   const rows = nodes.map((node) => ({ key: node.id, nodes: [node], cells: index.get(node.id) ?? NO_CELLS }));
   const isGrouped = nodes.length > groupedAbove;
   return { backends, rows: isGrouped ? grouped(rows) : rows, isGrouped };
+}
+
+/** What somebody wanted somewhere; the others came with their machines, and are looked at less. */
+function chosenOf(listing: FleetBackends, drift: readonly Drifted[]): ReadonlySet<string> {
+  const installed = listing.items.filter((item) => item.nodes.some((here) => !here.is_system));
+  return new Set([...installed.map((item) => item.name), ...drift.map((item) => item.backend)]);
 }
 
 const NO_CELLS: ReadonlyMap<string, Cell> = new Map();

@@ -1,7 +1,8 @@
 /** The chat: talks at the side, the one that is open, and the field to ask in. */
 
-import { useEffect, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 
+import { useTopic } from "../live/live";
 import { go } from "../parts/address";
 import { LinkButton } from "../parts/button";
 import { classes } from "../parts/classes";
@@ -63,12 +64,24 @@ export function Chat({ talkId, models, isKnown, hasTabs }: ChatProps) {
   );
 }
 
-/** What a new talk begins with: the model of the address, of the last talk, or the first there is. */
+/** What a new talk begins with: the model that was chosen, that of the address, the first that is loaded, or the first. */
 function useNewTalk(models: readonly string[]): [TalkWishes, (wishes: TalkWishes) => void] {
   const asked = useFilters().get("model");
+  const loaded = useFirstLoaded(models);
   const [chosen, setChosen] = useState<TalkWishes>({ model: "", system: "", temperature: null });
-  const model = [chosen.model, asked].find((name) => name !== "") ?? models[0] ?? "";
+  const model = [chosen.model, asked, loaded].find((name) => name !== "") ?? models[0] ?? "";
   return [{ ...chosen, model }, setChosen];
+}
+
+/** As it was when the page opened: what somebody is about to ask must not become another model. */
+function useFirstLoaded(models: readonly string[]): string {
+  const { items, isWhole } = useTopic("replicas");
+  const first = useRef("");
+  if (first.current === "" && isWhole) {
+    const loaded = new Set([...items.values()].filter(({ state }) => state === "loaded").map(({ model }) => model));
+    first.current = models.find((name) => loaded.has(name)) ?? "";
+  }
+  return first.current;
 }
 
 const BEGINNINGS = [

@@ -6,9 +6,11 @@ import { useTopic } from "../live/live";
 import type { AttentionItem } from "../live/topics";
 import { Button, LinkButton } from "../parts/button";
 import { CopyButton } from "../parts/code-block";
+import { firstOfNodes, shortDigests } from "../parts/format";
 import { Section } from "../parts/page";
 import { Glyph } from "../parts/status-pill";
 import { Age } from "../parts/time";
+import { useMay } from "../shell/session";
 import { stateWord } from "../words.gen";
 import styles from "./attention.module.css";
 import { inOrder } from "./attention-order";
@@ -18,9 +20,12 @@ const SHOWN_AT_FIRST = 6;
 export function Attention() {
   const { items, isWhole } = useTopic("attention");
   const [isOpen, setOpen] = useState(false);
+  const mayAdmit = useMay("nodes.admit");
   if (!isWhole) return null;
-  const all = inOrder(items.values());
-  if (all.length === 0) return <AllWell />;
+  if (items.size === 0) return <AllWell />;
+  // Machines that wait for approval have a list of their own below, with what decides about them.
+  const all = inOrder(items.values()).filter((item) => !(mayAdmit && item.kind === "pending"));
+  if (all.length === 0) return null;
   const shown = isOpen ? all : all.slice(0, SHOWN_AT_FIRST);
   return (
     <Section title={`Needs attention, ${all.length}`} isBare>
@@ -58,7 +63,9 @@ function Item({ item }: { item: AttentionItem }) {
       </span>
       <div className={styles.text}>
         <strong className={styles.title}>{item.title}</strong>
-        <span className={styles.why}>{item.why}</span>
+        <span className={styles.why} title={item.why}>
+          {shortDigests(firstOfNodes(item.why))}
+        </span>
       </div>
       <span className={styles.since}>{item.since && <Age at={item.since} />}</span>
       <span className={styles.act}>

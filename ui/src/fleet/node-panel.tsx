@@ -1,17 +1,18 @@
-/** What matters of one node, beside the list: facts, models, the last events, and the way to its page. */
+/** What matters of one node, beside the list: what fills it, what it has, what happened, and what can be done. */
 
 import { useQuery } from "@tanstack/react-query";
 
 import { ask } from "../api/client";
 import { useItem } from "../live/live";
 import type { NodeRow } from "../live/topics";
+import { NodeActs } from "../node/acts";
 import { MemoryBar } from "../parts/bar";
 import { LinkButton } from "../parts/button";
 import { Dialog, SidePanel } from "../parts/dialog";
 import { type EventLine, EventLines } from "../parts/event-lines";
 import { bytes, count, plural } from "../parts/format";
 import { Fact, Facts } from "../parts/page";
-import { addressOf } from "../parts/page-link";
+import { addressOf, PageLink } from "../parts/page-link";
 import { ReplicaChips } from "../parts/replica-chips";
 import { Empty } from "../parts/states";
 import { StatusPill } from "../parts/status-pill";
@@ -19,10 +20,12 @@ import { Age, Since } from "../parts/time";
 import { useWidth } from "../parts/width";
 import { useMay } from "../shell/session";
 import styles from "./fleet.module.css";
+import { PanelBackends } from "./panel-backends";
+import { PanelGpus } from "./panel-gpus";
 
 const EVENTS = 6;
 
-export function NodePanel({ id, onClose }: { id: string; onClose: () => void }) {
+export default function NodePanel({ id, onClose }: { id: string; onClose: () => void }) {
   const node = useItem("nodes", id);
   const isPhone = useWidth() === "phone";
   const title = node?.name ?? "Node";
@@ -44,6 +47,7 @@ export function NodePanel({ id, onClose }: { id: string; onClose: () => void }) 
 
 function Content({ node }: { node: NodeRow }) {
   const mayReadEvents = useMay("audit.read");
+  const mayReadBackends = useMay("backends.read");
   return (
     <>
       <div className={styles.panelState}>
@@ -54,13 +58,19 @@ function Content({ node }: { node: NodeRow }) {
           </span>
         )}
       </div>
+      <div className={styles.panelActs}>
+        <LinkButton href={addressOf.node(node.id)} look="primary">
+          Open node
+        </LinkButton>
+        <NodeActs node={node} />
+      </div>
       {node.reason !== "" && <p>{node.reason}</p>}
       {node.problems.map((problem) => (
         <p key={problem} className={styles.problem}>
           {problem}
         </p>
       ))}
-      {node.vram.total !== 0 && <MemoryBar name="VRAM" share={node.vram} isNamed />}
+      <PanelGpus node={node} />
       <MemoryBar name="RAM" share={node.ram} isNamed />
       <Facts>
         <Fact name="Models">
@@ -79,10 +89,8 @@ function Content({ node }: { node: NodeRow }) {
         </Fact>
         <Fact name="Address">{node.address || "none"}</Fact>
       </Facts>
+      {mayReadBackends && <PanelBackends node={node} />}
       {mayReadEvents && <LastEvents id={node.id} />}
-      <LinkButton href={addressOf.node(node.id)} look="primary">
-        Open node
-      </LinkButton>
     </>
   );
 }
@@ -96,8 +104,11 @@ function LastEvents({ id }: { id: string }) {
   if (!events.data || events.data.length === 0) return null;
   return (
     <div>
-      <h3 className={styles.panelHead}>Last {plural(events.data.length, "event")}</h3>
-      <EventLines events={events.data} />
+      <div className={styles.panelHead}>
+        <h3>Last {plural(events.data.length, "event")}</h3>
+        <PageLink href={`${addressOf.node(id)}?tab=events`}>All events</PageLink>
+      </div>
+      <EventLines events={events.data.toReversed()} />
     </div>
   );
 }

@@ -8,6 +8,7 @@ import { addressOf, PageLink } from "../parts/page-link";
 import { StatusPill } from "../parts/status-pill";
 import { byNumber, byText, type Column, Table } from "../parts/table";
 import { Age } from "../parts/time";
+import styles from "./fleet.module.css";
 import { byTrouble } from "./selection";
 
 const COLUMNS: readonly Column<NodeRow>[] = [
@@ -30,7 +31,7 @@ const COLUMNS: readonly Column<NodeRow>[] = [
     title: "Why",
     width: "minmax(120px, 2fr)",
     from: "wide",
-    cell: (node) => <span title={node.reason}>{node.reason || "–"}</span>,
+    cell: (node) => (node.reason ? <span title={node.reason}>{node.reason}</span> : <None />),
   },
   {
     key: "vram",
@@ -62,7 +63,7 @@ const COLUMNS: readonly Column<NodeRow>[] = [
     title: "Models",
     width: "minmax(80px, 1.4fr)",
     from: "tablet",
-    cell: (node) => [...new Set(node.replicas.map((replica) => replica.model))].join(", ") || "–",
+    cell: (node) => [...new Set(node.replicas.map((replica) => replica.model))].join(", ") || <None />,
     sort: byNumber((node) => node.replicas.length),
   },
   {
@@ -83,6 +84,10 @@ const COLUMNS: readonly Column<NodeRow>[] = [
     sort: byText((node) => node.heard_at ?? ""),
   },
 ];
+
+function None() {
+  return <span className={styles.quiet}>–</span>;
+}
 
 export function NodeTable({ nodes }: { nodes: readonly NodeRow[] }) {
   const filters = useFilters();

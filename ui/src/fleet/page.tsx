@@ -1,6 +1,6 @@
 /** The fleet at a glance: the pulse, what needs somebody, and every node. */
 
-import { useMemo } from "react";
+import { lazy, Suspense, useMemo } from "react";
 
 import { useTopic } from "../live/live";
 import { LinkButton } from "../parts/button";
@@ -14,11 +14,13 @@ import { FilterBar } from "./filter-bar";
 import { FirstSteps } from "./first-steps";
 import styles from "./fleet.module.css";
 import { History } from "./history";
-import { NodePanel } from "./node-panel";
 import { NodesView } from "./nodes-view";
 import { Pending } from "./pending";
 import { Pulse } from "./pulse";
 import { isShown, readFilter } from "./selection";
+
+/** Loaded when somebody looks at a node: it brings the dialogs of acts along. */
+const NodePanel = lazy(() => import("./node-panel"));
 
 export default function FleetPage() {
   const { fleet } = useSession();
@@ -61,7 +63,11 @@ function Nodes() {
       <Section title={titleOf(shown.length, items.size)} actions={<FilterBar nodes={items} />} isBare>
         {shown.length === 0 ? <NoNodes isEmpty={items.size === 0} /> : <NodesView nodes={shown} />}
       </Section>
-      {chosen !== "" && <NodePanel id={chosen} onClose={() => filters.set("node", "")} />}
+      {chosen !== "" && (
+        <Suspense fallback={null}>
+          <NodePanel id={chosen} onClose={() => filters.set("node", "")} />
+        </Suspense>
+      )}
     </div>
   );
 }

@@ -20,14 +20,14 @@ const COLUMNS: readonly Column<NodeRow>[] = [
   {
     key: "name",
     title: "Machine",
-    width: "minmax(100px, 1fr)",
+    width: "minmax(72px, 1fr)",
     cell: (node) => <PageLink href={addressOf.node(node.id)}>{node.name}</PageLink>,
     sort: byText((node) => node.name),
   },
   {
     key: "fingerprint",
     title: "Fingerprint",
-    width: "minmax(120px, 1.4fr)",
+    width: "minmax(142px, 1.4fr)",
     cell: (node) => <code>{node.fingerprint || "none"}</code>,
   },
   {
@@ -38,7 +38,14 @@ const COLUMNS: readonly Column<NodeRow>[] = [
     cell: (node) => node.address || "none",
   },
   { key: "hardware", title: "Hardware", width: "minmax(120px, 1.4fr)", from: "wide", cell: hardwareOf },
-  { key: "since", title: "Waits", width: "84px", isNumber: true, cell: (node) => <Age at={node.pending_since} /> },
+  {
+    key: "since",
+    title: "Waits",
+    width: "84px",
+    from: "tablet",
+    isNumber: true,
+    cell: (node) => <Age at={node.pending_since} />,
+  },
 ];
 
 function hardwareOf(node: NodeRow): string {
@@ -68,11 +75,11 @@ function WaitingNodes({ nodes }: { nodes: readonly NodeRow[] }) {
   };
   return (
     <Section
-      title={`Wait for approval, ${count(nodes.length)}`}
+      title={`Waiting for approval, ${count(nodes.length)}`}
       isBare
       actions={
         <Button isSmall look="primary" isDisabled={chosen.length === 0 || isBusy} onPress={() => void approve()}>
-          {isBusy ? "Approving…" : `Approve ${chosen.length === 0 ? "" : plural(chosen.length, "machine")}`}
+          {isBusy ? "Approving…" : chosen.length === 0 ? "Approve" : `Approve ${plural(chosen.length, "machine")}`}
         </Button>
       }
     >

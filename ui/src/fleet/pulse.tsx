@@ -28,11 +28,13 @@ export function Pulse() {
       </div>
       <div className={styles.serving}>
         <PageLink href="/models">
-          {count(summary.loaded_models)} of {plural(summary.models, "model")} loaded
+          <strong>{count(summary.loaded_models)}</strong> of {plural(summary.models, "model")} loaded
         </PageLink>
-        <span>{plural(summary.replicas, "replica")}</span>
         <span>
-          {count(summary.in_flight)} in flight{waiting}
+          <strong>{count(summary.replicas)}</strong> {summary.replicas === 1 ? "replica" : "replicas"}
+        </span>
+        <span>
+          <strong>{count(summary.in_flight)}</strong> in flight{waiting}
         </span>
       </div>
       <div className={styles.memory}>
@@ -68,6 +70,7 @@ function MemoryLine({ name, share }: { name: string; share: Memory }) {
     <div className={styles.memoryLine}>
       <span className={styles.quiet}>{name}</span>
       <MemoryBar
+        isLine
         name={name}
         share={{ total: share.total ?? null, used: share.used ?? null, reserved: share.reserved ?? null }}
       />

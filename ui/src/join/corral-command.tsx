@@ -4,7 +4,7 @@ import { useState } from "react";
 
 import { answer, api, type Schema } from "../api/client";
 import { Button } from "../parts/button";
-import { CodeBlock, CopyText } from "../parts/code-block";
+import { CodeBlock, CopyText, copyText } from "../parts/code-block";
 import { Checkbox, TextField } from "../parts/fields";
 import { useSubmission } from "../parts/form-dialog";
 import { Section } from "../parts/page";
@@ -14,6 +14,9 @@ import { askingCommand, checkCommand, joinCommand } from "./commands";
 import styles from "./join.module.css";
 import type { Made } from "./page";
 import { joinUrl, natsProblem, urlProblem } from "./urls";
+
+/** Fetches everything into the folder, as any user, and makes `corral` a word that the shell knows. */
+const SETUP = 'python3 tools/bootstrap.py setup\nexport PATH="$PWD/.venv/bin:$PATH"';
 
 interface CorralCommandProps {
   readonly joining: Schema<"JoiningView">;
@@ -25,9 +28,12 @@ export function CorralCommand({ joining, made, onMade }: CorralCommandProps) {
   const reachable = joinUrl(joining.url, window.location.origin);
   const [url, setUrl] = useState(reachable.url);
   const [approve, setApprove] = useState(false);
+  const [isCopied, setCopied] = useState(false);
   const submission = useSubmission(async () => {
     const body = { expires_in: "1h", uses: 1, labels: {}, approve };
-    onMade(await answer(api.POST("/api/v1/invitations", { body })));
+    const created = await answer(api.POST("/api/v1/invitations", { body }));
+    onMade(created);
+    setCopied(await isTaken(joinCommand(url, created)));
   });
   const problem = url === reachable.url ? reachable.problem : "";
   const nats = natsProblem(joining.nats_urls);
@@ -55,30 +61,56 @@ export function CorralCommand({ joining, made, onMade }: CorralCommandProps) {
                 isDisabled={submission.isActing || urlProblem(url) !== ""}
                 onPress={submission.submit}
               >
-                {submission.isActing ? "Asking…" : "Make the command"}
+                {submission.isActing ? "Asking…" : "Make and copy the command"}
               </Button>
             </div>
             {submission.error !== null && <Failure error={submission.error} />}
           </>
         ) : (
-          <MadeCommand url={url} made={made} again={submission.submit} />
+          <MadeCommand url={url} made={made} isCopied={isCopied} again={submission.submit} />
         )}
       </div>
     </Section>
   );
 }
 
-function MadeCommand({ url, made, again }: { url: string; made: Made; again: () => void }) {
+/** Whether the clipboard took it; where it did not, the button beside the command is still there. */
+async function isTaken(command: string): Promise<boolean> {
+  try {
+    await copyText(command);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+interface MadeCommandProps {
+  readonly url: string;
+  readonly made: Made;
+  readonly isCopied: boolean;
+  readonly again: () => void;
+}
+
+function MadeCommand({ url, made, isCopied, again }: MadeCommandProps) {
   return (
     <>
       <CodeBlock label="Join command" text={joinCommand(url, made)} canWrap />
       <p className={styles.hint}>
+        {isCopied && <strong>It is copied: paste it into a shell of the machine. </strong>}
         The code is for one machine, until <Moment at={made.expires_at} />. It goes through a pipe, so no list of
         processes shows it.{" "}
         <Button isSmall look="quiet" onPress={again}>
           Make another
         </Button>
       </p>
+      <details className={styles.more}>
+        <summary>“corral: command not found”? Put Corral on the machine first</summary>
+        <p>
+          With Python 3.11 or newer and a network, in a clone of the repository. In the same shell, the command above
+          then works as it is:
+        </p>
+        <CodeBlock label="Setup command" text={SETUP} />
+      </details>
       <details className={styles.more}>
         <summary>Type the code at the machine instead</summary>
         <CodeBlock label="Command that asks" text={askingCommand(url, made.pin)} canWrap />
@@ -89,11 +121,6 @@ function MadeCommand({ url, made, again }: { url: string; made: Made; again: () 
       <details className={styles.more}>
         <summary>Will it work? Check first; the code is not used up</summary>
         <CodeBlock label="Check command" text={checkCommand(url, made)} canWrap />
-      </details>
-      <details className={styles.more}>
-        <summary>Corral is not on the machine yet</summary>
-        <p>In a clone of the repository, with Python 3.11 or newer; then use .venv/bin/corral for corral:</p>
-        <CodeBlock label="Setup command" text="python3 tools/bootstrap.py setup" />
       </details>
     </>
   );

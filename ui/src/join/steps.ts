@@ -52,7 +52,7 @@ function codeStep(invitation: OpenInvitation | null, node: JoiningNode | null, n
   const step = { id: "code", title: needsCode ? "Join code made" : "Command shown" } as const;
   if (!needsCode)
     return { ...step, state: "done", detail: "It uses the registration token, which all workers of LocalAI's share." };
-  if (invitation === null) return { ...step, state: "now", detail: "Press “Make the command”." };
+  if (invitation === null) return { ...step, state: "now", detail: "Press “Make and copy the command”." };
   if (node === null && invitation.state !== "open" && invitation.state !== "used") {
     return { ...step, state: "trouble", detail: `The code is ${invitation.state}. Make another one.` };
   }

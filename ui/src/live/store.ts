@@ -36,6 +36,8 @@ export class LiveStore {
   /** Where the stream is; it goes on from here after a break. */
   place = "";
   private nextPlace = "";
+  /** Topics that nobody follows any more. What is known of them holds until the stream moves on without them. */
+  private left = new Set<string>();
 
   get connection(): Connection {
     return this.connectionNow;
@@ -85,9 +87,13 @@ export class LiveStore {
     this.heard();
   }
 
-  /** Forget what nobody follows any more. */
-  forget(topic: string): void {
-    this.topics.delete(topic);
+  /**
+   * From now on the stream is about these topics alone. The others are forgotten when its place changes: until then the
+   * place says that they are known, and a stream that goes on from it with one of them does not tell it again.
+   */
+  followOnly(topics: readonly string[]): void {
+    this.flush();
+    this.left = new Set([...this.topics.keys()].filter((topic) => !topics.includes(topic)));
   }
 
   /** Forget everything: another person may sign in next. */
@@ -96,6 +102,7 @@ export class LiveStore {
     this.waiting = [];
     this.place = "";
     this.nextPlace = "";
+    this.left.clear();
     for (const topic of this.topicListeners.keys()) this.tell(topic);
   }
 
@@ -116,6 +123,7 @@ export class LiveStore {
     this.lastFlush = Date.now();
     const frames = this.waiting;
     this.waiting = [];
+    if (this.place !== this.nextPlace) this.forgetLeft();
     this.place = this.nextPlace;
     const changed = new Set<string>();
     for (const frame of frames) {
@@ -127,6 +135,11 @@ export class LiveStore {
       }
     }
     for (const topic of changed) this.tell(topic);
+  }
+
+  private forgetLeft(): void {
+    for (const topic of this.left) this.topics.delete(topic);
+    this.left.clear();
   }
 
   private delay(): number {

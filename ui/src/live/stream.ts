@@ -89,7 +89,7 @@ export class LiveStream {
     for (;;) {
       watchdog.restart();
       const { done, value } = await reader.read();
-      if (done) return;
+      if (done || watchdog.signal.aborted) return;
       const heard = events.feed(decoder.decode(value, { stream: true }));
       const place = heard.events.findLast((event) => event.id !== "")?.id ?? "";
       this.ears.onFrames(framesOf(heard.events), place);

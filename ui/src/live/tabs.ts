@@ -153,7 +153,7 @@ export class LiveTabs {
     const key = union.join(",");
     if (key === this.followed) return;
     this.followed = key;
-    for (const topic of this.store.all().keys()) if (!union.includes(topic as Topic)) this.store.forget(topic);
+    this.store.followOnly(union);
     this.stream.follow(union);
   }
 

@@ -30,7 +30,7 @@ function Events({ name }: { name: string }) {
       {entries.length === 0 ? (
         <Empty command="corral events">Nothing is on record about it.</Empty>
       ) : (
-        <EventLines events={entries} />
+        <EventLines events={entries} subject={name} />
       )}
     </Section>
   );

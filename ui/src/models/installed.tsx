@@ -8,7 +8,7 @@ import type { LoadRow, ReplicaRow } from "../live/topics";
 import { Button, LinkButton } from "../parts/button";
 import { SearchField, Select } from "../parts/fields";
 import { useFilters } from "../parts/filters";
-import { bytes, count } from "../parts/format";
+import { bytes, count, firstOfNodes } from "../parts/format";
 import { Section } from "../parts/page";
 import { addressOf, PageLink } from "../parts/page-link";
 import { Empty, Failure, Loading } from "../parts/states";
@@ -166,7 +166,11 @@ function Where({ row }: { row: Row }) {
   if (row.state !== "loaded" && load !== undefined) {
     const news = newsOfRow(load);
     const text = news.message === "" ? newsSentence(news) : news.message;
-    return <span title={text}>{text}</span>;
+    return (
+      <span className={styles.quiet} title={text}>
+        {firstOfNodes(text)}
+      </span>
+    );
   }
   const loaded = replicas.filter((replica) => replica.state === "loaded");
   const engines = model.engines.map((engine) => `${engine.name} (elsewhere)`);

@@ -92,7 +92,7 @@ function contentOf(tab: ModelTab, model: Model, live: LiveModel): ReactNode {
 function StateLine({ model, live }: { model: Model; live: LiveModel }) {
   return (
     <>
-      <WordPill word={modelWord(live.state)} />
+      {live.isWhole && <WordPill word={modelWord(live.state)} />}
       <span>{model.alias_of ? `alias of ${model.alias_of}` : model.backend}</span>
       {model.is_pinned && (
         <span title="It makes way for no other model, and is not unloaded for being idle.">kept once loaded</span>

@@ -62,6 +62,14 @@ export function BackendsTab({ node }: { node: NodeRow }) {
   );
 }
 
+function Untold() {
+  return (
+    <span className={styles.quiet} title="The node does not tell.">
+      –
+    </span>
+  );
+}
+
 function rowsOf(node: NodeRow, backends: Schema<"FleetBackends">, drifted: readonly Drift[]): Row[] {
   return backends.items.flatMap((backend) =>
     backend.nodes
@@ -78,13 +86,13 @@ const COLUMNS: readonly Column<Row>[] = [
     cell: (row) => <PageLink href={addressOf.backend(row.name)}>{row.name}</PageLink>,
     sort: byText((row) => row.name),
   },
-  { key: "version", title: "Version", width: "minmax(70px, 0.8fr)", cell: (row) => row.here.version || "not told" },
+  { key: "version", title: "Version", width: "minmax(70px, 0.8fr)", cell: (row) => row.here.version || <Untold /> },
   {
     key: "digest",
     title: "Digest",
     width: "120px",
     from: "tablet",
-    cell: (row) => <code title={row.here.digest}>{row.here.digest ? shortDigest(row.here.digest) : "not told"}</code>,
+    cell: (row) => (row.here.digest ? <code title={row.here.digest}>{shortDigest(row.here.digest)}</code> : <Untold />),
   },
   {
     key: "drift",
@@ -104,7 +112,7 @@ const COLUMNS: readonly Column<Row>[] = [
     title: "Origin",
     width: "90px",
     from: "wide",
-    cell: (row) => (row.here.is_system ? "the system" : "installed"),
+    cell: (row) => (row.here.is_system ? <span className={styles.quiet}>the system</span> : "installed"),
   },
   {
     key: "installed",
@@ -112,7 +120,7 @@ const COLUMNS: readonly Column<Row>[] = [
     width: "96px",
     from: "wide",
     isNumber: true,
-    cell: (row) => <Age at={row.here.installed_at} />,
+    cell: (row) => (row.here.installed_at ? <Age at={row.here.installed_at} /> : <Untold />),
   },
   {
     key: "seen",

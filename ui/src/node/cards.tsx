@@ -3,30 +3,33 @@
 import { useState } from "react";
 
 import { answer, api, type Schema } from "../api/client";
-import { useNodeExtra } from "../live/live";
+import { useNodeExtra, useTopic } from "../live/live";
 import type { NodeRow } from "../live/topics";
 import { MemoryBar } from "../parts/bar";
 import { Button } from "../parts/button";
 import { Section } from "../parts/page";
 import { Failure } from "../parts/states";
 import { useMay } from "../shell/session";
+import { type CardUse, cardUses, usersText } from "./card-uses";
 import styles from "./node.module.css";
 
 export function Cards({ node }: { node: NodeRow }) {
   const cards = useNodeExtra(node.id, "cards") ?? [];
+  const { items } = useTopic("replicas");
   if (cards.length === 0) return null;
   return (
     <Section title={`GPUs, ${cards.length}`}>
       <ul className={styles.cards}>
-        {cards.map((card) => (
-          <Card key={card.id} nodeId={node.id} card={card} />
+        {cardUses(node.id, cards, items.values()).map((use) => (
+          <Card key={use.card.id} nodeId={node.id} use={use} />
         ))}
       </ul>
     </Section>
   );
 }
 
-function Card({ nodeId, card }: { nodeId: string; card: Schema<"CardView"> }) {
+function Card({ nodeId, use }: { nodeId: string; use: CardUse<Schema<"CardView">> }) {
+  const { card } = use;
   const [error, setError] = useState<unknown>(null);
   const mayAct = useMay("nodes.act");
   const change = async () => {
@@ -38,7 +41,6 @@ function Card({ nodeId, card }: { nodeId: string; card: Schema<"CardView"> }) {
       setError(refusal);
     }
   };
-  const replicas = card.replicas ?? [];
   return (
     <li className={styles.card}>
       <div className={styles.cardHead}>
@@ -49,10 +51,10 @@ function Card({ nodeId, card }: { nodeId: string; card: Schema<"CardView"> }) {
           </Button>
         )}
       </div>
-      <MemoryBar name={card.name || card.id} share={{ total: card.total, used: card.total - card.free, reserved: 0 }} />
+      <MemoryBar name={card.name || card.id} share={use.share} />
       {card.is_out && <p className={styles.out}>⊘ out of service: it gets nothing new</p>}
       <p className={styles.quiet}>
-        {replicas.length === 0 ? "no replica may use it now" : `used by ${replicas.join(", ")}`}
+        {usersText(use)}
         {card.shares_ram ? "; it shares the machine's memory" : ""}
       </p>
       {error !== null && <Failure error={error} />}

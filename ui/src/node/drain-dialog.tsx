@@ -17,18 +17,19 @@ export function DrainDialog({ node, onClose }: { node: NodeRow; onClose: () => v
       title={`Drain ${node.name}`}
       choose={
         <>
-          <p>
-            A drained node takes no new work. What it runs is loaded elsewhere first and then ends here, without losing
-            requests.
-          </p>
+          <Meaning />
           <Checkbox isSelected={force} onChange={setForce}>
             Force it: also end what no other node can take
           </Checkbox>
         </>
       }
+      isPlanFirst
       plan={plan}
       show={(shown) => (
-        <Consequences plan={shown} nothing="Nothing runs there: the machine can be taken away at once." />
+        <>
+          <Meaning />
+          <Consequences plan={shown} nothing="Nothing runs there: the machine can be taken away at once." />
+        </>
       )}
       label={() => (force ? `Drain ${node.name} by force` : `Drain ${node.name}`)}
       isDangerous={force}
@@ -40,5 +41,14 @@ export function DrainDialog({ node, onClose }: { node: NodeRow; onClose: () => v
       }}
       onClose={onClose}
     />
+  );
+}
+
+function Meaning() {
+  return (
+    <p>
+      A drained node takes no new work. What it runs is loaded elsewhere first and then ends here, without losing
+      requests.
+    </p>
   );
 }

@@ -30,7 +30,7 @@ export function EventsTab({ node }: { node: NodeRow }) {
     >
       {events.isPending && <Loading label="Loading events" />}
       {events.isError && <Failure error={events.error} onRetry={() => void events.refetch()} />}
-      {events.data && <Found events={events.data.pages.flat()} />}
+      {events.data && <Found events={events.data.pages.flat()} name={node.name} />}
       {events.hasNextPage && (
         <Button isSmall isDisabled={events.isFetchingNextPage} onPress={() => void events.fetchNextPage()}>
           Show older ones
@@ -40,9 +40,9 @@ export function EventsTab({ node }: { node: NodeRow }) {
   );
 }
 
-function Found({ events }: { events: readonly EventLine[] }) {
+function Found({ events, name }: { events: readonly EventLine[]; name: string }) {
   if (events.length === 0) return <Empty command="corral events">Nothing is on record for this node.</Empty>;
-  return <EventLines events={events} />;
+  return <EventLines events={events} subject={name} />;
 }
 
 /** Newest first. `before` is a sequence number; 0 means from the end. */

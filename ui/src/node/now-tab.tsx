@@ -11,6 +11,7 @@ import { StatusPill, TargetPill } from "../parts/status-pill";
 import { type Column, Table } from "../parts/table";
 import { Age } from "../parts/time";
 import { useMay } from "../shell/session";
+import { PROOFS } from "../words.gen";
 import { Cards } from "./cards";
 import { DrainProgress } from "./drain-progress";
 import { MemoryHistory } from "./memory-history";
@@ -197,7 +198,7 @@ const WORK: readonly Column<NodeWork>[] = [
       work.status === "downloading" ? (
         <ProgressBar name={`${work.verb} ${work.backend}`} percentage={work.percentage} />
       ) : (
-        "–"
+        <span className={styles.quiet}>–</span>
       ),
   },
   {
@@ -206,7 +207,7 @@ const WORK: readonly Column<NodeWork>[] = [
     width: "minmax(100px, 2fr)",
     cell: (work) => (
       <span title={work.message}>
-        {work.message || (work.status === "downloading" ? percent(work.percentage) : "–")}
+        {PROOFS[work.message] ?? (work.message || (work.status === "downloading" ? percent(work.percentage) : "–"))}
       </span>
     ),
   },

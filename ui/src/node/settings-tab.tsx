@@ -111,7 +111,7 @@ function NewLabel({ isBusy, set }: { isBusy: boolean; set: (key: string, value: 
     }
   };
   return (
-    <div className={`${styles.inline} ${styles.lead}`}>
+    <div className={`${styles.inline} ${styles.newLabel}`}>
       <TextField label="New label" placeholder="rack" value={key} onChange={setKey} />
       <TextField label="Value" placeholder="a" value={value} onChange={setValue} />
       <Button isDisabled={isBusy || key.trim() === ""} onPress={() => void add()}>

@@ -16,18 +16,27 @@ interface BarProps {
   /** The most that models may use of it, where somebody set a budget. */
   readonly budget?: number | null;
   readonly isCompact?: boolean;
+  /** Bar and text as two cells of the grid around them. */
+  readonly isLine?: boolean;
   /** With its name in the text, where nothing beside the bar says what it is. */
   readonly isNamed?: boolean;
 }
 
-export function MemoryBar({ name, share, budget = null, isCompact = false, isNamed = false }: BarProps) {
+export function MemoryBar({
+  name,
+  share,
+  budget = null,
+  isCompact = false,
+  isLine = false,
+  isNamed = false,
+}: BarProps) {
   const { total, used, reserved } = share;
   if (!total)
     return <span className={styles.none}>{isCompact ? "–" : `${name}: ${total === 0 ? "none" : "not known"}`}</span>;
   const parts = sharesOf({ total, used: used ?? 0, reserved: reserved ?? 0 });
   const sentence = sentenceOf(name, share, budget);
   return (
-    <span className={classes(styles.frame, isCompact && styles.compact)} title={sentence}>
+    <span className={classes(styles.frame, isCompact && styles.compact, isLine && styles.line)} title={sentence}>
       <svg className={styles.bar} viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label={sentence}>
         <rect className={styles.free} width="100" height="8" />
         <rect className={styles.reserved} x={parts.used} width={parts.reserved} height="8" />
@@ -51,14 +60,15 @@ function textOf({ total, used, reserved }: Share, budget: number | null): string
   return parts.join(" · ");
 }
 
-/** Percentages that fit into the bar. What is reserved counts only as far as it is not used already. */
+/** Percentages that fit into the bar. What is reserved counts only as far as it is not used already: a model that is
+ * loaded has taken what was reserved for it. */
 export function sharesOf({ total, used, reserved }: { total: number; used: number; reserved: number }) {
-  const usedShare = Math.min(100, Math.max(0, (100 * used) / total));
-  return { used: usedShare, reserved: Math.min(100 - usedShare, Math.max(0, (100 * reserved) / total)) };
+  const share = (bytes: number) => Math.min(100, Math.max(0, (100 * bytes) / total));
+  return { used: share(used), reserved: share(Math.max(used, reserved)) - share(used) };
 }
 
 function sentenceOf(name: string, { total, used, reserved }: Share, budget: number | null): string {
-  const free = total === null || used === null ? null : Math.max(0, total - used - (reserved ?? 0));
+  const free = total === null || used === null ? null : Math.max(0, total - Math.max(used, reserved ?? 0));
   const parts = [`${name}: ${bytes(used)} used`, `${bytes(reserved ?? 0)} reserved`, `${bytes(free)} free`];
   return `${parts.join(", ")} of ${bytes(total)}${budget === null ? "" : `; budget ${bytes(budget)}`}`;
 }

@@ -51,7 +51,7 @@ export function CopyButton({ text, label }: { text: string; label: string }) {
     <AriaButton
       className={styles.copy}
       aria-label={isCopied ? "Copied" : label}
-      onPress={() => void copy(text).then(() => setCopied(true))}
+      onPress={() => void copyText(text).then(() => setCopied(true))}
     >
       <Icon name={isCopied ? "check" : "copy"} size={14} />
     </AriaButton>
@@ -59,7 +59,7 @@ export function CopyButton({ text, label }: { text: string; label: string }) {
 }
 
 /** The clipboard belongs to safe origins only; over plain HTTP a selection does. */
-async function copy(text: string): Promise<void> {
+export async function copyText(text: string): Promise<void> {
   if (navigator.clipboard !== undefined) {
     await navigator.clipboard.writeText(text);
     return;

@@ -2,7 +2,7 @@
 
 import { stateWord } from "../words.gen";
 import styles from "./consequences.module.css";
-import { count } from "./format";
+import { plural } from "./format";
 import type { PlanLike } from "./plan-steps";
 import { WordPill } from "./status-pill";
 
@@ -11,6 +11,8 @@ export interface Consequence {
   readonly subject: string;
   readonly detail?: string;
   readonly node?: string;
+  /** Where it goes. */
+  readonly to_node?: string;
 }
 
 /** A plan of the server whose acts are told as consequences: drains, removals, rules of scheduling. */
@@ -28,7 +30,7 @@ export function Consequences({ plan, nothing }: { plan: ActPlan; nothing: string
       {plan.in_flight === null && <p>How many requests are under way there is not known now: a gateway is silent.</p>}
       {Boolean(plan.in_flight) && (
         <p>
-          <strong>{count(plan.in_flight)}</strong> requests are under way at what would end.
+          <strong>{plural(plan.in_flight ?? 0, "request")}</strong> under way at what would end.
         </p>
       )}
       {all.length === 0 ? (
@@ -40,7 +42,7 @@ export function Consequences({ plan, nothing }: { plan: ActPlan; nothing: string
               <WordPill word={stateWord("consequence", one.kind)} isPlanned />
               <span className={styles.text}>
                 <strong>{one.subject}</strong>
-                {one.node ? ` on ${one.node}` : ""}
+                {placesOf(one)}
                 {one.detail ? <span className={styles.detail}> {one.detail}</span> : null}
               </span>
             </li>
@@ -49,6 +51,12 @@ export function Consequences({ plan, nothing }: { plan: ActPlan; nothing: string
       )}
     </>
   );
+}
+
+/** " from w1 to w2", " on w1", " on w2": as far as it has places. */
+function placesOf({ node, to_node: goal }: Consequence): string {
+  if (node && goal && node !== goal) return ` from ${node} to ${goal}`;
+  return node || goal ? ` on ${node || goal}` : "";
 }
 
 /** Whether replicas that answer requests now would end: then the name has to be typed. */

@@ -2,6 +2,7 @@
 
 import { isRecord, isSame } from "../live/merge";
 import styles from "./event-lines.module.css";
+import { shortDigests } from "./format";
 import { Moment } from "./time";
 
 export interface EventLine {
@@ -13,7 +14,13 @@ export interface EventLine {
   readonly data: Readonly<Record<string, unknown>>;
 }
 
-export function EventLines({ events }: { events: readonly EventLine[] }) {
+interface LinesProps {
+  readonly events: readonly EventLine[];
+  /** The name of what all of them are about, which need not be said in every line. */
+  readonly subject?: string;
+}
+
+export function EventLines({ events, subject = "" }: LinesProps) {
   return (
     <ol className={styles.list}>
       {events.map((event) => (
@@ -21,8 +28,15 @@ export function EventLines({ events }: { events: readonly EventLine[] }) {
           <span className={styles.when}>
             <Moment at={event.at} />
           </span>
-          <span className={styles.what}>
-            <strong>{event.kind}</strong> {detailOf(event.data)}
+          <span className={styles.kind}>{event.kind}</span>
+          <span className={styles.what} title={detailOf(event.data)}>
+            {factsOf(event.data)
+              .filter(([, value]) => value !== subject)
+              .map(([name, value]) => (
+                <span key={name} className={styles.fact}>
+                  {name !== "" && <span className={styles.name}>{name}</span>} {shortDigests(value)}
+                </span>
+              ))}
           </span>
           <span className={styles.who}>{event.actor}</span>
         </li>
@@ -33,18 +47,26 @@ export function EventLines({ events }: { events: readonly EventLine[] }) {
 
 /** The facts of an event in one line: `name value`, what differs as `before → after`, nothing of what is empty. */
 export function detailOf(data: Readonly<Record<string, unknown>>): string {
-  const { before, after, ...rest } = data;
-  const facts = Object.entries(rest).filter(([, value]) => value !== null && value !== "" && value !== undefined);
-  return [...facts.map(([name, value]) => `${name} ${plain(value)}`), ...differences(before, after)].join(" · ");
+  return factsOf(data)
+    .map(([name, value]) => `${name} ${value}`.trim())
+    .join(" · ");
 }
 
-function differences(before: unknown, after: unknown): string[] {
+type EventFact = readonly [name: string, value: string];
+
+function factsOf(data: Readonly<Record<string, unknown>>): EventFact[] {
+  const { before, after, ...rest } = data;
+  const facts = Object.entries(rest).filter(([, value]) => value !== null && value !== "" && value !== undefined);
+  return [...facts.map(([name, value]): EventFact => [name, plain(value)]), ...differences(before, after)];
+}
+
+function differences(before: unknown, after: unknown): EventFact[] {
   if (before === undefined && after === undefined) return [];
-  if (!isRecord(before) || !isRecord(after)) return [`${plain(before)} → ${plain(after)}`];
+  if (!isRecord(before) || !isRecord(after)) return [["", `${plain(before)} → ${plain(after)}`]];
   const names = new Set([...Object.keys(before), ...Object.keys(after)]);
   return [...names]
     .filter((name) => !isSame(before[name], after[name]))
-    .map((name) => `${name} ${plain(before[name])} → ${plain(after[name])}`);
+    .map((name) => [name, `${plain(before[name])} → ${plain(after[name])}`]);
 }
 
 function plain(value: unknown): string {

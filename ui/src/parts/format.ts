@@ -93,6 +93,22 @@ function dayOf(then: Date): string {
   return `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())}`;
 }
 
+/** A text with its digests cut as `shortDigest` does, and its ids to what commands take. For eyes; the whole is a hint. */
+export function shortDigests(text: string): string {
+  return text
+    .replace(/\bsha256:([0-9a-f]{12})[0-9a-f]{52}\b/g, "sha256:$1…")
+    .replace(/\b([0-9a-f]{12})[0-9a-f]{28,52}\b/g, "$1…")
+    .replace(/\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b/g, "$1…");
+}
+
+/** What every node says, as what the first says and how many say something too. Other texts stay as they are. */
+export function firstOfNodes(text: string): string {
+  const clauses = text.split("; ");
+  const others = /^and (\d+) more nodes$/.exec(clauses.at(-1) ?? "");
+  if (others === null || clauses.length < 3) return text;
+  return `${clauses[0]}; ${clauses.length - 2 + Number(others[1])} more nodes cannot either`;
+}
+
 /** The beginning of a digest: enough to compare, with its algorithm left out. */
 export function shortDigest(digest: string): string {
   return digest.replace(/^sha256:/, "").slice(0, 12);

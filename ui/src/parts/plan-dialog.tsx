@@ -4,14 +4,15 @@
  * changed meanwhile, the new plan is shown instead. Closing the dialog loses nothing: what was asked goes on.
  */
 
-import { type ReactNode, useCallback, useEffect, useReducer, useState } from "react";
+import { type ReactNode, useCallback, useEffect, useReducer, useRef, useState } from "react";
 
 import { Button } from "./button";
 import { CodeBlock } from "./code-block";
 import { Dialog } from "./dialog";
 import { TextField } from "./fields";
+import { useKeptFocus } from "./kept-focus";
 import styles from "./plan-dialog.module.css";
-import { type Acted, nextStep, type PlanLike, type Step, type StepEvent } from "./plan-steps";
+import { type Acted, nextStep, type PlanLike, type Step, type StepEvent, stepName } from "./plan-steps";
 import { Failure, Loading, Notice } from "./states";
 
 export interface PlanDialogProps<Plan extends PlanLike> {
@@ -20,6 +21,8 @@ export interface PlanDialogProps<Plan extends PlanLike> {
   readonly choose?: ReactNode;
   /** Whether enough is chosen to ask for a plan. */
   readonly isChosen?: boolean;
+  /** What is chosen at first is what most people want: the plan is shown at once, and a button leads to the choice. */
+  readonly isPlanFirst?: boolean;
   readonly plan: () => Promise<Plan>;
   /** What would happen, in rows. */
   readonly show: (plan: Plan) => ReactNode;
@@ -39,9 +42,12 @@ export interface PlanDialogProps<Plan extends PlanLike> {
 }
 
 export function PlanDialog<Plan extends PlanLike>(props: PlanDialogProps<Plan>) {
-  const first: Step<Plan> = props.choose === undefined ? { at: "planning" } : { at: "choose" };
+  const isPlanned = props.choose === undefined || props.isPlanFirst === true;
+  const first: Step<Plan> = isPlanned ? { at: "planning" } : { at: "choose" };
   const [step, dispatch] = useReducer<Step<Plan>, [StepEvent<Plan>]>(nextStep, first);
   const { plan, act } = props;
+  const place = useRef<HTMLDivElement>(null);
+  useKeptFocus(place, step);
 
   const ask = useCallback(async () => {
     dispatch({ kind: "ask" });
@@ -54,7 +60,7 @@ export function PlanDialog<Plan extends PlanLike>(props: PlanDialogProps<Plan>) 
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: asked once when the dialog opens; then people ask
   useEffect(() => {
-    if (props.choose === undefined) void ask();
+    if (isPlanned) void ask();
   }, []);
 
   const confirm = async (agreed: Plan) => {
@@ -73,7 +79,10 @@ export function PlanDialog<Plan extends PlanLike>(props: PlanDialogProps<Plan>) 
       isWide
       footer={<Footer {...{ props, step, ask, confirm, dispatch }} />}
     >
-      <Content props={props} step={step} ask={ask} />
+      {/* biome-ignore lint/a11y/useSemanticElements: a step is no set of form fields */}
+      <div ref={place} className={styles.step} role="group" aria-label={stepName(step)} tabIndex={-1}>
+        <Content props={props} step={step} ask={ask} />
+      </div>
     </Dialog>
   );
 }
@@ -149,7 +158,7 @@ function Footer<Plan extends PlanLike>({ props, step, ask, confirm, dispatch }: 
         <>
           {props.choose !== undefined && (
             <Button isDisabled={step.at === "acting"} onPress={() => dispatch({ kind: "back" })}>
-              Back
+              {props.isPlanFirst ? "Change" : "Back"}
             </Button>
           )}
           <Confirm

@@ -33,6 +33,26 @@ export type StepEvent<Plan> =
   | { readonly kind: "failed"; readonly error: unknown }
   | { readonly kind: "back" };
 
+/** Heard by those who do not see the dialog when a step begins. */
+export function stepName<Plan>(step: Step<Plan>): string {
+  switch (step.at) {
+    case "choose":
+      return "Choose";
+    case "planning":
+      return "Asking what would happen";
+    case "planned":
+      return step.error === null ? "Plan" : "Plan, which was refused";
+    case "acting":
+      return "Asking for it";
+    case "live":
+      return "Progress";
+    case "done":
+      return "Done";
+    case "failed":
+      return "Failed";
+  }
+}
+
 export function nextStep<Plan>(step: Step<Plan>, event: StepEvent<Plan>): Step<Plan> {
   switch (event.kind) {
     case "ask":

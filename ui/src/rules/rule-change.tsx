@@ -5,7 +5,6 @@ import { useCallback, useState } from "react";
 import { OperationLive } from "../activity/operation-live";
 import { answer, api } from "../api/client";
 import { ApiError } from "../api/errors";
-import { FocusHere } from "../parts/focus-here";
 import { PlanDialog } from "../parts/plan-dialog";
 import type { Acted } from "../parts/plan-steps";
 import { FLEET_RULES } from "./queries";
@@ -102,11 +101,7 @@ function RuleDialog({ state, setState, act, onClose }: RuleDialogProps) {
       isDangerous={edit.kind === "remove"}
       act={act}
       command={() => applyCommand(edit)}
-      live={(operation) => (
-        <FocusHere>
-          <OperationLive id={operation} />
-        </FocusHere>
-      )}
+      live={(operation) => <OperationLive id={operation} />}
       onClose={onClose}
     />
   );

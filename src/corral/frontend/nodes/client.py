@@ -10,7 +10,7 @@ NodeRefused      the node says why not, or its answer cannot be accepted
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -27,7 +27,8 @@ from corral.base.ids import NodeId
 from corral.base.queues import Batches
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
-from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess, contact_of
 from corral.frontend.nodes.doors import NodeDoors
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.secrets import Secrets, node_secret_name
@@ -177,14 +178,25 @@ class NodeContacts:
             raise NodePending(f"node {contact.name} waits for approval; until then it is not contacted")
         return contact
 
+    async def load(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
+        """Those that exist of these nodes, which are about to be contacted: that needs no other read then."""
+        read_at, writes = asyncio.get_running_loop().time(), self._nodes.writes
+        nodes = await self._nodes.load_many(ids)
+        self._keep({id: contact_of(node) for id, node in nodes.items()}, read_at, writes)
+        return nodes
+
     async def _read(self, ids: Sequence[NodeId]) -> list[NodeContact | None]:
         read_at, writes = asyncio.get_running_loop().time(), self._nodes.writes
         contacts = await self._nodes.contacts(ids)
+        self._keep(contacts, read_at, writes)
+        return [contacts.get(id) for id in ids]
+
+    def _keep(self, contacts: Mapping[NodeId, NodeContact], read_at: float, writes: int) -> None:
+        """Keep what was read then. What is kept from before other writes of this process is not believed any more."""
         if self._kept_since_writes != writes:
             self._kept.clear()
             self._kept_since_writes = writes
         self._kept.update((id, (contact, read_at)) for id, contact in contacts.items() if contact.is_approved)
-        return [contacts.get(id) for id in ids]
 
 
 class NodeTokens:

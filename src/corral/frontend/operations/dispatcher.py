@@ -14,10 +14,9 @@ from corral.base.ids import NodeId, new_lease_token
 from corral.base.logs import log_context
 from corral.base.queues import Batches, Lane
 from corral.base.tasks import Poke, poke_or_period
-from corral.frontend.nodes.client import NodeBusy, NodeRefused, NodeUnreachable
+from corral.frontend.nodes.client import NodeBusy, NodeContacts, NodeRefused, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
-from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide import intent_steps
 from corral.frontend.operations.decide.intent import (
     Intent,
@@ -128,7 +127,7 @@ class KindActions(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchStores:
     intents: Intents
-    nodes: Nodes
+    nodes: NodeContacts
     events: Events
 
 
@@ -207,7 +206,7 @@ class Dispatcher:
             self._token, now=now, until=now + self._policy.lease, limit=room, elsewhere=self._places.elsewhere
         )
         mine = [intent for intent in claimed if intent.key not in self._working]
-        nodes = await self._stores.nodes.load_many({intent.node_id for intent in mine}) if mine else {}
+        nodes = await self._stores.nodes.load({intent.node_id for intent in mine}) if mine else {}
         self._working.update(intent.key for intent in mine)
         return [(intent, nodes.get(intent.node_id)) for intent in mine]
 
@@ -350,7 +349,7 @@ class Dispatcher:
         back = {event.node_id for event in happened if event.node_id is not None and _is_return(event)}
         heard = {event.node_id for event in happened if event.node_id is not None and _is_healed(event)} - back
         waited_for = back & self._requests.nodes
-        for node in (await self._stores.nodes.load_many(waited_for)).values() if waited_for else ():
+        for node in (await self._stores.nodes.load(waited_for)).values() if waited_for else ():
             self._requests.give_up(node.id, life=node.facts.incarnation)
         at, woken = self._clock.now(), 0
         if back:

@@ -67,7 +67,7 @@ class OperationsRoom:
             broadcasts=broadcasts,
             dispatcher=due,
         )
-        dispatch_stores = DispatchStores(intents=stores.intents, nodes=nodes.store, events=record.events)
+        dispatch_stores = DispatchStores(intents=stores.intents, nodes=nodes.contacts, events=record.events)
         return cls(
             stores=stores,
             service=service,

@@ -224,9 +224,13 @@ def _milliseconds(duration: timedelta) -> str:
     return str(duration // timedelta(milliseconds=1))
 
 
+_JSON: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+"""Made once: `json.dumps` makes one for each call with options."""
+
+
 def _to_json(value: object) -> str:
     """ASCII only, so that any string survives: PostgreSQL takes no NUL and no lone surrogate except as an escape."""
-    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return _JSON.encode(value)
 
 
 _COMMON: Final[dict[str, Any]] = {"hide_parameters": True, "json_serializer": _to_json}

@@ -13,11 +13,13 @@ from corral.base.ids import NodeId
 from corral.base.tasks import Poke, end_tasks, start_task
 from corral.bus.port import Bus
 from corral.frontend.nodes.client import NodeClient, NodeContacts, NodePending, NodeUnreachable
-from corral.frontend.nodes.decide.reports import NodeContact
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.decide.reports import NodeContact, contact_of
 from corral.frontend.nodes.store.nodes import Nodes
 from tests.kit.clock import START, ManualClock
 from tests.kit.gates import Gates, gated
 from tests.kit.loop_time import let_loop_time_pass
+from tests.kit.samples import a_node
 
 
 class Silence:
@@ -47,6 +49,9 @@ class Marks:
             id: NodeContact(name=id, is_approved=self.is_approved, address="127.0.0.1:50051", http_address="")
             for id in ids
         }
+
+    async def load_many(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
+        return {id: a_node(id=id) for id in ids}
 
 
 def silent_client(marks: Marks, gates: Gates, clock: ManualClock) -> NodeClient:
@@ -104,6 +109,19 @@ async def test_the_contact_of_a_node_is_read_once_in_three_seconds() -> None:
     let_loop_time_pass(timedelta(seconds=3))
     await contacts.of(node)
     assert marks.read == [node, node]
+
+
+async def test_a_node_that_was_just_loaded_is_not_read_again_to_contact_it() -> None:
+    marks = Marks()
+    contacts, node = NodeContacts(cast(Nodes, marks)), NodeId("a")
+
+    loaded = (await contacts.load([node]))[node]
+    assert await contacts.of(node) == contact_of(loaded)
+    assert marks.read == []
+
+    marks.writes += 1
+    await contacts.of(node)
+    assert marks.read == [node]
 
 
 async def test_a_node_that_this_process_suspects_is_refused_at_once() -> None:

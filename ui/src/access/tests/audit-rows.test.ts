@@ -36,7 +36,6 @@ describe("an entry of the record", () => {
     const made = entry({ id: "2cc", uses: 1, labels: {}, approve: false, revoked_keys: [], note: "" });
     expect(subjectOf(made)).toBe("2cc");
     expect(detailsOf(made)).toEqual([
-      ["id", "2cc"],
       ["uses", "1"],
       ["approve", "no"],
     ]);

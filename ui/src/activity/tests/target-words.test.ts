@@ -22,6 +22,13 @@ describe("how a target stands", () => {
     expect(situationOf(target({ waits_for_node: true, message: "no answer" }))).toContain("last: no answer");
   });
 
+  it("does not seem to go on at a node that is silent", () => {
+    const asked = target({ status: "downloading", phase: "downloading" });
+    expect(situationOf(asked, "offline")).toBe("the node is silent; it goes on when the node is back");
+    expect(situationOf(asked, "healthy")).toBe("downloading");
+    expect(situationOf(target({ status: "error", message: "disk full" }), "offline")).toBe("disk full");
+  });
+
   it("is the server's sentence otherwise", () => {
     expect(situationOf(target({ status: "error", message: "disk full" }))).toBe("disk full");
   });

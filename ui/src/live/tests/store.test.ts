@@ -5,8 +5,8 @@ import type { Frame } from "../merge";
 import { BATCH_MILLISECONDS, LiveStore } from "../store";
 import { pauseAfter, secondsAway } from "../stream";
 
-function frame(kind: Frame["kind"], key: string): Frame {
-  return { kind, topic: "nodes", items: { [key]: { key } }, gone: [], isFirst: true, isWhole: true, isMissing: false };
+function frame(kind: Frame["kind"], key: string, topic = "nodes"): Frame {
+  return { kind, topic, items: { [key]: { key } }, gone: [], isFirst: true, isWhole: true, isMissing: false };
 }
 
 describe("the store", () => {
@@ -42,6 +42,34 @@ describe("the store", () => {
     vi.runAllTimers();
 
     expect(listener).not.toHaveBeenCalled();
+  });
+
+  it("keeps what nobody follows as long as its place says that it is known", () => {
+    const store = new LiveStore();
+    store.take([frame("snapshot", "a"), frame("snapshot", "t", "operation:x")], "h.1.nx");
+    vi.runAllTimers();
+
+    store.followOnly(["nodes"]);
+    expect(store.place).toBe("h.1.nx");
+    expect(store.topic("operation:x").isWhole).toBe(true);
+
+    store.take([frame("change", "b")], "h.2.n");
+    vi.runAllTimers();
+    expect(store.topic("operation:x").isWhole).toBe(false);
+    expect(store.topic("nodes").items.size).toBe(2);
+  });
+
+  it("goes on with what is followed again before the stream moved on", () => {
+    const store = new LiveStore();
+    store.take([frame("snapshot", "t", "operation:x")], "h.1.x");
+    vi.runAllTimers();
+    store.followOnly(["nodes"]);
+    store.followOnly(["nodes", "operation:x"]);
+
+    store.take([frame("change", "u", "operation:x")], "h.2.x");
+    vi.runAllTimers();
+
+    expect([...store.topic("operation:x").items.keys()]).toEqual(["t", "u"]);
   });
 
   it("forgets everything when somebody signs out", () => {

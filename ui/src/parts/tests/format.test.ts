@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { age, bytes, duration, eta, percent, plural, shortDigest, speed } from "../format";
+import { age, bytes, duration, eta, firstOfNodes, percent, plural, shortDigest, shortDigests, speed } from "../format";
 
 const NOW = Date.parse("2026-03-01T12:00:00Z");
 
@@ -50,5 +50,22 @@ describe("formats", () => {
     expect(eta(null)).toBe("");
     expect(eta(65)).toBe("1 min 5 s left");
     expect(shortDigest(`sha256:${"ab".repeat(32)}`)).toBe("abababababab");
+  });
+
+  it("says how many nodes more, where every node says something", () => {
+    expect(firstOfNodes("a has 1 GiB; b has 2 GiB; c is draining; and 9 more nodes")).toBe(
+      "a has 1 GiB; 11 more nodes cannot either",
+    );
+    expect(firstOfNodes("a has 1 GiB; b has 2 GiB")).toBe("a has 1 GiB; b has 2 GiB");
+  });
+
+  it("cuts digests and ids inside of a sentence, and nothing else", () => {
+    expect(shortDigests(`has sha256:${"ab".repeat(32)}, not ${"cd".repeat(32)}`)).toBe(
+      "has sha256:abababababab…, not cdcdcdcdcdcd…",
+    );
+    expect(shortDigests("replica 637cc8f5-b5f1-4af1-8a71-704b90dc20ae on gpu-a-01")).toBe(
+      "replica 637cc8f5… on gpu-a-01",
+    );
+    expect(shortDigests("vllm needs 45.8 MiB, deadbeef")).toBe("vllm needs 45.8 MiB, deadbeef");
   });
 });

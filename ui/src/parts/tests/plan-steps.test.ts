@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import { ApiError } from "../../api/errors";
-import { nextStep, type PlanLike, type Step } from "../plan-steps";
+import { nextStep, type PlanLike, type Step, stepName } from "../plan-steps";
 
 const OLD: PlanLike = { hash: "old", text: "1 node" };
 const NEW: PlanLike = { hash: "new", text: "2 nodes" };
@@ -40,5 +40,11 @@ describe("an act", () => {
     const error = new Error("away");
 
     expect(nextStep<PlanLike>({ at: "planning" }, { kind: "failed", error })).toEqual({ at: "failed", error });
+  });
+
+  it("says its name, also when the plan was refused", () => {
+    expect(stepName(PLANNED)).toBe("Plan");
+    expect(stepName({ ...PLANNED, error: new Error("no") })).toBe("Plan, which was refused");
+    expect(stepName({ at: "live", operation: "op" })).toBe("Progress");
   });
 });

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from corral.frontend.nodes.decide.node import Node
+from corral.wire.registration import Feature
 
 _HOST_PORT: Final = r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/@?#\\\s]*)):(?P<port>[0-9]{1,5})"
 _ADDRESS: Final = re.compile(_HOST_PORT)
@@ -44,6 +45,18 @@ class NodeContact:
     def has_url(self, url: str) -> bool:
         """Whether this is a plain HTTP URL with a port on the node's registered host."""
         return _is_on(_URL.fullmatch(url), self.address)
+
+
+def contact_of(node: Node) -> NodeContact:
+    features = frozenset() if node.peer is None else node.peer.features
+    return NodeContact(
+        name=node.name,
+        is_approved=node.facts.approved_at is not None,
+        address=node.address,
+        http_address=node.http_address,
+        has_tls=Feature.FLEET_TLS in features,
+        can_confine=Feature.CONFINEMENT in features,
+    )
 
 
 def _is_on(match: re.Match[str] | None, registered: str) -> bool:

@@ -133,7 +133,7 @@ class Nodes:
 
     async def contacts(self, ids: Iterable[NodeId]) -> dict[NodeId, NodeContact]:
         """How to reach those that exist, in one statement of few columns: it is asked before every call to a node."""
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             rows = await connection.execute(_CONTACT.where(among(connection, nodes.c.id, sorted(set(ids)))))
             return {
                 NodeId(row.id): NodeContact(
