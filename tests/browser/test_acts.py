@@ -16,6 +16,8 @@ from .conftest import Visits
 
 WORKERS = [f"w{number}" for number in range(1, 5)]
 FETCHING = re.compile(r"(\d+) % · (\d+) KiB of (\d+) KiB")
+SLOWLY_MILLISECONDS = 120_000
+"""For what takes several heartbeats, or the start of a worker."""
 MOST_KEYS = 80
 """Far more than there is to step over."""
 
@@ -56,11 +58,11 @@ def test_an_install_shows_every_node_and_the_one_that_died_goes_on_when_it_is_ba
         expect(row(dialog, "Done")).to_have_count(4)
         expect(row(dialog, "digest")).to_have_count(4)
         expect(row(dialog, "w5")).to_contain_text(re.compile("the node is silent|waits for the node"))
-        expect(row(dialog, "w5")).to_contain_text(re.compile("Queued|Worker busy"))
+        expect(row(dialog, "w5")).to_contain_text(re.compile("Queued|Worker busy"), timeout=SLOWLY_MILLISECONDS)
 
         guest.start()
 
-        expect(row(dialog, "Done")).to_have_count(5)
+        expect(row(dialog, "Done")).to_have_count(5, timeout=SLOWLY_MILLISECONDS)
         expect(row(dialog, "w5")).to_contain_text("digest")
 
 
@@ -130,7 +132,7 @@ def test_drift_appears_and_is_mended(visit: Visits, workshop: Workshop) -> None:
     shutil.rmtree(folder)
 
     drift = page.get_by_role("table", name="What is not as asked").get_by_role("row").filter(has_text="w2")
-    expect(drift).to_contain_text("delta")
+    expect(drift).to_contain_text("delta", timeout=SLOWLY_MILLISECONDS)
     expect(drift).to_contain_text("not installed")
     drift.get_by_role("button", name="delta").click()
     dialog = page.get_by_role("dialog", name="Install delta")

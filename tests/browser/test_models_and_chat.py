@@ -100,6 +100,22 @@ def test_an_answer_that_is_stopped_stays_as_far_as_it_came(visit: Visits, fleet:
     expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
 
 
+def test_the_log_of_a_node_has_what_its_engines_wrote(visit: Visits, fleet: ModelFleet) -> None:
+    page = visit(fleet.up.url, key=fleet.up.admin_key, path="/ui/chat?model=chat").page
+    ask(page, QUESTION, "chat")
+    expect(page.get_by_role("list", name="Talk with chat")).to_contain_text("Paris")
+    node_id = fleet.up.api("GET", "/api/v1/models/chat").json()["replicas"][0]["node_id"]
+
+    page = visit(fleet.up.url, key=fleet.up.admin_key, path=f"/ui/nodes/{node_id}?tab=logs&log=chat").page
+
+    log = page.get_by_role("log", name=re.compile("^Log of chat on worker-"))
+    expect(log).to_contain_text("serves at 127.0.0.1")
+    page.get_by_role("searchbox", name="Find in the log").fill("nothing has this")
+    expect(log).not_to_contain_text("serves at")
+    page.get_by_role("searchbox", name="Find in the log").fill("SERVES")
+    expect(log).to_contain_text("serves at 127.0.0.1")
+
+
 def test_a_model_is_pulled_after_its_plan_and_with_progress(visit: Visits, fleet: ModelFleet) -> None:
     page = visit(fleet.up.url, key=fleet.up.admin_key, path="/ui/models").page
     page.get_by_role("button", name="Pull a model").click()

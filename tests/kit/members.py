@@ -21,12 +21,12 @@ from tests.kit.member_clock import MemberClock
 from tests.kit.relay import Relay
 from tests.kit.waiting import within_timeout
 
-FRONTEND_LOOPS: Final = 35
+FRONTEND_LOOPS: Final = 36
 """Loops of a frontend that wait for its clock when there is nothing to do: lost rings, hearing, health, brake,
 revocations, models, their catalogue, galleries of them, their stores, removed models, engines elsewhere, loads,
 news for loads, dispatcher, leases of intents, returning nodes, fleet rules, what they notice, inventory, reports of it,
 upgrades, progress, broadcasts, replicas, restored replicas, unloading, scaling, drains, orphans, shared models, view,
-housekeeping, disk, secrets key, live. One too few, and `settle` returns while a loop still works."""
+housekeeping, disk, secrets key, uses of keys, live. One too few, and `settle` returns while a loop still works."""
 WORKER_LOOPS: Final = 1
 LOOPBACK: Final = "127.0.0.1"
 _JOINED: Final = frozenset({EventKind.NODE_REGISTERED, EventKind.NODE_REREGISTERED})

@@ -105,6 +105,7 @@ def list_keys(with_all: bool, as_json: bool) -> None:
         Column(
             title="EXPIRES", cell=lambda key: moment(key.expires_at, now) if key.expires_at else "never", least_width=90
         ),
+        Column(title="USED", cell=lambda key: age(key.last_used_at, now), least_width=80),
         Column(title="MADE", cell=lambda key: f"{age(key.created_at, now)} by {plain(key.created_by)}", least_width=70),
     )
     print_table(keys, columns, nothing="There is no key.", as_json=as_json)

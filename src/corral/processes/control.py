@@ -108,7 +108,7 @@ class Control:
         rooms = (context.nodes, context.operations, context.backends, context.models, context.pulls, context.engines)
         for room in (*rooms, context.serving, context.rules, context.live):
             loops |= room.loops(record)
-        loops |= context.access.sealing.loops(record) | context.readiness.loops(record)
+        loops |= context.access.loops(record) | context.readiness.loops(record)
         return {name: loop() for name, loop in loops.items()}
 
 
@@ -173,6 +173,8 @@ async def build_control(  # noqa: PLR0913 - what control stands on
         sealing=sealing,
         drift=ProvenBackends(operations.stores.intents),
     )
+    access = _build_access(config, foundation, record, serving, credentials, sealing)
+    serving.gateways.on_news.append(access.key_use.hear_report)
     context = AdminContext(
         config=config,
         database=database,
@@ -181,7 +183,7 @@ async def build_control(  # noqa: PLR0913 - what control stands on
         clock=clock,
         frontend_id=frontend_id,
         record=record,
-        access=_build_access(config, foundation, record, serving, credentials, sealing),
+        access=access,
         nodes=nodes,
         operations=operations,
         backends=backends,

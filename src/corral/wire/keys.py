@@ -202,6 +202,8 @@ class KeyView(msgspec.Struct, kw_only=True):
     """The only models that it may ask; null: all."""
     session: str = ""
     """The id of the session of the web page that it was made for, and ends with; empty for all other keys."""
+    last_used_at: str | None = None
+    """When it was accepted last, up to a minute ago; null: never, as far as is known."""
 
 
 class CreatedKey(KeyView, kw_only=True):

@@ -51,7 +51,7 @@ def test_create_prints_the_key_alone_on_standard_output(connected: Any, frontend
 def test_list_shows_what_still_works(connected: Any, frontend: Any) -> None:
     frontend.tell("GET /api/v1/keys", [key("1", "ci"), key("2", "old", "revoked"), key("3", "gone", "expired")])
     lines = connected("keys", "list").out.splitlines()
-    assert lines[0].split() == ["ID", "NAME", "USER", "SCOPES", "STATE", "EXPIRES", "MADE"]
+    assert lines[0].split() == ["ID", "NAME", "USER", "SCOPES", "STATE", "EXPIRES", "USED", "MADE"]
     assert [line.split()[:5] for line in lines[1:]] == [["1", "ci", "-", "inference", "Active"]]
     assert len(connected("keys", "list", "--all").out.splitlines()) == 4
     assert len(connected("keys", "list", "--all", "--json").json()["items"]) == 3

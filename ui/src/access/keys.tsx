@@ -92,6 +92,14 @@ function columnsOf(revoke: (key: KeyView) => void): readonly Column<KeyView>[] {
       cell: (key) => (key.expires_at === null ? "never" : <Moment at={key.expires_at} />),
     },
     {
+      key: "used",
+      title: "Last used",
+      width: "minmax(96px, 1fr)",
+      from: "tablet",
+      sort: byText((key) => key.last_used_at ?? ""),
+      cell: (key) => (key.last_used_at === null ? "never" : <Age at={key.last_used_at} />),
+    },
+    {
       key: "made",
       title: "Made",
       width: "minmax(130px, 1fr)",

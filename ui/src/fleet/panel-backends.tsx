@@ -13,12 +13,12 @@ import { useMay } from "../shell/session";
 import styles from "./fleet.module.css";
 
 export function PanelBackends({ node }: { node: NodeRow }) {
-  const mayAct = useMay("backends.act");
   const { data } = useInstalled();
   const [deleted, setDeleted] = useState("");
   const here = (data?.items ?? []).flatMap(({ name, nodes }) =>
     nodes.filter((one) => one.node_id === node.id).map((one) => ({ ...one, name })),
   );
+  const ofSystem = here.filter((backend) => backend.is_system).map((backend) => backend.name);
   return (
     <>
       <FollowBackends />
@@ -26,26 +26,15 @@ export function PanelBackends({ node }: { node: NodeRow }) {
         <div>
           <div className={styles.panelHead}>
             <h3>Backends, {here.length}</h3>
+            <PageLink href={`${addressOf.node(node.id)}?tab=backends`}>All about them</PageLink>
           </div>
           <ul aria-label="Backends">
-            {here.map((backend) => (
-              <li key={backend.name} className={styles.panelRow}>
-                <PageLink href={addressOf.backend(backend.name)}>{backend.name}</PageLink>
-                <span className={styles.quiet}>
-                  {backend.is_system ? "of the system" : <Installed at={backend.installed_at} />}
-                </span>
-                {mayAct && !backend.is_system && (
-                  <Button
-                    isSmall
-                    look="quiet"
-                    aria-label={`Delete ${backend.name} on ${node.name}…`}
-                    onPress={() => setDeleted(backend.name)}
-                  >
-                    Delete…
-                  </Button>
-                )}
-              </li>
-            ))}
+            {here
+              .filter((backend) => !backend.is_system)
+              .map((backend) => (
+                <Row key={backend.name} node={node.name} backend={backend} onDelete={setDeleted} />
+              ))}
+            {ofSystem.length > 0 && <li className={styles.quiet}>of the machine: {ofSystem.join(", ")}</li>}
           </ul>
         </div>
       )}
@@ -56,12 +45,30 @@ export function PanelBackends({ node }: { node: NodeRow }) {
   );
 }
 
-function Installed({ at }: { at: string }) {
-  return at === "" ? (
-    "installed"
-  ) : (
-    <span>
-      installed <Age at={at} />
-    </span>
+interface RowProps {
+  readonly node: string;
+  readonly backend: { readonly name: string; readonly installed_at: string };
+  readonly onDelete: (name: string) => void;
+}
+
+function Row({ node, backend, onDelete }: RowProps) {
+  const mayAct = useMay("backends.act");
+  return (
+    <li className={styles.panelRow}>
+      <PageLink href={addressOf.backend(backend.name)}>{backend.name}</PageLink>
+      <span className={styles.quiet}>
+        installed <Age at={backend.installed_at || null} />
+      </span>
+      {mayAct && (
+        <Button
+          isSmall
+          look="quiet"
+          aria-label={`Delete ${backend.name} on ${node}…`}
+          onPress={() => onDelete(backend.name)}
+        >
+          Delete…
+        </Button>
+      )}
+    </li>
   );
 }

@@ -19,7 +19,8 @@ export function PanelGpus({ node }: { node: NodeRow }) {
       <ul className={styles.panelGpus} aria-label="GPUs">
         {cardUses(node.id, cards.slice(0, MOST_SHOWN), items.values()).map((use) => (
           <li key={use.card.id}>
-            <MemoryBar name={use.card.name || use.card.id} share={use.share} isNamed />
+            <strong className={styles.panelName}>{use.card.name || use.card.id}</strong>
+            <MemoryBar name={use.card.name || use.card.id} share={use.share} />
             <span className={styles.quiet}>{usersText(use)}</span>
           </li>
         ))}

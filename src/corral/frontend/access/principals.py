@@ -7,6 +7,7 @@ from hmac import compare_digest
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.frontend.access.decide import SET_KEYS, Permission, Session, actor_of, permits
+from corral.frontend.access.key_use import KeyUse
 from corral.frontend.access.store.keys import Keys
 from corral.frontend.access.store.sessions import SessionStore
 from corral.wire.keys import API_KEY_HEADERS, IMPLIED, ApiKey, Scope, bearer, hash_secret, same
@@ -62,6 +63,7 @@ class Authenticator:
         keys: Keys,
         sessions: SessionStore,
         clock: Clock,
+        use: KeyUse,
         *,
         registration_token: str,
         trusted_token: str,
@@ -73,6 +75,7 @@ class Authenticator:
         self._keys = keys
         self._sessions = sessions
         self._clock = clock
+        self._use = use
         self._registration_token = registration_token
         self._trusted_token = trusted_token
         self._gateway_key = gateway_key
@@ -89,6 +92,7 @@ class Authenticator:
         key = await self._keys.find_by_hash(hash_secret(presented))
         if key is None or not key.is_valid(self._clock.now()) or not await self._outlives(key):
             return None
+        self._use.note([key.id])
         return Principal(name=actor_of(key), scopes=key.scopes, key=key)
 
     async def _outlives(self, key: ApiKey) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from corral.frontend.access.decide import LoginPolicy
+from corral.frontend.access.key_use import KeyUse
 from corral.frontend.access.keys import KeyAudience, KeyRing
 from corral.frontend.access.passwords import GuessLimits
 from corral.frontend.access.principals import Authenticator
@@ -15,7 +16,7 @@ from corral.frontend.access.store.keys import Keys
 from corral.frontend.access.store.sessions import SessionStore
 from corral.frontend.access.store.users import Users
 from corral.frontend.access.users import UserAccounts
-from corral.frontend.record.room import Foundation, RecordRoom
+from corral.frontend.record.room import Foundation, Loop, RecordRoom
 from corral.wire.keys import hash_secret
 
 
@@ -23,6 +24,7 @@ from corral.wire.keys import hash_secret
 class AccessRoom:
     authenticator: Authenticator
     key_ring: KeyRing
+    key_use: KeyUse
     users: UserAccounts
     sessions: Sessions
     sealing: SealingKeys
@@ -45,12 +47,14 @@ class AccessRoom:
         """`audience` knows whether the gateways have heard of a key."""
         database, clock, has_set_admins = foundation.database, foundation.clock, bool(admin_keys)
         keys = Keys(database)
+        use = KeyUse(keys, clock)
         session_store = SessionStore(database, set_keys=[hash_secret(key) for key in admin_keys])
         key_ring = KeyRing(keys, record.feed, clock, audience=audience, has_set_admins=has_set_admins)
         authenticator = Authenticator(
             keys,
             session_store,
             clock,
+            use,
             registration_token=registration_token,
             joins_by_token=joins_by_token,
             trusted_token=trusted_token,
@@ -70,4 +74,9 @@ class AccessRoom:
         )
         key_guesses = KeyGuesses(authenticator, guesses, refused, clock)
         sessions = Sessions(session_store, users, key_guesses, record.feed, clock, audience=audience, policy=logins)
-        return cls(authenticator=authenticator, key_ring=key_ring, users=users, sessions=sessions, sealing=sealing)
+        return cls(
+            authenticator=authenticator, key_ring=key_ring, key_use=use, users=users, sessions=sessions, sealing=sealing
+        )
+
+    def loops(self, record: RecordRoom) -> dict[str, Loop]:
+        return self.sealing.loops(record) | self.key_use.loops(record)

@@ -66,6 +66,8 @@ class InventoryKeeper:
         self._intake = ReportIntake(clock, INVENTORY_LIMITS, _warn_dropped)
         self.told = Poke()
         """Rung when reports came in: what rules demand may be missing."""
+        self.changes = 0
+        """Reports that differed from the one before: whoever remembers the number knows whether there was one since."""
         self._known: dict[NodeId, str] = {}
         """Fingerprints of what is stored."""
         self._told: dict[NodeId, str] = {}
@@ -192,7 +194,9 @@ class InventoryKeeper:
         if not reports:
             return
         await self._inventories.put(reports)
-        self._known |= {id: fingerprint(report.entries) for id, report in reports.items()}
+        told = {id: fingerprint(report.entries) for id, report in reports.items()}
+        self.changes += sum(self._known.get(id) != text for id, text in told.items())
+        self._known |= told
         looked_at = await self._intents.look_at(list(reports), at=self._clock.now())
         # An install that a report shows to be there need not wait for its next try, as with LocalAI.
         failed = await self._intents.failed(Verb.INSTALL, list(reports))

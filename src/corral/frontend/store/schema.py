@@ -129,6 +129,8 @@ api_keys: Final = Table(
     Column("models", JSON(none_as_null=True)),
     # Owner: SessionStore.insert_key. The session of the web page that it ends with; such keys are deleted when over.
     Column("session_id", Words),
+    # Owner: Keys.note_uses. Only ever later, and up to a minute old.
+    Column("used_at", UtcTime),
     Index("ix_api_keys_hash", "hash", unique=True),
     Index(None, "name"),
     Index(None, "node_id"),

@@ -58,6 +58,20 @@ async def test_what_a_node_says_is_stored_and_it_is_not_asked(world: World) -> N
     assert known.seen_at == world.clock.now()  # it is as fresh as the last heartbeat
 
 
+async def test_a_report_counts_as_a_change_when_it_differs_from_the_one_before(world: World) -> None:
+    node = await world.backends("w")
+    keeper = world.control.context.backends.inventory
+    node.disk["echo"] = ECHO
+    await report(world, node)
+    before = keeper.changes
+    await report(world, node)
+    await keeper.refresh([node.node_id])
+    assert keeper.changes == before
+    del node.disk["echo"]
+    await report(world, node)
+    assert keeper.changes == before + 1
+
+
 async def test_another_fingerprint_is_a_reason_to_ask_and_the_same_is_none(world: World) -> None:
     node = await world.backends("w")
     keeper = world.control.context.backends.inventory

@@ -170,8 +170,14 @@ INDEXES_OF_0017 = (
 )
 
 
+def make_keys_of_0017(connection: Connection) -> None:
+    """The tables as they were when nobody knew whether a key was used."""
+    connection.execute(text("ALTER TABLE api_keys DROP COLUMN used_at"))
+
+
 def make_filters_of_0016(connection: Connection) -> None:
     """The tables as they were when nobody could look for what an event is about."""
+    make_keys_of_0017(connection)
     connection.execute(text("DROP TABLE event_subjects"))
     for index in INDEXES_OF_0017:
         connection.execute(text(f"DROP INDEX {index}"))

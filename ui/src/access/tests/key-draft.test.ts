@@ -14,6 +14,7 @@ const key = (state: string, session = ""): KeyView => ({
   user: "",
   models: null,
   session,
+  last_used_at: null,
 });
 
 describe("a key", () => {

@@ -24,8 +24,9 @@ _LONGEST_LIFE = timedelta(days=3650)
 
 async def list_keys(context: AdminContext, request: Request, caller: Caller) -> Response:
     now, with_all = context.clock.now(), request.query_params.get("all") == "true"
-    records = await context.access.key_ring.list()
-    return answer([key_view(record, now) for record in records if with_all or record.session_id is None])
+    records, used = await context.access.key_ring.list(), await context.access.key_use.last()
+    shown = (record for record in records if with_all or record.session_id is None)
+    return answer([key_view(record, now, used_at=used.get(record.id)) for record in shown])
 
 
 async def create_key(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -50,7 +51,7 @@ async def revoke_key(context: AdminContext, request: Request, caller: Caller) ->
     return no_content()
 
 
-def key_view(record: ApiKey, now: datetime) -> KeyView:
+def key_view(record: ApiKey, now: datetime, *, used_at: datetime | None = None) -> KeyView:
     state = "revoked" if record.revoked_at else "active" if record.is_valid(now) else "expired"
     return KeyView(
         id=record.id,
@@ -64,6 +65,7 @@ def key_view(record: ApiKey, now: datetime) -> KeyView:
         user=record.user_name,
         models=None if record.models is None else sorted(record.models),
         session=record.session_id or "",
+        last_used_at=None if used_at is None else format_time(used_at),
     )
 
 

@@ -1,10 +1,10 @@
 """API keys, stored by their hash, revoked and, except old ones from logins, never deleted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, delete, insert, select
+from sqlalchemy import ColumnElement, bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import KeyId, NodeId
@@ -24,7 +24,7 @@ from corral.frontend.access.store.rows import (
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.store.db import Database
-from corral.frontend.store.dialect import insert_into
+from corral.frontend.store.dialect import UtcTime, Words, insert_into
 from corral.frontend.store.schema import api_keys, marks, nodes
 from corral.wire.keys import ApiKey, Scope
 
@@ -56,6 +56,20 @@ class Keys:
             await revoke_where(connection, api_keys.c.id.in_([old.id for old in ended]), key.created_at)
             await _insert_key(connection, key, events(ended))
         return True
+
+    async def note_uses(self, uses: Mapping[KeyId, datetime]) -> None:
+        """Keep when keys were used, unless a later time is known. In one order, as all who lock keys have it."""
+        at, id = bindparam("at", type_=UtcTime), bindparam("key_id", type_=Words)
+        is_earlier = api_keys.c.used_at.is_(None) | (api_keys.c.used_at < at)
+        note = update(api_keys).where(api_keys.c.id == id, is_earlier).values(used_at=at)
+        async with self._db.begin() as connection:
+            await connection.execute(note, [{"key_id": key_id, "at": uses[key_id]} for key_id in sorted(uses)])
+
+    async def uses(self) -> dict[KeyId, datetime]:
+        """When keys were used last; without those that never were."""
+        used = select(api_keys.c.id, api_keys.c.used_at).where(api_keys.c.used_at.is_not(None))
+        async with self._db.read() as connection:
+            return {KeyId(row.id): row.used_at for row in await connection.execute(used)}
 
     async def trim_logins(self, before: datetime) -> int:
         """Delete keys from logins that ended before this; the record says who had them. Returns how many."""
