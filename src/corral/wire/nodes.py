@@ -212,8 +212,8 @@ class LogLine(msgspec.Struct, kw_only=True):
     stream: str = ""
     """`stdout` or `stderr`."""
     text: str = ""
-    length: int = 0
-    """Bytes of the whole line where the text is only its beginning; 0 where it is all of it."""
+    length: int | UnsetType = UNSET
+    """Bytes of the whole line, from Corral's workers where the text is only its beginning."""
 
 
 class InitialLines(msgspec.Struct, kw_only=True, tag="initial", tag_field="type"):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from msgspec import UNSET
+
 from corral.base.errors import InvalidInput
 from corral.wire.go_json import parse_time
 from corral.wire.nodes import InitialLines, LiveLine, LogGap, LogLine, LogLineView, MissedLines
@@ -101,7 +103,7 @@ def shown(placed: PlacedLine) -> LogLineView:
     """A line as people see it, cut at its longest."""
     place, line = placed
     raw = line.text.encode("utf-8", "replace")
-    length = max(line.length, len(raw))
+    length = len(raw) if line.length is UNSET else max(line.length, len(raw))
     return LogLineView(
         id=str(place),
         at=place.at,
