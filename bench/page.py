@@ -40,7 +40,9 @@ new PerformanceObserver(list => {
   for (const task of list.getEntries()) window.longTasks.push([task.startTime, task.duration]);
 }).observe({ type: 'longtask', buffered: true });
 """
-SHOWS_ALL: Final = "count => document.body.innerText.includes(`${count.toLocaleString('en')} healthy`)"
+SHOWN: Final = "document.body.innerText.replace(/\\s+/g, ' ')"
+"""The words on the page, however they are laid out."""
+SHOWS_ALL: Final = f"count => {SHOWN}.includes(`${{count.toLocaleString('en')}} healthy`)"
 UNTIL_USABLE: Final = """async () => {
   const shown = performance.now();
   const last = () => Math.max(shown, ...window.longTasks.map(([start, duration]) => start + duration));
@@ -231,10 +233,10 @@ async def _changes(site: Site, browser: Browser, scale: Scale) -> list[Row]:
             await site.frontend.call("POST", f"/api/v1/nodes/{nodes[0]}/{act}", {})
             stored = time.time()
             shown = await page.evaluate(
-                """async words => {
-                  while (!document.body.innerText.includes(words)) await new Promise(requestAnimationFrame);
+                f"""async words => {{
+                  while (!{SHOWN}.includes(words)) await new Promise(requestAnimationFrame);
                   return Date.now() / 1000;
-                }""",
+                }}""",
                 words,
             )
             waits.append(max(shown - stored, 0.0))
