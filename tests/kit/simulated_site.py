@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from corral.frontend.store.secrets import SecretsKey
 from tests.kit.admin_api import open_session
 from tests.kit.backends import BACKENDS
+from tests.kit.loop_thread import LoopThread
 from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
+from tests.kit.registry import FakeRegistry
 from tests.kit.simulated_fleet import FleetTarget, SimulatedFleet
+from tests.kit.up import call
 
 INTERVAL_SECONDS: Final = 2
 """Between heartbeats of real workers."""
@@ -35,6 +38,31 @@ class SimulatedSite:
     def worker(self, name: str) -> WorkerProcess:
         """A real one beside the simulated nodes, which the caller starts and ends."""
         return WorkerProcess(name, self.folder / name, self.worker_environment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedFleet:
+    """Real workers beside simulated nodes, for code that has no event loop of its own, such as tests in a browser."""
+
+    loop: LoopThread
+    site: SimulatedSite
+    registry: FakeRegistry
+    workers: dict[str, WorkerProcess]
+
+    @property
+    def url(self) -> str:
+        return self.site.frontends[0].url
+
+    @property
+    def key(self) -> str:
+        return self.site.admin_key
+
+    def api(self, method: str, path: str, body: object = None) -> Any:
+        """As the administrator; the answer must be a good one."""
+        answer = call(method, self.url + path, body, key=self.key)
+        if not 200 <= answer.status < 300:
+            raise AssertionError(f"{method} {path}: {answer.status} {answer.body!r}")
+        return answer.json() if answer.body else None
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 
@@ -21,12 +21,11 @@ from tests.kit.gpu_machine import write_gpu_machine
 from tests.kit.images import a_layer
 from tests.kit.loop_thread import LoopThread
 from tests.kit.models import write_model
-from tests.kit.processes import WorkerProcess, running_below
+from tests.kit.processes import running_below
 from tests.kit.registry import FakeRegistry, trickling
 from tests.kit.simulated_fleet import Behave, FleetCommand, Join
 from tests.kit.simulated_node import SimulatedMachine
-from tests.kit.simulated_site import SimulatedSite, simulated_site
-from tests.kit.up import call
+from tests.kit.simulated_site import MixedFleet, simulated_site
 from tests.kit.waiting import wait_until
 
 WITH_GPU: Final = "w1"
@@ -48,27 +47,7 @@ _WAIT_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TroubledFleet:
-    loop: LoopThread
-    site: SimulatedSite
-    registry: FakeRegistry
-    workers: dict[str, WorkerProcess]
-
-    @property
-    def url(self) -> str:
-        return self.site.frontends[0].url
-
-    @property
-    def key(self) -> str:
-        return self.site.admin_key
-
-    def api(self, method: str, path: str, body: object = None) -> Any:
-        """As the administrator; the answer must be a good one."""
-        answer = call(method, self.url + path, body, key=self.key)
-        if not 200 <= answer.status < 300:
-            raise AssertionError(f"{method} {path}: {answer.status} {answer.body!r}")
-        return answer.json() if answer.body else None
-
+class TroubledFleet(MixedFleet):
     def node_id(self, name: str) -> str:
         return next(str(node["id"]) for node in self.api("GET", "/api/v1/nodes")["items"] if node["name"] == name)
 

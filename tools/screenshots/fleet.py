@@ -21,12 +21,10 @@ from tests.kit.backend_scripts import write_serving_backend
 from tests.kit.images import a_layer
 from tests.kit.loop_thread import LoopThread
 from tests.kit.models import QUESTION, write_model
-from tests.kit.processes import WorkerProcess
 from tests.kit.registry import FakeRegistry, stalling
 from tests.kit.simulated_fleet import Behave, Join
 from tests.kit.simulated_node import SimulatedMachine
-from tests.kit.simulated_site import SimulatedSite, simulated_site
-from tests.kit.up import call
+from tests.kit.simulated_site import MixedFleet, simulated_site
 from tests.kit.waiting import wait_until
 
 WORKERS: Final = ("desk-1", "desk-2")
@@ -106,27 +104,7 @@ NEWCOMERS: Final = Join(count=2, prefix="gpu-c", first=1, machine=_gpus(H100, ca
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PictureFleet:
-    loop: LoopThread
-    site: SimulatedSite
-    registry: FakeRegistry
-    workers: dict[str, WorkerProcess]
-
-    @property
-    def url(self) -> str:
-        return self.site.frontends[0].url
-
-    @property
-    def key(self) -> str:
-        return self.site.admin_key
-
-    def api(self, method: str, path: str, body: object = None) -> Any:
-        """As the administrator; the answer must be a good one."""
-        answer = call(method, self.url + path, body, key=self.key)
-        if not 200 <= answer.status < 300:
-            raise RuntimeError(f"{method} {path}: {answer.status} {answer.body!r}")
-        return json.loads(answer.body) if answer.body else None
-
+class PictureFleet(MixedFleet):
     def do(self, command: Join | Behave) -> None:
         self.loop.run(self.site.fleet.do(command))
 

@@ -197,13 +197,13 @@ class Session:
 
     id: SessionId
     hash: str
-    """Of the token in the cookie."""
+    """The hash of the token that the browser has in its cookie."""
     key: ApiKey | None = None
     """The stored key that opened it."""
     set_key_hash: str | None = None
     """The hash of the key of the settings that opened it."""
     user: User | None = None
-    """Who opened it with a password."""
+    """The user who opened the session with a password; None when a key did."""
     created_at: datetime
     expires_at: datetime
     source: str
@@ -248,14 +248,14 @@ class Session:
 
     @property
     def actor(self) -> str:
-        """Who did it, for the record."""
+        """The name that the record shows for what is done in this session."""
         if self.user is not None:
             return f"{self.user.name} (session)"
         return self.key_name if self.key is None else actor_of(self.key)
 
 
 def actor_of(key: ApiKey) -> str:
-    """Who acts with this key, for the record."""
+    """The name that the record shows for what is done with this key."""
     return f"{key.user_name} ({key.name})" if key.user_name else key.name
 
 

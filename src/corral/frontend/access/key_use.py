@@ -4,7 +4,7 @@ Requests to models are told by the gateways, whose reports name the keys. What a
 lost if it is killed; who stops it loses nothing.
 """
 
-import contextlib
+import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,6 +16,8 @@ from corral.base.tasks import Poke
 from corral.frontend.access.store.keys import Keys
 from corral.frontend.record.room import Loop, RecordRoom
 from corral.wire.view import GatewayReport
+
+log = logging.getLogger(__name__)
 
 _PERIOD: Final = timedelta(minutes=1)
 
@@ -57,7 +59,9 @@ class KeyUse:
             try:
                 await write()
             finally:
-                with contextlib.suppress(CorralError):  # the database is away: then they are lost
+                try:
                     await self.write()
+                except CorralError as error:
+                    log.warning("uses of keys are lost: %s", error, extra={"event": "keys.uses_lost"})
 
         return {"uses of keys": run}

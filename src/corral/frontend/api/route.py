@@ -73,7 +73,7 @@ MAX_LIMIT: Final = 1000
 """The longest page of a list."""
 DEFAULT_LIMIT: Final = 100
 LONGEST_TEXT: Final = 200
-"""Of a text that people look for."""
+"""Most characters of a text that somebody searches for."""
 _MOST_DIGITS: Final = 18
 _EXPECTED: Final = frozenset(
     {"invalid_input", "join_code_refused", "access_denied", "not_found", "conflict", "precondition_failed"}
@@ -352,7 +352,8 @@ def _cross_site(context: AdminContext, request: Request, principal: Principal) -
 
 
 def cross_site_refusal(problem: str) -> Response:
-    """The same for routes of every dialect: only pages get it."""
+    """The 403 for a browser's request that another site may have caused. It has one form on all routes, since no
+    client of LocalAI or OpenAI ever sees it."""
     return answer({"error": {"code": "csrf", "message": problem}}, 403)
 
 
