@@ -144,18 +144,13 @@ class Pictures:
 
     async def take_slow(self) -> FleetPicture:
         """The last picture, with what takes long to find out as it is now."""
-        await self._update(Part.SLOW, self._read_slow, self._slow_mark, _SELDOM)
+        await self._update(Part.SLOW, self._read_slow, self._sources.feed.rings, _SELDOM)
         return self.picture()
 
     @property
     def is_slow_due(self) -> bool:
         """Whether what takes long may be another by now."""
-        return self._kept[Part.SLOW].is_due(self._slow_mark, _SELDOM)
-
-    @property
-    def _slow_mark(self) -> Hashable:
-        """What nodes report about their backends is in no event."""
-        return self._sources.feed.rings, self._sources.backends.inventory.changes
+        return self._kept[Part.SLOW].is_due(self._sources.feed.rings, _SELDOM)
 
     @property
     def is_moving(self) -> bool:

@@ -207,6 +207,7 @@ def _card_document(card: GpuCard) -> dict[str, object]:
     """What a node reports; whether it is out of service is a column of its own, since people own that."""
     return {
         "id": card.id,
+        "index": card.index,
         "name": card.name,
         "vendor": card.vendor,
         "total": card.total,
