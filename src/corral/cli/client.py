@@ -42,6 +42,12 @@ class FrontendTarget:
     timeout: timedelta
     renewal: str = "set CORRAL_KEY or --key-file"
     """What to do when the key is refused, for messages."""
+    alternative: str = ""
+    """What to do when the key may not do this, for messages; empty where no other key is known."""
+
+
+_HUB_AWAY: Final = "hub_unavailable"
+"""The API's code for a hub, a registry or a server of files that did not answer the frontend."""
 
 
 class Unreachable(PeerUnavailable):
@@ -61,6 +67,16 @@ class FrontendFailed(PeerUnavailable):
     def __init__(self, target: FrontendTarget, status: int, reason: str) -> None:
         self.reason = reason
         super().__init__(f"{target.url} failed to answer ({status}): {reason}; try again, or see `corral doctor`")
+
+
+class HubAway(PeerUnavailable):
+    """The frontend works, and cannot reach the place that a model comes from."""
+
+    def __init__(self, target: FrontendTarget, reason: str) -> None:
+        super().__init__(
+            f"{reason}; the frontend at {target.url} fetches models: let its machine reach that host, or name a mirror "
+            "in its settings (hubs.hf_url, hubs.ollama_url, hubs.oci_url)"
+        )
 
 
 class ApiClient:
@@ -214,11 +230,14 @@ class ApiClient:
             hint = "its key is wrong, expired or revoked" if self.target.key else "no key was given"
             return AccessDenied(f"{self.target.url} refused the call: {hint}; {self.target.renewal}")
         if status == 403:
-            return AccessDenied(f"{self.target.url} refused the call: {message}")
+            alternative = f"; {self.target.alternative}" if self.target.alternative else ""
+            return AccessDenied(f"{self.target.url} refused the call: {message}{alternative}")
         if status == 404:
             return NotFound(message)
         if status == 409 and (plan := _new_plan(content)):
             return PeerRefused(f"{message}:\n{plan}", status=status)
+        if _code_in(content) == _HUB_AWAY:
+            return HubAway(self.target, message)
         if status >= 500:
             return FrontendFailed(self.target, status, message)
         return PeerRefused(message, status=status)
@@ -229,6 +248,12 @@ def message_in(content: bytes) -> str:
     error = _object_in(content).get("error")
     message = error.get("message") if isinstance(error, dict) else error
     return message if isinstance(message, str) else ""
+
+
+def _code_in(content: bytes) -> object:
+    """The code in the body of an error of the API; None when there is none."""
+    error = _object_in(content).get("error")
+    return error.get("code") if isinstance(error, dict) else None
 
 
 def _new_plan(content: bytes) -> str:

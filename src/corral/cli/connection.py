@@ -2,7 +2,9 @@
 `up.json` of the data directory.
 """
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from corral.base.errors import NotFound, PathNotUsable, PeerUnavailable
 from corral.base.private_files import read_private
@@ -14,6 +16,8 @@ from corral.cli.options import command_sources, settings_options, warn
 from corral.processes.settings import ClientSettings
 from corral.processes.settings_sources import resolve
 from corral.processes.up_file import NAME, read_up_file
+
+_WITHOUT: Final = "without CORRAL_KEY and --key-file the key of this machine's `corral up` is used"
 
 
 class NoFrontendKnown(PeerUnavailable):
@@ -40,16 +44,22 @@ def target_of(settings: ClientSettings) -> FrontendTarget:
             f"no frontend is known: there is no {settings.data / NAME}; start one with `corral up`, or name one with "
             "--url, CORRAL_URL or --data"
         )
-    key = settings.key
-    if not key and settings.key_file is not None:
-        key = read_key_file(settings.key_file)
-    elif not key and login is not None and login.url == url:
+    target = FrontendTarget(url=url, key=_stated_key(settings), origin=origin, timeout=settings.timeout)
+    own = running.keys.admin if running is not None and running.url == url else ""
+    if target.key:
+        return replace(target, renewal=_WITHOUT, alternative=_WITHOUT) if own else target
+    if login is not None and login.url == url:
         again = f"`corral login --user {login.user}` logs in again, `corral logout` forgets the login"
-        return FrontendTarget(url=url, key=login.key, origin=origin, timeout=settings.timeout, renewal=again)
-    elif not key and running is not None and running.url == url:
-        # The key of the local fleet is for that fleet alone: it must not be sent to another address.
-        key = running.keys.admin
-    return FrontendTarget(url=url, key=key, origin=origin, timeout=settings.timeout)
+        return replace(target, key=login.key, renewal=again)
+    # The key of the local fleet is for that fleet alone: it must not be sent to another address.
+    return replace(target, key=own)
+
+
+def _stated_key(settings: ClientSettings) -> str:
+    """The key that a setting holds or names a file of; empty when none does."""
+    if settings.key or settings.key_file is None:
+        return settings.key
+    return read_key_file(settings.key_file)
 
 
 def read_key_file(path: Path) -> str:

@@ -1,6 +1,7 @@
 """The root of the command line: which commands there are, and what each kind of failure looks like from outside."""
 
 import difflib
+import errno
 import gc
 import json
 import logging
@@ -18,6 +19,8 @@ from corral.cli.options import lazy_group, print_error
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 
 log = logging.getLogger(__name__)
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 COMMANDS: Final = {
     "run": "corral.cli.run:run",
@@ -81,10 +84,7 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. A failure is one sentence on standard error."""
     try:
-        try:
-            outcome = cli.main(args=list(arguments), prog_name="corral", standalone_mode=False)
-        except ExceptionGroup as group:
-            raise sole_cause(group) from group
+        return _outcome(arguments)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return ExitCode.USAGE
@@ -100,14 +100,41 @@ def run(arguments: Sequence[str]) -> int:
     except CorralError as error:
         print_error(error.message)
         return exit_code_of(error)
-    except BrokenPipeError:
-        # The reader of a pipe closed it. Python would fail once more at exit, so standard output is replaced.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of a pipe closed it, which is no failure
+        _discard_output()
         return ExitCode.OK
-    except Exception:
-        log.exception("a fault in Corral itself", extra={"event": "process.fault"})
-        return ExitCode.INTERNAL
+    except Exception as error:  # noqa: BLE001 - it is logged with its traceback
+        return _unexpected(error)
+
+
+def _outcome(arguments: Sequence[str]) -> int:
+    """The exit code of a command that did not fail; otherwise its one failure, as itself."""
+    output = sys.stdout
+    try:
+        outcome = cli.main(args=list(arguments), prog_name="corral", standalone_mode=False)
+    except ExceptionGroup as group:
+        raise sole_cause(group) from group
+    except SystemExit as end:
+        if sys.stdout is output:
+            raise
+        # click replaces standard output and ends with 1 when the reader of a pipe closed it. Here 1 means a failure.
+        raise BrokenPipeError from end
     return outcome if isinstance(outcome, int) else ExitCode.OK
+
+
+def _unexpected(error: Exception) -> int:
+    """The exit code for a full disk, which is nobody's fault, or for a fault in Corral, which is logged."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        _discard_output()
+        print_error(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
+        return ExitCode.CANNOT_CREATE
+    log.error("a fault in Corral itself", exc_info=error, extra={"event": "process.fault"})
+    return ExitCode.INTERNAL
+
+
+def _discard_output() -> None:
+    """Send what is left of the output nowhere: Python writes it at exit, and would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.command()

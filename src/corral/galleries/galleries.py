@@ -72,6 +72,14 @@ class GalleryIndexReader(Generic[E]):
             tasks = [group.create_task(self._join(source, force), name=f"gallery {source.name}") for source in sources]
         return tuple(task.result() for task in tasks)
 
+    async def last_copy(self, source: GallerySource, problem: str) -> IndexReading[E]:
+        """Return what is known of a gallery without asking its places; `problem` says why they are not waited for."""
+        cached = await self._newest_known(source)
+        if cached is None:
+            return IndexReading(gallery=IndexContent(source=source), problem=problem)
+        reading = _reading(cached)
+        return replace(reading, gallery=replace(reading.gallery, source=source), is_stale=True, problem=problem)
+
     async def close(self) -> None:
         """Cancel the fetches in progress."""
         await end_tasks(*self._flights.values())

@@ -187,6 +187,8 @@ class RequestFields(msgspec.Struct, gc=False):
 
     def check(self) -> None:
         """Raise `GatewayRefusal` for values that no model can serve but some engines accept."""
+        if self.messages and memoryview(self.messages)[0] != _LIST:
+            raise GatewayRefusal(400, "`messages` must be a list", code="invalid_type", param="messages")
         if 0 < len(self.messages) <= _SHORT and bytes(self.messages).translate(None, b" \t\r\n") == b"[]":
             raise GatewayRefusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
         if self.temperature and (heat := _number(self.temperature)) is not None and not 0 <= heat <= _HOTTEST:

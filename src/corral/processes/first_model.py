@@ -49,13 +49,7 @@ def give_first_model(models: Path, source: Path | None) -> bool:
     if source is None:
         return False
     try:
-        draft = weights.with_suffix(".part")
-        draft.unlink(missing_ok=True)
-        try:
-            os.link(source, draft)
-        except OSError:
-            shutil.copyfile(source, draft)
-        draft.replace(weights)
+        _bring(source, weights)
         write_private(file, configuration().encode())
         write_private(marker, b"")
     except (OSError, PathNotUsable) as error:
@@ -66,6 +60,21 @@ def give_first_model(models: Path, source: Path | None) -> bool:
         )
         return False
     return True
+
+
+def _bring(source: Path, weights: Path) -> None:
+    """Link or copy the weights, all or nothing: what is left of a copy would keep the room that the fleet needs."""
+    draft = weights.with_suffix(".part")
+    draft.unlink(missing_ok=True)
+    try:
+        os.link(source, draft)
+    except OSError:
+        try:
+            shutil.copyfile(source, draft)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+    draft.replace(weights)
 
 
 def configuration() -> str:

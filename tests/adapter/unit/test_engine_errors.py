@@ -30,6 +30,7 @@ REFUSED = "invalid_request_error"
         (500, llama(500, "audio input is not supported - hint: if …"), "unsupported_content", "messages"),
         (500, llama(500, "Failed to parse tools: Missing tool type: 1; tools = [1]"), "invalid_value", "tools"),
         (500, llama(500, "Failed to parse messages: Missing 'role' in message: {}"), "invalid_value", "messages"),
+        (500, llama(500, "'messages' is required"), "invalid_value", "messages"),
         (400, llama(400, "Expected 'messages' to be an array", REFUSED), "invalid_value", "messages"),
         (400, llama(400, "Field 'n': Value must be between 1 <= value <= 1, but got 2", REFUSED), "invalid_value", "n"),
         (400, llama(400, "Invalid tool_choice: sometimes", REFUSED), "invalid_value", "tool_choice"),

@@ -60,6 +60,18 @@ def test_the_environment_wins_over_up_json(
     assert bearer(frontend) == "Bearer corral_mine"
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_in_the_way_of_the_one_of_up_json_is_named(
+    corral: Any, frontend: Any, up_file: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    write(up_file, frontend.url)
+    monkeypatch.setenv("CORRAL_KEY", "corral_for-an-app")
+    frontend.tell("GET /api/v1/nodes", {"error": {"message": "it needs the permission nodes.read"}}, status)
+    outcome = corral("nodes", "list")
+    assert outcome.code == 77
+    assert outcome.err.endswith("; without CORRAL_KEY and --key-file the key of this machine's `corral up` is used\n")
+
+
 def test_the_key_of_up_json_is_not_sent_to_another_frontend(corral: Any, frontend: Any, up_file: Path) -> None:
     write(up_file, "http://127.0.0.1:1")
     frontend.tell_nodes()
@@ -144,6 +156,12 @@ def test_a_damaged_up_json_counts_as_none(corral: Any, home: Path) -> None:
         (400, {"error": "wrong"}, 1, "error: wrong"),
         (418, {"unexpected": 1}, 1, "error: I'm a Teapot"),
         (500, {"error": {"message": "boom"}}, 69, "failed to answer (500): boom; try again, or see `corral doctor`"),
+        (
+            503,
+            {"error": {"code": "hub_unavailable", "message": "hub.example: no connection: refused"}},
+            69,
+            "error: hub.example: no connection: refused; the frontend at http://",
+        ),
         (503, {}, 69, "failed to answer (503): Service Unavailable"),
         (200, {"nonsense": 1}, 1, "did not answer as a Corral frontend does; is the URL right?"),
     ],

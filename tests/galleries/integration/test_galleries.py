@@ -386,6 +386,21 @@ class TestManyAtOnce:
         go_on.set()
         assert names(await patient) == ["x"]
 
+    async def test_who_does_not_wait_has_the_last_copy(
+        self, galleries: Galleries, origin: Origin, clock: ManualClock
+    ) -> None:
+        await one(galleries, origin.source())
+        await clock.advance(2 * HOUR)
+        reading = await galleries.last_copy(origin.source(), "it is slow")
+        assert (names(reading), reading.is_stale, reading.problem) == (["x"], True, "it is slow")
+        assert reading.age(clock.now()) == 2 * HOUR
+        assert len(origin.seen) == 1
+
+    async def test_without_a_copy_nothing_is_known_of_it(self, galleries: Galleries, origin: Origin) -> None:
+        reading = await galleries.last_copy(origin.source(), "it is slow")
+        assert (names(reading), reading.is_known, reading.problem) == ([], False, "it is slow")
+        assert origin.seen == []
+
     async def test_closing_ends_what_is_under_way(self, opener: Opener, origin: Origin) -> None:
         inside = asyncio.Event()
 

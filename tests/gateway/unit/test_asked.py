@@ -44,6 +44,13 @@ def test_nulls_need_no_care(field: str) -> None:
     assert not asked_in_json(b'{"model": "m", "%b": null}' % field.encode()).needs_care()
 
 
+@pytest.mark.parametrize("written", [b"5", b"null", b'"hello"', b'{"role": "user"}', b"true"])
+def test_messages_that_are_no_list_are_refused(written: bytes) -> None:
+    with pytest.raises(GatewayRefusal, match="`messages` must be a list$") as refused:
+        asked_in_json(b'{"messages":  %b}' % written).check()
+    assert refused.value.code == "invalid_type"
+
+
 @pytest.mark.parametrize("written", ["2.1", "-0.5", "3", "1e3"])
 def test_a_temperature_out_of_range_is_told_as_it_was_written(written: str) -> None:
     with pytest.raises(GatewayRefusal, match=f"`temperature` must be between 0 and 2, and is {written}$") as refused:

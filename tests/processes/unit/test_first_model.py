@@ -1,6 +1,9 @@
 """The model that a new fleet starts with."""
 
+import errno
 import logging
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -76,3 +79,20 @@ def test_a_start_that_was_cut_off_is_made_good(models: Path, weights: Path) -> N
 
     assert give_first_model(models, weights)
     assert (models / "SmolLM2-135M-Instruct.gguf").read_bytes() == b"GGUF"
+
+
+def test_a_full_disk_keeps_no_part_of_it(
+    models: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def other_disk(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    def full_disk(source: Path, target: Path) -> None:
+        target.write_bytes(b"GG")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "link", other_disk)
+    monkeypatch.setattr(shutil, "copyfile", full_disk)
+    assert not give_first_model(models, weights)
+    assert "No space left on device" in caplog.text
+    assert list(models.iterdir()) == []

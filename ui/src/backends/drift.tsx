@@ -37,7 +37,7 @@ export function Drift({ onFix }: { onFix: Fix }) {
       </search>
       <Section isBare>
         {items.length === 0 ? (
-          <Empty command="corral backends list">
+          <Empty command="corral backends drift">
             {data.items.length === 0 ? "Everything is as it was asked for." : "Nothing of this is not as asked."}
           </Empty>
         ) : (

@@ -44,8 +44,9 @@ export interface Asked {
   readonly use: Use;
 }
 
-/** The name of the variable with the key: no key is ever part of the code. */
-export const KEY_VARIABLE = "CORRAL_KEY";
+/** The name of the variable with the key: no key is ever part of the code. Not `CORRAL_KEY`, which commands would use in place
+ * of the administrator's key. */
+export const KEY_VARIABLE = "MY_APP_KEY";
 
 export function snippet(asked: Asked, language: Language): string {
   switch (language) {

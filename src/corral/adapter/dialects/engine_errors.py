@@ -27,6 +27,7 @@ _NOT_OFFERED: Final = re.compile(
     r"does not support (?:embeddings?|rerank|chat|completions?|transcriptions?)", re.IGNORECASE
 )
 _FAULTY: Final = re.compile(r"Failed to parse (messages|tools)\b")
+_REQUIRED: Final = re.compile(r"^'(\w+)' is required")
 _FIELD: Final = re.compile(r"^Field '(\w+)'")
 _NAMED: Final = re.compile(
     r"\b(tool_choice|tools|response_format|json_schema|top_logprobs|logprobs|grammar|messages|prompt|input|content"
@@ -75,7 +76,7 @@ def refusal_in(message: str, *, about: str = "messages") -> EngineRefusal | None
         return EngineRefusal("unsupported_content", about)
     if _NOT_OFFERED.search(message):
         return EngineRefusal("unsupported_by_model", "model")
-    if match := _FAULTY.search(message):
+    if match := _FAULTY.search(message) or _REQUIRED.search(message):
         return EngineRefusal("invalid_value", match[1])
     return None
 

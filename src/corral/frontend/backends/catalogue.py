@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final, Protocol
@@ -13,9 +13,9 @@ from corral.base.tasks import task_group
 from corral.galleries.build_uris import candidates, is_pulled
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.galleries import Galleries
-from corral.galleries.gallery import GalleryEntry
+from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.galleries.model_galleries import ModelGalleries
-from corral.galleries.readings import Readings
+from corral.galleries.readings import GalleryReading, Readings
 from corral.hubs.access import HubAccess
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
@@ -36,7 +36,7 @@ class CatalogueSource(Protocol):
         """The catalogue, after asking every gallery whether there is something new. May take minutes."""
 
     async def readings(self, *, newest: bool = False) -> Readings | None:
-        """Each gallery with its age and its problem; None when they are not read in time."""
+        """Each gallery with its age and its problem; None when there is nobody who reads them."""
 
 
 class NoCatalogue:
@@ -60,37 +60,53 @@ _PATIENCE_ASKED: Final = timedelta(seconds=20)
 """How long a person waits who asked for the newest version: less than clients wait for an answer."""
 
 
-class GalleryCatalogue:
-    """Reads on in the background when it takes too long, so that the next one finds it."""
+_Reader = Callable[[Sequence[GallerySource]], Awaitable[Readings]]
 
-    def __init__(self, galleries: Galleries) -> None:
+
+class GalleryCatalogue:
+    """Waits for each gallery by itself, and reads on in the background when one takes too long, so that the next reader
+    finds it. A gallery that is away hides none of the others."""
+
+    def __init__(self, galleries: Galleries, *, patience: timedelta = _PATIENCE) -> None:
         self._galleries = galleries
+        self._patience = patience
 
     async def catalogue(self) -> BackendCatalogue | None:
         """None when nothing is known: names are then stored as they were given, and nothing is judged."""
-        return await self._within(_PATIENCE, self._galleries.read)
+        return _catalogue_of(await self.readings())
 
     async def newest(self) -> BackendCatalogue | None:
-        return await self._within(_PATIENCE_BESIDE, self._galleries.refresh)
+        return _catalogue_of(await self._read(_PATIENCE_BESIDE, self._galleries.refresh))
 
-    async def readings(self, *, newest: bool = False) -> Readings | None:
+    async def readings(self, *, newest: bool = False) -> Readings:
         if newest:
             return await self._read(_PATIENCE_ASKED, self._galleries.refresh)
-        return await self._read(_PATIENCE, self._galleries.read)
+        return await self._read(self._patience, self._galleries.read)
 
-    async def _within(self, patience: timedelta, read: Callable[[], Awaitable[Readings]]) -> BackendCatalogue | None:
-        readings = await self._read(patience, read)
-        if readings is None or not any(one.is_known for one in readings.readings):
-            return None
-        return readings.catalogue
+    async def _read(self, patience: timedelta, read: _Reader) -> Readings:
+        async with task_group() as group:
+            tasks = [
+                group.create_task(self._read_one(source, patience, read), name=f"backends of {source.name}")
+                for source in self._galleries.sources
+            ]
+        return Readings(readings=tuple(task.result() for task in tasks))
 
-    async def _read(self, patience: timedelta, read: Callable[[], Awaitable[Readings]]) -> Readings | None:
+    async def _read_one(self, source: GallerySource, patience: timedelta, read: _Reader) -> GalleryReading:
         try:
             async with asyncio.timeout(patience.total_seconds()):
-                return await read()
-        except (TimeoutError, CorralError) as error:
-            log.info("galleries are not read: %s", error, extra={"event": "operation.without_galleries"})
-            return None
+                (reading,) = (await read([source])).readings
+                return reading
+        except TimeoutError:
+            problem = f"has not answered for {patience.total_seconds():.0f} s; it is still being read"
+        except CorralError as error:
+            problem = error.message
+        fields = {"event": "operation.without_galleries", "gallery": source.name}
+        log.info("a gallery is not read: %s", problem, extra=fields)
+        return await self._galleries.last_copy(source, problem)
+
+
+def _catalogue_of(readings: Readings) -> BackendCatalogue | None:
+    return readings.catalogue if any(reading.is_known for reading in readings.readings) else None
 
 
 PATIENCE: Final = timedelta(seconds=3)

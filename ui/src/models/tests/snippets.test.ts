@@ -11,7 +11,7 @@ describe("snippets", () => {
       const code = snippet({ origin: ORIGIN, model: "smollm2", use }, language);
       expect(code).toContain(ORIGIN);
       expect(code).toContain("smollm2");
-      expect(code).toContain("CORRAL_KEY");
+      expect(code).toContain("MY_APP_KEY");
     }
   });
 
