@@ -64,7 +64,7 @@ class Part(StrEnum):
 EVERY_PART: Final = frozenset(Part)
 
 
-class _Kept:
+class _KeptPart:
     """One part, as it was when it was last read."""
 
     def __init__(self, clock: Clock, *, spacing: timedelta = timedelta(0)) -> None:
@@ -122,8 +122,8 @@ class Pictures:
         self.operations: Sequence[WatchedOperation] = ()
         """The operations of the last picture with their views: those that are not over, and the newest."""
         self._noticed: dict[str, datetime] = {}
-        self._kept = {name: _Kept(clock) for name in ("nodes", Part.REPLICAS, Part.JOBS, Part.OPERATIONS)}
-        self._kept[Part.SLOW] = _Kept(clock, spacing=_SLOW_SPACING)
+        self._kept = {name: _KeptPart(clock) for name in ("nodes", Part.REPLICAS, Part.JOBS, Part.OPERATIONS)}
+        self._kept[Part.SLOW] = _KeptPart(clock, spacing=_SLOW_SPACING)
 
     async def take(self, parts: frozenset[Part], *, moved: int = 0) -> FleetPicture:
         """`moved` differs when operations or loads went on since the last time."""
