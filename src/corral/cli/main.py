@@ -2,7 +2,6 @@
 
 import difflib
 import errno
-import gc
 import json
 import logging
 import os
@@ -68,16 +67,8 @@ def cli() -> None:
     """
 
 
-_ALLOCATIONS: Final = 20_000
-
-
 def main() -> NoReturn:
-    """The entry point of the `corral` program.
-
-    What a command imports stays for ever. With Python's own settings, a fifth of the start would be spent looking for
-    garbage among it.
-    """
-    gc.set_threshold(_ALLOCATIONS, 20, 20)
+    """The entry point of the `corral` program."""
     sys.exit(run(sys.argv[1:]))
 
 
