@@ -94,8 +94,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of a pipe closed it, which is no failure
         _discard_output()
         return ExitCode.OK
-    except Exception as error:  # noqa: BLE001 - it is logged with its traceback
-        return _unexpected(error)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return _no_room(error)
+        log.exception("a fault in Corral itself", extra={"event": "process.fault"})
+        return ExitCode.INTERNAL
 
 
 def _outcome(arguments: Sequence[str]) -> int:
@@ -113,14 +116,11 @@ def _outcome(arguments: Sequence[str]) -> int:
     return outcome if isinstance(outcome, int) else ExitCode.OK
 
 
-def _unexpected(error: Exception) -> int:
-    """The exit code for a full disk, which is nobody's fault, or for a fault in Corral, which is logged."""
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        _discard_output()
-        print_error(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
-        return ExitCode.CANNOT_CREATE
-    log.error("a fault in Corral itself", exc_info=error, extra={"event": "process.fault"})
-    return ExitCode.INTERNAL
+def _no_room(error: OSError) -> int:
+    """Say what could not be written. A full disk is no fault of the program: it needs no traceback."""
+    _discard_output()
+    print_error(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
+    return ExitCode.CANNOT_CREATE
 
 
 def _discard_output() -> None:

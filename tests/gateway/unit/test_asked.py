@@ -46,7 +46,7 @@ def test_nulls_need_no_care(field: str) -> None:
 
 @pytest.mark.parametrize("written", [b"5", b"null", b'"hello"', b'{"role": "user"}', b"true"])
 def test_messages_that_are_no_list_are_refused(written: bytes) -> None:
-    with pytest.raises(GatewayRefusal, match="`messages` must be a list$") as refused:
+    with pytest.raises(GatewayRefusal, match=r"`messages` must be a list$") as refused:
         asked_in_json(b'{"messages":  %b}' % written).check()
     assert refused.value.code == "invalid_type"
 
