@@ -91,6 +91,7 @@ class Site:
     fleet: SimulatedFleet
     eye: Eye
     postgres: PostgresServer | None
+    database_url: str
 
     @property
     def control(self) -> int:
@@ -169,7 +170,7 @@ async def open_site(kind: str, folder: Path) -> AsyncIterator[Site]:
         )
         fleet = await stack.enter_async_context(SimulatedFleet(surroundings))
         eye = await stack.enter_async_context(_open_eye(file, postgres))
-        yield Site(frontend=frontend, fleet=fleet, eye=eye, postgres=postgres)
+        yield Site(frontend=frontend, fleet=fleet, eye=eye, postgres=postgres, database_url=url)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.util import LRUCache
+from starlette import routing
 
 from corral.bus.port import Bus
 from corral.files.s3 import S3Objects
@@ -57,6 +59,10 @@ STATEMENTS = _Statements(5000)
 @event.listens_for(Engine, "engine_connect")
 def share_statements(connection: Connection) -> None:
     connection.engine._compiled_cache = STATEMENTS
+
+
+# Each test that has a frontend makes some two hundred routes, whose patterns are always the same.
+routing.compile_path = cache(routing.compile_path)
 
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.

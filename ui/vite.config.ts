@@ -13,6 +13,10 @@ const VENDORS: readonly { name: string; test: RegExp }[] = [
   { name: "vendor-aria", test: /node_modules\// },
 ];
 
+/** What pages are made of, as one file and one style sheet instead of one for each part: the first page needs most of them. The sheets
+ * that hold for all elements come first in it. What draws plots is apart, since it brings its package. */
+const PARTS = { name: "parts", test: /\/src\/((parts|api|live)\/(?!plot-canvas)|(tokens|base)\.css)/, priority: 1 };
+
 /** A page is called by its room: `src/fleet/page.tsx` becomes `fleet-….js`. */
 function roomOf(module: string | null): string | null {
   return /\/src\/(\w+)\/page\.tsx$/.exec(module ?? "")?.[1] ?? null;
@@ -31,7 +35,7 @@ export default defineConfig({
     reportCompressedSize: false,
     rolldownOptions: {
       output: {
-        codeSplitting: { groups: VENDORS.map((vendor) => ({ ...vendor })) },
+        codeSplitting: { groups: [...VENDORS.map((vendor) => ({ ...vendor, priority: 2 })), PARTS] },
         entryFileNames: "assets/[name]-[hash].js",
         chunkFileNames: ({ facadeModuleId, name }) => `assets/${roomOf(facadeModuleId) ?? name}-[hash].js`,
         assetFileNames: "assets/[name]-[hash][extname]",

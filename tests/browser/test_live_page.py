@@ -20,6 +20,10 @@ from .conftest import Visits
 IDLE_MILLISECONDS = 5_000
 """That nothing is asked takes a while to see; there is no event to wait for."""
 
+MOST_REQUESTS = 15
+MOST_BYTES = 220_000
+"""Of scripts and styles, compressed."""
+
 
 @pytest.fixture(scope="module")
 def up(module_folder: Path) -> Iterator[RunningUp]:
@@ -74,6 +78,20 @@ def test_tabs_of_one_browser_share_a_stream_and_the_next_one_takes_over(visit: V
 
     shows_label(second.page, "taken-over")
     assert streams(second) == 1
+
+
+def test_the_first_page_takes_few_requests_and_little_to_fetch(visit: Visits, up: RunningUp) -> None:
+    watch = visit(up.url, key=up.admin_key, path="/ui/fleet")
+    is_live(watch.page)
+    expect(watch.page.get_by_role("button", name="worker-2")).to_be_visible()
+    sizes: list[int] = watch.page.evaluate(
+        """() => performance.getEntriesByType('resource')
+          .filter(entry => /[.](js|css)$/.test(entry.name)).map(entry => entry.encodedBodySize)"""
+    )
+
+    assert len(watch.requests) <= MOST_REQUESTS, watch.requests
+    assert min(sizes) > 0
+    assert sum(sizes) <= MOST_BYTES
 
 
 def test_an_open_page_asks_for_nothing_while_nobody_touches_it(visit: Visits, up: RunningUp) -> None:

@@ -316,6 +316,13 @@ class FleetModel:
                 unheard = intent_steps.unheard(frontend.working.pop(place).intent, "restarted", self.now, POLICY)
                 self._release(place, frontend, unheard)
 
+    def announce_offline(self, node: str) -> None:
+        """Nobody waits for the node's answers any longer: it is down, or works on and is not heard."""
+        for frontend in self.frontends:
+            for place in [place for place in frontend.working if place[0] == node]:
+                away = intent_steps.absent(frontend.working.pop(place).intent, self.now, POLICY)
+                self._release(place, frontend, away)
+
     def poll(self, node: str) -> None:
         """Ask a node what it has, and keep that."""
         worker = self.workers[node]

@@ -28,7 +28,7 @@ _ROUNDS: Final = 50
 _THREAD_SECONDS: Final = 30.0
 """How long a thread that cannot be awaited, such as a disk check, may take on a busy machine."""
 _SHOWN: Final = 200
-_DESCRIPTORS: Final = Path("/proc/self/fd")
+_DESCRIPTORS: Final = "/proc/self/fd"
 
 
 async def tasks_left() -> list[str]:
@@ -129,7 +129,7 @@ def open_descriptors() -> dict[int, str]:
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(_DESCRIPTORS):
             with contextlib.suppress(FileNotFoundError):  # the one that this very look used
-                descriptors[int(name)] = os.readlink(_DESCRIPTORS / name)
+                descriptors[int(name)] = os.readlink(f"{_DESCRIPTORS}/{name}")
     return descriptors
 
 

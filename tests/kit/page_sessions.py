@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from corral.wire.sessions import COOKIE
+from corral.wire.sessions import tokens_in
 
 _HTTP_SECONDS: Final = 60
 
@@ -31,9 +31,13 @@ class PageReply:
     @property
     def token(self) -> str:
         """The token in the cookie that was set."""
-        name, _, rest = self.headers["set-cookie"].partition("=")
-        assert name == COOKIE
-        return rest.partition(";")[0]
+        (token,) = tokens_in(self.headers["set-cookie"])
+        return token
+
+    @property
+    def cookie(self) -> str:
+        """Name and token, as browsers send them."""
+        return self.headers["set-cookie"].partition(";")[0]
 
 
 def ask_page(
@@ -68,6 +72,7 @@ def ask_page(
 class SignedIn:
     url: str
     token: str
+    cookie: str
     session: Mapping[str, Any]
     tls: ssl.SSLContext | None = None
 
@@ -75,11 +80,7 @@ class SignedIn:
     def at(cls, url: str, credentials: Mapping[str, str], *, tls: ssl.SSLContext | None = None) -> Self:
         reply = ask_page("POST", f"{url}/api/v1/session", credentials, headers={"Origin": url}, tls=tls)
         assert reply.status == 201, reply.body
-        return cls(url=url, token=reply.token, session=reply.json(), tls=tls)
-
-    @property
-    def cookie(self) -> str:
-        return f"{COOKIE}={self.token}"
+        return cls(url=url, token=reply.token, cookie=reply.cookie, session=reply.json(), tls=tls)
 
     def call(self, method: str, path: str, body: object = None, *, at: str = "", **headers: str) -> PageReply:
         """As the page calls the frontend that it comes from, or another one that is named by its URL."""

@@ -22,8 +22,6 @@ from tests.kit.waiting import wait_until
 _LAYER_BYTES: Final = 400_000
 """Bytes that cannot be compressed: enough to stop in the middle of them."""
 _WAIT_SECONDS: Final = 120.0
-_INSTALL_TIMEOUT: Final = "10s"
-"""After it, a worker that does not answer counts as busy. Others only have to report what they installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +169,12 @@ def open_workshop(folder: Path, workers: Sequence[str], backends: Sequence[str])
     """All workers are healthy, and have none of the backends that the gallery offers."""
     index = folder / "index.yaml"
     settings = {"CORRAL_BACKEND_GALLERIES": json.dumps([{"name": "g", "url": f"file://{index}"}])}
-    of_frontend = {**settings, "CORRAL_INSTALL_TIMEOUT": _INSTALL_TIMEOUT}
     with LoopThread() as loop:
         registry = loop.enter(FakeRegistry())
         layers = {name: _publish(registry, folder, name) for name in backends}
         entries = [f"- name: {name}\n  uri: oci://{registry.reference(f'backends/{name}')}\n" for name in backends]
         index.write_text("".join(entries), encoding="utf-8")
-        site = loop.enter(simulated_site(folder, settings=of_frontend, worker_settings=settings))
+        site = loop.enter(simulated_site(folder, settings=settings, worker_settings=settings))
         started = {name: loop.enter(site.worker(name)) for name in workers}
         workshop = Workshop(loop=loop, site=site, registry=registry, layers=layers, workers=started)
         workshop.until_healthy()

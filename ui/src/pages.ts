@@ -12,71 +12,80 @@ export interface Page {
   readonly rail: { readonly letter: string; readonly icon: IconName } | null;
   /** Any of these permissions opens it. */
   readonly needs: readonly string[];
+  readonly load: () => Promise<{ default: ComponentType }>;
   readonly component: LazyExoticComponent<ComponentType>;
 }
 
-export const PAGES: readonly Page[] = [
+const ROOMS: readonly Omit<Page, "component">[] = [
   {
     path: "/fleet",
     title: "Fleet",
     rail: { letter: "f", icon: "fleet" },
     needs: ["fleet.read"],
-    component: lazy(() => import("./fleet/page")),
+    load: () => import("./fleet/page"),
   },
   {
     path: "/models",
     title: "Models",
     rail: { letter: "m", icon: "models" },
     needs: ["models.read", "models.list"],
-    component: lazy(() => import("./models/page")),
+    load: () => import("./models/page"),
   },
   {
     path: "/backends",
     title: "Backends",
     rail: { letter: "b", icon: "backends" },
     needs: ["backends.read"],
-    component: lazy(() => import("./backends/page")),
+    load: () => import("./backends/page"),
   },
   {
     path: "/activity",
     title: "Activity",
     rail: { letter: "a", icon: "activity" },
     needs: ["operations.read"],
-    component: lazy(() => import("./activity/page")),
+    load: () => import("./activity/page"),
   },
   {
     path: "/chat",
     title: "Chat",
     rail: { letter: "c", icon: "chat" },
     needs: ["inference"],
-    component: lazy(() => import("./chat/page")),
+    load: () => import("./chat/page"),
   },
   {
     path: "/rules",
     title: "Rules",
     rail: { letter: "r", icon: "rules" },
     needs: ["rules.read", "scheduling.read"],
-    component: lazy(() => import("./rules/page")),
+    load: () => import("./rules/page"),
   },
   {
     path: "/access",
     title: "Access",
     rail: { letter: "s", icon: "access" },
     needs: ["keys.manage", "users.manage", "nodes.admit", "audit.read"],
-    component: lazy(() => import("./access/page")),
+    load: () => import("./access/page"),
   },
   {
     path: "/nodes",
     title: "Node",
     rail: null,
     needs: ["nodes.read"],
-    component: lazy(() => import("./node/page")),
+    load: () => import("./node/page"),
   },
   {
     path: "/join",
     title: "Add a machine",
     rail: null,
     needs: ["nodes.admit"],
-    component: lazy(() => import("./join/page")),
+    load: () => import("./join/page"),
   },
 ];
+
+export const PAGES: readonly Page[] = ROOMS.map((room) => ({ ...room, component: lazy(room.load) }));
+
+/** The page that a path below `/ui` leads to; for the bare address the first one. */
+export function pageAt(path: string): Page | undefined {
+  const first = `/${path.split("/")[1] ?? ""}`;
+  return first === "/" ? PAGES[0] : PAGES.find((page) => page.path === first);
+}

@@ -14,6 +14,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import ClassVar, Final, Literal, TextIO
@@ -52,6 +53,7 @@ class log_context:  # noqa: N801 - it is used as a function
         _context.reset(self._marker)
 
 
+@lru_cache(maxsize=1024)
 def names_secret(name: str) -> bool:
     """Whether what has this name is probably a secret."""
     return any(word in name.lower() for word in _SECRET_WORDS)

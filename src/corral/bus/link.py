@@ -129,6 +129,8 @@ class Link:
         self._begun = False
         self._error: Exception | None = None
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._losses: set[asyncio.Future[None]] = set()
+        """One for each task that is waited for, done when the link is lost."""
         self._tasks: set[asyncio.Task[bool]] = set()
         self._confirming: dict[str, list[asyncio.Event]] = {}
 
@@ -276,8 +278,9 @@ class Link:
 
     def abandon(self) -> None:
         """Count the connection as lost from now on."""
-        if not self._lost.done():
-            self._lost.set_result(None)
+        for loss in (self._lost, *self._losses):
+            if not loss.done():
+                loss.set_result(None)
 
     async def close(self) -> None:
         """Close within a bound. No task and no socket is left."""
@@ -313,9 +316,18 @@ class Link:
         return task
 
     async def _until_done(self, task: asyncio.Task[bool], seconds: float | None) -> None:
-        """Wait for the task, the loss of the link, or the timeout. Never cancel the task: see the top of this file."""
-        either: set[asyncio.Future[Any]] = {task, self._lost}
-        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        """Wait for the task, the loss of the link, or the timeout. Never cancel the task: see the top of this file.
+
+        Each wait has a future of its own: one that all share is searched for each of them, and a link may have tens of
+        thousands of subscriptions to drain.
+        """
+        loss: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._losses.add(loss)
+        either: set[asyncio.Future[Any]] = {task, loss}
+        try:
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._losses.discard(loss)
 
 
 async def _succeeds(work: Callable[[], Awaitable[object]]) -> bool:

@@ -95,12 +95,13 @@ class Bus(Protocol):
 
 
 _FORBIDDEN = frozenset(" \t\r\n\f\0")
+_WILDCARDS = frozenset("*>")
 
 
 def check_subject(subject: str) -> None:
     """Raise InvalidInput unless a message can be sent to this subject."""
     _check_tokens(subject)
-    if any(token in ("*", ">") for token in subject.split(".")):
+    if not _WILDCARDS.isdisjoint(subject.split(".")):
         raise InvalidInput("subject", f"{subject!r} has a wildcard; messages go to one subject")
 
 
@@ -120,5 +121,5 @@ def check_queue(queue: str) -> None:
 def _check_tokens(subject: str) -> None:
     if not subject or not all(subject.split(".")):
         raise InvalidInput("subject", f"{subject!r} is empty or has an empty part")
-    if _FORBIDDEN & set(subject):
+    if not _FORBIDDEN.isdisjoint(subject):
         raise InvalidInput("subject", f"{subject!r} has white space")

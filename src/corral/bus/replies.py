@@ -26,8 +26,29 @@ SendRequest = Callable[[str], Awaitable[None]]
 """Sends the request with the given reply subject."""
 
 
-class _OpenRequest:
-    """A request and the answers that it has not taken yet."""
+class _Question:
+    """A request that takes one answer. A class of its own: a queue for each would cost more than the rest."""
+
+    __slots__ = ("_answer", "subject")
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self._answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def put(self, answer: bytes | CorralError) -> None:
+        if self._answer.done():
+            return
+        if isinstance(answer, CorralError):
+            self._answer.set_exception(answer)
+        else:
+            self._answer.set_result(answer)
+
+    async def next(self) -> bytes:
+        return await self._answer
+
+
+class _Survey:
+    """A request to many, and the answers that it has not taken yet."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -57,7 +78,7 @@ class Replies:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._inbox = secrets.token_hex(11)
-        self._open: dict[str, _OpenRequest] = {}
+        self._open: dict[str, _Question | _Survey] = {}
 
     @property
     def pattern(self) -> str:
@@ -67,7 +88,7 @@ class Replies:
     async def ask(self, subject: str, send: SendRequest, *, timeout: timedelta) -> bytes:
         """Return the first answer. Raise NoResponders or BusTimeout when there is none."""
         reply_to = self._next_subject(subject)
-        waiting = self._open[reply_to] = _OpenRequest(subject)
+        waiting = self._open[reply_to] = _Question(subject)
         try:
             async with asyncio.timeout(timeout.total_seconds()):
                 await send(reply_to)
@@ -81,7 +102,7 @@ class Replies:
         """Return all answers within the window, or the first `at_most` of them."""
         answers: list[bytes] = []
         reply_to = self._next_subject(subject)
-        waiting = self._open[reply_to] = _OpenRequest(subject)
+        waiting = self._open[reply_to] = _Survey(subject)
         try:
             async with asyncio.timeout(window.total_seconds()):
                 await send(reply_to)

@@ -65,6 +65,7 @@ def _find_card(word: str, node: NodeDetail, cards: Sequence[CardView]) -> CardVi
 
 
 _CARD_COLUMNS: Final[Sequence[Column[CardView]]] = (
+    Column(title="GPU", cell=lambda card: "–" if card.index is None else str(card.index)),
     Column(title="ID", cell=lambda card: plain(card.id)),
     Column(title="NAME", cell=lambda card: plain(card.name or card.vendor), least_width=60),
     Column(title="FREE", cell=lambda card: share(card.free, card.total) + (" (RAM)" if card.shares_ram else "")),

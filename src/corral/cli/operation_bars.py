@@ -141,12 +141,20 @@ def _target_grid(targets: Sequence[TargetView], verb: str) -> "Table":
             words = "  ".join(filter(None, (amount(target), speed(target), step(target))))
         grid.add_row(
             plain(target.node_name),
-            ProgressBar(total=100, completed=target.percentage, width=_BAR_WIDTH),
-            f"{target.percentage:.0f} %",
+            ProgressBar(total=100, completed=target_percentage(target), width=_BAR_WIDTH),
+            f"{target_percentage(target):.0f} %",
             word_text(target_word(target.status, verb)),
             Text(printable(words), no_wrap=True, overflow="ellipsis"),
         )
     return grid
+
+
+def target_percentage(target: TargetView) -> float:
+    """How far a node is. While it downloads, of the bytes that are shown beside it: the node's own figure also counts
+    the unpacking."""
+    if target.status != "downloading" or not target.total_bytes:
+        return target.percentage
+    return min(100.0, 100 * target.current_bytes / target.total_bytes)
 
 
 def speed(moving: TargetView | OperationView) -> str:

@@ -33,7 +33,7 @@ _MOST_KEYS: Final = 20
 _SHOWN: Final = 80
 
 
-class Severity(StrEnum):
+class ProblemSeverity(StrEnum):
     ERROR = "error"
     """The entry is refused."""
     WARNING = "warning"
@@ -63,7 +63,7 @@ class CheckKind(StrEnum):
 class CheckProblem:
     """One thing that is wrong with an entry."""
 
-    severity: Severity
+    severity: ProblemSeverity
     kind: CheckKind
     entry: str
     line: int
@@ -114,7 +114,7 @@ def check_gallery(content: ModelContent, definitions: Definitions, rules: CheckR
     """Check all entries of a gallery. A url that `definitions` does not have counts as not readable."""
     problems = [
         CheckProblem(
-            severity=Severity.ERROR,
+            severity=ProblemSeverity.ERROR,
             kind=CheckKind.ENTRY,
             entry=skipped.name,
             line=skipped.line,
@@ -128,8 +128,8 @@ def check_gallery(content: ModelContent, definitions: Definitions, rules: CheckR
     for entry in content.entries:
         found = list(checker.check(entry))
         severities = {problem.severity for problem in found}
-        refused += Severity.ERROR in severities
-        warned += Severity.WARNING in severities and Severity.ERROR not in severities
+        refused += ProblemSeverity.ERROR in severities
+        warned += ProblemSeverity.WARNING in severities and ProblemSeverity.ERROR not in severities
         problems += found
     total = len(content.entries) + len(content.skipped)
     counts = Counter(problem.kind for problem in problems)
@@ -157,19 +157,19 @@ class _Checker:
         yield from self._variants(entry)
         if isinstance(base, str):
             sentence = f"its base {entry.url} cannot be used: {base}"
-            yield _problem(entry, Severity.ERROR, CheckKind.BASE, ("url",), sentence)
+            yield _problem(entry, ProblemSeverity.ERROR, CheckKind.BASE, ("url",), sentence)
             return
         try:
             plan = plan_model(entry, base)
         except InvalidInput as error:
-            yield _problem(entry, Severity.ERROR, CheckKind.ENTRY, (error.field,), error.message)
+            yield _problem(entry, ProblemSeverity.ERROR, CheckKind.ENTRY, (error.field,), error.message)
             return
         place = _CheckedPlace(entry, base)
         yield from self._config(place, plan)
         if plan.config.get("alias"):
             if plan.backend or plan.config.get("parameters"):
                 sentence = "alias: is a mere redirect: it has neither a backend nor parameters"
-                yield place.problem(Severity.ERROR, CheckKind.VALUE, ("alias",), sentence)
+                yield place.problem(ProblemSeverity.ERROR, CheckKind.VALUE, ("alias",), sentence)
             return
         yield from self._files(place, plan)
         yield from self._backend(place, plan)
@@ -179,7 +179,7 @@ class _Checker:
             is_setting = key == "parameters"
             hint = "; settings of the model belong below overrides" if is_setting else _hint(key.lower(), ENTRY_KEYS)
             sentence = f"unknown key {key[:_SHOWN]!r} of an entry, which has no effect{hint}"
-            yield _problem(entry, Severity.WARNING, CheckKind.KEY, (key,), sentence)
+            yield _problem(entry, ProblemSeverity.WARNING, CheckKind.KEY, (key,), sentence)
 
     def _variants(self, entry: GalleryModel) -> Iterator[CheckProblem]:
         for name in entry.variants:
@@ -193,20 +193,20 @@ class _Checker:
             elif variant.variants:
                 problem = f"the variant {name[:_SHOWN]!r} has variants itself"
             if problem:
-                yield _problem(entry, Severity.WARNING, CheckKind.VARIANT, ("variants",), problem)
+                yield _problem(entry, ProblemSeverity.WARNING, CheckKind.VARIANT, ("variants",), problem)
 
     def _config(self, place: "_CheckedPlace", plan: ModelPlan) -> Iterator[CheckProblem]:
         for wrong in wrong_values(plan.config):
-            yield place.problem(Severity.ERROR, CheckKind.VALUE, wrong.path, wrong.sentence)
+            yield place.problem(ProblemSeverity.ERROR, CheckKind.VALUE, wrong.path, wrong.sentence)
         for key in unknown_keys(plan.config):
-            yield place.problem(Severity.WARNING, CheckKind.KEY, key.path, key.sentence)
+            yield place.problem(ProblemSeverity.WARNING, CheckKind.KEY, key.path, key.sentence)
         for path, sentence in unknown_words(plan.config):
-            yield place.problem(Severity.WARNING, CheckKind.WORD, path, sentence)
+            yield place.problem(ProblemSeverity.WARNING, CheckKind.WORD, path, sentence)
         templates = plan.config.get(_TEMPLATE)
         for name, text in templates.items() if isinstance(templates, Mapping) else ():
             if isinstance(text, str) and name not in _NO_TEMPLATES and (problem := self._template_problem(text)):
                 sentence = f"template.{name}: {problem}"
-                yield place.problem(Severity.ERROR, CheckKind.TEMPLATE, (_TEMPLATE, name), sentence)
+                yield place.problem(ProblemSeverity.ERROR, CheckKind.TEMPLATE, (_TEMPLATE, name), sentence)
 
     def _template_problem(self, text: str) -> str | None:
         if text not in self._templates:
@@ -217,31 +217,31 @@ class _Checker:
         for file in plan.files:
             if problem := self._rules.uri_problem(file.uri):
                 sentence = f"{file.filename} cannot be fetched: {problem}"
-                yield place.file_problem(Severity.ERROR, CheckKind.SCHEME, file, sentence)
+                yield place.file_problem(ProblemSeverity.ERROR, CheckKind.SCHEME, file, sentence)
             if not file.sha256:
                 sentence = f"{file.filename} has no sha256: what its server gives is taken for it"
-                yield place.file_problem(Severity.WARNING, CheckKind.NO_HASH, file, sentence)
+                yield place.file_problem(ProblemSeverity.WARNING, CheckKind.NO_HASH, file, sentence)
         model = value_at(plan.config, "parameters.model")
         if not model and plan.backend.lower() not in OWN_WEIGHTS:
             sentence = "parameters.model is missing: nothing says which file the weights are"
-            yield place.problem(Severity.ERROR, CheckKind.NO_MODEL, ("parameters", "model"), sentence)
+            yield place.problem(ProblemSeverity.ERROR, CheckKind.NO_MODEL, ("parameters", "model"), sentence)
         elif not plan.files:
             what = repr(model) if model else "its weights"
             sentence = f"names no files: the backend has to fetch {what} itself"
-            yield place.problem(Severity.NOTE, CheckKind.NO_FILES, ("files",), sentence)
+            yield place.problem(ProblemSeverity.NOTE, CheckKind.NO_FILES, ("files",), sentence)
 
     def _backend(self, place: "_CheckedPlace", plan: ModelPlan) -> Iterator[CheckProblem]:
         name = plan.backend.lower()
         if plan.is_backend_assumed:
             sentence = f"names no backend: {plan.backend} is taken for its GGUF file"
-            yield place.problem(Severity.NOTE, CheckKind.NO_BACKEND, ("backend",), sentence)
+            yield place.problem(ProblemSeverity.NOTE, CheckKind.NO_BACKEND, ("backend",), sentence)
         elif not name:
             sentence = "names no backend: nothing can serve it"
-            yield place.problem(Severity.ERROR, CheckKind.NO_BACKEND, ("backend",), sentence)
+            yield place.problem(ProblemSeverity.ERROR, CheckKind.NO_BACKEND, ("backend",), sentence)
         elif self._rules.backends and name not in self._rules.backends:
             hint = self._near(CheckKind.BACKEND, name, self._rules.backends)
             sentence = f"the backend {plan.backend[:_SHOWN]!r} is in no gallery of backends{hint}"
-            yield place.problem(Severity.WARNING, CheckKind.BACKEND, ("backend",), sentence)
+            yield place.problem(ProblemSeverity.WARNING, CheckKind.BACKEND, ("backend",), sentence)
 
     def _near(self, kind: CheckKind, name: str, names: Collection[str]) -> str:
         """Suggest a name, for the first few that are unknown: comparing with thousands takes a while."""
@@ -262,7 +262,7 @@ class _CheckedPlace:
     entry: GalleryModel
     base: BaseDefinition
 
-    def problem(self, severity: Severity, kind: CheckKind, path: ConfigPath, sentence: str) -> CheckProblem:
+    def problem(self, severity: ProblemSeverity, kind: CheckKind, path: ConfigPath, sentence: str) -> CheckProblem:
         """A problem at a key of the configuration: where the overrides have it, or else in the base."""
         names = list(itertools.takewhile(lambda part: isinstance(part, str), path))
         dotted = ".".join(map(str, names))
@@ -280,7 +280,7 @@ class _CheckedPlace:
             base=self.entry.url if is_of_base else "",
         )
 
-    def file_problem(self, severity: Severity, kind: CheckKind, file: ModelFile, sentence: str) -> CheckProblem:
+    def file_problem(self, severity: ProblemSeverity, kind: CheckKind, file: ModelFile, sentence: str) -> CheckProblem:
         is_of_entry = file in self.entry.files
         return CheckProblem(
             severity=severity,
@@ -293,7 +293,9 @@ class _CheckedPlace:
         )
 
 
-def _problem(entry: GalleryModel, severity: Severity, kind: CheckKind, path: ConfigPath, sentence: str) -> CheckProblem:
+def _problem(
+    entry: GalleryModel, severity: ProblemSeverity, kind: CheckKind, path: ConfigPath, sentence: str
+) -> CheckProblem:
     return CheckProblem(
         severity=severity,
         kind=kind,

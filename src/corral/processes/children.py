@@ -49,7 +49,7 @@ class RestartPolicy:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Kept:
+class _KeptChild:
     child: Child
     process: ChildProcess | None = None
     restarts: int = 0
@@ -77,7 +77,7 @@ class Children:
         self._policy = policy
         self._on_change = on_change
         self._stop_within = stop_within
-        self._groups: list[list[_Kept]] = []
+        self._groups: list[list[_KeptChild]] = []
         self._given_up: asyncio.Queue[Exception] = asyncio.Queue()
 
     @property
@@ -92,7 +92,7 @@ class Children:
 
     async def start(self, *group: Child) -> None:
         """Start a group and return when all of it is ready. On ChildFailed no member of the group is running."""
-        members = [_Kept(child=child) for child in group]
+        members = [_KeptChild(child=child) for child in group]
         self._groups.append(members)
         try:
             with first_failure(ChildFailed):
@@ -132,7 +132,7 @@ class Children:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _start(self, kept: _Kept) -> ChildProcess:
+    async def _start(self, kept: _KeptChild) -> ChildProcess:
         """Start once. A failure stops the process; a cancellation leaves it to `stop`, which keeps the order."""
         process = start_process(kept.child.command())
         self._changed(kept, process)
@@ -145,7 +145,7 @@ class Children:
         log.info("child ready", extra={"event": "child.ready", "child": kept.child.name, "pid": process.pid})
         return process
 
-    async def _keep(self, kept: _Kept, process: ChildProcess) -> None:
+    async def _keep(self, kept: _KeptChild, process: ChildProcess) -> None:
         """Restart forever. A failure that a restart cannot repair ends the supervisor."""
         failures = 0
         try:
@@ -166,7 +166,7 @@ class Children:
             log.exception("child given up", extra={"event": "child.given_up", "child": kept.child.name})
             self._given_up.put_nowait(error)
 
-    async def _restart(self, kept: _Kept, failures: int) -> tuple[ChildProcess, int]:
+    async def _restart(self, kept: _KeptChild, failures: int) -> tuple[ChildProcess, int]:
         """Try until it is ready again; also return the number of failures in a row, including this one."""
         while True:
             failures += 1
@@ -183,10 +183,10 @@ class Children:
                     extra={"event": "child.start_failed", "child": kept.child.name, "failures": failures},
                 )
 
-    async def _stop_group(self, members: list[_Kept], deadline: float) -> None:
+    async def _stop_group(self, members: list[_KeptChild], deadline: float) -> None:
         left = timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
 
-        async def stop(kept: _Kept, process: ChildProcess) -> None:
+        async def stop(kept: _KeptChild, process: ChildProcess) -> None:
             code = await process.stop(min(kept.child.stop_grace, left))
             log.info("child stopped", extra={"event": "child.stopped", "child": kept.child.name, "exit_code": code})
             self._changed(kept, None)
@@ -203,14 +203,14 @@ class Children:
         if keepers:
             await asyncio.wait(keepers)  # their errors were reported by themselves
 
-    def _changed(self, kept: _Kept, process: ChildProcess | None) -> None:
+    def _changed(self, kept: _KeptChild, process: ChildProcess | None) -> None:
         kept.process = process
         try:
             self._on_change(self.pids)
         except Exception:
             log.exception("nobody was told of the process ids", extra={"event": "child.callback_failed"})
 
-    def _all(self) -> Iterator[_Kept]:
+    def _all(self) -> Iterator[_KeptChild]:
         return (kept for members in self._groups for kept in members)
 
     @staticmethod

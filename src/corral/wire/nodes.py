@@ -59,6 +59,8 @@ class CardView(msgspec.Struct, kw_only=True):
     vendor: str
     total: int
     free: int
+    index: int | None = None
+    """Its number, as the engines of its vendor count; none where the node did not tell it."""
     shares_ram: bool = False
     """It has no memory of its own: these are the numbers of the machine's."""
     is_out: bool = False

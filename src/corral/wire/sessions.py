@@ -15,21 +15,32 @@ import msgspec
 from corral.base.ids import new_secret
 from corral.wire.keys import hash_secret
 
-COOKIE: Final = "corral_session"
+_COOKIE: Final = "corral_session"
+_FLEET_LETTERS: Final = 8
 CSRF_HEADER: Final = "x-corral-csrf"
 SESSION_SCOPE: Final = "session"
 """What gateways are told in place of a key's scopes: it opens no model, and control decides what the session may do."""
 SESSION_EXPIRED: Final = "session_expired"
 """The code of a refusal for a cookie that opens nothing, or nothing any more: whoever sent it can sign in again."""
 SESSION_EXPIRED_MESSAGE: Final = "this session is over, or was never one of this fleet; sign in again"
-_IN_COOKIE: Final = re.compile(rf"(?:^|[;,])[ \t]*{COOKIE}=\"?([^;,\" \t]*)")
+_IN_COOKIE: Final = re.compile(rf"(?:^|[;,])[ \t]*{_COOKIE}(?:_[a-z2-7]{{{_FLEET_LETTERS}}})?=\"?([^;,\" \t]*)")
+"""Sessions of the version before have no fleet in the name of their cookie, and are as good."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")
-_MOST_TOKENS: Final = 4
-"""Tokens of one request that are looked up. A browser has one; more come from cookies that others have planted."""
+_MOST_TOKENS: Final = 8
+"""Tokens of one request that are looked up. A browser has one for each fleet on this host name; more come from cookies
+that others have planted."""
 
 
 def new_token() -> str:
     return new_secret()
+
+
+def cookie_name(pin: str) -> str:
+    """Return the name of the cookie for the fleet with this pin.
+
+    Cookies know no ports: with one name for all, signing in to one of two fleets on a host would sign out of the other.
+    """
+    return f"{_COOKIE}_{pin[:_FLEET_LETTERS]}"
 
 
 def hash_token(token: str) -> str:

@@ -19,6 +19,7 @@ from bench import (
     images,
     images_streams,
     live,
+    page,
     peers,
     placement,
     run,
@@ -85,6 +86,17 @@ async def test_two_readers_of_a_fleet_of_three() -> None:
 
     assert "added by all readers" in figures(on_sqlite)
     assert "with all readers" in figures(on_postgres)
+
+
+async def test_a_page_in_front_of_a_few_nodes() -> None:
+    tiny = page.Scale(many=5, most=8, seconds=0.5, most_seconds=0.5, idle_seconds=0.5, pages=2, changes=2)
+
+    (table,) = await page.page(tiny)
+
+    rows = figures(table)
+    assert rows["first page, requests to other hosts"]["measured"] == 0
+    assert f"8 nodes, {page.CHANGES_PER_SECOND} changes/s: frame, p95" in rows
+    assert len(measured(table.rows)) == len(table.rows)
 
 
 async def test_an_idle_fleet_of_two_sizes() -> None:

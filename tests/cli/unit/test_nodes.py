@@ -314,9 +314,15 @@ class TestLabel:
 GIB = 1024**3
 CARDS = [
     CardView(
-        id="GPU-aa", name="NVIDIA L4", vendor="nvidia", total=24 * GIB, free=20 * GIB, replicas=["small#0", "m#1"]
+        id="GPU-aa",
+        index=0,
+        name="NVIDIA L4",
+        vendor="nvidia",
+        total=24 * GIB,
+        free=20 * GIB,
+        replicas=["small#0", "m#1"],
     ),
-    CardView(id="GPU-ab", name="NVIDIA L4", vendor="nvidia", total=24 * GIB, free=22 * GIB, is_out=True),
+    CardView(id="GPU-ab", index=1, name="NVIDIA L4", vendor="nvidia", total=24 * GIB, free=22 * GIB, is_out=True),
     CardView(id="tegra-0", name="Orin", vendor="nvidia", total=32 * GIB, free=16 * GIB, shares_ram=True),
     CardView(id="GPU-gone", name="", vendor="", total=0, free=0, is_out=True),
 ]
@@ -329,11 +335,11 @@ class TestCards:
         outcome = connected("nodes", "cards", "alpha")
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.out.splitlines() == [
-            "ID        NAME       FREE                        REPLICAS      STATE",
-            "GPU-aa    NVIDIA L4  20.0 GiB of 24.0 GiB        small#0, m#1  in service",
-            "GPU-ab    NVIDIA L4  22.0 GiB of 24.0 GiB        –             out of service",
-            "tegra-0   Orin       16.0 GiB of 32.0 GiB (RAM)  –             in service",
-            "GPU-gone             –                           –             out of service, gone",
+            "GPU  ID        NAME       FREE                        REPLICAS      STATE",
+            "0    GPU-aa    NVIDIA L4  20.0 GiB of 24.0 GiB        small#0, m#1  in service",
+            "1    GPU-ab    NVIDIA L4  22.0 GiB of 24.0 GiB        –             out of service",
+            "–    tegra-0   Orin       16.0 GiB of 32.0 GiB (RAM)  –             in service",
+            "–    GPU-gone             –                           –             out of service, gone",
         ]
         assert [card["id"] for card in connected("nodes", "cards", "alpha", "--json").json()["items"]] == [
             card.id for card in CARDS

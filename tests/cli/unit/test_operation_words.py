@@ -282,7 +282,7 @@ class TestBars:
             "w1",
             "downloading",
             phase="downloading",
-            percentage=40.0,
+            percentage=24.0,  # with the unpacking; bytes are those of the download
             current_bytes=8 * MIB,
             total_bytes=20 * MIB,
             bytes_per_second=2 * MIB,
@@ -301,9 +301,9 @@ class TestBars:
         moving = make_target("worker-1", "downloading", file_name=name, current_bytes=3 * MIB, total_bytes=9 * MIB)
         failed = make_target("worker-2", "error", message=name)
         first, second, _ = rendered(bars(make_operation(moving, failed), FileSpeeds(), height=24), 80)
-        bar = " " * 24  # at 0 %, without colours
-        assert first.startswith(f"worker-1  {bar}  0 %  Downloading  3.0 MiB of 9.0 MiB  a/ver")
-        assert second.startswith(f"worker-2  {bar}  0 %  Failed       a/very")
+        done, none = "━" * 8 + " " * 16, " " * 24  # without colours
+        assert first.startswith(f"worker-1  {done}  33 %  Downloading  3.0 MiB of 9.0 MiB  a/ve")
+        assert second.startswith(f"worker-2  {none}  0 %   Failed       a/very")
         assert len(first) <= 80
         assert first.endswith("…")
 

@@ -7,7 +7,7 @@ import pytest
 
 from corral.galleries.config import BUILT_IN
 from corral.galleries.index_document import LocalIndexes
-from corral.galleries.model_check import CheckRules, Severity, check_gallery
+from corral.galleries.model_check import CheckRules, ProblemSeverity, check_gallery
 from corral.galleries.model_entries import ModelContent, plan_model
 from corral.galleries.model_galleries import MODELS
 from corral.galleries.places import read_place
@@ -25,7 +25,7 @@ def built_in() -> ModelContent:
 def test_all_of_it_can_be_installed(built_in: ModelContent) -> None:
     assert built_in.skipped == ()
     check = check_gallery(built_in, {}, CheckRules(backends=frozenset({"llama-cpp"})))
-    assert [problem for problem in check.problems if problem.severity is Severity.ERROR] == []
+    assert [problem for problem in check.problems if problem.severity is ProblemSeverity.ERROR] == []
     assert all(entry.description and entry.license for entry in built_in.entries)
 
 

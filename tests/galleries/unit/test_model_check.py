@@ -7,7 +7,14 @@ import pytest
 from corral.base.yaml_values import as_value
 from corral.galleries.gallery import GallerySource, read_entries
 from corral.galleries.index_document import read_index
-from corral.galleries.model_check import CheckKind, CheckRules, Definitions, GalleryCheck, Severity, check_gallery
+from corral.galleries.model_check import (
+    CheckKind,
+    CheckRules,
+    Definitions,
+    GalleryCheck,
+    ProblemSeverity,
+    check_gallery,
+)
 from corral.galleries.model_entries import read_definition, read_model_entry
 
 SHA = "a" * 64
@@ -32,11 +39,11 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
 @pytest.mark.parametrize(
     ("entry", "kind", "severity", "line", "field", "sentence"),
     [
-        ("name: [x]", CheckKind.ENTRY, Severity.ERROR, 1, "", "name: must be text, got a list"),
+        ("name: [x]", CheckKind.ENTRY, ProblemSeverity.ERROR, 1, "", "name: must be text, got a list"),
         (
             f"name: x\n  url: nowhere\n  {FILE}",
             CheckKind.BASE,
-            Severity.ERROR,
+            ProblemSeverity.ERROR,
             2,
             "url",
             "its base nowhere cannot be used: was not fetched",
@@ -44,7 +51,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  overrides: {{name: ''}}\n  {FILE}",
             CheckKind.ENTRY,
-            Severity.ERROR,
+            ProblemSeverity.ERROR,
             2,
             "overrides.name",
             "overrides.name: is missing",
@@ -52,7 +59,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides:\n    backend: kokoro\n    context_size: big",
             CheckKind.VALUE,
-            Severity.ERROR,
+            ProblemSeverity.ERROR,
             5,
             "context_size",
             'context_size: must be a whole number, got text ("big")',
@@ -60,7 +67,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides:\n    backend: kokoro\n    template:\n      chat: '{{{{odd}}}}'",
             CheckKind.TEMPLATE,
-            Severity.ERROR,
+            ProblemSeverity.ERROR,
             6,
             "template.chat",
             "template.chat: odd is unknown",
@@ -68,7 +75,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  overrides: {{backend: kokoro}}\n  files:\n    - {{filename: a, uri: ftp://a, sha256: {SHA}}}",
             CheckKind.SCHEME,
-            Severity.ERROR,
+            ProblemSeverity.ERROR,
             4,
             "files",
             "a cannot be fetched: the scheme is unknown",
@@ -76,7 +83,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             "name: x\n  overrides: {backend: kokoro}\n  files:\n    - {filename: a, uri: hf://a}",
             CheckKind.NO_HASH,
-            Severity.WARNING,
+            ProblemSeverity.WARNING,
             4,
             "files",
             "a has no sha256: what its server gives is taken for it",
@@ -84,7 +91,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides:\n    backend: kokorro\n    parameters: {{model: w}}",
             CheckKind.BACKEND,
-            Severity.WARNING,
+            ProblemSeverity.WARNING,
             4,
             "backend",
             "the backend 'kokorro' is in no gallery of backends; did you mean kokoro?",
@@ -93,7 +100,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
             f"name: x\n  files: [{{filename: w, uri: 'hf://o/r/w', sha256: {SHA}}}]\n"
             "  overrides: {parameters: {model: w}}",
             CheckKind.NO_BACKEND,
-            Severity.ERROR,
+            ProblemSeverity.ERROR,
             1,
             "backend",
             "names no backend: nothing can serve it",
@@ -101,7 +108,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides: {{parameters: {{model: w.gguf}}}}",
             CheckKind.NO_BACKEND,
-            Severity.NOTE,
+            ProblemSeverity.NOTE,
             1,
             "backend",
             "names no backend: llama-cpp is taken for its GGUF file",
@@ -109,7 +116,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides: {{backend: llama-cpp}}",
             CheckKind.NO_MODEL,
-            Severity.ERROR,
+            ProblemSeverity.ERROR,
             1,
             "parameters.model",
             "parameters.model is missing: nothing says which file the weights are",
@@ -117,7 +124,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             "name: x\n  overrides: {backend: kokoro}",
             CheckKind.NO_FILES,
-            Severity.NOTE,
+            ProblemSeverity.NOTE,
             1,
             "files",
             "names no files: the backend has to fetch its weights itself",
@@ -125,7 +132,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             "name: x\n  overrides: {backend: kokoro, parameters: {model: a/b}}",
             CheckKind.NO_FILES,
-            Severity.NOTE,
+            ProblemSeverity.NOTE,
             1,
             "files",
             "names no files: the backend has to fetch 'a/b' itself",
@@ -133,7 +140,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides: {{backend: kokoro}}\n  parameters: {{model: a}}",
             CheckKind.KEY,
-            Severity.WARNING,
+            ProblemSeverity.WARNING,
             4,
             "parameters",
             "unknown key 'parameters' of an entry, which has no effect; settings of the model belong below overrides",
@@ -141,7 +148,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides:\n    backend: kokoro\n    known_usecases: [caht]",
             CheckKind.WORD,
-            Severity.WARNING,
+            ProblemSeverity.WARNING,
             5,
             "known_usecases[0]",
             "unknown use 'caht', which has no effect; did you mean chat?",
@@ -149,7 +156,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides: {{backend: kokoro}}\n  variants: [{{model: goood}}]",
             CheckKind.VARIANT,
-            Severity.WARNING,
+            ProblemSeverity.WARNING,
             4,
             "variants",
             "the variant 'goood' is no entry; did you mean good?",
@@ -157,7 +164,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides: {{backend: kokoro}}\n  variants: [{{model: X}}]",
             CheckKind.VARIANT,
-            Severity.WARNING,
+            ProblemSeverity.WARNING,
             4,
             "variants",
             "it is a variant of itself",
@@ -165,7 +172,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
         (
             f"name: x\n  {FILE}\n  overrides: {{backend: kokoro}}\n  variants: [{{model: parent}}]",
             CheckKind.VARIANT,
-            Severity.WARNING,
+            ProblemSeverity.WARNING,
             4,
             "variants",
             "the variant 'parent' has variants itself",
@@ -173,7 +180,7 @@ def checked(text: str, definitions: Definitions | None = None, rules: CheckRules
     ],
 )
 def test_a_problem_is_told_with_its_place(
-    entry: str, kind: CheckKind, severity: Severity, line: int, field: str, sentence: str
+    entry: str, kind: CheckKind, severity: ProblemSeverity, line: int, field: str, sentence: str
 ) -> None:
     good = f"- {{name: good, overrides: {{backend: kokoro}}, {FILE}}}"
     parent = f"- {{name: parent, overrides: {{backend: kokoro}}, variants: [{{model: good}}], {FILE}}}"
@@ -188,9 +195,9 @@ def test_a_problem_is_told_with_its_place(
         "",
     )
     summary = result.summary
-    assert (summary.entries, summary.refused) == (3, int(severity is Severity.ERROR))
+    assert (summary.entries, summary.refused) == (3, int(severity is ProblemSeverity.ERROR))
     assert summary.readable == 3 - summary.refused
-    assert summary.warned == int(severity is Severity.WARNING)
+    assert summary.warned == int(severity is ProblemSeverity.WARNING)
     assert summary.kinds == {kind: 1}
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from corral.wire.keys import hash_secret
-from corral.wire.sessions import csrf_of, has_session, hash_token, new_token, tokens_in
+from corral.wire.sessions import cookie_name, csrf_of, has_session, hash_token, new_token, tokens_in
 
 ONE, TWO = "A" * 43, "b-_" + "2" * 40
 
@@ -17,6 +17,10 @@ ONE, TWO = "A" * 43, "b-_" + "2" * 40
         (f'corral_session="{ONE}"', [ONE]),
         (f"corral_session={ONE}; corral_session={ONE}", [ONE]),
         (f"corral_session={ONE}; corral_session={TWO}", [ONE, TWO]),
+        (f"corral_session_abcdefg7={ONE}; corral_session_bbbbbbbb={TWO}", [ONE, TWO]),
+        (f"corral_session_abcdefg={ONE}", []),
+        (f"corral_session_ABCDEFGH={ONE}", []),
+        (f"corral_session_abcdefg77={ONE}", []),
         (f"xcorral_session={ONE}", []),
         (f"a=corral_session={ONE}", []),
         (f"Corral_Session={ONE}", []),
@@ -34,7 +38,14 @@ def test_tokens_are_found_and_nothing_else_is_taken_for_one(cookies: str, tokens
 
 def test_of_very_many_cookies_only_some_are_looked_up() -> None:
     many = "; ".join(f"corral_session={new_token()}" for _ in range(1000))
-    assert len(tokens_in(many)) == 4
+    assert len(tokens_in(many)) == 8
+
+
+def test_each_fleet_has_a_cookie_of_its_own() -> None:
+    one, other = cookie_name("a" * 32), cookie_name("b" * 32)
+
+    assert one != other
+    assert tokens_in(f"{one}={ONE}; {other}={TWO}") == [ONE, TWO]
 
 
 def test_a_cookie_that_can_be_no_token_is_still_a_session() -> None:

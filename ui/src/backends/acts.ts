@@ -149,12 +149,12 @@ const REACHED: Readonly<Record<Verb, string>> = {
 };
 const AWAY = new Set(["offline", "unhealthy"]);
 
-/** What would happen on one node, in the words of the command line. */
+/** What is special about one node, in the words of the command line; the group and the act tell the rest. */
 export function outcomeOf(planned: Planned, verb: Verb): string {
   if (planned.blocked !== "") return planned.blocked;
-  if (planned.reached) return `nothing: ${REACHED[verb]}`;
-  const deed = AWAY.has(planned.node_status) ? `${verb} when it comes back` : verb;
-  return planned.unknown === "" ? deed : `${deed}; unknown: ${planned.unknown}`;
+  if (planned.reached) return REACHED[verb];
+  const later = AWAY.has(planned.node_status) ? "when it comes back" : "";
+  return [later, planned.unknown].filter(Boolean).join("; ");
 }
 
 /** How many nodes something would be sent to. */

@@ -2,7 +2,7 @@
 
 import { useNodeExtra, useTopic } from "../live/live";
 import type { NodeRow } from "../live/topics";
-import { cardUses, usersText } from "../node/card-uses";
+import { cardName, cardUses, usersText } from "../node/card-uses";
 import { MemoryBar } from "../parts/bar";
 import styles from "./fleet.module.css";
 
@@ -19,8 +19,8 @@ export function PanelGpus({ node }: { node: NodeRow }) {
       <ul className={styles.panelGpus} aria-label="GPUs">
         {cardUses(node.id, cards.slice(0, MOST_SHOWN), items.values()).map((use) => (
           <li key={use.card.id}>
-            <strong className={styles.panelName}>{use.card.name || use.card.id}</strong>
-            <MemoryBar name={use.card.name || use.card.id} share={use.share} />
+            <strong className={styles.panelName}>{cardName(use.card)}</strong>
+            <MemoryBar name={cardName(use.card)} share={use.share} />
             <span className={styles.quiet}>{usersText(use)}</span>
           </li>
         ))}

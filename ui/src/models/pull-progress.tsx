@@ -2,10 +2,11 @@
 
 import type { ReactNode } from "react";
 
+import { progressText, shareOf } from "../activity/target-progress";
 import { useItem, useTopic } from "../live/live";
 import type { TargetRow } from "../live/topics";
 import { ProgressBar } from "../parts/bar";
-import { bytes, eta, percent, speed } from "../parts/format";
+import { bytes } from "../parts/format";
 import { addressOf, PageLink } from "../parts/page-link";
 import { Loading } from "../parts/states";
 import { StatusPill, TargetPill } from "../parts/status-pill";
@@ -48,7 +49,7 @@ function Place({ target, verb, model }: { target: TargetRow; verb: string; model
         </span>
         {isMoving && <span className={styles.quiet}>{amount(target)}</span>}
       </div>
-      {isMoving && <ProgressBar name={`${verb} of ${model}${where}`} percentage={target.percentage} />}
+      {isMoving && <ProgressBar name={`${verb} of ${model}${where}`} percentage={shareOf(target)} />}
       {target.message !== "" && <p className={styles.quiet}>{target.message}</p>}
       <ul className={styles.fileRows} aria-label="Files">
         {target.files.map((file) => (
@@ -61,10 +62,7 @@ function Place({ target, verb, model }: { target: TargetRow; verb: string; model
 
 function amount(target: TargetRow): string {
   if (target.total_bytes === 0 && target.percentage === 0) return "getting ready";
-  const total = target.total_bytes > 0 ? `${bytes(target.current_bytes)} of ${bytes(target.total_bytes)}` : "";
-  return [percent(target.percentage), total, speed(target.bytes_per_second), eta(target.seconds_left)]
-    .filter((part) => part !== "")
-    .join(" · ");
+  return progressText(target);
 }
 
 function FileRow({ file }: { file: TargetRow["files"][number] }) {

@@ -1,5 +1,6 @@
 /** What fills each GPU of a node: what is used, what placement reserved there, and for whom. Pure. */
 
+import type { Schema } from "../api/client";
 import type { Share } from "../parts/bar";
 import { bytes } from "../parts/format";
 
@@ -29,6 +30,12 @@ export interface CardUse<Card> {
   readonly card: Card;
   readonly share: Share;
   readonly users: readonly CardUser[];
+}
+
+/** "GPU 0 L40S": two GPUs of one kind are told apart by their numbers, where the node tells them. */
+export function cardName({ id, index, name }: Pick<Schema<"CardView">, "id" | "name" | "index">): string {
+  const kind = name || id;
+  return index === null || index === undefined ? kind : `GPU ${index} ${kind}`;
 }
 
 /** A replica that may use several GPUs is counted in equal parts, as placement does. */

@@ -10,7 +10,7 @@ import { Button } from "../parts/button";
 import { Section } from "../parts/page";
 import { Failure } from "../parts/states";
 import { useMay } from "../shell/session";
-import { type CardUse, cardUses, usersText } from "./card-uses";
+import { type CardUse, cardName, cardUses, usersText } from "./card-uses";
 import styles from "./node.module.css";
 
 export function Cards({ node }: { node: NodeRow }) {
@@ -44,14 +44,14 @@ function Card({ nodeId, use }: { nodeId: string; use: CardUse<Schema<"CardView">
   return (
     <li className={styles.card}>
       <div className={styles.cardHead}>
-        <strong>{card.name || card.id}</strong>
+        <strong>{cardName(card)}</strong>
         {mayAct && (
           <Button isSmall look="quiet" onPress={() => void change()}>
             {card.is_out ? "Put back" : "Take out of service"}
           </Button>
         )}
       </div>
-      <MemoryBar name={card.name || card.id} share={use.share} />
+      <MemoryBar name={cardName(card)} share={use.share} />
       {card.is_out && <p className={styles.out}>⊘ out of service: it gets nothing new</p>}
       <p className={styles.quiet}>
         {usersText(use)}

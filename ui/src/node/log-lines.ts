@@ -51,6 +51,20 @@ export function textOf(entry: LogEntry): string {
   return entry.wholeBytes > 0 ? `${entry.text} … (the line has ${bytes(entry.wholeBytes)})` : entry.text;
 }
 
+export type Severity = "error" | "warning" | "plain";
+
+const ERROR = /\b(error|fatal|panic|critical|traceback|exception)\b|^E\b/i;
+const WARNING = /\bwarn(ing)?\b|^W\b/i;
+/** "0 errors", "no error", "error: 0" and the like say that there is none. */
+const NONE = /\b(no|0|without) (error|warning)s?\b|\b(error|warning)s? ?[:=] ?(0|none|null)\b/gi;
+
+/** How grave a line says it is. The stream tells nothing: many engines write everything to stderr. */
+export function severityOf(text: string): Severity {
+  const said = text.replace(NONE, "");
+  if (ERROR.test(said)) return "error";
+  return WARNING.test(said) ? "warning" : "plain";
+}
+
 /** The time of day of a line, by this browser's zone. */
 export function timeOf(at: string): string {
   const then = new Date(at);

@@ -11,7 +11,7 @@ import { Checkbox, SearchField, Select } from "../parts/fields";
 import { useFilters } from "../parts/filters";
 import { Section } from "../parts/page";
 import { Empty, Failure, Loading } from "../parts/states";
-import { type LogEntry, textOf, timeOf } from "./log-lines";
+import { type LogEntry, type Severity, severityOf, textOf, timeOf } from "./log-lines";
 import styles from "./node.module.css";
 import { useLog } from "./use-log";
 
@@ -111,10 +111,16 @@ function Lines({ entries, isWrapped, isHeld, label }: LinesProps) {
   );
 }
 
+const SEVERE: Readonly<Record<Severity, string | undefined>> = {
+  error: styles.logError,
+  warning: styles.logWarning,
+  plain: undefined,
+};
+
 function LogRow({ entry }: { entry: LogEntry }) {
   if (entry.isGap) return <div className={styles.gap}>{entry.text}</div>;
   return (
-    <div className={classes(styles.logLine, entry.stream === "stderr" && styles.stderr)}>
+    <div className={classes(styles.logLine, SEVERE[severityOf(entry.text)])}>
       <span className={styles.logTime}>{timeOf(entry.at)}</span>
       <span>{textOf(entry)}</span>
     </div>

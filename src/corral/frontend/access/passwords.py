@@ -21,6 +21,8 @@ _AT_ONCE: Final = 2
 """How many are hashed at the same time: each takes 64 MiB and a tenth of a second of a processor."""
 _WAITING: Final = 32
 """How many may be under way, or wait for it."""
+_PASSES: Final = argon2id.OPSLIMIT_INTERACTIVE
+_MEMORY: Final = argon2id.MEMLIMIT_INTERACTIVE
 
 
 class GuessLimit(NamedTuple):
@@ -75,10 +77,7 @@ class PasswordHasher:
 
 
 def _hash(password: str) -> str:
-    made = argon2id.str(
-        password.encode(), opslimit=argon2id.OPSLIMIT_INTERACTIVE, memlimit=argon2id.MEMLIMIT_INTERACTIVE
-    )
-    return made.decode()
+    return argon2id.str(password.encode(), opslimit=_PASSES, memlimit=_MEMORY).decode()
 
 
 @cache

@@ -22,6 +22,7 @@ from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.report_intake import ReportIntake, ReportLimits
 from corral.frontend.operations.decide.intent import IntentKind, Proven, Verb
 from corral.frontend.operations.store.intents import Intents
+from corral.frontend.record.feed import Feed
 from corral.wire import go_json, subjects
 from corral.wire.backends import InstalledBackend, InventoryReport, fingerprint
 
@@ -46,7 +47,7 @@ class InventoryKeeper:
     heartbeat: they are asked only when that is another one than ours. All others are asked once in a period.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         inventories: Inventories,
         intents: Intents,
@@ -55,6 +56,7 @@ class InventoryKeeper:
         clock: Clock,
         *,
         dispatcher: Poke,
+        feed: Feed,
     ) -> None:
         self._inventories = inventories
         self._intents = intents
@@ -62,12 +64,11 @@ class InventoryKeeper:
         self._client = client
         self._clock = clock
         self._dispatcher = dispatcher
+        self._feed = feed
         self._lane = Lane(_SLOTS, patience=_SOON)
         self._intake = ReportIntake(clock, INVENTORY_LIMITS, _warn_dropped)
         self.told = Poke()
         """Rung when reports came in: what rules demand may be missing."""
-        self.changes = 0
-        """Reports that differed from the one before: whoever remembers the number knows whether there was one since."""
         self._known: dict[NodeId, str] = {}
         """Fingerprints of what is stored."""
         self._told: dict[NodeId, str] = {}
@@ -195,7 +196,7 @@ class InventoryKeeper:
             return
         await self._inventories.put(reports)
         told = {id: fingerprint(report.entries) for id, report in reports.items()}
-        self.changes += sum(self._known.get(id) != text for id, text in told.items())
+        has_news = any(self._known.get(id) != text for id, text in told.items())
         self._known |= told
         looked_at = await self._intents.look_at(list(reports), at=self._clock.now())
         # An install that a report shows to be there need not wait for its next try, as with LocalAI.
@@ -208,6 +209,8 @@ class InventoryKeeper:
         if installed or looked_at:
             self._dispatcher.ring()
         self.told.ring()
+        if has_news:  # it is in no event, and yet all frontends show what nodes lack
+            await self._feed.announce()
 
 
 def _warn_dropped(node_id: NodeId, why: str) -> None:

@@ -4,7 +4,8 @@ Galleries and registries are asked for a short time. What they do not tell is `u
 worker decides.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
@@ -100,12 +101,17 @@ async def plan_targets(
 ) -> list[Planned]:
     """What an operation would do at each node; an upgrade leaves out nodes whose last report lacks the backend."""
     catalogue = None if ask.ref.uri else await lookups.galleries.catalogue()
+
+    @functools.cache  # a fleet of a thousand nodes has a handful of names and capabilities
+    def meaning(name: str, capability: str) -> _Meaning:
+        return _Meaning(unknown=_NO_GALLERIES) if catalogue is None else _meaning(ask, name, capability, catalogue)
+
     drafts = []
     for seen in nodes:
         report = known.get(seen.node.id)
         is_itself_there = report is not None and report.find(ask.ref.backend) is not None
         meant = ask.ref.backend if is_itself_there else given.aliased.get(seen.node.id, ask.ref.backend)
-        draft = _draft(replace(ask, ref=replace(ask.ref, backend=meant)), seen, catalogue, report)
+        draft = _draft(ask, meant, seen, report, meaning)
         asked = given.installed.get(seen.node.id)
         # Asked for by us, so that its alias is known. Before this version upgrades were sent without a uri.
         is_ours = meant != ask.ref.backend or (
@@ -114,7 +120,7 @@ async def plan_targets(
             and (not asked.uri or is_same_source(asked.uri, draft.entry.uri))
         )
         is_at_risk = ask.verb is Verb.UPGRADE and draft.is_external and seen.node.peer is None and not is_ours
-        drafts.append(replace(draft, alias_warning=_ALIAS_UNKNOWN if is_at_risk else ""))
+        drafts.append(replace(draft, alias_warning=_ALIAS_UNKNOWN) if is_at_risk else draft)
     if ask.verb is Verb.UPGRADE:
         drafts = [draft for draft in drafts if draft.entry is not None]
     builds = [draft.build for draft in drafts if draft.build is not None and not draft.unknown]
@@ -155,26 +161,47 @@ class _Draft:
         return "" if self.build is None else self.build.artefact
 
 
-def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, inventory: Inventory | None) -> _Draft:
-    bare = ask.ref.backend.strip().rpartition("@")[2]
-    draft = _Draft(node=seen, key=bare, sent=bare, inventory=inventory)
-    if uri := ask.ref.uri or _origin(ask, draft.entry):
-        return replace(draft, build=GalleryEntry(name=bare, uri=uri), is_external=True)
-    if catalogue is None:
-        return replace(draft, unknown=_NO_GALLERIES)
-    resolved = catalogue.resolve(ask.ref.backend, traits_of(seen.node).effective_capability)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meaning:
+    """What the galleries say about a name, for machines of one capability."""
+
+    resolved: ResolvedBuild | None = None
+    galleries: str = ""
+    hindrance: Reason | None = None
+    is_unknown: bool = False
+    """No gallery knows the name."""
+    unknown: str = ""
+
+
+def _meaning(ask: Ask, name: str, capability: str, catalogue: BackendCatalogue) -> _Meaning:
+    resolved = catalogue.resolve(name, capability)
     if isinstance(resolved, ResolvedBuild):
-        return replace(
-            draft,
-            key=resolved.key,
-            sent=resolved.entry.name,
-            build=resolved.build,
-            galleries=_told_galleries(resolved.build, catalogue),
-            unknown=_OTHER_GALLERIES if ask.ref.galleries else "",
-        )
+        told = _told_galleries(resolved.build, catalogue)
+        return _Meaning(resolved=resolved, galleries=told, unknown=_OTHER_GALLERIES if ask.ref.galleries else "")
     hindrance = _hindrance(ask, resolved, catalogue)
-    is_unknown = hindrance is not None and resolved.missing is Missing.UNKNOWN and draft.entry is None
-    return replace(draft, hindrance=hindrance, is_unknown=is_unknown, unknown=_NOT_IN_GALLERIES)
+    is_unknown = hindrance is not None and resolved.missing is Missing.UNKNOWN
+    return _Meaning(hindrance=hindrance, is_unknown=is_unknown, unknown=_NOT_IN_GALLERIES)
+
+
+def _draft(
+    ask: Ask, name: str, seen: SeenNode, inventory: Inventory | None, meaning: Callable[[str, str], _Meaning]
+) -> _Draft:
+    bare = name.strip().rpartition("@")[2]
+    draft = _Draft(node=seen, key=bare, sent=bare, inventory=inventory)
+    if uri := ask.ref.uri or _origin(ask, name, draft.entry):
+        return replace(draft, build=GalleryEntry(name=bare, uri=uri), is_external=True)
+    meant = meaning(name, traits_of(seen.node).effective_capability)
+    return _Draft(
+        node=seen,
+        key=bare if meant.resolved is None else meant.resolved.key,
+        sent=bare if meant.resolved is None else meant.resolved.entry.name,
+        build=None if meant.resolved is None else meant.resolved.build,
+        galleries=meant.galleries,
+        hindrance=meant.hindrance,
+        is_unknown=meant.is_unknown and draft.entry is None,
+        unknown=meant.unknown,
+        inventory=inventory,
+    )
 
 
 def _hindrance(ask: Ask, missing: UnresolvedBuild, catalogue: BackendCatalogue) -> Reason | None:
@@ -192,10 +219,10 @@ def _does_not_fit(blocked: Blocked) -> Reason:
     return because(ReasonCode.DOES_NOT_FIT, hindrance=blocked.hindrance.value, text=blocked.reason)
 
 
-def _origin(ask: Ask, entry: BackendEntry | None) -> str:
+def _origin(ask: Ask, name: str, entry: BackendEntry | None) -> str:
     """The uri to upgrade from, of a backend that was installed from one: a gallery may have another one of that name,
     and is meant only if it is named. Workers that get no uri look in their galleries alone."""
-    if ask.verb is not Verb.UPGRADE or "@" in ask.ref.backend or entry is None or entry.is_system:
+    if ask.verb is not Verb.UPGRADE or "@" in name or entry is None or entry.is_system:
         return ""
     return "" if entry.gallery_url else entry.uri
 

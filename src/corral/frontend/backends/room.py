@@ -47,6 +47,7 @@ class BackendsRoom:
             nodes.client,
             clock,
             dispatcher=operations.dispatcher.poke,
+            feed=feed,
         )
         acts = BackendOperations(operations.service, fleet, keeper, lookups, clock, guard=guard)
         checks = UpgradeChecks(database)

@@ -64,7 +64,7 @@ class Part(StrEnum):
 EVERY_PART: Final = frozenset(Part)
 
 
-class _Kept:
+class _KeptPart:
     """One part, as it was when it was last read."""
 
     def __init__(self, clock: Clock, *, spacing: timedelta = timedelta(0)) -> None:
@@ -122,8 +122,8 @@ class Pictures:
         self.operations: Sequence[WatchedOperation] = ()
         """The operations of the last picture with their views: those that are not over, and the newest."""
         self._noticed: dict[str, datetime] = {}
-        self._kept = {name: _Kept(clock) for name in ("nodes", Part.REPLICAS, Part.JOBS, Part.OPERATIONS)}
-        self._kept[Part.SLOW] = _Kept(clock, spacing=_SLOW_SPACING)
+        self._kept = {name: _KeptPart(clock) for name in ("nodes", Part.REPLICAS, Part.JOBS, Part.OPERATIONS)}
+        self._kept[Part.SLOW] = _KeptPart(clock, spacing=_SLOW_SPACING)
 
     async def take(self, parts: frozenset[Part], *, moved: int = 0) -> FleetPicture:
         """`moved` differs when operations or loads went on since the last time."""
@@ -144,18 +144,13 @@ class Pictures:
 
     async def take_slow(self) -> FleetPicture:
         """The last picture, with what takes long to find out as it is now."""
-        await self._update(Part.SLOW, self._read_slow, self._slow_mark, _SELDOM)
+        await self._update(Part.SLOW, self._read_slow, self._sources.feed.rings, _SELDOM)
         return self.picture()
 
     @property
     def is_slow_due(self) -> bool:
         """Whether what takes long may be another by now."""
-        return self._kept[Part.SLOW].is_due(self._slow_mark, _SELDOM)
-
-    @property
-    def _slow_mark(self) -> Hashable:
-        """What nodes report about their backends is in no event."""
-        return self._sources.feed.rings, self._sources.backends.inventory.changes
+        return self._kept[Part.SLOW].is_due(self._sources.feed.rings, _SELDOM)
 
     @property
     def is_moving(self) -> bool:

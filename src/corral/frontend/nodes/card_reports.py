@@ -56,8 +56,10 @@ def _read_card(entry: object) -> ReportedCard | str:
         return f"total: expected a number of bytes, got {shown(total)}"
     if free is not None and not _is_size(free):
         return f"free: expected a number of bytes, got {shown(free)}"
+    index = entry.get("index", 0)  # workers leave out a zero
     return ReportedCard(
         id=id,
+        index=index if _is_size(index) and index < MOST_CARDS else None,
         name=_text(entry.get("name")),
         vendor=_text(entry.get("vendor")),
         total=total,

@@ -134,6 +134,7 @@ def card_views(node: Node, replicas: Mapping[str, Sequence[str]]) -> list[CardVi
 def card_view(card: GpuCard, replicas: Sequence[str] = ()) -> CardView:
     return CardView(
         id=card.id,
+        index=card.index,
         name=card.name,
         vendor=card.vendor,
         total=card.total,

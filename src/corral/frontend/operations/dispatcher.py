@@ -43,11 +43,27 @@ class WorkerRestarted(CorralError):
     retryable = True
 
 
+class NodeWentAway(CorralError):
+    """The node went offline meanwhile."""
+
+    code = "node_went_away"
+    retryable = True
+
+
+@dataclass(slots=True)
+class _OpenRequest:
+    life: str
+    """Of the worker that got it; empty when nobody knows."""
+    patience: asyncio.Timeout
+    why_not: type[CorralError] = WorkerRestarted
+    """Why nobody waits any longer, when that is so."""
+
+
 class OpenRequests:
-    """Requests whose answers are waited for, until the worker that got them is restarted."""
+    """Requests whose answers are waited for, until the worker that got them is restarted or goes offline."""
 
     def __init__(self) -> None:
-        self._open: dict[IntentKey, tuple[str, asyncio.Timeout]] = {}
+        self._open: dict[IntentKey, _OpenRequest] = {}
 
     @property
     def nodes(self) -> set[NodeId]:
@@ -55,23 +71,35 @@ class OpenRequests:
 
     @asynccontextmanager
     async def waiting(self, intent: Intent) -> AsyncIterator[None]:
-        """While inside, the answer to what the intent sent is waited for. WorkerRestarted when it cannot come."""
+        """While inside, the answer to what the intent sent is waited for. WorkerRestarted when it cannot come,
+        NodeWentAway when it may come late or never."""
         life = "" if intent.outstanding is None else intent.outstanding.life
+        request = None
         try:
             async with asyncio.timeout(None) as patience:
-                self._open[intent.key] = (life, patience)
+                request = self._open[intent.key] = _OpenRequest(life, patience)
                 yield
         except TimeoutError:
-            raise WorkerRestarted(node_id=intent.node_id) from None
+            raise (WorkerRestarted if request is None else request.why_not)(node_id=intent.node_id) from None
         finally:
             self._open.pop(intent.key, None)
 
     def give_up(self, node_id: NodeId, *, life: str) -> None:
         """What earlier lives of this node were asked for is not waited for any longer."""
-        now = asyncio.get_running_loop().time()
-        for (asked, _, _), (earlier, patience) in self._open.items():
-            if asked == node_id and earlier and earlier != life and not patience.expired():
-                patience.reschedule(now)
+        for request in self._of(node_id):
+            if request.life and request.life != life:
+                request.patience.reschedule(asyncio.get_running_loop().time())
+
+    def give_up_offline(self, node_id: NodeId) -> None:
+        """Nothing that this node was asked for is waited for any longer."""
+        for request in self._of(node_id):
+            request.why_not = NodeWentAway
+            request.patience.reschedule(asyncio.get_running_loop().time())
+
+    def _of(self, node_id: NodeId) -> list[_OpenRequest]:
+        """Those that are waited for."""
+        asked = [request for (asked, _, _), request in self._open.items() if asked == node_id]
+        return [request for request in asked if not request.patience.expired()]
 
 
 log = logging.getLogger(__name__)
@@ -297,6 +325,8 @@ class Dispatcher:
         except NodeRefused as refusal:
             error, is_hopeless = refusal.message, isinstance(refusal, HopelessRefusal)
             await self._kind(intent).after(intent, refusal.stopped, is_corral=is_corral)
+        except NodeWentAway:
+            return intent_steps.absent(intent, self._clock.now(), self._policy), None
         except CorralError as trouble:
             return intent_steps.unheard(intent, trouble.message, self._clock.now(), self._policy), None
         intent = intent_steps.heard(intent, is_corral=is_corral)
@@ -337,7 +367,8 @@ class Dispatcher:
 
     async def notice_returns(self) -> None:
         """Nodes that were announced to be back get what waited for them at once, and nobody waits for answers from
-        before. What fails is done again with the next call."""
+        before, nor for those of nodes that were announced to be offline. What fails is done again with the next call.
+        """
         events = self._stores.events
         if self._heard_of is None:
             self._heard_of = await events.last_sequence()
@@ -348,6 +379,8 @@ class Dispatcher:
     async def _welcome(self, happened: Sequence[Event]) -> None:
         back = {event.node_id for event in happened if event.node_id is not None and _is_return(event)}
         heard = {event.node_id for event in happened if event.node_id is not None and _is_healed(event)} - back
+        for node_id in _lost(happened) & self._requests.nodes:
+            self._requests.give_up_offline(node_id)
         waited_for = back & self._requests.nodes
         for node in (await self._stores.nodes.load(waited_for)).values() if waited_for else ():
             self._requests.give_up(node.id, life=node.facts.incarnation)
@@ -364,6 +397,16 @@ class Dispatcher:
 def _is_return(event: Event) -> bool:
     """Whether a node is there again that was away, or a new process of it."""
     return event.kind is EventKind.NODE_REREGISTERED or (_is_healed(event) and event.data.get("before") == "offline")
+
+
+def _lost(happened: Sequence[Event]) -> set[NodeId]:
+    """Nodes that went offline, and were not heard of since."""
+    last = {event.node_id: event for event in happened if event.kind is EventKind.NODE_STATUS or _is_return(event)}
+    return {
+        node_id
+        for node_id, event in last.items()
+        if node_id is not None and event.data.get("after") == NodeStatus.OFFLINE
+    }
 
 
 def _is_healed(event: Event) -> bool:

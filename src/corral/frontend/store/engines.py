@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import json
 import os
 import re
 import select
@@ -24,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from corral.base.errors import DatabaseInUse, InvalidInput, PathNotUsable
 from corral.base.private_files import make_private_directory
+from corral.frontend.store.dialect import from_json, to_json
 
 _SETTING: Final = "database"
 _FORMS: Final = "write a path, sqlite:///path or postgresql://user@host/name"
@@ -224,16 +224,7 @@ def _milliseconds(duration: timedelta) -> str:
     return str(duration // timedelta(milliseconds=1))
 
 
-_JSON: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-"""Made once: `json.dumps` makes one for each call with options."""
-
-
-def _to_json(value: object) -> str:
-    """ASCII only, so that any string survives: PostgreSQL takes no NUL and no lone surrogate except as an escape."""
-    return _JSON.encode(value)
-
-
-_COMMON: Final[dict[str, Any]] = {"hide_parameters": True, "json_serializer": _to_json}
+_COMMON: Final[dict[str, Any]] = {"hide_parameters": True, "json_serializer": to_json, "json_deserializer": from_json}
 
 
 def prepare_file(path: Path) -> None:

@@ -15,7 +15,7 @@ from corral.frontend.access.store.keys import Keys
 from corral.frontend.store.access_schema import sessions
 from corral.frontend.store.schema import api_keys
 from corral.wire.keys import LIMITED_INFERENCE
-from corral.wire.sessions import csrf_of, hash_token
+from corral.wire.sessions import cookie_name, csrf_of, hash_token, new_token
 from tests.kit.asgi import AsgiAnswer, call
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend
@@ -40,12 +40,14 @@ class Browser:
     """A browser that signed in: it has the cookie, and its page the secret."""
 
     frontend: Frontend
+    name: str
+    """Of the cookie."""
     token: str
     session: dict[str, Any]
 
     @property
     def cookie(self) -> str:
-        return f"corral_session={self.token}"
+        return f"{self.name}={self.token}"
 
     async def call(self, method: str, url: str, body: object = None, **headers: str) -> AsgiAnswer:
         """As our own page calls."""
@@ -71,8 +73,8 @@ async def post(frontend: Frontend, body: object, **headers: str) -> AsgiAnswer:
 async def sign_in(frontend: Frontend, body: object, **headers: str) -> Browser:
     answer = await post(frontend, body, **headers)
     assert answer.status == 201, answer.body
-    token = answer.headers["set-cookie"].partition("=")[2].partition(";")[0]
-    return Browser(frontend, token, document(answer))
+    name, _, token = answer.headers["set-cookie"].partition(";")[0].partition("=")
+    return Browser(frontend, name, token, document(answer))
 
 
 async def by_password(frontend: Frontend, name: str) -> Browser:
@@ -112,7 +114,7 @@ async def test_the_cookie_is_for_this_host_and_its_own_page_alone(frontend: Fron
     answer = await post(frontend, {"key": frontend.admin_key})
     name, _, rest = answer.headers["set-cookie"].partition("=")
     token, *attributes = rest.split("; ")
-    assert name == "corral_session"
+    assert name == cookie_name(frontend.control.context.nodes.fleet_key.pin)
     assert attributes == ["Path=/", f"Max-Age={12 * 3600}", "HttpOnly", "SameSite=Strict"]
     assert token not in answer.body.decode()
     behind_proxy = await post(frontend, {"key": frontend.admin_key}, origin=f"https://{HOST}")
@@ -296,6 +298,19 @@ class TestCookies:
         await planted.call("DELETE", "/api/v1/session")
         assert (await own.call("GET", "/api/v1/session", cookie=both)).status == 200
 
+    async def test_a_session_of_another_fleet_on_this_host_is_in_nobodys_way(self, frontend: Frontend) -> None:
+        own = await sign_in(frontend, {"key": frontend.admin_key}, cookie=f"corral_session_aaaaaaaa={new_token()}")
+        both = f"corral_session_aaaaaaaa={new_token()}; {own.cookie}"
+        assert (await own.call("GET", "/api/v1/session", cookie=both)).status == 200
+
+    async def test_one_of_a_version_without_fleets_in_names_counts_until_it_ends(self, frontend: Frontend) -> None:
+        own = await sign_in(frontend, {"key": frontend.admin_key})
+        old = f"corral_session={own.token}"
+        assert (await own.call("GET", "/api/v1/session", cookie=old)).status == 200
+        new = await sign_in(frontend, {"key": frontend.admin_key}, cookie=old)
+        both = f"{old}; {new.cookie}"
+        assert (await new.call("GET", "/api/v1/session", cookie=both)).status == 200
+
     @pytest.mark.parametrize("value", ["", "x", "A" * 43, "A" * 5000, "\xe9" * 43])
     async def test_what_is_no_session_is_refused_as_one_that_is_over(self, frontend: Frontend, value: str) -> None:
         answer = await frontend.call("GET", "/api/v1/nodes", key="", cookie=f"corral_session={value}")
@@ -314,7 +329,7 @@ class TestEnds:
         out = await one.call("DELETE", "/api/v1/session")
         assert (out.status, out.headers["set-cookie"].split("; ")[:3]) == (
             204,
-            ["corral_session=", "Path=/", "Max-Age=0"],
+            [f"{one.name}=", "Path=/", "Max-Age=0"],
         )
         assert (await one.is_in(), await other.is_in()) == (False, True)
         hashes = (await view_of(frontend.control)).keys

@@ -1,5 +1,6 @@
 """What nodes have: told by themselves, compared by a fingerprint, and asked for only when that is needed."""
 
+import asyncio
 from datetime import timedelta
 
 import msgspec
@@ -10,6 +11,7 @@ from corral.bus.port import Message
 from corral.frontend.backends import inventory
 from corral.wire import subjects
 from corral.wire.backends import InstalledBackend, InventoryReport, fingerprint
+from corral.wire.subjects import POKE_EVENTS
 from tests.kit.loop_time import overdue
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import SECRET, World
@@ -58,18 +60,25 @@ async def test_what_a_node_says_is_stored_and_it_is_not_asked(world: World) -> N
     assert known.seen_at == world.clock.now()  # it is as fresh as the last heartbeat
 
 
-async def test_a_report_counts_as_a_change_when_it_differs_from_the_one_before(world: World) -> None:
+async def test_a_report_that_differs_from_the_one_before_rings_at_all_frontends(world: World) -> None:
     node = await world.backends("w")
-    keeper = world.control.context.backends.inventory
+    keeper, feed = world.control.context.backends.inventory, world.control.context.record.feed
     node.disk["echo"] = ECHO
     await report(world, node)
-    before = keeper.changes
+    before = feed.rings
+    rings: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hear(message: Message) -> None:
+        rings.put_nowait(message.subject)
+
+    await world.bus.subscribe(POKE_EVENTS, hear)
     await report(world, node)
     await keeper.refresh([node.node_id])
-    assert keeper.changes == before
+    assert feed.rings == before
     del node.disk["echo"]
     await report(world, node)
-    assert keeper.changes == before + 1
+    assert feed.rings > before
+    assert await rings.get() == POKE_EVENTS
 
 
 async def test_another_fingerprint_is_a_reason_to_ask_and_the_same_is_none(world: World) -> None:

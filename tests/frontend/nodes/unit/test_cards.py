@@ -19,7 +19,7 @@ from tests.kit.samples import a_node
 GIB = 1024**3
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(minutes=1)
-A = ReportedCard(id="GPU-a", name="NVIDIA L4", vendor="nvidia", total=24 * GIB, free=20 * GIB)
+A = ReportedCard(id="GPU-a", index=1, name="NVIDIA L4", vendor="nvidia", total=24 * GIB, free=20 * GIB)
 B = ReportedCard(id="GPU-b", name="NVIDIA L4", vendor="nvidia", total=24 * GIB, free=22 * GIB)
 
 
@@ -33,7 +33,7 @@ def frees(node: Node) -> dict[str, int]:
 
 def test_a_report_is_read_as_it_is() -> None:
     document = [
-        {"id": "GPU-a", "index": 0, "name": "NVIDIA L4", "vendor": "nvidia", "total": 24 * GIB, "free": 20 * GIB},
+        {"id": "GPU-a", "index": 1, "name": "NVIDIA L4", "vendor": "nvidia", "total": 24 * GIB, "free": 20 * GIB},
         {"id": "0000:03:00.0", "total": 16 * GIB, "shares_ram": True, "news": [1]},
     ]
     assert read_cards(document) == ((A, ReportedCard(id="0000:03:00.0", total=16 * GIB, shares_ram=True)), ())
@@ -61,6 +61,14 @@ def test_what_cannot_be_used_is_shown_and_the_rest_counts(entry: object, problem
     assert cards == (ReportedCard(id="GPU-b", total=7),)
     assert len(problems) == 1
     assert problem in problems[0]
+
+
+@pytest.mark.parametrize("index", [-1, True, "1", 64, 1.5, None, 2**70])
+def test_a_number_that_is_no_place_is_none(index: object) -> None:
+    cards, problems = read_cards([{"id": "a", "total": 1, "index": index}])
+
+    assert cards == (ReportedCard(id="a", index=None, total=1),)
+    assert problems == ()
 
 
 def test_a_liar_with_ten_thousand_cards_fills_nothing() -> None:

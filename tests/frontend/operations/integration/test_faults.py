@@ -237,6 +237,30 @@ async def test_a_worker_that_died_in_the_middle_of_an_install_is_asked_again_soo
 
 
 @pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
+async def test_a_node_that_goes_offline_in_the_middle_of_an_install_is_waited_for_and_not_its_answer(
+    world: World, is_corral: bool
+) -> None:
+    node = await world.backends("w", is_corral=is_corral)
+    await world.control.context.operations.dispatcher.notice_returns()
+    node.gate.clear()
+    id = await ask(world)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(world.control.context.operations.dispatcher.tick())
+        await node.begun.wait()
+        assert (await target(world, id)).status is TargetStatus.DOWNLOADING
+        for _ in range(40):  # silence counts only while control can hear
+            await pass_time(world, timedelta(seconds=2))
+        await world.control.context.operations.dispatcher.notice_returns()
+    seen = await target(world, id)
+    assert (seen.status, seen.waits_for_node, seen.attempts) == (TargetStatus.QUEUED, True, 0)
+    assert (await get(world, id)).state is OperationState.WAITING
+    await starts_anew(world, node, life="2")
+    await world.control.context.operations.dispatcher.notice_returns()
+    await world.control.context.operations.dispatcher.tick()
+    assert ((await get(world, id)).state, node.written["echo"]) == (OperationState.DONE, 1)
+
+
+@pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
 async def test_a_worker_that_died_after_its_time_was_over_is_asked_again_at_once(hasty: World, is_corral: bool) -> None:
     node = await hasty.backends("w", is_corral=is_corral)
     await hasty.control.context.operations.dispatcher.notice_returns()

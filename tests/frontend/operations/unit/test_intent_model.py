@@ -201,6 +201,10 @@ class Story(RuleBasedStateMachine):
         self.model.go_down(node)
 
     @rule(node=NODES)
+    def a_node_is_announced_offline(self, node: str) -> None:
+        self.model.announce_offline(node)
+
+    @rule(node=NODES)
     def a_node_comes_back(self, node: str) -> None:
         self.model.come_back(node)
 

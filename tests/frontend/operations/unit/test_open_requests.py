@@ -1,4 +1,4 @@
-"""Requests to workers that were started anew are given up, once and for all."""
+"""Requests to workers that were started anew or went offline are given up, once and for all."""
 
 import asyncio
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.tasks import start_task
 from corral.frontend.operations.decide.intent import Before, Intent, Outstanding
-from corral.frontend.operations.dispatcher import OpenRequests, WorkerRestarted
+from corral.frontend.operations.dispatcher import NodeWentAway, OpenRequests, WorkerRestarted
 from tests.kit.clock import START
 from tests.kit.samples import an_operation
 
@@ -41,5 +41,20 @@ async def test_a_worker_that_restarts_twice_is_given_up_once() -> None:
     requests.give_up(intent.node_id, life="third")
     may_end.set()
     with pytest.raises(WorkerRestarted):
+        await waiting
+    assert not requests.nodes
+
+
+async def test_whatever_a_node_was_asked_is_given_up_when_it_goes_offline() -> None:
+    requests, intent = OpenRequests(), sent_to("")
+
+    async def wait() -> None:
+        async with requests.waiting(intent):
+            await asyncio.Event().wait()
+
+    waiting = start_task(wait(), name="wait")
+    await asyncio.sleep(0)
+    requests.give_up_offline(intent.node_id)
+    with pytest.raises(NodeWentAway):
         await waiting
     assert not requests.nodes

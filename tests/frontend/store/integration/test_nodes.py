@@ -314,7 +314,7 @@ async def test_a_heartbeat_that_was_read_before_does_not_put_a_card_back_into_se
     assert await nodes.replace(domain.put_card(node, "GPU-a", is_out=True, at=after(5)), events=[])
 
     assert await nodes.beat([AcceptedHeartbeat(before=node, node=late, next_look=None)]) == {node.id}
-    assert (await reread(nodes, node)).cards == (GpuCard(id="GPU-a", total=9, free=3, is_out=True),)
+    assert (await reread(nodes, node)).cards == (GpuCard(id="GPU-a", index=0, total=9, free=3, is_out=True),)
 
 
 async def test_a_batch_says_which_nodes_exist(nodes: Nodes) -> None:

@@ -138,7 +138,14 @@ describe("a plan", () => {
   });
 
   it("says what waits for a node that is away", () => {
-    expect(outcomeOf(planned({ node_status: "offline" }), "install")).toBe("install when it comes back");
-    expect(outcomeOf(planned({ reached: true }), "delete")).toBe("nothing: it is not there");
+    expect(outcomeOf(planned({ node_status: "offline" }), "install")).toBe("when it comes back");
+    expect(outcomeOf(planned({ node_status: "offline", unknown: "no disk told" }), "install")).toBe(
+      "when it comes back; no disk told",
+    );
+  });
+
+  it("does not repeat in each row what the act and the group say", () => {
+    expect(outcomeOf(planned({}), "install")).toBe("");
+    expect(outcomeOf(planned({ reached: true }), "delete")).toBe("it is not there");
   });
 });

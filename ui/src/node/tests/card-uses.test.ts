@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { cardUses, usersText } from "../card-uses";
+import { cardName, cardUses, usersText } from "../card-uses";
 
 const GIB = 1024 ** 3;
 
@@ -33,5 +33,13 @@ describe("what fills a GPU", () => {
   it("is nobody where no replica may use it", () => {
     const [use] = cardUses("n1", [card("a")], []);
     expect(use && usersText(use)).toBe("no replica may use it now");
+  });
+});
+
+describe("the name of a GPU", () => {
+  it("has its number where the node tells it", () => {
+    expect(cardName({ id: "GPU-a", index: 1, name: "L40S" })).toBe("GPU 1 L40S");
+    expect(cardName({ id: "GPU-a", index: null, name: "L40S" })).toBe("L40S");
+    expect(cardName({ id: "GPU-a", index: null, name: "" })).toBe("GPU-a");
   });
 });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { append, gap, MOST_LINES, readEntry, textOf } from "../log-lines";
+import { append, gap, MOST_LINES, readEntry, severityOf, textOf } from "../log-lines";
 
 describe("lines of a log", () => {
   it("are read as text, whatever is in them", () => {
@@ -17,6 +17,16 @@ describe("lines of a log", () => {
 
     expect(cut === null ? "" : textOf(cut)).toBe("xxx … (the line has 1.0 MiB)");
     expect(whole === null ? "" : textOf(whole)).toBe("xxx");
+  });
+
+  it("are as grave as they say, whatever stream they came by", () => {
+    expect(severityOf("llama_model_loader: loaded meta data with 34 key-value pairs")).toBe("plain");
+    expect(severityOf("error: failed to load model 'x.gguf'")).toBe("error");
+    expect(severityOf("E 12:00:01 out of memory")).toBe("error");
+    expect(severityOf("[WARN] slot 0: context shift")).toBe("warning");
+    expect(severityOf("warning: no usable GPU found")).toBe("warning");
+    expect(severityOf("finished with 0 errors")).toBe("plain");
+    expect(severityOf("terror and errorless words")).toBe("plain");
   });
 
   it("say where some are missing, and how many", () => {

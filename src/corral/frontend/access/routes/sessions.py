@@ -38,12 +38,12 @@ from corral.frontend.api.route import (
 from corral.frontend.config import ControlConfig
 from corral.wire.go_json import decode, format_time
 from corral.wire.sessions import (
-    COOKIE,
     EndedSession,
     InferenceKey,
     ListedSession,
     SessionView,
     SignIn,
+    cookie_name,
     csrf_of,
     tokens_in,
 )
@@ -137,7 +137,8 @@ def _ended(id: SessionId, unconfirmed: Sequence[str], headers: dict[str, str]) -
 
 def _cookie(context: AdminContext, request: Request, token: str, lasts_seconds: int) -> str:
     """Pages cannot read it, other sites cannot send it, and where TLS is spoken nothing else carries it."""
-    form = f"{COOKIE}={token}; Path=/; Max-Age={lasts_seconds}; HttpOnly; SameSite=Strict"
+    name = cookie_name(context.nodes.fleet_key.pin)
+    form = f"{name}={token}; Path=/; Max-Age={lasts_seconds}; HttpOnly; SameSite=Strict"
     return f"{form}; Secure" if came_over_tls(context, request) or is_page_secure(request.headers) else form
 
 

@@ -67,6 +67,8 @@ class ReportedCard:
     """What a node says of one GPU, in bytes."""
 
     id: str
+    index: int | None = 0
+    """Its place in the order in which the engines of its vendor count; None when what it says is no place."""
     name: str = ""
     vendor: str = ""
     total: int
@@ -87,6 +89,8 @@ class GpuCard:
     """One GPU of a machine that names them, in bytes."""
 
     id: str
+    index: int | None = None
+    """Its place in the order in which the engines of its vendor count; None in rows of earlier versions."""
     name: str = ""
     vendor: str = ""
     total: int = 0
@@ -249,6 +253,7 @@ def report_cards(node: Node, reported: Iterable[ReportedCard]) -> Node:
     cards = (
         GpuCard(
             id=card.id,
+            index=card.index,
             name=card.name,
             vendor=card.vendor,
             total=card.total,

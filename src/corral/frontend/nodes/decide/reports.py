@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from corral.frontend.nodes.decide.node import Node
@@ -67,8 +68,13 @@ def _is_on(match: re.Match[str] | None, registered: str) -> bool:
 
 
 def _host(match: re.Match[str]) -> str:
+    return _one_spelling(match["plain"] if match["bracketed"] is None else match["bracketed"])
+
+
+@lru_cache(maxsize=4096)  # every answer to an install has one
+def _one_spelling(host: str) -> str:
     """One spelling per host: IP addresses in their shortest form, names in lower case, no name is this machine."""
-    text = (match["plain"] if match["bracketed"] is None else match["bracketed"]).lower().removesuffix(".")
+    text = host.lower().removesuffix(".")
     try:
         ip = ipaddress.ip_address("127.0.0.1" if text in _LOCAL_NAMES else text)
     except ValueError:

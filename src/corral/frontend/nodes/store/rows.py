@@ -1,16 +1,15 @@
 """A node as the columns of its row, and back. Only this package calls this; outlines are known outside, too."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import JSON, ColumnElement, RowMapping, Text, cast
 
 from corral.base.ids import NodeId
-from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.nodes.decide.node import (
     Capacity,
     Gpu,
@@ -22,13 +21,11 @@ from corral.frontend.nodes.decide.node import (
     Peer,
     Suspicion,
 )
-from corral.frontend.store.dialect import microseconds
+from corral.frontend.store.dialect import from_json, microseconds
 from corral.frontend.store.schema import nodes
 from corral.wire.confinement import ConfinementReport
 from corral.wire.nodes import NodeLabels
 from corral.wire.registration import CAPACITY_FIELDS, Feature
-
-_documents: Final = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +122,11 @@ OUTLINE: Final = tuple(
 
 def has_feature(peer: str | None, feature: Feature) -> bool:
     """Whether what a worker said of itself names an extension."""
-    return peer is not None and feature in _read(peer).get("features", ())
+    return peer is not None and feature in from_json(peer).get("features", ())
 
 
 def node_from(row: RowMapping) -> Node:
-    cards_out = frozenset(_read(row["cards_out"]) if row["cards_out"] else ())
+    cards_out = frozenset(from_json(row["cards_out"]) if row["cards_out"] else ())
     return Node(
         id=row["id"],
         name=row["name"],
@@ -156,28 +153,36 @@ def node_from(row: RowMapping) -> Node:
         cards_out=cards_out,
         capability=row["capability"],
         labels=NodeLabels(
-            reported=_read(row["reported_labels"]),
-            admin=_read(row["admin_labels"]),
-            removed=frozenset(_read(row["removed_labels"])),
+            reported=from_json(row["reported_labels"]),
+            admin=from_json(row["admin_labels"]),
+            removed=frozenset(from_json(row["removed_labels"])),
         ),
         reported_max_replicas=row["reported_max_replicas"],
         admin_max_replicas=row["admin_max_replicas"],
         reported_vram_budget=row["reported_vram_budget"],
         admin_vram_budget=row["admin_vram_budget"],
-        peer=None if row["peer"] is None else msgspec.convert(_read(row["peer"]), Peer),
+        peer=None if row["peer"] is None else _peer_from(row["peer"]),
         secret_hash=row["secret_hash"],
         invitation_id=row["invitation_id"],
         nats_login=row["nats_login"],
-        confinement=None
-        if row["confinement"] is None
-        else msgspec.convert(_read(row["confinement"]), ConfinementReport),
-        problems=tuple(_read(row["problems"])),
+        confinement=None if row["confinement"] is None else _confinement_from(row["confinement"]),
+        problems=tuple(from_json(row["problems"])),
         announced=None if row["announced"] is None else NodeStatus(row["announced"]),
         created_at=row["created_at"],
         registered_at=row["registered_at"] or row["updated_at"],
         updated_at=row["updated_at"],
         revision=row["revision"],
     )
+
+
+@lru_cache(maxsize=256)  # a fleet of thousands has few kinds of machines
+def _peer_from(text: str) -> Peer:
+    return msgspec.convert(from_json(text), Peer)
+
+
+@lru_cache(maxsize=256)
+def _confinement_from(text: str) -> ConfinementReport:
+    return msgspec.convert(from_json(text), ConfinementReport)
 
 
 def outline_from(row: Sequence[Any]) -> Outline:
@@ -202,6 +207,7 @@ def _card_document(card: GpuCard) -> dict[str, object]:
     """What a node reports; whether it is out of service is a column of its own, since people own that."""
     return {
         "id": card.id,
+        "index": card.index,
         "name": card.name,
         "vendor": card.vendor,
         "total": card.total,
@@ -212,17 +218,9 @@ def _card_document(card: GpuCard) -> dict[str, object]:
 
 def _cards_from(document: str | None, out: frozenset[str]) -> tuple[GpuCard, ...]:
     """Empty in rows from before there was this column."""
-    cards = _read(document) if document else ()
+    cards = from_json(document) if document else ()
     return tuple(msgspec.convert({**card, "is_out": card["id"] in out}, GpuCard) for card in cards)
 
 
 def _gaps_from(document: str) -> tuple[timedelta, ...]:
-    return tuple(timedelta(microseconds=gap) for gap in _read(document))
-
-
-def _read(document: str) -> Any:
-    """A stored document. The fast reader refuses half a surrogate pair, which a worker may well have sent."""
-    try:
-        return _documents.decode(document)
-    except UNREADABLE_JSON:
-        return json.loads(document)
+    return tuple(timedelta(microseconds=gap) for gap in from_json(document))

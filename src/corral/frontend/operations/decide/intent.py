@@ -302,7 +302,7 @@ class Intent:
 
     @property
     def key(self) -> IntentKey:
-        return self.node_id, self.kind, self.subject
+        return self.node_id, self.verb.kind, self.subject
 
     @property
     def may_still_finish(self) -> bool:

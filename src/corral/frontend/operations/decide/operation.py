@@ -107,7 +107,7 @@ def status_of(intent: Intent) -> TargetStatus:
             return TargetStatus.BLOCKED
         case IntentState.CANCELLED:
             return TargetStatus.CANCELLED
-        case IntentState.OPEN if intent.outstanding is None:
+        case IntentState.OPEN if intent.outstanding is None or intent.waits_for_node:
             return TargetStatus.ERROR if intent.attempts else TargetStatus.QUEUED
         case IntentState.OPEN:
             return TargetStatus.RUNNING_ON_WORKER if intent.outstanding.is_late else TargetStatus.DOWNLOADING

@@ -251,6 +251,8 @@ def _not_at(stores: Collection[NodeId]) -> ColumnElement[bool]:
 
 def _with_lease(change: IntentChange, ours: Row[Any]) -> Intent:
     kept = (ours.lease_token, ours.lease_until) if change.keeps_lease else (None, None)
+    if (change.intent.lease_token, change.intent.lease_until) == kept:
+        return change.intent
     return replace(change.intent, lease_token=kept[0], lease_until=kept[1])
 
 

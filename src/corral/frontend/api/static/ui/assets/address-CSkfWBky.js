@@ -1,1 +1,0 @@
-import{u as e}from"./vendor-data-8bgL1z7t.js";var t=`/ui/`.replace(/\/$/,``);function n(n,r={}){e(t+n,r)}function r(e,n){let r=`${t}${n}/`;return e.startsWith(r)?e.slice(r.length).split(`/`).filter(e=>e!==``):[]}function i(e){try{return decodeURIComponent(e)}catch{return e}}export{n,r,i as t};

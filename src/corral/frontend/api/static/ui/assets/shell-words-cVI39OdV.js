@@ -1,1 +1,0 @@
-var e=/^[A-Za-z0-9_@%+=:,./-]+$/;function t(t){return e.test(t)?t:`'${t.replaceAll(`'`,`'"'"'`)}'`}function n(e){return e.map(t).join(` `)}export{t as n,n as t};

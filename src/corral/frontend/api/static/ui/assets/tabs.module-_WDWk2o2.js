@@ -1,1 +1,0 @@
-var e={tabs:`_tabs_t5hm1_1`,tab:`_tab_t5hm1_1`,chosen:`_chosen_t5hm1_29`,count:`_count_t5hm1_34`};export{e as t};
