@@ -142,8 +142,22 @@ def test_a_model_is_pulled_after_its_plan_and_with_progress(visit: Visits, fleet
         gate.set()
     expect(dialog).to_contain_text("small is there. The first request loads it.")
     dialog.get_by_role("button", name="Close").last.click()
-    expect(page.get_by_role("link", name="small")).to_be_visible()
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_role("link", name="small", exact=True)).to_be_visible()
     fleet.hub.hang_up()
+
+
+def test_a_reference_that_was_mistyped_can_be_corrected(visit: Visits, fleet: ModelFleet) -> None:
+    watch = visit(fleet.up.url, key=fleet.up.admin_key, path="/ui/models")
+    watch.allow("status of 400")
+    watch.page.get_by_role("button", name="Pull a model").click()
+    dialog = watch.page.get_by_role("dialog", name="Pull a model")
+    reference = dialog.get_by_role("textbox", name="Reference")
+    reference.fill("hf://nope")
+    reference.press("Enter")
+    expect(dialog).to_contain_text("'hf://nope' must name a repository as hf://owner/name")
+    dialog.get_by_role("button", name="Back").click()
+    expect(reference).to_have_value("hf://nope")
 
 
 def test_a_model_that_fits_no_machine_says_why(visit: Visits, fleet: ModelFleet) -> None:

@@ -4,7 +4,7 @@
  * changed meanwhile, the new plan is shown instead. Closing the dialog loses nothing: what was asked goes on.
  */
 
-import { type ReactNode, useCallback, useEffect, useReducer, useRef, useState } from "react";
+import { type FormEvent, type ReactNode, useCallback, useEffect, useReducer, useRef, useState } from "react";
 
 import { Button } from "./button";
 import { CodeBlock } from "./code-block";
@@ -96,7 +96,11 @@ interface PartProps<Plan extends PlanLike> {
 function Content<Plan extends PlanLike>({ props, step, ask }: PartProps<Plan>) {
   switch (step.at) {
     case "choose":
-      return props.choose;
+      return (
+        <Choice isChosen={props.isChosen !== false} onChosen={() => void ask()}>
+          {props.choose}
+        </Choice>
+      );
     case "planning":
       return <Loading label="Asking what would happen" />;
     case "planned":
@@ -121,6 +125,20 @@ function Content<Plan extends PlanLike>({ props, step, ask }: PartProps<Plan>) {
     case "failed":
       return <Failure error={step.error} onRetry={() => void ask()} />;
   }
+}
+
+/** Fields to choose with. Enter in one of them asks for the plan, as the button does. */
+function Choice(props: { isChosen: boolean; onChosen: () => void; children: ReactNode }) {
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (props.isChosen) props.onChosen();
+  };
+  return (
+    <form className={styles.choice} onSubmit={submit}>
+      {props.children}
+      <button type="submit" hidden />
+    </form>
+  );
 }
 
 /** The plan as the command line prints it, and the command that does the same. */
@@ -174,6 +192,13 @@ function Footer<Plan extends PlanLike>({ props, step, ask, confirm, dispatch }: 
       return (
         <>
           <span className={styles.note}>Closing this loses nothing: it goes on, and Activity shows it.</span>
+          <Button onPress={props.onClose}>Close</Button>
+        </>
+      );
+    case "failed":
+      return (
+        <>
+          {props.choose !== undefined && <Button onPress={() => dispatch({ kind: "back" })}>Back</Button>}
           <Button onPress={props.onClose}>Close</Button>
         </>
       );
