@@ -5,7 +5,7 @@ parts of a form, such as megabytes of audio, are skipped without a copy.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hmac import compare_digest
 from typing import Final, NamedTuple
 
@@ -152,6 +152,12 @@ class RequestFields(msgspec.Struct, gc=False):
     echo: msgspec.Raw = _ABSENT
     suffix: msgspec.Raw = _ABSENT
     best_of: msgspec.Raw = _ABSENT
+    stop: msgspec.Raw = _ABSENT
+    system: msgspec.Raw = _ABSENT
+    tool_choice: msgspec.Raw = _ABSENT
+    logit_bias: msgspec.Raw = _ABSENT
+    stream_options: msgspec.Raw = _ABSENT
+    response_format: msgspec.Raw = _ABSENT
 
     def named(self) -> str:
         """Return the name of the requested model. Raise `GatewayRefusal` when the body has none."""
@@ -195,6 +201,33 @@ class RequestFields(msgspec.Struct, gc=False):
             written = bytes(self.temperature).decode()[:_SHOWN]
             text = f"`temperature` must be between 0 and {_HOTTEST}, and is {written}"
             raise GatewayRefusal(400, text, code="invalid_value", param="temperature")
+        if (
+            self.stop
+            or self.system
+            or self.tool_choice
+            or self.logit_bias
+            or self.stream_options
+            or self.response_format
+        ):
+            self._check_shapes()
+
+    def _check_shapes(self) -> None:
+        """Refuse values of a kind that llama.cpp ignores."""
+        for name, (first_bytes, kinds) in _SHAPES.items():
+            value: msgspec.Raw = getattr(self, name)
+            if value and memoryview(value)[0] not in first_bytes and (self.messages or name != "response_format"):
+                raise GatewayRefusal(400, f"`{name}` must be {kinds}", code="invalid_type", param=name)
+
+
+_SHAPES: Final[Mapping[str, tuple[bytes, str]]] = {
+    "stop": (b'"[n', "a string or a list of strings"),
+    "system": (b'"[n', "a string or a list of blocks"),
+    "tool_choice": (b'"{n', "a string or an object"),
+    "logit_bias": (b"{[n", "an object"),
+    "stream_options": (b"{n", "an object"),
+    "response_format": (b"{n", "an object"),  # of a chat: speech and pictures name theirs by a word
+}
+"""By which bytes a value may begin, and what it is then. `null` means that it is not given."""
 
 
 def _number(value: msgspec.Raw) -> float | None:
