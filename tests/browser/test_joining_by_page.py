@@ -96,6 +96,7 @@ def test_the_code_is_no_word_of_a_command_and_the_page_says_how_to_get_corral(vi
 
     page.get_by_text("Put Corral on the machine first").click()
 
-    setup = page.get_by_role("region", name="Setup command")
+    setup = page.get_by_role("region", name="Command that sets up and joins")
     expect(setup).to_contain_text("python3 tools/bootstrap.py setup")
     expect(setup).to_contain_text('export PATH="$PWD/.venv/bin:$PATH"')
+    expect(setup).to_contain_text(program.strip())

@@ -16,6 +16,13 @@ export function joinCommand(url: string, { code, pin }: Invitation): string {
   return `echo ${code} | ${askingCommand(url, pin)} --code-descriptor 0`;
 }
 
+/** Fetches everything into the folder, as any user, makes `corral` a word that the shell knows, and joins: one paste. */
+export function setupCommand(url: string, invitation: Invitation): string {
+  return ["python3 tools/bootstrap.py setup", 'export PATH="$PWD/.venv/bin:$PATH"', joinCommand(url, invitation)].join(
+    " && ",
+  );
+}
+
 /** Joins and asks for the code: for a screen that one cannot paste into, and for those who keep codes out of history. */
 export function askingCommand(url: string, pin: string): string {
   return `corral worker --join ${shellQuote(`${url}#${pin}`)}`;

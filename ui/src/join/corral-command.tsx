@@ -10,13 +10,10 @@ import { useSubmission } from "../parts/form-dialog";
 import { Section } from "../parts/page";
 import { Failure, Notice } from "../parts/states";
 import { Moment } from "../parts/time";
-import { askingCommand, checkCommand, joinCommand } from "./commands";
+import { askingCommand, checkCommand, joinCommand, setupCommand } from "./commands";
 import styles from "./join.module.css";
 import type { Made } from "./page";
 import { joinUrl, natsProblem, urlProblem } from "./urls";
-
-/** Fetches everything into the folder, as any user, and makes `corral` a word that the shell knows. */
-const SETUP = 'python3 tools/bootstrap.py setup\nexport PATH="$PWD/.venv/bin:$PATH"';
 
 interface CorralCommandProps {
   readonly joining: Schema<"JoiningView">;
@@ -106,10 +103,10 @@ function MadeCommand({ url, made, isCopied, again }: MadeCommandProps) {
       <details className={styles.more}>
         <summary>“corral: command not found”? Put Corral on the machine first</summary>
         <p>
-          With Python 3.11 or newer and a network, in a clone of the repository. In the same shell, the command above
-          then works as it is:
+          With Python 3.11 or newer and a network, paste this in a clone of the repository. It fetches everything into
+          that folder, as any user, and joins. Later, <code>.venv/bin/corral worker</code> there starts it again.
         </p>
-        <CodeBlock label="Setup command" text={SETUP} />
+        <CodeBlock label="Command that sets up and joins" text={setupCommand(url, made)} canWrap />
       </details>
       <details className={styles.more}>
         <summary>Type the code at the machine instead</summary>

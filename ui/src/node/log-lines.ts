@@ -53,16 +53,19 @@ export function textOf(entry: LogEntry): string {
 
 export type Severity = "error" | "warning" | "plain";
 
-const ERROR = /\b(error|fatal|panic|critical|traceback|exception)\b|^E\b/i;
-const WARNING = /\bwarn(ing)?\b|^W\b/i;
+const ERROR = /\b(error|fatal|panic|critical|traceback|exception)\b/i;
+const WARNING = /\bwarn(ing)?\b/i;
+/** llama.cpp and others begin a line with a letter, after the time. */
+const LETTER = /^[\d.:, -]*([EW]) /;
 /** "0 errors", "no error", "error: 0" and the like say that there is none. */
 const NONE = /\b(no|0|without) (error|warning)s?\b|\b(error|warning)s? ?[:=] ?(0|none|null)\b/gi;
 
 /** How grave a line says it is. The stream tells nothing: many engines write everything to stderr. */
 export function severityOf(text: string): Severity {
+  const letter = LETTER.exec(text)?.[1];
   const said = text.replace(NONE, "");
-  if (ERROR.test(said)) return "error";
-  return WARNING.test(said) ? "warning" : "plain";
+  if (letter === "E" || ERROR.test(said)) return "error";
+  return letter === "W" || WARNING.test(said) ? "warning" : "plain";
 }
 
 /** The time of day of a line, by this browser's zone. */

@@ -176,7 +176,7 @@ const WORK: readonly Column<NodeWork>[] = [
   {
     key: "what",
     title: "What",
-    width: "minmax(120px, 1fr)",
+    width: "minmax(96px, 1fr)",
     cell: (work) => (
       <PageLink href={addressOf.operation(work.operation_id)}>
         {work.verb} {work.backend}
@@ -186,7 +186,7 @@ const WORK: readonly Column<NodeWork>[] = [
   {
     key: "state",
     title: "State",
-    width: "124px",
+    width: "116px",
     cell: (work) => <TargetPill status={work.status} verb={work.verb} />,
   },
   {
@@ -204,7 +204,7 @@ const WORK: readonly Column<NodeWork>[] = [
   {
     key: "why",
     title: "Why",
-    width: "minmax(100px, 2fr)",
+    width: "minmax(72px, 2fr)",
     cell: (work) => (
       <span title={work.message}>
         {PROOFS[work.message] ?? (work.message || (work.status === "downloading" ? percent(work.percentage) : "–"))}

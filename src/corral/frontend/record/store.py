@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
@@ -23,7 +23,7 @@ from corral.frontend.record.decide import (
 )
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import storable
-from corral.frontend.store.schema import event_sequence, event_subjects, events
+from corral.frontend.store.schema import event_sequence, event_subjects, events, operation_targets
 from corral.frontend.store.search import by_actor, by_id, containing
 
 _TRIM_AT_ONCE: Final = 1000
@@ -128,7 +128,7 @@ def event_conditions(which: EventFilter) -> list[ColumnElement[bool]]:
     """Conditions that all hold for an event which is meant."""
     conditions: list[ColumnElement[bool]] = [events.c.kind.in_(sorted(which.kinds)) if which.kinds else _IS_KNOWN]
     if which.node:
-        conditions.append(by_id(events.c.node_id, which.node))
+        conditions.append(_concerning(which.node))
     if which.actor:
         conditions.append(by_actor(events.c.actor, which.actor))
     if which.subject:
@@ -138,6 +138,13 @@ def event_conditions(which: EventFilter) -> list[ColumnElement[bool]]:
     if which.text:
         conditions.append(containing(which.text, events.c.kind, events.c.actor, events.c.data))
     return conditions
+
+
+def _concerning(node: str) -> ColumnElement[bool]:
+    """About a node, or about an operation that it has a part in. Not about other nodes of it."""
+    parts = select(operation_targets.c.operation_id).where(by_id(operation_targets.c.node_id, node))
+    shared = select(event_subjects.c.sequence).where(event_subjects.c.subject.in_(parts))
+    return or_(by_id(events.c.node_id, node), and_(events.c.node_id.is_(None), events.c.sequence.in_(shared)))
 
 
 def _stored(row: Row[Any]) -> StoredEvent:

@@ -176,6 +176,24 @@ async def test_events_are_found_by_each_of_their_facts_and_by_several(events: Ev
     assert await sequences(events, subject="nothing") == []
 
 
+async def test_operations_on_many_nodes_are_in_the_record_of_each(events: Events, operations: OperationStore) -> None:
+    one, other, third = NodeId(f"{ANN}1"), NodeId(f"{ANN}2"), NodeId(f"{ANN}3")
+    done = (TargetStatus.SUCCESS, False)
+    await store(operations, an_operation(1, (one, *done), (other, *done)), an_operation(2, (third, *done)))
+    await events.record(
+        [
+            an_event(kind=EventKind.OPERATION_STARTED, data={"operation": "op0001", "backend": "echo"}),
+            an_event(kind=EventKind.OPERATION_STARTED, data={"operation": "op0002", "backend": "echo"}),
+            an_event(kind=EventKind.NODE_STATUS, node_id=other, data={"operation": "op0001"}),
+            an_event(kind=EventKind.OPERATION_CANCELLED, data={"operation": "op0001"}),
+        ]
+    )
+    assert await sequences(events, node=one) == [1, 4]
+    assert await sequences(events, node=other) == [1, 3, 4]
+    assert await sequences(events, node=third) == [2]
+    assert await sequences(events, node=one, kinds=frozenset({EventKind.OPERATION_CANCELLED})) == [4]
+
+
 async def test_the_record_is_read_backwards_page_by_page_while_it_grows(events: Events) -> None:
     await events.record([an_event(data={"model": "a" if number % 2 else "b"}) for number in range(20)])
     seen: list[int] = []

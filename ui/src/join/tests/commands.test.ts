@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { askingCommand, checkCommand, gpusOf, joinCommand, localAiCommand } from "../commands";
+import { askingCommand, checkCommand, gpusOf, joinCommand, localAiCommand, setupCommand } from "../commands";
 import { joinUrl, natsProblem, natsUrls, urlProblem } from "../urls";
 
 const invitation = { code: "K7QM-2XVD-9PTR-4HBN-0S3C", pin: "mfzwcylbmfqwcylbmfqwcylbmfqwcylb" };
@@ -13,6 +13,12 @@ describe("the command for a Corral worker", () => {
       "echo K7QM-2XVD-9PTR-4HBN-0S3C | corral worker --join 'http://10.0.0.1:8080#mfzwcylbmfqwcylbmfqwcylbmfqwcylb' --code-descriptor 0",
     );
     expect(command.split("|")[1]).not.toContain(invitation.code);
+  });
+
+  it("sets Corral up and joins in one paste, and joins only what was set up", () => {
+    const lines = setupCommand(url, invitation).split(" && ");
+    expect(lines[0]).toBe("python3 tools/bootstrap.py setup");
+    expect(lines.at(-1)).toBe(joinCommand(url, invitation));
   });
 
   it("may ask for the code instead, or only check", () => {

@@ -23,6 +23,9 @@ describe("lines of a log", () => {
     expect(severityOf("llama_model_loader: loaded meta data with 34 key-value pairs")).toBe("plain");
     expect(severityOf("error: failed to load model 'x.gguf'")).toBe("error");
     expect(severityOf("E 12:00:01 out of memory")).toBe("error");
+    expect(severityOf("0.00.060.787 E llama_model_load_from_file_impl: failed to load model")).toBe("error");
+    expect(severityOf("0.00.060.787 W load: control token is not marked")).toBe("warning");
+    expect(severityOf("0.00.060.787 I load: vocabulary of 49152 tokens")).toBe("plain");
     expect(severityOf("[WARN] slot 0: context shift")).toBe("warning");
     expect(severityOf("warning: no usable GPU found")).toBe("warning");
     expect(severityOf("finished with 0 errors")).toBe("plain");
