@@ -191,9 +191,12 @@ class RequestFields(msgspec.Struct, gc=False):
             or (self.prompt and memoryview(self.prompt)[0] == _LIST)
         )
 
-    def check(self) -> None:
-        """Raise `GatewayRefusal` for values that no model can serve but some engines accept."""
-        if self.messages and memoryview(self.messages)[0] != _LIST:
+    def check(self, *, takes_null: bool = True) -> None:
+        """Raise `GatewayRefusal` for values that no model can serve but some engines accept.
+
+        `takes_null` tells whether engines know that `"messages": null` are none.
+        """
+        if self.messages and memoryview(self.messages)[0] != _LIST and not (takes_null and self.messages == _NULL):
             raise GatewayRefusal(400, "`messages` must be a list", code="invalid_type", param="messages")
         if 0 < len(self.messages) <= _SHORT and bytes(self.messages).translate(None, b" \t\r\n") == b"[]":
             raise GatewayRefusal(400, "`messages` must not be empty", code="invalid_value", param="messages")

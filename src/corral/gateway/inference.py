@@ -181,7 +181,7 @@ class Inference(Exchange):
         asked = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
         name = asked.named()
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
-        asked.check()
+        asked.check(takes_null=self._route not in ANTHROPIC_PATHS)
         self._needs_care = asked.needs_care()
         use = _USES[self._route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it

@@ -34,6 +34,7 @@ async def test_refusals_of_the_gateway(gateway: GatewayWorld, path: str) -> None
         (request(chat(), path=path, key=None, head=b"x-api-key: wrong\r\n"), 401, "authentication_error"),
         (request(chat("nobody"), path=path), 404, "not_found_error"),
         (request(b"{", path=path), 400, "invalid_request_error"),
+        (request(b'{"model": "%b", "messages": null}' % MODEL.encode(), path=path), 400, "invalid_request_error"),
         (request(None, path=path, method="GET"), 405, "invalid_request_error"),
         (request(b"x", path=path, head=b"Content-Encoding: br\r\n"), 415, "invalid_request_error"),
     ):

@@ -46,11 +46,19 @@ def test_nulls_need_no_care(field: str) -> None:
     assert not asked_in_json(b'{"model": "m", "%b": null}' % field.encode()).needs_care()
 
 
-@pytest.mark.parametrize("written", [b"5", b"null", b'"hello"', b'{"role": "user"}', b"true"])
+@pytest.mark.parametrize("written", [b"5", b'"hello"', b'{"role": "user"}', b"true"])
 def test_messages_that_are_no_list_are_refused(written: bytes) -> None:
     with pytest.raises(GatewayRefusal, match=r"`messages` must be a list$") as refused:
         asked_in_json(b'{"messages":  %b}' % written).check()
     assert refused.value.code == "invalid_type"
+
+
+def test_null_is_no_list_where_engines_take_it_for_one() -> None:
+    """llama.cpp answers such requests of `/v1/messages` with whatever comes to its mind."""
+    asked = asked_in_json(b'{"messages": null}')
+    asked.check()
+    with pytest.raises(GatewayRefusal, match=r"`messages` must be a list$"):
+        asked.check(takes_null=False)
 
 
 WRONG_KINDS = [

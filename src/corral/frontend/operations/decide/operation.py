@@ -107,7 +107,9 @@ def status_of(intent: Intent) -> TargetStatus:
             return TargetStatus.BLOCKED
         case IntentState.CANCELLED:
             return TargetStatus.CANCELLED
-        case IntentState.OPEN if intent.outstanding is None or intent.waits_for_node:
+        case IntentState.OPEN if intent.outstanding is None or (
+            intent.waits_for_node and not intent.outstanding.is_late
+        ):
             return TargetStatus.ERROR if intent.attempts else TargetStatus.QUEUED
         case IntentState.OPEN:
             return TargetStatus.RUNNING_ON_WORKER if intent.outstanding.is_late else TargetStatus.DOWNLOADING
