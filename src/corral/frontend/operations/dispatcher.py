@@ -53,7 +53,7 @@ class NodeWentAway(CorralError):
 @dataclass(slots=True)
 class _OpenRequest:
     life: str
-    """Of the worker that got it; empty when nobody knows."""
+    """The incarnation of the worker that got the request; empty when nobody knows it."""
     patience: asyncio.Timeout
     why_not: type[CorralError] = WorkerRestarted
     """Why nobody waits any longer, when that is so."""
@@ -97,7 +97,7 @@ class OpenRequests:
             request.patience.reschedule(asyncio.get_running_loop().time())
 
     def _of(self, node_id: NodeId) -> list[_OpenRequest]:
-        """Those that are waited for."""
+        """The open requests to this node that nobody has given up yet."""
         asked = [request for (asked, _, _), request in self._open.items() if asked == node_id]
         return [request for request in asked if not request.patience.expired()]
 
