@@ -21,10 +21,10 @@ setup: ## install Corral and the developers' tools into .venv
 up: ## run Corral on this machine
 	@exec $(BOOTSTRAP) run corral up $(ARGS)
 
-# In three processes, file by file, in the order of tests/conftest.py. ARGS="-n 0 tests/gateway" runs some of them in one;
+# File by file, in as many processes and in the order that tests/conftest.py says. ARGS="-n 0 tests/gateway" runs some of them in one;
 # ROOM is a directory anywhere under tests.
 test: ## run the tests; with ROOM=gateway only those of one room
-	@exec $(BOOTSTRAP) run --dev pytest -n 3 --dist loadfile --no-loadscope-reorder $(if $(ROOM),$(TESTS_OF_ROOM)) $(ARGS)
+	@exec $(BOOTSTRAP) run --dev pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(ROOM),$(TESTS_OF_ROOM)) $(ARGS)
 
 test-clients: ## run the tests with the client packages people have: openai, anthropic, litellm, …
 	@exec $(BOOTSTRAP) run --dev pytest -v tests/e2e/test_client_packages.py $(ARGS)

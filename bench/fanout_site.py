@@ -23,7 +23,7 @@ from tests.kit.admin_api import open_session
 from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.postgres import PostgresServer
-from tests.kit.processes import FrontendProcess, said_once
+from tests.kit.processes import FrontendProcess, ready_together
 from tests.kit.simulated_fleet import Behave, FleetTarget, Join, SimulatedFleet
 from tests.kit.waiting import eventually
 
@@ -161,11 +161,10 @@ async def open_site(kind: str, folder: Path) -> AsyncIterator[Site]:
             "CORRAL_SOURCE_REGISTRATIONS": "0",  # all simulated nodes come from here
         }
         frontend = await stack.enter_async_context(FrontendProcess("frontend", session, settings))
-        await frontend.until_ready()
-        frontend.admin_key = said_once([frontend], lambda one: one.new_keys)
+        token = await ready_together([frontend])
         surroundings = FleetTarget(
             frontend_url=frontend.url,
-            registration_token=said_once([frontend], lambda one: one.new_tokens),
+            registration_token=token,
             nats_url=nats.worker_url,
         )
         fleet = await stack.enter_async_context(SimulatedFleet(surroundings))

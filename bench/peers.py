@@ -24,8 +24,8 @@ from corral.base.errors import ChildFailed
 from corral.base.ids import NodeId
 from corral.base.tasks import task_group
 from corral.frontend.operations.decide.operation import OperationState
-from corral.frontend.serving.decide.sources import SourceKind, StagingPolicy
-from corral.frontend.serving.stagings import StagingAsk
+from corral.frontend.serving.staging.decide.sources import SourceKind, StagingPolicy
+from corral.frontend.serving.staging.operations import StagingAsk
 from corral.frontend.store.db import Database
 from corral.frontend.store.migrations import upgrade
 from tests.kit.bus import MemoryBus, MemoryServer

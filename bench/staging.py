@@ -28,9 +28,9 @@ from corral.files.file_peer import FilePeer
 from corral.files.s3_bucket import open_bucket
 from corral.frontend.models.local_files import LocalFiles
 from corral.frontend.nodes.node_storage import NodeStorage
-from corral.frontend.serving.http_carrier import HttpCarrier
-from corral.frontend.serving.object_carrier import ObjectCarrier
-from corral.frontend.serving.staging import Staging, StagingWatch
+from corral.frontend.serving.staging.http_carrier import HttpCarrier
+from corral.frontend.serving.staging.object_carrier import ObjectCarrier
+from corral.frontend.serving.staging.service import Staging, StagingWatch
 from tests.kit.s3 import S3Server
 
 SIZE: Final = 1024**3

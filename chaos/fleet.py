@@ -288,10 +288,7 @@ class Fleet:
         invariants.record_is_sound(record)
         invariants.approval_was_given(nodes, record)
         invariants.labels_are_kept(self._labels, nodes)
-        ids = {node.name: node_id for node_id, node in nodes.items()}
-        assert len(ids) == len(nodes), f"one worker is several nodes: {sorted(node.name for node in nodes.values())}"
-        invariants.ids_are_kept(self._ids, ids, record)
-        self._ids = ids
+        self._ids = invariants.ids_are_kept(self._ids, nodes, record)
         for frontend in self._frontends:
             await invariants.statuses_follow_from_facts(frontend, await frontend.nodes())
 

@@ -2,20 +2,16 @@
 
     python -m chaos.install_driver
 
-Orders come as lines of JSON, and each is answered when its child, and everything that this had started, is gone. The
-child is forked, so that a thousand deaths do not cost a thousand starts of Python.
+Orders come from `chaos/installs.py`, as `chaos/crash_driver.py` says.
 """
 
 import asyncio
-import ctypes
-import json
-import logging
 import os
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.crash_driver import take_orders, write_site
 from chaos.crash_shim import Shim
 from corral.base.clock import SystemClock
 from corral.galleries.config import GalleriesConfig
@@ -29,50 +25,25 @@ from corral.worker.installing.orders import InstallOrder
 from corral.worker.installing.progress import InstallStep
 
 _ROOT: Final = Path(__file__).absolute().parents[1]
-_SUBREAPER: Final = 36
 NAME: Final = "cpu-mock"
 META: Final = "mock"
 
 
 def main() -> None:
-    logging.disable(logging.CRITICAL)  # what matters is what is left on the disk
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # so that we can wait for what a killed child had started
-    for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            _act(json.loads(line))
-        print(code_of(child), flush=True)
-
-
-def code_of(child: int) -> int:
-    code = 0
-    while True:
-        try:
-            pid, status = os.wait()
-        except ChildProcessError:
-            return code
-        if pid == child:
-            code = os.waitstatus_to_exitcode(status)
+    take_orders(_act)
 
 
 def _act(order: dict[str, Any]) -> None:
     code = 1
     try:
         folder, site = Path(order["folder"]), Path(order["site"])
-        wanted = {"root": str(folder), "trace": order["trace"], "fatal": order["fatal"]}
-        write_site(site, wanted)
-        Shim(**wanted, takes_parent=False).arm()
+        limits = {"root": str(folder), "trace": order["trace"], "fatal": order["fatal"]}
+        write_site(site, limits)
+        Shim(**limits, takes_parent=False).arm()
         asyncio.run(_acted(order["act"], folder, site))
         code = 0
     finally:
         os._exit(code)
-
-
-def write_site(site: Path, wanted: dict[str, Any], *, takes_parent: bool = True) -> None:
-    """Found by the process that fetches, whose environment has little more than this path."""
-    site.mkdir(exist_ok=True)
-    text = f"from chaos.crash_shim import Shim\nShim(**{wanted!r}, takes_parent={takes_parent}).arm()\n"
-    (site / "sitecustomize.py").write_text(text)
 
 
 async def _acted(act: str, folder: Path, site: Path) -> None:

@@ -4,28 +4,23 @@ Whenever the worker and its puller die, after a repair there is a whole old vers
 else but layers that the next attempt goes on with.
 """
 
-import asyncio
 import hashlib
 import json
 import shutil
-import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chaos.crash_shim import steps_in
+from chaos.crash_driver import CrashDriver
 from chaos.install_driver import META, NAME
 from chaos.round import Workshop
 from corral.base.clock import SystemClock
 from corral.worker.installing.installer import Installer
 from tests.kit.images import a_directory, a_file, a_hard_link, a_layer, a_symlink, gzipped, tar_of
 from tests.kit.registry import FakeRegistry
-from tests.kit.waiting import WAIT_TIMEOUT
 
-_ROOT: Final = Path(__file__).absolute().parents[1]
-_KILLED: Final = -9
 _DONE_AGAIN_EVERY: Final = 8
 """One in this many crashes is followed by the same act, run to its end."""
 
@@ -56,7 +51,7 @@ ACTS: Final = (
 async def killed_at_every_step(workshop: Workshop) -> None:
     """For each act, kill at as many steps as the workshop has, chosen by its seed; at all of them if there are not
     more."""
-    async with FakeRegistry() as registry, _driver() as driver:
+    async with FakeRegistry() as registry, CrashDriver.open(workshop, "chaos.install_driver") as driver:
         matrix = Matrix(workshop, registry, driver)
         await matrix.prepare()
         for act in ACTS:
@@ -64,13 +59,11 @@ async def killed_at_every_step(workshop: Workshop) -> None:
 
 
 class Matrix:
-    def __init__(self, workshop: Workshop, registry: FakeRegistry, driver: asyncio.subprocess.Process) -> None:
+    def __init__(self, workshop: Workshop, registry: FakeRegistry, driver: CrashDriver) -> None:
         self._workshop = workshop
         self._registry = registry
         self._driver = driver
         self._folder = workshop.directory
-        self._runs = 0
-        self._orders = 0
         self._prints: dict[str, Print] = {}
         self._digests: dict[str, str] = {}
 
@@ -90,18 +83,13 @@ class Matrix:
 
     async def run(self, act: Act) -> None:
         whole = await self._played(act.name, act.begins_with, act.tag, fatal=0)
-        steps = steps_in(self._trace)
+        steps = self._driver.steps()
         self._check(whole, act, allowed=act.allowed[-1:], where="at its end")
-        count = len(steps)
-        every = range(1, count + 1)
-        chosen = sorted(self._workshop.random.sample(every, min(count, self._workshop.steps)))
-        found: dict[str, int] = {}
-        for number in chosen:
-            version = await self._crash(act, number, steps[number - 1]) or "none"
-            found[version] = found.get(version, 0) + 1
-        counted = ", ".join(f"{number} x {version}" for version, number in sorted(found.items()))
+        chosen = self._driver.chosen_steps(len(steps))
+        versions = Counter([await self._crash(act, number, steps[number - 1]) or "none" for number in chosen])
+        counted = ", ".join(f"{number} x {version}" for version, number in sorted(versions.items()))
         self._workshop.story.measure(
-            f"{act.name}: {count} steps, killed at {len(chosen)} of them: {counted}, all whole"
+            f"{act.name}: {len(steps)} steps, killed at {len(chosen)} of them: {counted}, all whole"
         )
 
     async def _crash(self, act: Act, number: int, step: str) -> str:
@@ -118,39 +106,20 @@ class Matrix:
         """A roll-back would lead back again, so it is left out."""
         if act.name == "roll back":
             return
-        await self._order(act.name, left, fatal=0)
+        await self._driver.play(left, fatal=0, act=act.name)
         self._check(left, act, allowed=act.allowed[-1:], where=f"{where}, then done again")
 
     # Playing.
 
     async def _played(self, act: str, begins_with: str, tag: str, *, fatal: int) -> Path:
-        """Run the act up to its fatal step. Concurrent downloads may take one step less than last time; then nothing
-        is killed."""
-        self._runs += 1
-        folder = self._folder / f"run-{self._runs}"
-        shutil.rmtree(self._folder / f"run-{self._runs - 1}", ignore_errors=True)
+        """Run the act up to its fatal step, and return the folder that it left behind."""
+        folder = self._driver.next_folder()
         shutil.copytree(self._folder / begins_with, folder, symlinks=True)
         uri = f"{self._registry.address}/{NAME}:{tag}"
         entries = [{"name": META, "capabilities": {"default": NAME}}, {"name": NAME, "alias": "m", "uri": uri}]
         (folder / "index.yaml").write_text(json.dumps(entries))
-        code = await self._order(act, folder, fatal=fatal)
-        assert code in ((0, _KILLED) if fatal else (0,)), f"{act} with {fatal} as its last step ended with {code}"
+        await self._driver.play_up_to(folder, fatal=fatal, act=act)
         return folder
-
-    @property
-    def _trace(self) -> Path:
-        return self._folder / "trace"
-
-    async def _order(self, act: str, folder: Path, *, fatal: int) -> int:
-        self._trace.unlink(missing_ok=True)
-        self._orders += 1
-        site = folder / f"site-{self._orders}"  # never the same: Python would take the old one's byte code for it
-        order = {"act": act, "folder": str(folder), "site": str(site), "trace": str(self._trace), "fatal": fatal}
-        assert self._driver.stdin is not None
-        assert self._driver.stdout is not None
-        self._driver.stdin.write(json.dumps(order).encode() + b"\n")
-        async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
-            return int(await self._driver.stdout.readline())
 
     # Checking.
 
@@ -180,29 +149,29 @@ class Matrix:
     def _version(self, place: Path, where: str) -> str:
         if not place.exists():
             return ""
-        found = _print(place)
-        version = next((one for one, known in self._prints.items() if known == found), None)
-        assert version is not None, f"{where}: a mixture: {found}"
-        told = json.loads((place / "metadata.json").read_text())
-        assert told["digest"] == self._digests[version], f"{where}: it says that it is something else"
+        fingerprint = _print(place)
+        version = next((name for name, expected in self._prints.items() if expected == fingerprint), None)
+        assert version is not None, f"{where}: a mixture: {fingerprint}"
+        metadata = json.loads((place / "metadata.json").read_text())
+        assert metadata["digest"] == self._digests[version], f"{where}: it says that it is something else"
         return version
 
 
 def _print(place: Path) -> Print:
-    """All but what an installer writes down, which has the time in it."""
-    found = {}
+    """The fingerprint of a version. Metadata of the installer is left out: it contains the time."""
+    fingerprint = {}
     for path in sorted(place.rglob("*")):
         name = str(path.relative_to(place))
         if name == "metadata.json":
             continue
         mode = oct(path.lstat().st_mode)
         if path.is_symlink():
-            found[name] = f"{mode} -> {path.readlink()}"
+            fingerprint[name] = f"{mode} -> {path.readlink()}"
         elif path.is_file():
-            found[name] = f"{mode} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+            fingerprint[name] = f"{mode} {hashlib.sha256(path.read_bytes()).hexdigest()}"
         else:
-            found[name] = mode
-    return found
+            fingerprint[name] = mode
+    return fingerprint
 
 
 def _layers(version: str) -> list[bytes]:
@@ -217,15 +186,3 @@ def _layers(version: str) -> list[bytes]:
         )
     )
     return [base, a_layer({"run.sh": b"#!/bin/sh\n", "version": version.encode()})]
-
-
-@asynccontextmanager
-async def _driver() -> AsyncIterator[asyncio.subprocess.Process]:
-    pipe = asyncio.subprocess.PIPE
-    argv = [sys.executable, "-m", "chaos.install_driver"]
-    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, cwd=_ROOT)
-    try:
-        yield process
-    finally:
-        process.kill()
-        await process.wait()

@@ -13,12 +13,12 @@ from tests.kit.members import ClusterFrontend
 def record_is_sound(record: Sequence[EventView]) -> None:
     """No gap, and each announcement of a status starts where the last one of that node ended."""
     assert [event.sequence for event in record] == list(range(1, len(record) + 1)), "the record of events has a gap"
-    told: dict[str | None, object] = {}
+    announced: dict[str | None, object] = {}
     for event in record:
         if event.kind == EventKind.NODE_STATUS:
             before = event.data["before"]
-            assert before == told.get(event.node_id), f"{event.data} contradicts {told.get(event.node_id)}"
-            told[event.node_id] = event.data["after"]
+            assert before == announced.get(event.node_id), f"{event.data} contradicts {announced.get(event.node_id)}"
+            announced[event.node_id] = event.data["after"]
 
 
 def approval_was_given(nodes: Mapping[NodeId, NodeDetail], record: Sequence[EventView]) -> None:
@@ -30,16 +30,21 @@ def approval_was_given(nodes: Mapping[NodeId, NodeDetail], record: Sequence[Even
             assert node.status == "pending", f"{node.name} is {node.status} without approval"
 
 
-def ids_are_kept(known: Mapping[str, NodeId], now: Mapping[str, NodeId], record: Sequence[EventView]) -> None:
-    """A worker has the id that it had, unless a person removed that node."""
+def ids_are_kept(
+    before: Mapping[str, NodeId], nodes: Mapping[NodeId, NodeDetail], record: Sequence[EventView]
+) -> dict[str, NodeId]:
+    """Each worker is one node, with the id that it had unless a person removed that node. Returns ids by name."""
+    ids = {node.name: node_id for node_id, node in nodes.items()}
+    assert len(ids) == len(nodes), f"one worker is several nodes: {sorted(node.name for node in nodes.values())}"
     removed = {event.node_id for event in record if event.kind == EventKind.NODE_REMOVED}
-    for name, node_id in known.items():
-        assert now.get(name) == node_id or node_id in removed, f"{name} was {node_id} and is now {now.get(name)}"
+    for name, node_id in before.items():
+        assert ids.get(name) == node_id or node_id in removed, f"{name} was {node_id} and is now {ids.get(name)}"
+    return ids
 
 
-def labels_are_kept(wanted: Mapping[NodeId, Mapping[str, str]], nodes: Mapping[NodeId, NodeDetail]) -> None:
+def labels_are_kept(given: Mapping[NodeId, Mapping[str, str]], nodes: Mapping[NodeId, NodeDetail]) -> None:
     """What people wrote on a node is there for as long as the node is."""
-    for node_id, labels in wanted.items():
+    for node_id, labels in given.items():
         if node_id in nodes:
             missing = labels.items() - nodes[node_id].labels.items()
             assert not missing, f"{nodes[node_id].name} lost {missing}"

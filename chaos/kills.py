@@ -36,7 +36,7 @@ from tests.kit.models import write_model
 from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.postgres import PostgresServer
-from tests.kit.processes import FrontendProcess, WorkerProcess, running_below, said_once, words_of
+from tests.kit.processes import FrontendProcess, WorkerProcess, ready_together, running_below, words_of
 from tests.kit.waiting import eventually
 
 WORKERS: Final = ("w1", "w2", "w3")
@@ -128,14 +128,10 @@ async def _open(workshop: Workshop, stack: AsyncExitStack) -> Site:
         )
         for name in ("f1", "f2")
     ]
-    for frontend in frontends:
-        await frontend.until_ready()
-    key = said_once(frontends, lambda frontend: frontend.new_keys)
-    for frontend in frontends:
-        frontend.admin_key = key
+    token = await ready_together(frontends)
     of_workers = {
         "CORRAL_REGISTER_TO": ",".join(frontend.url for frontend in frontends),
-        "CORRAL_REGISTRATION_TOKEN": said_once(frontends, lambda frontend: frontend.new_tokens),
+        "CORRAL_REGISTRATION_TOKEN": token,
         "CORRAL_NATS_URL": nats.worker_url,
         "CORRAL_HEARTBEAT_INTERVAL": "1s",
         "CORRAL_REGISTRATION_RETRY": "500ms",

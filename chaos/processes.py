@@ -22,7 +22,7 @@ from tests.kit.admin_api import open_session
 from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
 from tests.kit.postgres import PostgresServer
-from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
+from tests.kit.processes import FrontendProcess, WorkerProcess, ready_together
 from tests.kit.waiting import eventually
 
 FRONTENDS: Final = 2
@@ -64,14 +64,10 @@ async def _start(workshop: Workshop, stack: AsyncExitStack) -> Machines:
         await stack.enter_async_context(process)
         for process in _frontends(workshop, session, {"CORRAL_DATABASE": url, "CORRAL_NATS_URL": nats.frontend_url})
     ]
-    for frontend in frontends:
-        await frontend.until_ready()
-    key = said_once(frontends, lambda frontend: frontend.new_keys)
-    for frontend in frontends:
-        frontend.admin_key = key
+    token = await ready_together(frontends)
     of_workers = {
         "CORRAL_REGISTER_TO": ",".join(frontend.url for frontend in frontends),
-        "CORRAL_REGISTRATION_TOKEN": said_once(frontends, lambda frontend: frontend.new_tokens),
+        "CORRAL_REGISTRATION_TOKEN": token,
         "CORRAL_NATS_URL": nats.worker_url,
         "CORRAL_HEARTBEAT_INTERVAL": INTERVAL,
         "CORRAL_REGISTRATION_RETRY": "1s",
@@ -206,10 +202,7 @@ class Fleet:
         invariants.record_is_sound(record)
         invariants.approval_was_given(nodes, record)
         invariants.labels_are_kept(self._labels, nodes)
-        ids = {node.name: node_id for node_id, node in nodes.items()}
-        assert len(ids) == len(nodes), f"one worker is several nodes: {sorted(node.name for node in nodes.values())}"
-        invariants.ids_are_kept(self._ids, ids, record)
-        self._ids = ids
+        self._ids = invariants.ids_are_kept(self._ids, nodes, record)
 
     async def mend_and_judge(self) -> None:
         """Everything works again: then everybody is healthy, whichever frontend one asks."""

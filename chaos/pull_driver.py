@@ -2,16 +2,12 @@
 
     python -m chaos.pull_driver
 
-Orders come as lines of JSON, and each is answered when its child, and everything that this had started, is gone. The
-steps are what the frontend and its download do to files, and the transactions of the frontend.
+Orders come from `chaos/pulls.py`, as `chaos/crash_driver.py` says. The steps are what the frontend and its download do
+to files, and the transactions of the frontend.
 """
 
 import asyncio
-import ctypes
-import json
-import logging
 import os
-import sys
 import traceback
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -20,8 +16,8 @@ from typing import Any, Final
 
 from sqlalchemy import event
 
+from chaos.crash_driver import take_orders, write_site
 from chaos.crash_shim import Shim
-from chaos.install_driver import code_of, write_site
 from corral.base.clock import SystemClock
 from corral.bus.config import BusConfig
 from corral.frontend.backends.catalogue import Lookups
@@ -38,28 +34,21 @@ from corral.processes.control import Control, Stores, build_control
 from tests.kit.bus import MemoryBus, MemoryServer
 
 _ROOT: Final = Path(__file__).absolute().parents[1]
-_SUBREAPER: Final = 36
 _MOST_TURNS: Final = 20
 KEY: Final = "the one pull"
 
 
 def main() -> None:
-    logging.disable(logging.CRITICAL)  # what matters is what is left
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # so that we can wait for what a killed child had started
-    for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            _act(json.loads(line))
-        print(code_of(child), flush=True)
+    take_orders(_act)
 
 
 def _act(order: dict[str, Any]) -> None:
     code = 1
     try:
         folder, site = Path(order["folder"]), Path(order["site"])
-        wanted = {"root": str(folder / "models"), "trace": order["trace"], "fatal": order["fatal"]}
-        write_site(site, wanted, takes_parent=order["takes_parent"])
-        shim = Shim(**wanted, takes_parent=False)
+        limits = {"root": str(folder / "models"), "trace": order["trace"], "fatal": order["fatal"]}
+        write_site(site, limits, takes_parent=order["takes_parent"])
+        shim = Shim(**limits, takes_parent=False)
         shim.arm()
         asyncio.run(_pulled(order, folder, site, shim))
         code = 0

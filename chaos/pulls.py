@@ -4,28 +4,22 @@ Whenever the frontend and its download die, together or one of them, a frontend 
 as it was promised and with the model, and leaves nothing else. Counted is what had to come over the network twice.
 """
 
-import asyncio
 import hashlib
 import json
 import shutil
 import sqlite3
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chaos.crash_shim import steps_in
+from chaos.crash_driver import CrashDriver
 from chaos.round import Workshop
 from tests.kit.file_server import ServedRequest
 from tests.kit.gguf import LLAMA, gguf
 from tests.kit.hub_server import HuggingFaceServer
-from tests.kit.waiting import WAIT_TIMEOUT
 
-_ROOT: Final = Path(__file__).absolute().parents[1]
-_KILLED: Final = -9
 _PART_BYTES: Final = 3 * 1024 * 1024
 _WEIGHTS: Final = gguf(**LLAMA, tokenizer__chat_template="{{ messages }}")
 _OTHER: Final = ".corral"
@@ -54,7 +48,7 @@ async def killed_at_every_step(workshop: Workshop) -> None:
     """For each act, kill at as many steps as the workshop has, chosen by its seed; at all of them if there are not
     more."""
     with HuggingFaceServer() as server:
-        async with _driver() as driver:
+        async with CrashDriver.open(workshop, "chaos.pull_driver") as driver:
             matrix = PullMatrix(workshop, server, driver)
             await matrix.prepare()
             for act in ACTS:
@@ -62,13 +56,11 @@ async def killed_at_every_step(workshop: Workshop) -> None:
 
 
 class PullMatrix:
-    def __init__(self, workshop: Workshop, server: HuggingFaceServer, driver: asyncio.subprocess.Process) -> None:
+    def __init__(self, workshop: Workshop, server: HuggingFaceServer, driver: CrashDriver) -> None:
         self._workshop = workshop
         self._server = server
         self._driver = driver
         self._folder = workshop.directory
-        self._runs = 0
-        self._orders = 0
         self._contents: dict[str, bytes] = {}
 
     async def prepare(self) -> None:
@@ -87,9 +79,8 @@ class PullMatrix:
     async def run(self, act: PullAct) -> None:
         folder = await self._played(act, fatal=0)
         self._check(folder, act, "at its end")
-        steps = steps_in(self._trace)
-        every = range(1, len(steps) + 1)
-        chosen = sorted(self._workshop.random.sample(every, min(len(steps), self._workshop.steps)))
+        steps = self._driver.steps()
+        chosen = self._driver.chosen_steps(len(steps))
         twice = [await self._crash(act, number, steps[number - 1]) for number in chosen]
         total, most = sum(twice), max(twice, default=0)
         self._workshop.story.measure(
@@ -102,8 +93,7 @@ class PullMatrix:
         where = f"killed at step {number} ({step})"
         self._server.requests.clear()
         folder = await self._played(act, fatal=number)
-        code = await self._order(act, folder, fatal=0)
-        assert code == 0, f"{act.name} {where}: the frontend that started again ended with {code}"
+        await self._pull(act, folder, fatal=0)  # the frontend that starts again goes on to the end
         self._check(folder, act, where)
         twice = max(0, self._fetched_bytes() - self._promised_bytes(act))
         self._workshop.story.tell(f"{act.name} {where}: whole, {twice} bytes came twice")
@@ -125,58 +115,41 @@ class PullMatrix:
     # Playing.
 
     async def _played(self, act: PullAct, *, fatal: int) -> Path:
-        """Pull from nothing up to the fatal step. Concurrent work may take one step less than last time; then nothing
-        is killed."""
-        self._runs += 1
-        folder = self._folder / f"run-{self._runs}"
-        shutil.rmtree(self._folder / f"run-{self._runs - 1}", ignore_errors=True)
+        """Pull from nothing up to the fatal step, and return the folder that it left behind."""
+        folder = self._driver.next_folder()
         folder.mkdir()
         shutil.copy(self._folder / "empty.db", folder / "corral.db")
-        code = await self._order(act, folder, fatal=fatal)
-        assert code in ((0, _KILLED) if fatal else (0,)), f"{act.name} with {fatal} as its last step ended with {code}"
+        await self._pull(act, folder, fatal=fatal)
         return folder
 
-    @property
-    def _trace(self) -> Path:
-        return self._folder / "trace"
-
-    async def _order(self, act: PullAct, folder: Path, *, fatal: int) -> int:
-        self._trace.unlink(missing_ok=True)
-        self._orders += 1
-        order = {
-            "reference": act.reference.format(server=self._server.base, folder=self._folder),
-            "hub": self._server.base,
-            "folder": str(folder),
-            "site": str(folder / f"site-{self._orders}"),  # never the same: Python would take the old one's byte code
-            "trace": str(self._trace),
-            "fatal": fatal,
-            "takes_parent": act.takes_parent,
-        }
-        assert self._driver.stdin is not None
-        assert self._driver.stdout is not None
-        self._driver.stdin.write(json.dumps(order).encode() + b"\n")
-        async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
-            return int(await self._driver.stdout.readline())
+    async def _pull(self, act: PullAct, folder: Path, *, fatal: int) -> None:
+        await self._driver.play_up_to(
+            folder,
+            fatal=fatal,
+            reference=act.reference.format(server=self._server.base, folder=self._folder),
+            hub=self._server.base,
+            takes_parent=act.takes_parent,
+        )
 
     # Checking.
 
     def _check(self, folder: Path, act: PullAct, where: str) -> None:
         """The files are there and nothing else; the model is in the database once, with their digests."""
         models, names = folder / "models", self._names(act)
-        found = {path.name: path for path in models.rglob("*") if path.is_file() and _OTHER not in path.parts}
-        assert set(found) == set(names), f"{act.name} {where}: there are {sorted(found)}"
+        files = {path.name: path for path in models.rglob("*") if path.is_file() and _OTHER not in path.parts}
+        assert set(files) == set(names), f"{act.name} {where}: there are {sorted(files)}"
         for name in names:
-            assert found[name].read_bytes() == self._contents[name], f"{act.name} {where}: {name} is another file"
+            assert files[name].read_bytes() == self._contents[name], f"{act.name} {where}: {name} is another file"
         left = {path.name for path in (models / _OTHER / "partial").glob("*")}
         assert not left, f"{act.name} {where} left {left}"
         own = {path.stem for path in (models / _OTHER).iterdir()}  # a draft of the store's id is some bytes
         assert own <= {"store", "partial", "receipts"}, f"{act.name} {where} left {own}"
         with closing(sqlite3.connect(folder / "corral.db")) as database:
-            ((files, number),) = database.execute("SELECT files, number FROM models").fetchall()
+            ((recorded, number),) = database.execute("SELECT files, number FROM models").fetchall()
             ((count,),) = database.execute("SELECT count(*) FROM operations").fetchall()
             states = database.execute("SELECT status FROM operation_targets").fetchall()
         digests = {f"sha256:{hashlib.sha256(self._contents[name]).hexdigest()}" for name in names}
-        assert {file["digest"] for file in json.loads(files)} == digests, f"{act.name} {where}: {files}"
+        assert {file["digest"] for file in json.loads(recorded)} == digests, f"{act.name} {where}: {recorded}"
         assert (number, count, states) == (1, 1, [("success",)]), f"{act.name} {where}: {(number, count, states)}"
 
 
@@ -184,15 +157,3 @@ def _is_download(request: ServedRequest) -> bool:
     """Whether libcurl asked, which downloads: it says first what it accepts. Planning has another client."""
     names = list(request.headers)
     return names.index("Accept") < names.index("Accept-Encoding")
-
-
-@asynccontextmanager
-async def _driver() -> AsyncIterator[asyncio.subprocess.Process]:
-    pipe = asyncio.subprocess.PIPE
-    argv = [sys.executable, "-m", "chaos.pull_driver"]
-    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, cwd=_ROOT)
-    try:
-        yield process
-    finally:
-        process.kill()
-        await process.wait()

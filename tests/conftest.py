@@ -69,6 +69,12 @@ routing.compile_path = cache(routing.compile_path)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes per core, as tests with real processes also wait. Not yet compared with other numbers."""
+    return max(3, min(2 * len(os.sched_getaffinity(0)), 8))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs real processes comes first: a file that takes minutes must not be the last one of a worker."""
     items.sort(key=lambda item: next((rank for rank, part in enumerate(SLOWEST) if part in item.path.parts), 9))

@@ -1,8 +1,9 @@
 """Requests that llama.cpp's server would answer otherwise than they are written, and the answers to them. Pure.
 
-Its server drops `dimensions`, `echo`, `suffix`, `functions`, `modalities`, a named `tool_choice`, and tools that the
-model's template has no place for; it takes 0 tokens for 1, and refuses nulls that mean "not given" and more answers
-than it has slots; and its streams of several prompts have events without content. A plan says what is asked of it
+Its server drops `dimensions`, `echo`, `suffix`, `functions`, `modalities`, a named `tool_choice`, the format that
+`/v1/responses` has in `text`, and tools that the model's template has no place for; it takes 0 tokens for 1, and
+refuses nulls that mean "not given" and more answers than it has slots; its streams of several prompts have events
+without content; and it tells the probabilities of completions in the form of chats. A plan says what is asked of it
 instead: one request, or several one after another.
 """
 
@@ -18,10 +19,16 @@ Body = dict[str, Any]
 CHAT: Final = "/v1/chat/completions"
 COMPLETION: Final = "/v1/completions"
 EMBEDDING: Final = "/v1/embeddings"
+RESPONSES: Final = "/v1/responses"
+MESSAGES: Final = "/v1/messages"
 _MOST_ANSWERS: Final = 128
 """OpenAI's own limit of `n`."""
-_LIMITS: Final = ("max_tokens", "max_completion_tokens", "n_predict")
+_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+_WHOLE: Final = ("n", "logprobs", "dimensions", "seed")
+"""Fields of whole numbers, which JSON may write with a point: 2.0."""
 _CHOICES: Final = ("auto", "none", "required")
+_SHOWN: Final = 20
+"""How many characters of a value an error message repeats."""
 
 
 class Refused(Exception):
@@ -54,16 +61,20 @@ class Plan:
     """Whether the engine's stream has events that say nothing: it sends a null between two prompts."""
     counts: bool = True
     """Whether the client asked for the counts of a stream."""
+    alternatives: int | None = None
+    """How many other tokens are told with each of a completion; None when no probabilities were asked for."""
 
     @property
     def is_plain(self) -> bool:
         """Whether the engine's answer is the client's."""
-        return len(self.requests) == 1 and not (self.echoed or self.dimensions or self.has_gaps)
+        return len(self.requests) == 1 and not (
+            self.echoed or self.dimensions or self.has_gaps or self.alternatives is not None
+        )
 
 
 def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
     """Refused says which field cannot be honoured."""
-    body = {name: value for name, value in body.items() if value is not None}
+    body = {name: _plain_number(name, value) for name, value in body.items() if value is not None}
     if path == EMBEDDING:
         return _embedding(body)
     _check_limits(body)
@@ -73,9 +84,14 @@ def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
         _check_completion(body)
     elif body.get("tools"):
         _check_offer(body, offers_tools=offers_tools)
+    if path == RESPONSES:
+        return Plan(requests=(_response(body),), streams=bool(body.get("stream")))
+    if path == MESSAGES:
+        return Plan(requests=(_with_named_tool(body, "tool", {"type": "any"}),), streams=bool(body.get("stream")))
     if path not in (CHAT, COMPLETION):
         return Plan(requests=(body,))
     echoed = _prompts(body) if body.pop("echo", False) else ()
+    alternatives = _alternatives(body) if path == COMPLETION else None
     requests = _repeated(body)
     options = body.get("stream_options")
     return Plan(
@@ -84,7 +100,12 @@ def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
         streams=bool(body.get("stream")),
         has_gaps=bool(body.get("stream")) and isinstance(body.get("prompt"), list),
         counts=isinstance(options, dict) and bool(options.get("include_usage")),
+        alternatives=alternatives,
     )
+
+
+def _plain_number(name: str, value: Any) -> Any:
+    return int(value) if name in _WHOLE and isinstance(value, float) and value.is_integer() else value
 
 
 def _check_limits(body: Body) -> None:
@@ -153,6 +174,32 @@ def _tool_names(tools: Any) -> list[str]:
     return names
 
 
+def _response(body: Body) -> Body:
+    """Return a request of `/v1/responses` with the answer's format in the field where the engine looks for it."""
+    if body.get("background"):
+        raise Refused("background", "is not offered: the answer comes with the request, whole or streamed")
+    text = body.get("text")
+    answer_format = text.get("format") if isinstance(text, dict) else None
+    if isinstance(answer_format, dict) and answer_format.get("type") == "json_schema":
+        if not isinstance(answer_format.get("schema"), dict):
+            raise Refused("text.format.schema", "must be an object: a JSON schema")
+        body = {**body, "response_format": {"type": "json_schema", "json_schema": answer_format}}
+    elif isinstance(answer_format, dict):
+        body = {**body, "response_format": answer_format}
+    return _with_named_tool(body, "function", "required")
+
+
+def _with_named_tool(body: Body, type: str, must: Any) -> Body:
+    """A request with only the tool that a `tool_choice` of this type names; `must` says that it is to be used."""
+    choice, tools = body.get("tool_choice"), body.get("tools") or []
+    if not isinstance(choice, dict) or choice.get("type") != type:
+        return body
+    named = [tool for tool in tools if isinstance(tool, dict) and tool.get("name") == choice.get("name")]
+    if not named:
+        raise Refused("tool_choice", f"names {choice.get('name')}, which is not among the tools")
+    return {**body, "tools": named[:1], "tool_choice": must}
+
+
 def _check_completion(body: Body) -> None:
     if body.get("suffix"):
         raise Refused("suffix", "is not offered: this backend continues texts, and does not fill gaps")
@@ -160,6 +207,18 @@ def _check_completion(body: Body) -> None:
         raise Refused("best_of", "is not offered: ask for several answers with n")
     if body.get("echo") and "logprobs" in body:
         raise Refused("logprobs", "is not offered together with echo")
+
+
+def _alternatives(body: Body) -> int | None:
+    """How many were asked for. The engine is asked for one at least: for 0 it tells no probabilities at all."""
+    asked = body.get("logprobs")
+    if asked is None or asked is False:
+        body.pop("logprobs", None)
+        return None
+    if not isinstance(asked, int) or asked < 0:
+        raise Refused("logprobs", f"must be a whole number from 0, and is {json.dumps(asked)[:_SHOWN]}")
+    body["logprobs"] = max(1, int(asked))
+    return int(asked)
 
 
 def _prompts(body: Body) -> tuple[str, ...]:
@@ -225,6 +284,8 @@ class Joining:
     _prompted: int = 0
     _predicted: int = 0
     _begun: set[int] = field(default_factory=set)
+    _lengths: dict[int, int] = field(default_factory=dict)
+    """How many characters of each choice there were so far."""
 
     def whole(self, answers: list[Body]) -> Body:
         """Answers that were not streamed."""
@@ -275,7 +336,23 @@ class Joining:
         prompt = int(choice["index"])
         index = prompt * len(self.plan.requests) + self.number
         numbered = {**choice, "index": index}
+        if self.plan.alternatives is not None and isinstance(logprobs := choice.get("logprobs"), dict):
+            numbered["logprobs"] = self._in_lists(index, logprobs.get("content") or [], self.plan.alternatives)
         if self.plan.echoed and "text" in choice and index not in self._begun:
             self._begun.add(index)
             numbered["text"] = self.plan.echoed[prompt] + choice["text"]
         return numbered
+
+    def _in_lists(self, index: int, tokens: list[Body], alternatives: int) -> Body:
+        """The probabilities of tokens in the form of completions; llama.cpp tells them in that of chats."""
+        offsets = []
+        for token in tokens:
+            offsets.append(self._lengths.get(index, 0))
+            self._lengths[index] = offsets[-1] + len(token["token"])
+        others = [{other["token"]: other["logprob"] for other in token.get("top_logprobs", ())} for token in tokens]
+        return {
+            "tokens": [token["token"] for token in tokens],
+            "token_logprobs": [token["logprob"] for token in tokens],
+            "top_logprobs": others if alternatives else None,
+            "text_offset": offsets,
+        }

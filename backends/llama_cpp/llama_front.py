@@ -10,10 +10,12 @@ import contextlib
 import hmac
 import json
 import logging
+import time
 from typing import Final, NamedTuple
 
 from engine_process import Engine, EngineAnswer
-from llama_careful import Body, Joining, Plan, Refused, cut_vectors, plan_for
+from llama_careful import MESSAGES, RESPONSES, Body, Joining, Plan, Refused, cut_vectors, plan_for
+from llama_repairs import AnswerRepair, MessageRepair, ResponseRepair
 
 log = logging.getLogger("backend")
 
@@ -74,8 +76,12 @@ class Front:
 
     async def _answer(self, request: "_Request", client: "_Client") -> None:
         try:
-            plan = plan_for(request.path, _parsed(request.body), offers_tools=self._engine.offers_tools)
-            await self._carry_out(plan, request.path, client)
+            asked = _parsed(request.body)
+            plan = plan_for(request.path, asked, offers_tools=self._engine.offers_tools)
+            if (repair := _repair_for(request.path, asked)) is not None:
+                await self._send_repaired(plan, repair, request.path, client)
+            else:
+                await self._carry_out(plan, request.path, client)
         except Refused as refused:
             await client.whole(400, refused.document())
 
@@ -87,6 +93,17 @@ class Front:
             await self._stream(plan, path, client)
         else:
             await self._join(plan, path, client)
+
+    async def _send_repaired(self, plan: Plan, repair: AnswerRepair, path: str, client: "_Client") -> None:
+        async with self._engine.asked(path, plan.requests[0]) as answer:
+            if answer.status != 200:
+                await client.pass_on(answer)
+            elif plan.streams:
+                async for event in answer.events():
+                    await client.event(repair.event(event) if "type" in event else event)
+                await client.end()
+            else:
+                await client.whole(200, json.dumps(repair.whole(json.loads(await answer.whole()))).encode())
 
     async def _join(self, plan: Plan, path: str, client: "_Client") -> None:
         answers: list[Body] = []
@@ -125,6 +142,15 @@ class Front:
             await client.event(joining.last_event(sample))
         await client.part(b"data: [DONE]\n\n")
         await client.end()
+
+
+def _repair_for(path: str, asked: Body) -> AnswerRepair | None:
+    """What completes the answer to this request; None where the engine's is complete."""
+    if path == RESPONSES:
+        return ResponseRepair(asked, int(time.time()))
+    if path == MESSAGES and asked.get("stop_sequences"):
+        return MessageRepair()
+    return None
 
 
 def _parsed(body: bytes) -> Body:
@@ -183,7 +209,9 @@ class _Client:
         await self.end()
 
     async def event(self, event: Body) -> None:
-        await self.part(b"data: " + json.dumps(event).encode() + b"\n\n")
+        """Send an event, under its type where it has one: streams of chats have none."""
+        name = f"event: {event['type']}\n".encode() if isinstance(event.get("type"), str) else b""
+        await self.part(name + b"data: " + json.dumps(event).encode() + b"\n\n")
 
     async def part(self, data: bytes) -> None:
         if not self.has_begun:

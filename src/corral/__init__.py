@@ -1,3 +1,3 @@
 """Corral turns a set of machines into one OpenAI-compatible endpoint."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -4,6 +4,7 @@ from typing import Any
 
 import cases
 import openai
+import pydantic
 
 client = openai.OpenAI(base_url=f"{cases.URL}/v1", api_key=cases.KEY, max_retries=0, timeout=100)
 BAD = openai.BadRequestError
@@ -32,6 +33,36 @@ def cancel() -> None:
         next(iter(events))
         cases.until_under_way(cases.SLOW, 1)
     cases.until_under_way(cases.SLOW, 0)
+
+
+@cases.case
+def response_stream() -> None:
+    with client.responses.stream(model=cases.CHAT, input=cases.QUESTION, temperature=0, max_output_tokens=30) as events:
+        cases.check("Paris" in "".join(event.delta for event in events if event.type == "response.output_text.delta"))
+        cases.check("Paris" in events.get_final_response().output_text)
+
+
+@cases.case
+def response_of_a_form() -> None:
+    class Answer(pydantic.BaseModel):
+        is_known: bool
+
+    parsed = client.responses.parse(model=cases.CHAT, input=cases.QUESTION, text_format=Answer, temperature=0)
+    cases.check(isinstance(parsed.output_parsed, Answer), parsed)
+
+
+@cases.case
+def response_that_was_cut() -> None:
+    answer = client.responses.create(model=cases.CHAT, input=cases.QUESTION, max_output_tokens=2)
+    cases.check(answer.status == "incomplete" and answer.incomplete_details.reason == "max_output_tokens", answer)
+
+
+@cases.case
+def probabilities_of_a_completion() -> None:
+    answer = client.completions.create(model=cases.CHAT, prompt="The sky is", max_tokens=3, logprobs=2)
+    told = answer.choices[0].logprobs
+    cases.check([len(told.tokens), len(told.token_logprobs), len(told.top_logprobs)] == [3, 3, 3], told)
+    cases.check("".join(told.tokens) == answer.choices[0].text, told)
 
 
 @cases.case

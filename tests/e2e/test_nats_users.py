@@ -23,7 +23,7 @@ from corral.frontend.nodes.decide.node import NodeStatus
 from tests.kit.admin_api import open_session
 from tests.kit.databases import DatabaseSource
 from tests.kit.ports import lasting_port
-from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
+from tests.kit.processes import FrontendProcess, WorkerProcess, ready_together
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
@@ -61,9 +61,7 @@ async def fleet(tmp_path: Path, database_source: DatabaseSource, dialect: str) -
         if dialect == "postgres":
             settings["CORRAL_DATABASE"] = await stack.enter_async_context(database_source.blank_url("postgres"))
         frontend = await stack.enter_async_context(FrontendProcess("frontend", session, settings))
-        await frontend.until_ready()
-        frontend.admin_key = said_once([frontend], lambda process: process.new_keys)
-        token = said_once([frontend], lambda process: process.new_tokens)
+        token = await ready_together([frontend])
         yield Fleet(frontend=frontend, token=token, nats=nats, folder=tmp_path)
 
 

@@ -17,7 +17,7 @@ from tests.kit.databases import DatabaseSource
 from tests.kit.nats_cluster import running_cluster
 from tests.kit.page_sessions import SignedIn, ask_page
 from tests.kit.plain_nats import PlainNats
-from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
+from tests.kit.processes import FrontendProcess, WorkerProcess, ready_together
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -75,14 +75,10 @@ async def fleet(tmp_path: Path, database_source: DatabaseSource) -> AsyncIterato
         ]
         for frontend in frontends:
             await stack.enter_async_context(frontend)
-        for frontend in frontends:
-            await frontend.until_ready()
-        key = said_once(frontends, lambda frontend: frontend.new_keys)
-        for frontend in frontends:
-            frontend.admin_key = key
+        token = await ready_together(frontends)
         own = {
             "CORRAL_REGISTER_TO": ",".join(frontend.url for frontend in frontends),
-            "CORRAL_REGISTRATION_TOKEN": said_once(frontends, lambda frontend: frontend.new_tokens),
+            "CORRAL_REGISTRATION_TOKEN": token,
             "CORRAL_NATS_URL": ",".join(server.worker_url for server in nats),
             "CORRAL_HEARTBEAT_INTERVAL": "1s",
         }
@@ -99,10 +95,12 @@ async def test_three_frontends_that_start_together_work_as_one(fleet: Fleet) -> 
     await third.drain(node)
     await fleet.until_seen(node, NodeStatus.DRAINING, by=fleet.frontends)
 
-    async def is_announced() -> bool:
-        return any(event.data.get("after") == NodeStatus.DRAINING for event in await first.record())
+    async def is_recorded() -> bool:
+        record = await first.record()
+        is_announced = any(event.data.get("after") == NodeStatus.DRAINING for event in record)
+        return is_announced and any(event.kind == EventKind.NODE_DRAINED for event in record)
 
-    await eventually(is_announced, "the drain to be announced")  # it is seen before that: a status is computed
+    await eventually(is_recorded, "the drain and its end to be recorded")  # a status is computed, and seen before that
     keys = (await first.call("GET", "/api/v1/keys")).json()
     assert isinstance(keys, list)
     assert [key["name"] for key in keys] == ["admin"]

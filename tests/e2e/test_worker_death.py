@@ -13,7 +13,7 @@ from corral.frontend.nodes.decide.node import NodeStatus
 from corral.wire.nodes import NodeDetail
 from tests.kit.admin_api import open_session
 from tests.kit.ports import lasting_port
-from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
+from tests.kit.processes import FrontendProcess, WorkerProcess, ready_together
 from tests.kit.waiting import eventually
 
 INTERVAL = 1.0
@@ -45,11 +45,10 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         session = await stack.enter_async_context(open_session())
         of_frontend = {"CORRAL_DATA": str(tmp_path / "frontend"), **nats.frontend_environment}
         frontend = await stack.enter_async_context(FrontendProcess("frontend", session, of_frontend))
-        await frontend.until_ready()
-        frontend.admin_key = said_once([frontend], lambda process: process.new_keys)
+        token = await ready_together([frontend])
         of_worker = {
             "CORRAL_REGISTER_TO": frontend.url,
-            "CORRAL_REGISTRATION_TOKEN": said_once([frontend], lambda process: process.new_tokens),
+            "CORRAL_REGISTRATION_TOKEN": token,
             "CORRAL_HEARTBEAT_INTERVAL": f"{INTERVAL:g}s",
         }
         worker = await stack.enter_async_context(WorkerProcess("w1", tmp_path / "worker", of_worker))

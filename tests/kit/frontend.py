@@ -15,7 +15,7 @@ from corral.bus.port import Bus
 from corral.frontend.app import build_app
 from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.config import ControlConfig
-from corral.frontend.serving.model_loader import BackendLoader
+from corral.frontend.serving.loading.model_loader import BackendLoader
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.processes.control import Control, Stores, build_control

@@ -190,6 +190,19 @@ def said_once(processes: Sequence[HttpProcess], what: Callable[[HttpProcess], li
     return texts[0]
 
 
+async def ready_together(frontends: Sequence[HttpProcess]) -> str:
+    """Wait until frontends on one new database are ready, and give all of them the administrator's key that one made.
+
+    Returns the registration token of their fleet.
+    """
+    for frontend in frontends:
+        await frontend.until_ready()
+    key = said_once(frontends, lambda frontend: frontend.new_keys)
+    for frontend in frontends:
+        frontend.admin_key = key
+    return said_once(frontends, lambda frontend: frontend.new_tokens)
+
+
 def words_of(process: psutil.Process) -> list[str]:
     """Its command line; empty once it has ended."""
     with contextlib.suppress(psutil.Error):

@@ -23,6 +23,7 @@ class Relay:
         self._ends: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._ending = b""
+        self._freezing = b""
         self.passed = bytearray()
         """All bytes of both directions, for tests that look at what passes."""
 
@@ -57,6 +58,10 @@ class Relay:
     def freeze(self) -> None:
         """Drop all data without closing connections, like a network that loses packets."""
         self._flowing.clear()
+
+    def freeze_before(self, word: bytes) -> None:
+        """Freeze as soon as a client sends this, which is held back with all that follows."""
+        self._freezing = word
 
     def thaw(self) -> None:
         """Let the data pass that was held back."""
@@ -94,6 +99,9 @@ class Relay:
         """Copy one direction. At its end close the other side, which ends the other direction too."""
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
+                if self._freezing and self._freezing in data:
+                    self._freezing = b""
+                    self.freeze()
                 await self._flowing.wait()
                 self.passed += data
                 writer.write(data)

@@ -14,7 +14,7 @@ from tests.kit.backends import BACKENDS
 from tests.kit.loop_thread import LoopThread
 from tests.kit.plain_nats import PlainNats
 from tests.kit.ports import lasting_port
-from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
+from tests.kit.processes import FrontendProcess, WorkerProcess, ready_together
 from tests.kit.registry import FakeRegistry
 from tests.kit.simulated_fleet import FleetTarget, SimulatedFleet
 from tests.kit.up import call
@@ -91,14 +91,10 @@ async def simulated_site(
         frontends = [FrontendProcess(name, session, {**shared, "CORRAL_DATA": str(folder / name)}) for name in names]
         for frontend in frontends:
             await stack.enter_async_context(frontend)
-        for frontend in frontends:
-            await frontend.until_ready()
-        key = said_once(frontends, lambda frontend: frontend.new_keys)
-        for frontend in frontends:
-            frontend.admin_key = key
+        token = await ready_together(frontends)
         target = FleetTarget(
             frontend_url=frontends[0].url,
-            registration_token=said_once(frontends, lambda frontend: frontend.new_tokens),
+            registration_token=token,
             nats_url=nats.worker_url,
         )
         fleet = await stack.enter_async_context(SimulatedFleet(target))

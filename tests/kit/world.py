@@ -16,7 +16,7 @@ from corral.files.storage import SharedStorage
 from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.serving.decide.replica import Replica
-from corral.frontend.serving.load_jobs import Loads
+from corral.frontend.serving.loading.load_jobs import Loads
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.processes.control import Control, Stores, build_control

@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine, for everything but tests."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)

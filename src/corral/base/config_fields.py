@@ -39,7 +39,7 @@ def text(config: Config, key: str, default: object = "") -> str:
 
 
 def _encodable(key: str, value: str) -> str:
-    """YAML can spell half of a character, which nothing can send on."""
+    """Refuse text with half of a surrogate pair, which YAML can contain and UTF-8 cannot."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -110,7 +110,7 @@ def mapping(config: Config, key: str, default: object = MISSING) -> object:
 
 
 def listed(value: object) -> list[object]:
-    """The items of a list; none for what is no list."""
+    """The items of a list; empty for any other value."""
     return value if isinstance(value, list) else []
 
 

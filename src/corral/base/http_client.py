@@ -121,9 +121,9 @@ async def asked(  # noqa: PLR0913 - what a request consists of
     """The answer, of whatever status, as long as the block lasts. HttpFailed when none comes, or when it breaks off
     while it is read inside. `tls` says which name the peer must prove, where that is not the host of the URL, or which
     certificate it must show, where no authority decides that."""
-    shown: ssl.SSLContext | aiohttp.Fingerprint | bool = True
+    check: ssl.SSLContext | aiohttp.Fingerprint | bool = True
     if tls is not None:
-        shown = tls.context if isinstance(tls, TlsPeer) else tls
+        check = tls.context if isinstance(tls, TlsPeer) else tls
     with failures_of(str(url)):
         response = await session.request(
             method,
@@ -132,7 +132,7 @@ async def asked(  # noqa: PLR0913 - what a request consists of
             data=data,
             allow_redirects=redirects > 0,
             max_redirects=redirects,
-            ssl=shown,
+            ssl=check,
             server_hostname=tls.name if isinstance(tls, TlsPeer) else None,
         )
         try:
@@ -156,7 +156,7 @@ async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 @contextmanager
 def failures_of(url: str) -> Iterator[None]:
-    """Turns whatever may go wrong with a connection into HttpFailed."""
+    """A context that turns every failure of a connection into HttpFailed."""
     try:
         yield
     except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as error:

@@ -14,8 +14,10 @@ _OWN_NAMES: Final = (".local", ".localhost", ".internal")
 
 
 async def is_own_network(host: str) -> bool:
-    """Whether a host has an address that is not public. False for a name that cannot be resolved: whoever asks it will
-    say so, or a proxy knows it."""
+    """Whether a host has an address that is not public.
+
+    False for a name that cannot be resolved: the request to it will fail with that reason, or a proxy can resolve it.
+    """
     if host == "localhost" or host.endswith(_OWN_NAMES):
         return True
     try:
@@ -33,7 +35,7 @@ def is_private_address(address: str) -> bool:
     return not all(each.is_global for each in (mapped or parsed, *_embedded(parsed)))
 
 
-# Addresses that nobody is sent to, whoever names them. Private ones are not among them.
+# Addresses that no request may be sent to. Private ones are not among them.
 
 _METADATA: Final = frozenset(
     map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
@@ -65,10 +67,10 @@ def _embedded(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[ip
     if isinstance(address, ipaddress.IPv4Address):
         return []
     teredo = address.teredo
-    found = [address.ipv4_mapped, address.sixtofour, None if teredo is None else teredo[1]]
+    addresses = [address.ipv4_mapped, address.sixtofour, None if teredo is None else teredo[1]]
     if address in _EMBEDDING:
-        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return [each for each in found if each is not None]
+        addresses.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [each for each in addresses if each is not None]
 
 
 @lru_cache(maxsize=4096)
@@ -85,8 +87,8 @@ def plain_host(host: str) -> str:
 async def allowed_addresses(host: str, port: int) -> list[str]:
     """The addresses of a host, in the order to try them. ForbiddenAddress when nobody may be sent to one of them, any
     other OSError when it has none."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in answers))
     for address in addresses:
         if why := forbidden_address(address):
             raise ForbiddenAddress(f"{host} has the address {address}, {why}")

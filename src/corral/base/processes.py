@@ -29,8 +29,9 @@ def look_for_garbage_rarely() -> None:
     """Collect rarely: objects from start-up stay for ever, and later work leaves few cycles behind.
 
     With the default settings, a thousand concurrent requests would be traversed again and again for nothing.
+    Only the youngest generation is collected first: older objects have survived that already.
     """
-    gc.collect()
+    gc.collect(0)
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, 20, 20)
 
@@ -40,6 +41,7 @@ TAIL_LINE_BYTES: Final = 4096
 _POLL_SECONDS: Final = 0.05
 _READ_BYTES: Final = 65536
 _LAST_READS: Final = 64
+_LAST_STANDARD_STREAM: Final = 2
 _SECRET_BYTES: Final = 32768
 
 _BECOMING: Final = str(Path(__file__).with_name("becoming.py"))
@@ -100,11 +102,20 @@ def _large_secret_descriptor(secret: bytes) -> int:
 
 
 def secret_from(descriptor: int | None) -> str:
-    """Read what a parent wrote with `secret_descriptor`; "" without a descriptor."""
+    """Read what a parent wrote with `secret_descriptor`, and close the descriptor; "" without one.
+
+    A standard stream becomes the null device: a socket that got its number would end the process, since libuv refuses
+    to close those.
+    """
     if descriptor is None:
         return ""
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read().decode()
+    with os.fdopen(descriptor, "rb", closefd=descriptor > _LAST_STANDARD_STREAM) as file:
+        secret = file.read().decode()
+    if descriptor <= _LAST_STANDARD_STREAM:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, descriptor)
+        os.close(nothing)
+    return secret
 
 
 def start_process(command: ChildCommand) -> "ChildProcess":

@@ -33,7 +33,7 @@ class Unforgivable(SettingInvalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingKind(Generic[T]):
-    """One kind of value."""
+    """How the text of a setting becomes a value of one type, and what is allowed."""
 
     placeholder: str
     """Stands for the value in help texts."""

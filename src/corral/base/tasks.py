@@ -319,7 +319,7 @@ async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda:
     except asyncio.CancelledError:
         stop()
         while not running.done():
-            with contextlib.suppress(asyncio.CancelledError):  # whoever is impatient cancels again
+            with contextlib.suppress(asyncio.CancelledError):  # a second cancellation while we wait is expected
                 await asyncio.wait({running})
         if not running.cancelled():
             running.exception()  # nobody wants to know any more

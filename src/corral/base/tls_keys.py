@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 class PrivateKey:
-    """A new P-256 key."""
+    """A new private key (P-256), and the request to sign a certificate for it."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())

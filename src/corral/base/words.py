@@ -1,7 +1,7 @@
-"""Numbers, durations and lists in words, and words back to durations."""
+"""Numbers, durations, lists and sentences in words, and words back to durations."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -17,6 +17,14 @@ def listed(names: Sequence[str], *, most: int = _NAMED) -> str:
 def counted(count: int, word: str) -> str:
     """A number with its noun: `1 replica`, `2 replicas`."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def sentences(parts: Iterable[str]) -> str:
+    """Join sentences: all but the last end with a full stop or what they end with, and each next one begins large."""
+    first, *rest = [part for part in parts if part] or [""]
+    for part in rest:
+        first += f"{'' if first.endswith(('.', '?', '!')) else '.'} {part[0].upper()}{part[1:]}"
+    return first
 
 
 def printable(text: str) -> str:

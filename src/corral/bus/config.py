@@ -130,8 +130,10 @@ def without_logins(urls: str) -> str:
 
 
 def reached_from(urls: str, host: str) -> str:
-    """Return the URLs as seen by whoever reached the frontend at this host: a NATS server that is said to be on
-    loopback, or on all interfaces, is on the frontend's machine."""
+    """Return the URLs for a client that reached the frontend at this host.
+
+    A NATS server on loopback, or on all interfaces, is on the frontend's machine, so its host is replaced.
+    """
     seen = (replace(endpoint, host=host) if _is_own(endpoint.host) else endpoint for endpoint in parse_endpoints(urls))
     return ",".join(endpoint.url for endpoint in seen)
 

@@ -55,10 +55,10 @@ def credentials_of(config: BusConfig) -> CredentialsProvider:
 
 def read_creds(text: str) -> UserJwt:
     """Return the user of a file as NATS's own tools write it. Raise InvalidInput for any other text."""
-    found = _CREDS.findall(text)
-    if len(found) != _CREDS_PARTS:
+    parts = _CREDS.findall(text)
+    if len(parts) != _CREDS_PARTS:
         raise InvalidInput("NATS credentials", "are no file with a user JWT and its seed, as nsc writes it")
-    return UserJwt(*found)
+    return UserJwt(*parts)
 
 
 def lifetime_of(jwt: str) -> timedelta | None:

@@ -18,7 +18,7 @@ from corral.bus.nkey_claims import ClaimsKey, read_claims
 
 _WITHIN: Final = timedelta(seconds=5)
 _ROUNDS: Final = 5
-"""Another frontend may push at the same time; whoever was last looks again."""
+"""How often claims are pushed: another frontend may push its own at the same time, and undo ours."""
 
 
 ReadRevocations = Callable[[], Awaitable[tuple[Mapping[str, datetime], Collection[str]]]]
@@ -40,8 +40,8 @@ def with_revocations(
     """
     nats = claims["nats"]
     before = nats.get("revocations") or {}
-    wanted = {key: int(until.timestamp()) for key, until in revoked.items()}
-    after = {key: at for key, at in before.items() if key not in ended} | wanted
+    revocations = {key: int(until.timestamp()) for key, until in revoked.items()}
+    after = {key: at for key, at in before.items() if key not in ended} | revocations
     if after == before:
         return None
     issued = max(int(now.timestamp()), int(claims.get("iat") or 0) + 1)

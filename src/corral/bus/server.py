@@ -135,7 +135,7 @@ class NatsServer:
             try:
                 saved_port = int(json.loads(text)["port"])
             except (ValueError, TypeError, KeyError) as error:
-                raise PathNotUsable(f"{self._state_file} is damaged; delete it to have a port chosen anew") from error
+                raise PathNotUsable(f"{self._state_file} is damaged; delete it, and a new port is chosen") from error
         self._port = self._choose_port(self._port or saved_port)
         write_private(self._state_file, json.dumps({"port": self._port}).encode())
         config = config_text(

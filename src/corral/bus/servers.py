@@ -8,7 +8,7 @@ from corral.bus.config import Endpoint, parse_endpoints
 
 
 class Servers:
-    """Those of a configuration, and those of their cluster as the last link knew them."""
+    """The NATS servers of the configuration, and those that their cluster reported to the last connection."""
 
     def __init__(self, urls: str) -> None:
         """Raise InvalidInput for URLs that can never work; none at all is possible."""
@@ -35,9 +35,9 @@ class Servers:
 
     def learn(self, siblings: Sequence[Endpoint]) -> None:
         """Remember the cluster's other servers as a link knew them, and forget those that it no longer did."""
-        known = {(sibling.host, sibling.port): sibling for sibling in siblings}
-        current = known.keys() | {(endpoint.host, endpoint.port) for endpoint in self._configured}
+        by_address = {(sibling.host, sibling.port): sibling for sibling in siblings}
+        current = by_address.keys() | {(endpoint.host, endpoint.port) for endpoint in self._configured}
         kept = {(endpoint.host, endpoint.port): endpoint for endpoint in self._endpoints}
         kept = {address: endpoint for address, endpoint in kept.items() if address in current}
-        new = [sibling for address, sibling in known.items() if address not in kept]
+        new = [sibling for address, sibling in by_address.items() if address not in kept]
         self._endpoints = deque([*new, *kept.values()])

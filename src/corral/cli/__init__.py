@@ -1,1 +1,2 @@
-"""The command line: one file or folder per group of commands. Commands are clients of the API, or start a process."""
+"""The command line: a folder for each group of commands, and what they share. Commands are clients of the API, or start
+a process."""

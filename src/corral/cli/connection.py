@@ -2,16 +2,18 @@
 `up.json` of the data directory.
 """
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from corral.base.errors import NotFound, PathNotUsable, PeerUnavailable
-from corral.base.private_files import read_private
+from corral.base.private_files import read_private, write_private
 from corral.base.setting_kinds import SECRET
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.cli.client import ApiClient, FrontendTarget
-from corral.cli.login_file import NAME as LOGIN_NAME
-from corral.cli.login_file import read_login
 from corral.cli.options import command_sources, settings_options, warn
 from corral.processes.settings import ClientSettings
 from corral.processes.settings_sources import resolve
@@ -88,3 +90,33 @@ def open_settings() -> ClientSettings:
 def open_client() -> ApiClient:
     """A client of the frontend that the running command talks to."""
     return ApiClient(target_of(open_settings()))
+
+
+LOGIN_NAME: Final = "login.json"
+
+
+class LoginFile(msgspec.Struct, kw_only=True):
+    url: str
+    user: str
+    key: str
+
+
+def read_login(data: Path) -> LoginFile | None:
+    """The stored login; None when no user is logged in."""
+    text = read_private(data / LOGIN_NAME)
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=LoginFile)
+    except UNREADABLE_JSON:
+        return None
+
+
+def write_login(data: Path, login: LoginFile) -> None:
+    """Write the file atomically, with mode 0600."""
+    write_private(data / LOGIN_NAME, msgspec.json.encode(login))
+
+
+def forget_login(data: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (data / LOGIN_NAME).unlink()

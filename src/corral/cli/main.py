@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import gc
 import json
 import logging
 import os
@@ -22,35 +23,35 @@ log = logging.getLogger(__name__)
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 COMMANDS: Final = {
-    "run": "corral.cli.run:run",
-    "up": "corral.cli.processes:up",
-    "status": "corral.cli.status:status",
-    "down": "corral.cli.processes:down",
-    "frontend": "corral.cli.processes:frontend",
-    "worker": "corral.cli.processes:worker",
-    "gateway": "corral.cli.processes:gateway",
-    "control": "corral.cli.processes:control",
+    "run": "corral.cli.models.run:run",
+    "up": "corral.cli.processes.commands:up",
+    "status": "corral.cli.fleet.status:status",
+    "down": "corral.cli.processes.commands:down",
+    "frontend": "corral.cli.processes.commands:frontend",
+    "worker": "corral.cli.processes.commands:worker",
+    "gateway": "corral.cli.processes.commands:gateway",
+    "control": "corral.cli.processes.commands:control",
     "models": "corral.cli.models:models",
-    "chat": "corral.cli.chat:chat",
-    "gallery": "corral.cli.gallery:gallery",
+    "chat": "corral.cli.models.chat:chat",
+    "gallery": "corral.cli.gallery.commands:gallery",
     "backend": "corral.cli.authoring:backend",
     "backends": "corral.cli.backends.commands:backends",
     "apply": "corral.cli.backends.rules:apply",
-    "ops": "corral.cli.operations:ops",
-    "nodes": "corral.cli.nodes:nodes",
+    "ops": "corral.cli.operations.commands:ops",
+    "nodes": "corral.cli.nodes.commands:nodes",
     "engines": "corral.cli.engines:engines",
-    "ps": "corral.cli.ps:ps",
-    "why": "corral.cli.why:why",
-    "what-if": "corral.cli.what_if:what_if",
-    "login": "corral.cli.login:login",
-    "logout": "corral.cli.login:logout",
-    "whoami": "corral.cli.login:whoami",
-    "password": "corral.cli.login:password",
-    "users": "corral.cli.users:users",
-    "keys": "corral.cli.keys:keys",
-    "events": "corral.cli.events:events",
-    "logs": "corral.cli.logs:logs",
-    "doctor": "corral.cli.doctor:doctor",
+    "ps": "corral.cli.fleet.ps:ps",
+    "why": "corral.cli.fleet.why:why",
+    "what-if": "corral.cli.fleet.what_if:what_if",
+    "login": "corral.cli.access.login:login",
+    "logout": "corral.cli.access.login:logout",
+    "whoami": "corral.cli.access.login:whoami",
+    "password": "corral.cli.access.login:password",
+    "users": "corral.cli.access.users:users",
+    "keys": "corral.cli.access.keys:keys",
+    "events": "corral.cli.fleet.events:events",
+    "logs": "corral.cli.fleet.logs:logs",
+    "doctor": "corral.cli.fleet.doctor:doctor",
     "version": "corral.cli.main:version",
     "completion": "corral.cli.main:completion",
 }
@@ -67,8 +68,16 @@ def cli() -> None:
     """
 
 
+_ALLOCATIONS: Final = 100_000
+
+
 def main() -> NoReturn:
-    """The entry point of the `corral` program."""
+    """The entry point of the `corral` program.
+
+    What a command imports stays for ever. With Python's own threshold, a sixth of the processor time of an import of
+    control would go into looking for garbage among it. Processes that live long choose another one when they run.
+    """
+    gc.set_threshold(_ALLOCATIONS)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -161,7 +170,7 @@ def describe_usage_error(error: click.ClickException) -> str:
         return _unknown_flag(error)
     if isinstance(error, click.NoSuchCommand) and error.ctx is not None:
         return _unknown_command(error.command_name, error.ctx)
-    sentence = error.format_message().rstrip(".")
+    sentence = " ".join(error.format_message().split()).rstrip(".")  # click lists choices below each other
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return sentence

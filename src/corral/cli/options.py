@@ -123,7 +123,7 @@ def given_flags(context: click.Context) -> dict[str, str]:
 
 
 def need_terminal() -> None:
-    """InvalidInput when there is nobody to ask."""
+    """Raise InvalidInput when there is no terminal on which a question could be answered."""
     if not sys.stdin.isatty():
         raise InvalidInput("--yes", "is needed here, because there is no terminal to ask on")
 

@@ -40,7 +40,7 @@ from corral.frontend.serving.decide.eviction import RoomPolicy
 from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.frontend.serving.decide.scaling_state import ScalingPolicy
 from corral.frontend.serving.decide.scheduling import SchedulingWish, read_seeds, seeds_of
-from corral.frontend.serving.decide.sources import StagingPolicy
+from corral.frontend.serving.staging.decide.sources import StagingPolicy
 from corral.galleries.config import GalleriesConfig
 from corral.hubs.config import HubsConfig
 from corral.oci.config import ImagesConfig

@@ -14,7 +14,7 @@ from corral.frontend.live import routes as live
 from corral.frontend.models.routes import changes as model_changes
 from corral.frontend.models.routes import galleries as model_galleries
 from corral.frontend.models.routes import localai as localai_models
-from corral.frontend.models.routes import localai_changes, localai_offers, localai_pulls, pulls
+from corral.frontend.models.routes import localai_changes, localai_offers, pulls
 from corral.frontend.models.routes import native as models
 from corral.frontend.nodes.routes import certificates, joining
 from corral.frontend.nodes.routes import localai as nodes
@@ -51,7 +51,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *fleet_rules.ROUTES,
     *localai_models.ROUTES,
     *localai_changes.ROUTES,
-    *localai_pulls.ROUTES,
     *localai_offers.ROUTES,
     *act_plans.ROUTES,
     *placement.ROUTES,

@@ -205,7 +205,7 @@ def _reading(cached: _Known[E]) -> IndexReading[E]:
 
 
 class Galleries(GalleryIndexReader[GalleryEntry]):
-    """The galleries of backends."""
+    """Reads and caches the indexes of all galleries of backends."""
 
     def __init__(self, config: GalleriesConfig, *, fetcher: IndexFetcher, clock: Clock) -> None:
         super().__init__(BACKENDS, config, fetcher=fetcher, clock=clock, builtin=config.builtin)

@@ -141,11 +141,11 @@ class ModelCatalogue:
 
     def search(self, query: ModelQuery) -> list[GalleryModel]:
         """Return what matches: entries whose name is or begins with the term first, then in the galleries' order."""
-        found = [entry for entry in self.entries if query.matches(entry)]
+        matches = [entry for entry in self.entries if query.matches(entry)]
         term = query.term.strip().lower()
         if not term:
-            return found
-        return sorted(found, key=lambda entry: (entry.name.lower() != term, not entry.name.lower().startswith(term)))
+            return matches
+        return sorted(matches, key=lambda entry: (entry.name.lower() != term, not entry.name.lower().startswith(term)))
 
     @cached_property
     def tags(self) -> Sequence[str]:

@@ -335,7 +335,7 @@ def _inline_templates(config: dict[str, object], templates: Mapping[str, str]) -
 
 
 def _by_name(files: Iterable[ModelFile]) -> tuple[ModelFile, ...]:
-    """Of several files of one name, the last one is downloaded."""
+    """The files, each name once. If several have the same name, the last one counts."""
     return tuple({file.filename: file for file in files}.values())
 
 

@@ -33,7 +33,7 @@ class EntrySize:
 
 
 def size_of_entry(entry: GalleryModel) -> EntrySize | None:
-    """Return the size of an entry's files; None if nothing tells."""
+    """Return the size of an entry's files; None if it cannot be derived."""
     stated = parse_size(entry.size) if entry.size else None
     if stated is not None:
         return EntrySize(bytes=stated, is_guess=False)
@@ -56,6 +56,6 @@ def guessed_bytes(file_name: str, name: str = "") -> int | None:
 
 
 def quantisation_of(file_name: str) -> str:
-    """Return the quantisation that a file's name tells, such as `Q4_K_M`; empty if it tells none."""
+    """Return the quantisation in the name of a file, such as `Q4_K_M`; empty if there is none."""
     match = _QUANTISATION.search(file_name)
     return "" if match is None else match[1].upper()

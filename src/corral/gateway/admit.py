@@ -4,6 +4,7 @@ Reads the body only as far as routing needs. Everything else in it is passed on 
 parts of a form, such as megabytes of audio, are skipped without a copy.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hmac import compare_digest
@@ -42,8 +43,8 @@ _SHOWN: Final = 20
 _ABSENT: Final = msgspec.Raw()
 _NULL: Final = msgspec.Raw(b"null")
 _EMPTY_TEXT: Final = msgspec.Raw(b'""')
-_HOTTEST: Final = 2
-"""OpenAI's own limit of `temperature`."""
+_LONGEST_STOPS: Final = 4096
+"""Stop sequences of more bytes than this are not checked for being empty."""
 _OPENING: Final[dict[Scope, frozenset[str]]] = {
     needed: frozenset(scope.value for scope, implied in IMPLIED.items() if needed in implied) for needed in Scope
 }
@@ -51,6 +52,7 @@ _OPENING: Final[dict[Scope, frozenset[str]]] = {
 _OPENING[Scope.INFERENCE] |= {LIMITED_INFERENCE}
 _LISTING: Final = _OPENING[Scope.INFERENCE] | _OPENING[Scope.VIEWER]
 _text_decoder: Final = msgspec.json.Decoder(str)
+_texts_decoder: Final = msgspec.json.Decoder(str | list[str] | None)
 
 
 def admit_key(directory: Directory, head: RequestHead, clock: Clock, *, scope: Scope = Scope.INFERENCE) -> KeyEntry:
@@ -148,11 +150,17 @@ class RequestFields(msgspec.Struct, gc=False):
     modalities: msgspec.Raw = _ABSENT
     max_tokens: msgspec.Raw = _ABSENT
     max_completion_tokens: msgspec.Raw = _ABSENT
+    max_output_tokens: msgspec.Raw = _ABSENT
+    n: msgspec.Raw = _ABSENT
+    top_p: msgspec.Raw = _ABSENT
+    logprobs: msgspec.Raw = _ABSENT
+    top_logprobs: msgspec.Raw = _ABSENT
     dimensions: msgspec.Raw = _ABSENT
     echo: msgspec.Raw = _ABSENT
     suffix: msgspec.Raw = _ABSENT
     best_of: msgspec.Raw = _ABSENT
     stop: msgspec.Raw = _ABSENT
+    stop_sequences: msgspec.Raw = _ABSENT
     system: msgspec.Raw = _ABSENT
     tool_choice: msgspec.Raw = _ABSENT
     logit_bias: msgspec.Raw = _ABSENT
@@ -188,7 +196,9 @@ class RequestFields(msgspec.Struct, gc=False):
             or (self.best_of and self.best_of != _NULL)
             or (self.modalities and self.modalities != _NULL)
             or (self.function_call and self.function_call != _NULL)
+            or (self.stop_sequences and self.stop_sequences != _NULL)
             or (self.prompt and memoryview(self.prompt)[0] == _LIST)
+            or (self.prompt and self.logprobs and self.logprobs != _NULL)
         )
 
     def check(self, *, takes_null: bool = True) -> None:
@@ -200,19 +210,44 @@ class RequestFields(msgspec.Struct, gc=False):
             raise GatewayRefusal(400, "`messages` must be a list", code="invalid_type", param="messages")
         if 0 < len(self.messages) <= _SHORT and bytes(self.messages).translate(None, b" \t\r\n") == b"[]":
             raise GatewayRefusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
-        if self.temperature and (heat := _number(self.temperature)) is not None and not 0 <= heat <= _HOTTEST:
-            written = bytes(self.temperature).decode()[:_SHOWN]
-            text = f"`temperature` must be between 0 and {_HOTTEST}, and is {written}"
-            raise GatewayRefusal(400, text, code="invalid_value", param="temperature")
+        if (
+            self.temperature
+            or self.max_tokens
+            or self.max_completion_tokens
+            or self.max_output_tokens
+            or self.n
+            or self.top_p
+            or self.top_logprobs
+        ):
+            self._check_numbers()
         if (
             self.stop
+            or self.stop_sequences
             or self.system
             or self.tool_choice
             or self.logit_bias
             or self.stream_options
             or self.response_format
+            or self.top_logprobs
         ):
             self._check_shapes()
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers that llama.cpp takes for others: it cuts fractions off, and keeps the lowest 32 bits."""
+        for name, limits in _NUMBERS.items():
+            value: msgspec.Raw = getattr(self, name)
+            number = _number(value) if value else None
+            if number is not None and not limits.allow(number):
+                text = f"`{name}` must be {limits}, and is {bytes(value).decode()[:_SHOWN]}"
+                raise GatewayRefusal(400, text, code="invalid_value", param=name)
+
+    def _check_stops(self) -> None:
+        """Refuse empty stop sequences, which llama.cpp finds before the first word."""
+        for name in ("stop", "stop_sequences"):
+            value: msgspec.Raw = getattr(self, name)
+            if len(value) <= _LONGEST_STOPS and _has_empty_text(value):
+                text = f"`{name}` must not have an empty string"
+                raise GatewayRefusal(400, text, code="invalid_value", param=name)
 
     def _check_shapes(self) -> None:
         """Refuse values of a kind that llama.cpp ignores."""
@@ -220,13 +255,44 @@ class RequestFields(msgspec.Struct, gc=False):
             value: msgspec.Raw = getattr(self, name)
             if value and memoryview(value)[0] not in first_bytes and (self.messages or name != "response_format"):
                 raise GatewayRefusal(400, f"`{name}` must be {kinds}", code="invalid_type", param=name)
+        if self.stop or self.stop_sequences:
+            self._check_stops()
 
+
+class _Limits(NamedTuple):
+    """Which numbers a field may have."""
+
+    least: float
+    most: int
+    is_whole: bool
+
+    def allow(self, number: float) -> bool:
+        return self.least <= number <= self.most and (not self.is_whole or number.is_integer())
+
+    def __str__(self) -> str:
+        range = f"between {self.least} and {self.most}" if self.least >= 0 else f"at most {self.most}"
+        return f"a whole number, {range}" if self.is_whole else range
+
+
+_TOKENS: Final = _Limits(-math.inf, 2**31 - 1, is_whole=True)
+"""Engines decide what less than one token means: some take -1 for no limit."""
+_NUMBERS: Final[Mapping[str, _Limits]] = {
+    "temperature": _Limits(0, 2, is_whole=False),  # OpenAI's own limit
+    "max_tokens": _TOKENS,
+    "max_completion_tokens": _TOKENS,
+    "max_output_tokens": _TOKENS,
+    "n": _TOKENS,
+    "top_p": _Limits(0, 1, is_whole=False),
+    "top_logprobs": _Limits(0, 2**31 - 1, is_whole=True),
+}
 
 _SHAPES: Final[Mapping[str, tuple[bytes, str]]] = {
     "stop": (b'"[n', "a string or a list of strings"),
+    "stop_sequences": (b"[n", "a list of strings"),
     "system": (b'"[n', "a string or a list of blocks"),
     "tool_choice": (b'"{n', "a string or an object"),
     "logit_bias": (b"{[n", "an object"),
+    "top_logprobs": (b"-0123456789n", "a whole number"),
     "stream_options": (b"{n", "an object"),
     "response_format": (b"{n", "an object"),  # of a chat: speech and pictures name theirs by a word
 }
@@ -241,6 +307,17 @@ def _number(value: msgspec.Raw) -> float | None:
         return float(bytes(value))
     except ValueError:
         return None
+
+
+def _has_empty_text(value: msgspec.Raw) -> bool:
+    """Whether it is an empty string, or a list of strings with one. The engine judges lists of anything else."""
+    if b'""' not in bytes(value):
+        return False
+    try:
+        texts = _texts_decoder.decode(value)
+    except UNREADABLE_JSON:
+        return False
+    return texts == "" or (isinstance(texts, list) and "" in texts)
 
 
 _decoder: Final = msgspec.json.Decoder(RequestFields)

@@ -113,6 +113,8 @@ class TimeOuts:
     """How long a body may come more slowly than `Limits.body_speed`."""
     linger: float = 2.0
     """How long an answered client may go on sending what is thrown away, so that it reads the answer first."""
+    known_linger: float = 20.0
+    """`linger` for clients with a valid key. Less than `drain`."""
     stalled_client: float = 300.0
     """How long a client may take nothing of an answer that waits for it."""
     connect: float = 5.0

@@ -34,6 +34,8 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
 ANTHROPIC_PATHS: Final = frozenset(path for path, route in ROUTES.items() if route.decode() in ANTHROPIC_ROUTES)
 _FORMS: Final = b"/v1/audio/transcriptions"
 """The route whose bodies are multipart forms."""
+_RESPONSES: Final = b"/v1/responses"
+"""The route that no engine with a port in front of it answers completely by itself."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 _INFLATED_AT_ONCE: Final = 256 * 1024
 """Bytes that can be inflated on the event loop: about a millisecond."""
@@ -182,7 +184,7 @@ class Inference(Exchange):
         name = asked.named()
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
         asked.check(takes_null=self._route not in ANTHROPIC_PATHS)
-        self._needs_care = asked.needs_care()
+        self._needs_care = self._route == _RESPONSES or asked.needs_care()
         use = _USES[self._route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"

@@ -29,6 +29,10 @@ from corral.wire.keys import UNCHECKED, KeylessRoute
 _EMPTY_LINES: Final = b"\r\n" * 4
 _NO_HEAD: Final = RequestHead()
 _LINGER_BYTES: Final = 1024 * 1024
+"""How much an answered client without a valid key may go on sending."""
+_KNOWN_LINGER_BYTES: Final = 256 * 1024 * 1024
+"""How much an answered client with a valid key may go on sending: client packages send a whole body that is too large
+before they read the refusal."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER with a timeout of 0: closing the socket then resets the connection."""
 
@@ -455,8 +459,9 @@ class ClientConnection(asyncio.Protocol):
         self._state = _LINGERING
         self._held = b""
         self._partial = None
-        self._remaining = _LINGER_BYTES
-        self._deadline = self._time() + self._time_outs.linger
+        is_known = self._sender.is_known
+        self._remaining = _KNOWN_LINGER_BYTES if is_known else _LINGER_BYTES
+        self._deadline = self._time() + (self._time_outs.known_linger if is_known else self._time_outs.linger)
         self.resume()
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()

@@ -1,6 +1,7 @@
 """Reads an answer's token usage from its last kilobytes after its end. Never guesses.
 
-Streams of `/v1/messages` report the prompt's tokens at the beginning, so that part is kept as well.
+Streams of `/v1/messages` and llama.cpp's embeddings report the prompt's tokens at the beginning, so that part is kept
+as well.
 """
 
 import re
@@ -74,9 +75,16 @@ class AnswerTail:
 
 def read_usage(tail: bytes, *, first: bytes = b"") -> Usage | None:
     """Return OpenAI's or Anthropic's `usage`, or llama.cpp's `timings`; None when neither is complete."""
-    usage = _last(_USAGE, tail)
+    usage = _last(_USAGE, tail) or _leading(first)
     reported = (_openai_usage(usage) or _input_and_output(usage, first)) if usage else None
     return reported or _llama_timings(_last(_TIMINGS, tail))
+
+
+def _leading(first: bytes) -> bytes:
+    """Return the usage object at the beginning of an answer that is one JSON object, or b""."""
+    at = first.find(_USAGE) if first.startswith(b"{") else -1
+    match = _OBJECT.match(first, at) if at >= 0 else None
+    return b"" if match is None else match[1]
 
 
 def _input_and_output(usage: bytes, first: bytes) -> Usage | None:

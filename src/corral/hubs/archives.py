@@ -29,7 +29,7 @@ _LIMITS: Final = UnpackLimits()
 
 @dataclass(frozen=True, slots=True)
 class MemberUrl:
-    """What a URL names."""
+    """The URL of an archive, and the path of one file inside it."""
 
     url: str
     """What to fetch: the file itself, or the archive that it is in."""

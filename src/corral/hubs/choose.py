@@ -51,7 +51,7 @@ class MachineMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullWish:
-    """What somebody asks for."""
+    """What a person asks to pull: a reference, a name, a build, and the machines that it should fit."""
 
     text: str
     """The reference, as it was typed."""

@@ -29,7 +29,7 @@ HUB_URL: Final = SettingKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubsConfig:
-    """Where models come from."""
+    """Addresses and tokens of the hubs that models come from."""
 
     section: ClassVar[str] = "hubs"
     title: ClassVar[str] = "Hubs of models"

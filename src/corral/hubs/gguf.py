@@ -146,11 +146,11 @@ def read_gguf_file(path: Path) -> GgufFacts:
     """Read a file of the disk. Blocks; OSError as the disk fails."""
     with path.open("rb") as file:
         reading = read_gguf(path.stat().st_size)
-        wanted = next(reading)
+        span = next(reading)
         while True:
-            file.seek(wanted.offset)
+            file.seek(span.offset)
             try:
-                wanted = reading.send(file.read(wanted.size))
+                span = reading.send(file.read(span.size))
             except StopIteration as end:
                 facts: GgufFacts = end.value
                 return facts
@@ -190,10 +190,10 @@ class _Cursor:
 
     def _fetch(self, size: int) -> Generator[ByteRange, bytes, None]:
         self._check(size)
-        wanted = min(max(size, WINDOW), self._size - self.at)
-        self._window = yield ByteRange(self.at, wanted)
+        size_to_read = min(max(size, WINDOW), self._size - self.at)
+        self._window = yield ByteRange(self.at, size_to_read)
         self._start = self.at
-        if len(self._window) < wanted:
+        if len(self._window) < size_to_read:
             raise GgufProblem(f"it ends after {self._start + len(self._window)} bytes: it is cut off")
 
     def text(self, longest: int, what: str) -> Generator[ByteRange, bytes, str]:

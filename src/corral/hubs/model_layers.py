@@ -1,4 +1,4 @@
-"""Manifests of models in registries: their layers, pinned and checked, whoever made them."""
+"""Reads manifests of models in registries: which layers there are, pinned and checked."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class _ModelManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLayers:
-    """A model's manifest, pinned."""
+    """The manifest of a model in a registry, pinned by its digest."""
 
     registry: Registry
     reference: Reference

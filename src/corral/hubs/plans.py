@@ -55,7 +55,7 @@ class BuildChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class PullPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Have these files, then add a model with this configuration."""
+    """The plan of a pull: which files are downloaded, and which configuration the model gets."""
 
     name: str
     config: str

@@ -82,8 +82,8 @@ def parse_reference(text: str) -> ModelReference:
         if text.lower().startswith(prefix):
             return read(text, text[len(prefix) :])
     if scheme := _SCHEME.match(text):
-        known = "hf://, ollama://, oci://, https://, http://, github:, file://"
-        raise InvalidInput("reference", f"the scheme {scheme[0]} is unknown; there are {known}, a path, or a name")
+        schemes = "hf://, ollama://, oci://, https://, http://, github:, file://"
+        raise InvalidInput("reference", f"the scheme {scheme[0]} is unknown; there are {schemes}, a path, or a name")
     if gallery := _GALLERY_NAME.match(text):
         return GalleryReference(gallery=gallery[0][:-1], name=_required(text[gallery.end() :], text, "gallery@name"))
     return GalleryReference(name=text)

@@ -46,36 +46,36 @@ class RemoteFileReader:
         self.size = planned.size
         """None until the server has said it, or if it does not."""
 
-    async def read(self, wanted: ByteRange) -> bytes:
+    async def read(self, span: ByteRange) -> bytes:
         """Return a range; shorter where the file ends. HubRefused for a server that cannot give it."""
-        begin = wanted.offset - self._start
-        if begin < 0 or begin + wanted.size > len(self._content):
-            await self._fetch(wanted)
-            begin = wanted.offset - self._start
-        return self._content[begin : begin + wanted.size]
+        begin = span.offset - self._start
+        if begin < 0 or begin + span.size > len(self._content):
+            await self._fetch(span)
+            begin = span.offset - self._start
+        return self._content[begin : begin + span.size]
 
-    async def _fetch(self, wanted: ByteRange) -> None:
-        size = max(wanted.size, self._ahead)
-        headers = {"Range": f"bytes={wanted.offset}-{wanted.offset + size - 1}"}
+    async def _fetch(self, span: ByteRange) -> None:
+        size = max(span.size, self._ahead)
+        headers = {"Range": f"bytes={span.offset}-{span.offset + size - 1}"}
         async with self._hub.ask(self._planned.url, headers=headers, authorization=self._authorization) as answer:
             if answer.status == 416:
-                self._start, self._content = wanted.offset, b""
+                self._start, self._content = span.offset, b""
                 return
             if answer.status not in (200, 206):
                 raise await self._problem(answer)
             part = _CONTENT_RANGE.fullmatch(answer.header("Content-Range")) if answer.status == 206 else None
-            if answer.status == 206 and (part is None or int(part[1]) != wanted.offset):
+            if answer.status == 206 and (part is None or int(part[1]) != span.offset):
                 raise HubRefused(f"{host_of(self._planned.url)} gives other bytes of the file than were asked for")
             if part is not None:
                 self.size = self.size if self.size is not None else int(part[2])
-                self._start, self._content = wanted.offset, await _read_up_to(answer, size)
+                self._start, self._content = span.offset, await _read_up_to(answer, size)
                 return
             self.size = self.size if self.size is not None else answer.length
-            if wanted.offset + wanted.size > _MOST_WITHOUT_RANGES:
+            if span.offset + span.size > _MOST_WITHOUT_RANGES:
                 raise HubRefused(
                     f"{host_of(self._planned.url)} cannot give parts of a file, so this one cannot be read"
                 )
-            most = self._ahead if wanted.offset + wanted.size <= self._ahead else _MOST_WITHOUT_RANGES
+            most = self._ahead if span.offset + span.size <= self._ahead else _MOST_WITHOUT_RANGES
             self._start, self._content = 0, await _read_up_to(answer, most)
 
     async def _problem(self, answer: RegistryResponse) -> Exception:
@@ -110,9 +110,9 @@ class ArchivedFileReader:
         self._content = b""
         self.size = size
 
-    async def read(self, wanted: ByteRange) -> bytes:
+    async def read(self, span: ByteRange) -> bytes:
         """Return a range; shorter where the file ends. HubRefused for one that is too far inside."""
-        end = wanted.offset + wanted.size
+        end = span.offset + span.size
         for most in (_AHEAD, _MOST_OF_ARCHIVE):
             if end <= len(self._content):
                 break
@@ -121,7 +121,7 @@ class ArchivedFileReader:
             self._content = content or b""
         if end > len(self._content) and len(self._content) != self.size:
             raise HubRefused(f"{self._member} is too far inside of its archive to be looked at before the download")
-        return self._content[wanted.offset : end]
+        return self._content[span.offset : end]
 
 
 async def archive_prefix(reader: RemoteFileReader, most: int) -> bytes:
@@ -139,11 +139,11 @@ async def archived_files(hub: HubAccess, archive: PlannedFile) -> list[tuple[str
 
 async def open_reader(hub: HubAccess, planned: PlannedFile) -> RemoteFileReader | ArchivedFileReader:
     """Return a reader of a remote file, which may be inside of an archive."""
-    wanted, authorization = split_member(planned.url), await hub.authorization(planned)
-    if not wanted.member:
+    location, authorization = split_member(planned.url), await hub.authorization(planned)
+    if not location.member:
         return RemoteFileReader(hub, planned, authorization)
-    archive = msgspec.structs.replace(planned, url=wanted.url, size=None)
-    return ArchivedFileReader(RemoteFileReader(hub, archive, authorization), wanted.member, planned.size)
+    archive = msgspec.structs.replace(planned, url=location.url, size=None)
+    return ArchivedFileReader(RemoteFileReader(hub, archive, authorization), location.member, planned.size)
 
 
 async def measure(hub: HubAccess, planned: PlannedFile) -> int | None:
@@ -168,11 +168,11 @@ async def look_into_gguf(hub: HubAccess, planned: PlannedFile) -> GgufFacts:
     if not first.startswith(b"GGUF"):
         raise GgufProblem(f"it does not begin like a GGUF file, but with {first[:4]!r}")
     reading = read_gguf(reader.size)
-    wanted = next(reading)
+    span = next(reading)
     while True:
-        content = await reader.read(wanted)
+        content = await reader.read(span)
         try:
-            wanted = reading.send(content)
+            span = reading.send(content)
         except StopIteration as end:
             facts: GgufFacts = end.value
             return facts

@@ -175,17 +175,17 @@ def _list_local(path: Path) -> HubListing:
     path = Path(os.path.abspath(path.expanduser()))
     try:
         if path.is_dir():
-            found = sorted(islice((file for file in path.rglob("*") if file.is_file()), _MOST_LOCAL + 1))
+            paths = sorted(islice((file for file in path.rglob("*") if file.is_file()), _MOST_LOCAL + 1))
             root = path
-            if len(found) > _MOST_LOCAL:
+            if len(paths) > _MOST_LOCAL:
                 problem = f"has more than {_MOST_LOCAL} files; name the directory of one model, or its file"
                 raise InvalidInput("reference", f"{path} {problem}")
         else:
             root = path.parent
-            found = [root / name for name in parts_of(path.name)]
+            paths = [root / name for name in parts_of(path.name)]
         files = tuple(
             HubFile(path=file.relative_to(root).as_posix(), url=_url_of(file), size=file.stat().st_size)
-            for file in found
+            for file in paths
         )
     except OSError as error:
         raise HubModelMissing(f"{error.filename or path} cannot be read: {error.strerror}") from error

@@ -188,7 +188,10 @@ class _Keys:
         return min(number_at(self._metadata, f"{self.architecture}.{key}"), _LARGEST)
 
     def numbers(self, key: str) -> Sequence[int]:
-        """One for each block; of one number, that; nothing where nothing is said."""
+        """A number for each block.
+
+        A single number counts for all blocks; the result is empty where the key is missing.
+        """
         if key not in self._numbers:
             value = self._metadata.get(f"{self.architecture}.{key}")
             values = value if isinstance(value, list) else [value] if isinstance(value, int) else []

@@ -4,6 +4,7 @@ What changes least is lowest: the interpreter, the packages, native libraries, t
 upgrade of the backend fetches only the top layer, and layers that do not depend on the platform are shared by all.
 """
 
+import re
 import shutil
 import tempfile
 import threading
@@ -12,24 +13,27 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from corral.base.errors import InvalidInput, PathNotUsable
 from corral.base.tasks import in_thread
 from corral.imaging.description import CREATED, BackendDescription
-from corral.imaging.entries import PLAIN, RUNNABLE, Entry, in_order
-from corral.imaging.interpreters import interpreter_entries, version_of
+from corral.imaging.entries import PLAIN, RUNNABLE, Entry, entries_of, in_order
 from corral.imaging.layers import FIXED_TIME, Packing, WrittenLayer, write_layer
 from corral.imaging.layout_contents import LayoutWriter
 from corral.imaging.packages import PackageInstaller, PackageRequest, entries_in, install
-from corral.imaging.source import LIBRARIES, RUN, BackendSource, read_source
-from corral.imaging.targets import USUAL_GLIBC, this_python
+from corral.imaging.source import LIBRARIES, PYTHON, RUN, BackendSource, read_source
+from corral.imaging.targets import USUAL_GLIBC, read_python_version, this_python
 from corral.oci.contents import is_layout
 from corral.oci.manifests import Descriptor, ImagePlatform, this_platform
+
+_PROGRAM: Final = "bin/python3"
+_LIBRARY: Final = re.compile(r"python(3\.\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOrder:
-    """Input of a build."""
+    """Everything that a build of an image needs to know."""
 
     directory: Path
     platforms: tuple[ImagePlatform, ...] = field(default_factory=lambda: (this_platform(),))
@@ -70,7 +74,7 @@ class BuiltImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltBackend:
-    """Result of a build."""
+    """The result of a build: the images, and their digest and size."""
 
     description: BackendDescription
     digest: str
@@ -97,7 +101,7 @@ async def build(order: BuildOrder, output: Path, installer: Callable[[], Package
 
 
 class _Builder:
-    """One build."""
+    """Makes the layers of one build in a temporary folder."""
 
     def __init__(
         self, order: BuildOrder, source: BackendSource, installer: Callable[[], PackageInstaller], workshop: Path
@@ -138,8 +142,8 @@ class _Builder:
     async def _layers(self, platform: ImagePlatform) -> AsyncIterator[BuiltLayer]:
         tree = self._order.interpreters.get(platform)
         if tree is not None:
-            version = await in_thread(lambda: version_of(tree))
-            entries = await in_thread(lambda: interpreter_entries(tree))
+            version = await in_thread(lambda: _interpreter_version(tree))
+            entries = await in_thread(lambda: entries_of(tree, below=PYTHON))
             yield await self._layer(f"Python {version}", entries)
             versions: Sequence[str] = [version]
         else:
@@ -240,3 +244,19 @@ def _put_in_place(layout: Path, output: Path, workshop: Path) -> None:
 
 def _may_replace(output: Path) -> bool:
     return output.is_dir() and (is_layout(output) or not any(output.iterdir()))
+
+
+def _interpreter_version(tree: Path) -> str:
+    """Return the version of a relocatable Python from the name of its library; InvalidInput when this is none.
+
+    The interpreter is never executed: it may be for another platform.
+    """
+    if not (tree / _PROGRAM).exists():
+        raise InvalidInput("--python", f"{tree} has no {_PROGRAM}: wanted is the folder of a relocatable Python")
+    places = [tree / "lib", tree / "lib64"]
+    names = sorted(child.name for place in places if place.is_dir() for child in place.iterdir() if child.is_dir())
+    versions = {match[1] for name in names if (match := _LIBRARY.fullmatch(name))}
+    if len(versions) != 1:
+        there = ", ".join(sorted(versions)) or "none"
+        raise InvalidInput("--python", f"{tree} has libraries of {there}; expected is one, in lib/python3.x")
+    return read_python_version(versions.pop())

@@ -34,7 +34,7 @@ _PREFIXES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """An image to list."""
+    """An image to list in a gallery index."""
 
     facts: DescribedImage
     capability: str = ""

@@ -29,7 +29,7 @@ _BINARY: Final = {"Content-Type": "application/octet-stream"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedBlob:
-    """Result for one blob."""
+    """One blob of a push, and whether the registry had it already."""
 
     digest: str
     size: int
@@ -39,7 +39,7 @@ class PushedBlob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushResult:
-    """Result of a push."""
+    """What a push sent to the registry, and under which digest."""
 
     reference: str
     digest: str

@@ -29,7 +29,7 @@ _RANGE: Final = re.compile(r"bytes (\d{1,18})-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedBlob:
-    """A blob to download."""
+    """A blob to download, and what its content must be."""
 
     key: str
     """File name in the cache."""
@@ -86,8 +86,8 @@ class BlobCache:
                 on_position(os.fstat(file.fileno()).st_size)
                 return file
             async with self._unfinished(blob) as draft:
-                if draft is None:
-                    continue  # another process finished it meanwhile
+                if draft is None or (blob.digest and self._final(blob).exists()):
+                    continue  # somebody else finished it: while this waited for the lock, or right after the look
                 download = _Download(blob, draft, on_position)
                 await download.run(opener, FetchRetries(self._network, self._clock), self._network.restarts)
                 os.rename(self._part(blob), self._final(blob))

@@ -149,5 +149,5 @@ class PullerDied(ImageError):
 
 
 def error_with(code: str, message: str) -> ImageError:
-    """The error that another process told us of; of an unknown code, the general one."""
+    """Return the error of this code, as another process reported it; the general one for an unknown code."""
     return error_with_code(ImageError, code, message)

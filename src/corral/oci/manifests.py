@@ -56,7 +56,7 @@ ASSUMED: Final = ImagePlatform()
 
 
 def platform_of(system: str, machine: str) -> ImagePlatform | None:
-    """Return the platform of a machine, from the words of its operating system; None when it told none."""
+    """Return the platform of a machine, from what its operating system says; None when that is empty."""
     os, word = system.lower(), machine.lower()
     if not os or not word:
         return None

@@ -73,7 +73,7 @@ class PullProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
 
 
 class PullResult(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
-    """A successful pull."""
+    """The last line of a puller that succeeded: what was fetched and unpacked."""
 
     source: str
     """The uri that worked."""

@@ -28,9 +28,10 @@ _KIND: Final[ReportingKind[PullProgress, PullResult]] = ReportingKind(
 
 
 class Puller(ReportingChild[PullProgress, PullResult]):
-    """One pull. `async with Puller(order, environment=…) as puller:` starts it, and leaves nothing of it behind.
+    """The child process that executes one pull.
 
-    Leaving the block early stops the pull and removes what it unpacked.
+    `async with Puller(order, environment=…) as puller:` starts it; leaving the block early stops it and removes what it
+    unpacked.
     """
 
     def __init__(self, order: PullOrder, *, environment: Mapping[str, str], stop_grace: timedelta = STOP_GRACE) -> None:

@@ -23,7 +23,7 @@ MAX_NUMBER_TEXT: Final = 20
 
 
 class Header:
-    """One header block."""
+    """One header block of a tar archive."""
 
     __slots__ = ("block", "link", "name", "type")
 
@@ -105,7 +105,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 class MemberKind(Enum):
-    """Type of a member."""
+    """The type of a member of a tar archive."""
 
     FILE = "file"
     DIRECTORY = "directory"

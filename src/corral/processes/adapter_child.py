@@ -47,7 +47,7 @@ def child_argv(module: str, words: Sequence[str], logs: LogOutput) -> list[str]:
 
 @dataclass(kw_only=True)
 class FrontendAdapter:
-    """Starts an adapter when somebody waits at the listener, and another one after its death if still somebody does."""
+    """Starts an adapter when a connection waits at the listener, and again after it died if one waits then."""
 
     listener: socket.socket
     command: Callable[[socket.socket], ChildCommand]
@@ -56,7 +56,7 @@ class FrontendAdapter:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Until the end of the block; then the adapter is ended, after its requests."""
+        """Keep the adapter running until the end of the block, then let its requests finish and end it."""
         async with running(self._keep(), name=ADAPTER):
             yield
 

@@ -34,10 +34,9 @@ from corral.frontend.engines.room import EnginesRoom
 from corral.frontend.live.drifting import ProvenBackends
 from corral.frontend.live.pictures import PictureSources
 from corral.frontend.live.room import LiveRoom
-from corral.frontend.models.pull_room import DownloadSettings, PullRoom
 from corral.frontend.models.removal import ModelKind
-from corral.frontend.models.room import ModelsRoom
-from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.room import DownloadSettings, ModelsRoom, PullRoom
+from corral.frontend.models.store.models import ModelRemovals
 from corral.frontend.models.store.stores import ModelStores
 from corral.frontend.models.stores import StoreKeeper
 from corral.frontend.nodes.fleet_key import FleetKey
@@ -53,13 +52,13 @@ from corral.frontend.record.room import Foundation, RecordRoom
 from corral.frontend.rules.room import RulesRoom
 from corral.frontend.rules.service import RuleGuard
 from corral.frontend.rules.store import FleetRuleStore
-from corral.frontend.serving.gateway_reports import KeySpread
-from corral.frontend.serving.model_loader import BackendLoader, GrpcLoader, UsualLimits
+from corral.frontend.serving.gateways.reports import KeySpread
+from corral.frontend.serving.loading.model_loader import BackendLoader, GrpcLoader, UsualLimits
 from corral.frontend.serving.room import EarlierRooms, ServingRoom, ServingSettings
 from corral.frontend.serving.scheduling import read_seed_file
+from corral.frontend.serving.staging.store import forget_staged_model, forget_staged_of
 from corral.frontend.serving.store.load_jobs import stop_serving
 from corral.frontend.serving.store.replicas import ReplicaStore, lose_replicas_of, move_replicas_of
-from corral.frontend.serving.store.staged import forget_staged_model, forget_staged_of
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import free_all
 from corral.frontend.store.secrets import Secrets
@@ -136,44 +135,17 @@ async def build_control(  # noqa: PLR0913 - what control stands on
     )
     guard = RuleGuard(FleetRuleStore(database).all, lookups.galleries)
     replicas, readiness = ReplicaStore(database, secrets), ControlReadiness(database, bus, data_disk(config))
-
-    record = await RecordRoom.build(foundation)
-    fleet_key = await FleetKey.load(secrets, [config.tls_cert, config.public_cert], at=clock.now())
-    nodes = await _build_nodes(config, foundation, record, credentials, fleet_key)
     keeper = StoreKeeper(ModelStores(database), config.models_path, clock, frontend_id=frontend_id)
-    await keeper.measure()
-    operations = _build_operations(config, foundation, record, nodes, guard, keeper)
-    backends = BackendsRoom.build(
-        foundation, nodes, operations, lookups, guard=guard, policy=config.upgrades, feed=record.feed
+
+    rooms = await _build_earlier_rooms(
+        config, foundation, lookups, replicas, keeper, credentials=credentials, guard=guard
     )
-    models = await _build_models(config, foundation, record, nodes, operations, replicas, lookups)
-    engines = _build_engines(config, foundation, record, nodes, models, replicas)
-    earlier = EarlierRooms(
-        record=record, nodes=nodes, operations=operations, backends=backends, models=models, engines=engines
+    serving = _build_serving(
+        config, foundation, rooms, replicas, readiness, loader=loader or GrpcLoader(), storage=storage
     )
-    serving = ServingRoom.build(
-        foundation,
-        earlier,
-        _serving_settings(config),
-        replicas,
-        loader=loader or GrpcLoader(),
-        problems=readiness.known,
-        storage=storage,
-    )
-    _plug_kinds(config, earlier, serving, lookups)
+    _plug_kinds(config, rooms, serving, lookups)
     await _seed_scheduling(config, serving)
-    sources = PictureSources(
-        feed=record.feed,
-        nodes=nodes,
-        operations=operations,
-        backends=backends,
-        models=models.catalogue,
-        serving=serving,
-        readiness=readiness,
-        sealing=sealing,
-        drift=ProvenBackends(operations.stores.intents),
-    )
-    access = _build_access(config, foundation, record, serving, credentials, sealing)
+    access = _build_access(config, foundation, rooms.record, serving, credentials, sealing)
     serving.gateways.on_news.append(access.key_use.hear_report)
     context = AdminContext(
         config=config,
@@ -182,21 +154,91 @@ async def build_control(  # noqa: PLR0913 - what control stands on
         bus=bus,
         clock=clock,
         frontend_id=frontend_id,
-        record=record,
+        record=rooms.record,
         access=access,
-        nodes=nodes,
-        operations=operations,
-        backends=backends,
-        models=models,
-        pulls=_build_pulls(config, foundation, operations, models, keeper, lookups),
-        engines=engines,
+        nodes=rooms.nodes,
+        operations=rooms.operations,
+        backends=rooms.backends,
+        models=rooms.models,
+        pulls=_build_pulls(config, foundation, rooms.operations, rooms.models, keeper, lookups),
+        engines=rooms.engines,
         serving=serving,
-        rules=RulesRoom.build(foundation, record, nodes, operations, backends, guard=guard),
-        live=LiveRoom.build(foundation, record, sources, drain_within=config.room.drain),
+        rules=_build_rules(foundation, rooms, guard),
+        live=_build_live(config, foundation, rooms, serving, readiness, sealing),
         readiness=readiness,
         stopping=asyncio.Event(),
     )
     return Control(context=context, credentials=credentials)
+
+
+async def _build_earlier_rooms(  # noqa: PLR0913 - each is a collaborator
+    config: ControlConfig,
+    foundation: Foundation,
+    lookups: Lookups,
+    replicas: ReplicaStore,
+    keeper: StoreKeeper,
+    *,
+    credentials: Credentials,
+    guard: RuleGuard,
+) -> EarlierRooms:
+    """Build the rooms that serving stands on, each from those before it."""
+    record = await RecordRoom.build(foundation)
+    fleet_key = await FleetKey.load(
+        foundation.secrets, [config.tls_cert, config.public_cert], at=foundation.clock.now()
+    )
+    nodes = await _build_nodes(config, foundation, record, credentials, fleet_key)
+    await keeper.measure()
+    operations = _build_operations(config, foundation, record, nodes, guard, keeper)
+    backends = BackendsRoom.build(
+        foundation, nodes, operations, lookups, guard=guard, policy=config.upgrades, feed=record.feed
+    )
+    models = await _build_models(config, foundation, record, nodes, operations, replicas, lookups)
+    engines = _build_engines(config, foundation, record, nodes, models, replicas)
+    return EarlierRooms(
+        record=record, nodes=nodes, operations=operations, backends=backends, models=models, engines=engines
+    )
+
+
+def _build_serving(  # noqa: PLR0913 - each is a collaborator
+    config: ControlConfig,
+    foundation: Foundation,
+    rooms: EarlierRooms,
+    replicas: ReplicaStore,
+    readiness: ControlReadiness,
+    *,
+    loader: BackendLoader,
+    storage: SharedStorage | None,
+) -> ServingRoom:
+    settings = _serving_settings(config)
+    return ServingRoom.build(
+        foundation, rooms, settings, replicas, loader=loader, problems=readiness.known, storage=storage
+    )
+
+
+def _build_rules(foundation: Foundation, rooms: EarlierRooms, guard: RuleGuard) -> RulesRoom:
+    return RulesRoom.build(foundation, rooms.record, rooms.nodes, rooms.operations, rooms.backends, guard=guard)
+
+
+def _build_live(
+    config: ControlConfig,
+    foundation: Foundation,
+    rooms: EarlierRooms,
+    serving: ServingRoom,
+    readiness: ControlReadiness,
+    sealing: SealingKeys,
+) -> LiveRoom:
+    sources = PictureSources(
+        feed=rooms.record.feed,
+        nodes=rooms.nodes,
+        operations=rooms.operations,
+        backends=rooms.backends,
+        models=rooms.models.catalogue,
+        serving=serving,
+        readiness=readiness,
+        sealing=sealing,
+        drift=ProvenBackends(rooms.operations.stores.intents),
+    )
+    return LiveRoom.build(foundation, rooms.record, sources, drain_within=config.room.drain)
 
 
 async def _build_nodes(

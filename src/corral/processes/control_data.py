@@ -15,7 +15,7 @@ from corral.frontend.diagnosis.disk import DataDisk
 from corral.frontend.store.db import Database
 from corral.frontend.store.engines import sqlite_path
 from corral.frontend.store.fleet_data import FleetData
-from corral.frontend.store.migrations import upgrade
+from corral.frontend.store.schema_version import is_newest
 from corral.frontend.store.secrets import SecretsKey, was_sealed
 
 log = logging.getLogger(__name__)
@@ -56,10 +56,20 @@ async def open_database(fleet: FleetData) -> AsyncIterator[Database]:
             await asyncio.sleep(backoff.delay(attempt).total_seconds())
     try:
         await fleet.expect(database)
-        await upgrade(database)
+        await migrate(database)
         yield database
     finally:
         await database.close()
+
+
+async def migrate(database: Database) -> None:
+    """Bring the database to the schema of this version. SchemaTooNew: a newer version has written it."""
+    if await is_newest(database):
+        return
+    # Only now: the library of migrations takes a tenth of the time of a start.
+    from corral.frontend.store.migrations import upgrade
+
+    await upgrade(database)
 
 
 async def load_secrets_key(config: ControlConfig, database: Database) -> SecretsKey:

@@ -32,9 +32,10 @@ def frontend_user(config: ControlConfig, clock: Clock) -> CredentialsProvider | 
 
 
 def nats_offer(config: ControlConfig) -> Callable[[], NatsOffer]:
-    """Return what tells where workers find NATS, with the authorities that this frontend checks it against.
+    """Return a function that says where workers find NATS, and by which authorities this frontend checks it.
 
-    Their file is read each time, since it is renewed some day. What cannot be read leaves what was told before.
+    The file of authorities is read each time, because it may be renewed. If it cannot be read, the last content is
+    used.
     """
     urls = without_logins(config.nats_advertise_url or config.bus.url).split(",")
     path, known = config.bus.tls_ca, ""

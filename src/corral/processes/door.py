@@ -91,7 +91,7 @@ def _cannot_accept(error: OSError) -> None:
 
 
 def _allow_many_descriptors() -> None:
-    """Each caller takes two."""
+    """Raise the limit of open files: each caller takes two descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS:
         allowed = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)

@@ -27,7 +27,7 @@ from corral.base.clock import SystemClock
 from corral.base.errors import AddressInUse, CorralError, SettingInvalid
 from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import bind_private_socket, make_private_directory
-from corral.base.processes import ChildCommand, secret_descriptor
+from corral.base.processes import ChildCommand, look_for_garbage_rarely, secret_descriptor
 from corral.base.tasks import run_services, stop_on_signals
 from corral.frontend.config import ControlConfig
 from corral.processes.adapter_child import FrontendAdapter, adapter_argv
@@ -67,6 +67,7 @@ def run_frontend(
             os.write(report_descriptor, json.dumps(dict(pids)).encode() + b"\n")
 
     set_up_logs("frontend", logs)
+    look_for_garbage_rarely()
     return asyncio.run(_launch(settings, logs, sources, report))
 
 

@@ -13,10 +13,9 @@ from corral.frontend.access.sealing import RotationOutcome, SealingKeys, change_
 from corral.frontend.access.store.keys import Keys
 from corral.frontend.config import ControlConfig
 from corral.frontend.store.db import Database
-from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.rotation import KeyRotation
 from corral.frontend.store.secrets import Secrets, SecretsKey
-from corral.processes.control_data import fleet_data, load_secrets_key
+from corral.processes.control_data import fleet_data, load_secrets_key, migrate
 
 NEXT_KEY_FILE: Final = "secrets.key.next"
 """In the data directory: the next secrets key, for people to put into settings."""
@@ -32,7 +31,7 @@ async def _opened(config: ControlConfig) -> AsyncIterator[tuple[Database, Secret
     database = await Database.open(config.database_url, lock=False)
     try:
         await fleet.expect(database)
-        await upgrade(database)
+        await migrate(database)
         key = await load_secrets_key(config, database)
         yield database, await Secrets.open(database, key, at=SystemClock().now())
     finally:

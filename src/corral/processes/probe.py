@@ -71,7 +71,10 @@ async def _answer(
 
 
 def unverified_tls() -> ssl.SSLContext:
-    """For probes of our own children: their certificate need not name this address, so send nothing secret."""
+    """A TLS context for probes of our own children.
+
+    It does not check the certificate, which need not name this address, so nothing secret may be sent.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -189,6 +189,66 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 }
 """LocalAI's variables that are accepted without effect, and why."""
 
+SECRET_VARIABLES: Final = frozenset(
+    {
+        "BACKEND_GALLERIES",
+        "CORRAL_ADMIN_KEYS",
+        "CORRAL_BACKEND_GALLERIES",
+        "CORRAL_CONTROL_URL",
+        "CORRAL_DATABASE",
+        "CORRAL_GATEWAY_KEY",
+        "CORRAL_HF_TOKEN",
+        "CORRAL_HF_URL",
+        "CORRAL_JOIN_CODE",
+        "CORRAL_KEY",
+        "CORRAL_MODEL_GALLERIES",
+        "CORRAL_NATS_ACCOUNT_SEED",
+        "CORRAL_NATS_JWT",
+        "CORRAL_NATS_OPERATOR_SEED",
+        "CORRAL_NATS_SEED",
+        "CORRAL_NATS_URL",
+        "CORRAL_OCI_TOKEN",
+        "CORRAL_OCI_URL",
+        "CORRAL_OLLAMA_TOKEN",
+        "CORRAL_OLLAMA_URL",
+        "CORRAL_PUBLIC_URL",
+        "CORRAL_REGISTER_TO",
+        "CORRAL_REGISTRATION_TOKEN",
+        "CORRAL_REGISTRY_AUTH",
+        "CORRAL_SECRETS_KEY",
+        "CORRAL_SIGNING_PASSWORD",
+        "CORRAL_STORAGE_ACCESS_KEY",
+        "CORRAL_STORAGE_SECRET_KEY",
+        "CORRAL_STORAGE_URL",
+        "CORRAL_TRUSTED_REGISTRATION_TOKEN",
+        "CORRAL_URL",
+        "COSIGN_PASSWORD",
+        "DOCKER_AUTH_CONFIG",
+        "GALLERIES",
+        "HF_ENDPOINT",
+        "HF_MIRROR",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "LOCALAI_API_KEY",
+        "LOCALAI_AUTH_DATABASE_URL",
+        "LOCALAI_BACKEND_GALLERIES",
+        "LOCALAI_GALLERIES",
+        "LOCALAI_NATS_ACCOUNT_SEED",
+        "LOCALAI_NATS_JWT",
+        "LOCALAI_NATS_SERVICE_JWT",
+        "LOCALAI_NATS_SERVICE_SEED",
+        "LOCALAI_NATS_URL",
+        "LOCALAI_NATS_USER_SEED",
+        "LOCALAI_REGISTER_TO",
+        "LOCALAI_REGISTRATION_TOKEN",
+        "LOCALAI_STORAGE_ACCESS_KEY",
+        "LOCALAI_STORAGE_SECRET_KEY",
+        "LOCALAI_STORAGE_URL",
+    }
+)
+"""Variables of all settings that are secrets or may hold one. Listed, because a worker hides them from its backends and
+would otherwise import every section for their names; a test compares the list with the settings."""
+
 
 @cache
 def section(name: str) -> type[Group]:
@@ -285,9 +345,9 @@ def listed_environment(
     changed, and what every program wants to know of its machine."""
     from corral.base.disclosure import basic_environment
 
-    wanted = variables_of([section(name) for name in needs]) | {CONFIG_VARIABLE}
+    allowed = variables_of([section(name) for name in needs]) | {CONFIG_VARIABLE}
     whole = child_environment(sources, needs=needs)
-    own = {name: value for name, value in whole.items() if name in wanted}
+    own = {name: value for name, value in whole.items() if name in allowed}
     return {**basic_environment(whole), **own, **(changes or {})}
 
 
@@ -310,12 +370,14 @@ def secret_variables(sections: Iterable[str], environment: Mapping[str, str]) ->
     and of LocalAI's whose names say so."""
     from corral.base.logs import names_secret
 
-    known = {name for group in sections for own in settings_of(section(group)) if _is_secret(own) for name in own.env}
+    variables = {
+        name for group in sections for own in settings_of(section(group)) if is_secret(own) for name in own.env
+    }
     ours = (name for name in environment if name.startswith(_PREFIXES))
-    return {name for name in environment if name in known} | {name for name in ours if names_secret(name)}
+    return {name for name in environment if name in variables} | {name for name in ours if names_secret(name)}
 
 
-def _is_secret(own: Setting) -> bool:
+def is_secret(own: Setting) -> bool:
     """Whether its values may be secrets, as URLs with passwords are."""
     return own.secret or own.kind.holds_password is not None
 
@@ -333,6 +395,5 @@ def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     Adds the worker's own Python, for backends with packages that find no other one.
     """
-    hidden = {name for own in all_settings() if _is_secret(own) for name in own.env}
-    passed_on = {name: value for name, value in environment.items() if name not in hidden}
+    passed_on = {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
     return {WORKER_PYTHON: sys.executable, **passed_on}

@@ -21,6 +21,7 @@ from corral.base.errors import ChildFailed, PathNotUsable, SettingInvalid
 from corral.base.ids import new_secret
 from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import held, make_private_directory
+from corral.base.processes import look_for_garbage_rarely
 from corral.base.tasks import run_services, stop_on_signals, task_group
 from corral.bus.server import NatsServer
 from corral.frontend.nodes.decide.node import NodeStatus
@@ -96,6 +97,7 @@ def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words
     with held(settings.data / LOCK, already):
         set_up_logs("up", replace(logs, directory=log_directory))
         remove_up_file(settings.data)
+        look_for_garbage_rarely()
         try:
             return asyncio.run(Up(settings, sources, words, log_directory=log_directory, began=began).run())
         except asyncio.CancelledError:  # second signal: no time for messages

@@ -22,7 +22,7 @@ from corral.base.errors import CorralError, PeerRefused
 from corral.base.http_client import open_session
 from corral.base.ids import Incarnation, NodeId, new_incarnation
 from corral.base.private_files import held, make_private_directory
-from corral.base.processes import ChildCommand
+from corral.base.processes import ChildCommand, look_for_garbage_rarely
 from corral.base.tasks import running, stop_on_signals
 from corral.bus.client import NatsBus
 from corral.bus.port import Handler, Message
@@ -69,6 +69,7 @@ def main(config: WorkerConfig) -> ExitCode:
         with stop_on_signals(stop, hurry=hurry.set):
             return await run_worker(config, stop, hurry=hurry)
 
+    look_for_garbage_rarely()
     return uvloop.run(run_until_signalled())
 
 
@@ -313,7 +314,10 @@ def _presented(frontend: FrontendConfig, secret: str) -> str:
 
 
 def _trusted(config: WorkerConfig, session: ClientSession) -> Trust:
-    """Who may be told secrets. Where nothing is pinned, the library of signatures is not even imported."""
+    """Decide which URLs may get this machine's secrets.
+
+    The library of signatures is imported only if a fleet is pinned.
+    """
     if not config.frontend.is_joining and not config.frontend.fleet_pin:
         return NoPin()
     from corral.worker.membership.pinned_fleet import PinnedFleet

@@ -37,8 +37,7 @@ async def check_worker(config: WorkerConfig, *, limits: CheckLimits | None = Non
 
 
 def _own_secret(data: Path) -> str:
-    """Made by an earlier start; a check makes none. Empty while no frontend has registered this machine: none knows
-    the secret then."""
+    """The secret that an earlier start of the worker made; empty when no frontend has registered this machine yet."""
     if not any((data / name).exists() for name in (MEMORY_FILE, JOINED_FILE)):
         return ""
     content = read_private(data / SECRET_FILE)

@@ -78,7 +78,7 @@ def _float(value: float, where: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A struct of LocalAI."""
+    """One of LocalAI's structs: its name, and its fields in order."""
 
     name: str
     fields: Mapping[str, Converter]

@@ -143,7 +143,7 @@ class FilePassed(msgspec.Struct, kw_only=True, frozen=True, tag="passed", tag_fi
 
 
 class Listening(msgspec.Struct, kw_only=True, frozen=True, tag="listening", tag_field="kind"):
-    """The adapter is ready."""
+    """The first line of an adapter: it is ready, at this address."""
 
     host: str
     port: int

@@ -52,7 +52,10 @@ def read_galleries(text: str) -> list[Gallery] | None:
 
 
 class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is wanted. Without a model it is an administrator's install, whose process is named after the backend."""
+    """Asks a worker to install a backend and start a process of it.
+
+    Without a model it is an administrator's install, whose process is named after the backend.
+    """
 
     backend: str = msgspec.field(default_factory=str)
     """A backend's own name, an alias, or the name of a meta backend."""
@@ -82,7 +85,7 @@ class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def wants_own_token(self) -> bool:
-        """Whether whoever asks will call the process with the token that the answer tells."""
+        """Whether the sender will call the process with the token that the answer contains."""
         return isinstance(self.corral, CorralInstall) and self.corral.own_token
 
     @property
@@ -142,7 +145,7 @@ class ChangeReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class InstalledDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What Corral's workers add."""
+    """Fields that Corral's workers add to LocalAI's description of an installed backend."""
 
     platform_digest: str = ""
     """Digest of the image for the node's platform, where `digest` is that of an index of several."""
@@ -174,7 +177,7 @@ class ListReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class InventoryReport(msgspec.Struct, kw_only=True):
-    """On `corral.inventory`, of a node that told so by itself."""
+    """The message on `corral.inventory`, which a node sends when its backends have changed."""
 
     backends: list[InstalledBackend] = []
 

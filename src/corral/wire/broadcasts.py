@@ -41,7 +41,7 @@ class StagingStatus(msgspec.Struct, kw_only=True):
 
 
 class StagingProgress(msgspec.Struct, kw_only=True):
-    """On `staging.<model>.progress`. The last one is done and says nothing else."""
+    """The message on `staging.<model>.progress`. The last one has only `done`."""
 
     model_id: str = ""
     status: StagingStatus | UnsetType = UNSET
@@ -94,7 +94,7 @@ class OperationNumbers(Sender, kw_only=True):
 
 
 class OperationProgress(msgspec.Struct, kw_only=True):
-    """On `gallery.<operation>.progress`."""
+    """The message on `gallery.<operation>.progress`."""
 
     job_id: str = ""
     status: OperationStatus | None = None
@@ -102,7 +102,7 @@ class OperationProgress(msgspec.Struct, kw_only=True):
 
 
 class OperationCancel(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """On `gallery.<operation>.cancel`."""
+    """The message on `gallery.<operation>.cancel`."""
 
     id: str = msgspec.field(default_factory=str)
     pause: bool = False
@@ -110,7 +110,10 @@ class OperationCancel(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class OperationMark(msgspec.Struct, kw_only=True):
-    """On `gallery.opcache.start` and `gallery.opcache.end`; the end says only which one."""
+    """The message on `gallery.opcache.start` and `gallery.opcache.end`.
+
+    The one about the end names only the operation.
+    """
 
     job_id: str = ""
     cache_key: str = ""
@@ -119,7 +122,8 @@ class OperationMark(msgspec.Struct, kw_only=True):
 
 
 class Invalidation(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """On `cache.invalidate.models` and `cache.invalidate.backends`: read these again."""
+    """The message on `cache.invalidate.models` and `cache.invalidate.backends`: receivers read models or backends
+    again."""
 
     element: str = ""
     op: str = ""

@@ -78,7 +78,7 @@ class EnsureProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EnsureRequest(msgspec.Struct, kw_only=True):
-    """Have an object on the node's disk."""
+    """Asks a worker to have an object of the object storage on its disk."""
 
     key: str = ""
     corral: EnsureWish | UnsetType = UNSET
@@ -125,7 +125,7 @@ PEER_FILES: Final = "/v1/corral/peer-files/"
 
 
 class FetchAsk(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Have this file, from exactly one source: a peer, or a public server."""
+    """Asks a worker to fetch a file from exactly one source: a peer, or a public server."""
 
     key: str
     size: int

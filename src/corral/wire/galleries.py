@@ -61,7 +61,7 @@ class BackendNodeRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class BackendRow(msgspec.Struct, kw_only=True):
-    """One item of `GET /backends`; at the top what the first node says."""
+    """One item of `GET /backends`. Its upper fields are those of the first node that has the backend."""
 
     name: str = msgspec.field(name="Name")
     run_file: str = msgspec.field(name="RunFile", default="")
@@ -81,7 +81,7 @@ class Reports(msgspec.Struct, kw_only=True):
 
 
 class GalleryItem(msgspec.Struct, kw_only=True, rename="camel"):
-    """One backend on the page."""
+    """One backend of `GET /api/backends`."""
 
     id: str
     name: str

@@ -101,7 +101,7 @@ FIRST_BYTE_BOUNDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 
 
 class RequestCount(msgspec.Struct, kw_only=True, array_like=True):
-    """Requests that ended alike."""
+    """How many requests of one model ended with the same status and outcome."""
 
     code: int
     """The status that the client got; 499 when it left before there was one."""
@@ -110,7 +110,7 @@ class RequestCount(msgspec.Struct, kw_only=True, array_like=True):
 
 
 class ModelCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Sums of one model."""
+    """What a gateway counted for one model."""
 
     requests: list[RequestCount] = []
     prompt_tokens: int = 0

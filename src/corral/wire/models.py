@@ -60,7 +60,7 @@ class UnloadRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ModelStopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """End exactly one process."""
+    """Asks a worker to end exactly one process of a model."""
 
     model_name: str = msgspec.field(default_factory=str)
     process_key: str = msgspec.field(default_factory=str)
@@ -85,7 +85,7 @@ class ModelStopReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ModelDeleteRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Remove a model's files."""
+    """Asks a worker to remove the files of a model."""
 
     model_name: str = msgspec.field(default_factory=str)
 

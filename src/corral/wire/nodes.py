@@ -99,7 +99,7 @@ class NodeDetail(NodeView, kw_only=True):
     silent_seconds: float
     """Silence that counts: only while control could hear."""
     heard_seconds_ago: float
-    """The age of the last heartbeat, whoever could hear it."""
+    """The age of the last heartbeat at any frontend."""
     heartbeat_seconds: float
     has_secret: bool
     incarnation: str
@@ -225,7 +225,7 @@ class InitialLines(msgspec.Struct, kw_only=True, tag="initial", tag_field="type"
 
 
 class LiveLine(msgspec.Struct, kw_only=True, tag="line", tag_field="type"):
-    """Every later frame."""
+    """A later frame of a stream of log lines: one new line."""
 
     line: LogLine
 

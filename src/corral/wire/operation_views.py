@@ -405,7 +405,7 @@ class RuleSetView(msgspec.Struct, kw_only=True):
 
 
 class RuleChanges(msgspec.Struct, kw_only=True):
-    """Names of rules."""
+    """Names of the fleet rules that were added, changed and removed."""
 
     added: list[str]
     changed: list[str]

@@ -57,7 +57,7 @@ class ActPlanView(msgspec.Struct, kw_only=True):
 
 
 class PlanError(msgspec.Struct, kw_only=True):
-    """Why nothing was done."""
+    """The error of an act whose plan was outdated: nothing was done."""
 
     code: str = "stale_plan"
     message: str = "the fleet has changed since this plan was made, so nothing was done; here is the plan of now"

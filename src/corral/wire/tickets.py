@@ -23,7 +23,7 @@ _LONGEST: Final = 8192
 
 
 class FileTicket(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ticket allows."""
+    """The file, node and time that a ticket is valid for."""
 
     key: str
     """The one file, as its server knows it."""

@@ -288,7 +288,7 @@ class FilesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """What `corral worker` needs."""
+    """All configuration of one worker process."""
 
     section: ClassVar[str] = "worker"
     title: ClassVar[str] = "`corral worker`"

@@ -138,7 +138,7 @@ class BackendHandlers:
         }
 
     def _changing(self, answer: Callable[[Message], Awaitable[ReplyT]]) -> Callable[[Message], Awaitable[ReplyT]]:
-        """What is on the disk is looked at afterwards, however it ended."""
+        """Wrap a handler that changes backends: the inventory is read again afterwards, also after a failure."""
 
         async def act(message: Message) -> ReplyT:
             try:
@@ -182,7 +182,10 @@ class BackendHandlers:
         )
 
     async def _stop(self, message: Message) -> None:
-        """Nothing at all means everything; what cannot be understood must not be taken for that."""
+        """Stop what the request names.
+
+        An empty request means every process; one that cannot be parsed must not mean that.
+        """
         try:
             request = go_json.decode(message.data, StopRequest) if message.data else StopRequest()
         except InvalidInput as error:

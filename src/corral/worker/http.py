@@ -75,7 +75,7 @@ class Routes(Protocol):
     """A part of the server with routes of its own, all below /v1/."""
 
     def table(self) -> Mapping[str, PathHandler]:
-        """By path; one that ends with a slash means everything below."""
+        """Return handlers by path. A path that ends with a slash matches everything below it."""
 
     def end(self) -> None:
         """The server is about to close: end streams that have no end of their own."""

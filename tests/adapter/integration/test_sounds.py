@@ -20,7 +20,7 @@ from corral.base.ids import NodeId
 from corral.bus.port import Bus
 from corral.files.s3_bucket import open_bucket
 from corral.frontend.nodes.node_storage import NodeStorage
-from corral.frontend.serving.request_files import RequestFiles
+from corral.frontend.serving.gateways.request_files import RequestFiles
 from corral.rpc.adapter_link import PassFile
 from corral.rpc.messages import StatusResponse
 from corral.wire.adapter import PASSED_BYTES, AdapterModel, AdapterReplica, FileVerb, FileWish

@@ -63,6 +63,35 @@ def test_what_the_client_got_wrong_is_a_bad_request_that_names_the_field(
 
 
 @pytest.mark.parametrize(
+    ("message", "about", "param"),
+    [
+        ("Input content cannot be empty", "input", "input"),
+        (
+            '"prompt" elements must be a string, a list of tokens, or a list of mixed strings & tokens.',
+            "input",
+            "input",
+        ),
+        ("Prompt contains invalid tokens", "prompt", "prompt"),
+        ("Prompt contains invalid tokens", "input", "input"),
+        ("unsupported content[].type", "messages", "messages"),
+        ("llama.cpp does not support 'previous_response_id'.", "input", "previous_response_id"),
+    ],
+)
+def test_what_llama_cpp_calls_the_prompt_is_named_as_the_client_wrote_it(message: str, about: str, param: str) -> None:
+    translated = openai_error(400, llama(400, message, REFUSED), about=about)
+    assert translated is not None
+    assert json.loads(translated[1])["error"]["param"] == param
+
+
+def test_the_words_of_a_json_library_are_left_out() -> None:
+    body = llama(400, "Field 'seed': [json.exception.type_error.302] type must be number, but is string", REFUSED)
+    translated = openai_error(400, body)
+    assert translated is not None
+    told = json.loads(translated[1])["error"]
+    assert (told["message"], told["param"]) == ("Field 'seed': type must be number, but is string", "seed")
+
+
+@pytest.mark.parametrize(
     ("status", "body", "code"),
     [
         (500, llama(500, "out of memory"), "engine_error"),

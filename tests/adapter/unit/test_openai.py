@@ -18,7 +18,7 @@ from corral.adapter.dialects.requests import (
 )
 from corral.base.errors import InvalidInput
 from corral.frontend.models.decide.model import read_model
-from corral.frontend.serving.model_loader import adapter_model
+from corral.frontend.serving.loading.model_loader import adapter_model
 from corral.rpc.messages import PredictOptions
 from corral.templates import prompt_line
 from corral.wire.adapter import AdapterModel, PromptTemplates, RequestDefaults

@@ -89,6 +89,36 @@ async def test_several_answers_on_one_slot(chat_model_file: Path) -> None:
         assert {event["choices"][0]["index"] for event in events_of(text)} == {0, 1}
 
 
+async def test_a_response_is_of_the_format_that_was_asked_for_and_says_that_it_was_cut(chat_model_file: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    formed = {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}, "max_output_tokens": 200}
+    asked = {"input": QUESTION, "temperature": 0}
+    async with loaded(chat_model_file) as backend:
+        answer = await ask(backend, "/v1/responses", asked | formed)
+        assert isinstance(json.loads(answer["output"][0]["content"][0]["text"])["a"], bool)
+        assert (answer["status"], answer["text"]) == ("completed", formed["text"])
+        answer = await ask(backend, "/v1/responses", asked | {"max_output_tokens": 2})
+        assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+        _, text = await post(backend, "/v1/responses", asked | {"max_output_tokens": 2, "stream": True})
+        events = events_of(text)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert events[0]["response"]["output"] == []
+        assert all("output_index" in event for event in events if "item" in event or "item_id" in event)
+        assert all("content_index" in event for event in events if event["type"] == "response.output_text.delta")
+        assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.incomplete", "incomplete")
+        assert text.splitlines()[0] == "event: response.created"
+
+
+async def test_a_message_that_ends_at_a_stop_sequence_says_so(chat_model_file: Path) -> None:
+    asked = ASKED | {"stop_sequences": ["France"], "max_tokens": 30}
+    async with loaded(chat_model_file) as backend:
+        answer = await ask(backend, "/v1/messages", asked)
+        assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "France")
+        _, text = await post(backend, "/v1/messages", asked | {"stream": True})
+        (end,) = [event["delta"] for event in events_of(text) if event["type"] == "message_delta"]
+        assert (end["stop_reason"], end["stop_sequence"]) == ("stop_sequence", "France")
+
+
 async def test_nulls_reach_the_engine_as_what_was_not_given(chat_model_file: Path) -> None:
     nulls = dict.fromkeys(("name", "tool_call_id", "reasoning_content", "tool_calls"))
     async with loaded(chat_model_file) as backend:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 CHAT, COMPLETION, EMBEDDING = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("look", "listen")
 ]
@@ -48,7 +50,14 @@ def plan(path: str, body: dict[str, Any], *, offers_tools: bool = True) -> Any:
         (COMPLETION, {"prompt": "a", "max_tokens": 0}, "max_tokens"),
         (COMPLETION, {"prompt": [1, 2], "echo": True}, "echo"),
         (COMPLETION, {"prompt": "a", "echo": True, "logprobs": 2}, "logprobs"),
+        (COMPLETION, {"prompt": "a", "logprobs": "2"}, "logprobs"),
+        (COMPLETION, {"prompt": "a", "logprobs": -1}, "logprobs"),
         (EMBEDDING, {"input": "a", "dimensions": -1}, "dimensions"),
+        (RESPONSES, {"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
+        (RESPONSES, {"input": "a", "background": True}, "background"),
+        (RESPONSES, {"input": "a", "text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        (RESPONSES, {"input": "a", "tool_choice": {"type": "function", "name": "smell"}}, "tool_choice"),
+        (MESSAGES, HELLO | {"tool_choice": {"type": "tool", "name": "smell"}}, "tool_choice"),
         (EMBEDDING, {"input": "a", "dimensions": "8"}, "dimensions"),
     ],
 )
@@ -74,6 +83,31 @@ def test_a_named_tool_is_the_only_one_and_must_be_used() -> None:
     assert (request["tools"], request["tool_choice"]) == ([TOOLS[1]], "required")
 
 
+@pytest.mark.parametrize(
+    ("path", "type", "must"), [(RESPONSES, "function", "required"), (MESSAGES, "tool", {"type": "any"})]
+)
+def test_a_tool_that_is_named_in_another_form_is_the_only_one_too(path: str, type: str, must: Any) -> None:
+    tools = [{"name": "look"}, {"name": "listen"}]
+    (request,) = plan(path, {"tools": tools, "tool_choice": {"type": type, "name": "listen"}}).requests
+    assert (request["tools"], request["tool_choice"]) == ([{"name": "listen"}], must)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "understood"),
+    [
+        ({"type": "json_object"}, {"type": "json_object"}),
+        ({"type": "text"}, {"type": "text"}),
+        (
+            {"type": "json_schema", "name": "x", "schema": SCHEMA},
+            {"type": "json_schema", "json_schema": {"type": "json_schema", "name": "x", "schema": SCHEMA}},
+        ),
+    ],
+)
+def test_the_format_of_a_response_is_told_where_the_engine_looks(wanted: Any, understood: Any) -> None:
+    (request,) = plan(RESPONSES, {"input": "a", "text": {"format": wanted}}).requests
+    assert request["response_format"] == understood
+
+
 def test_nulls_are_not_given() -> None:
     message = {"role": "assistant", "content": None, "name": None, "tool_call_id": None, "reasoning_content": None}
     (request,) = plan(CHAT, {"messages": [message], "n": None, "tools": None, "temperature": None}).requests
@@ -84,6 +118,14 @@ def test_nulls_are_not_given() -> None:
 def test_several_answers_are_asked_for_one_after_another_with_seeds_of_their_own() -> None:
     assert [one.get("seed") for one in plan(CHAT, HELLO | {"n": 3, "seed": 7}).requests] == [7, 8, 9]
     assert plan(CHAT, HELLO | {"n": 2}).requests == (HELLO, HELLO)
+
+
+def test_whole_numbers_may_be_written_with_a_point() -> None:
+    assert plan(CHAT, HELLO | {"n": 2.0, "seed": 7.0}).requests == (HELLO | {"seed": 7}, HELLO | {"seed": 8})
+    assert plan(COMPLETION, {"prompt": "x", "logprobs": 2.0}).alternatives == 2
+    assert plan(EMBEDDING, {"input": "a", "dimensions": 8.0}).dimensions == 8
+    with pytest.raises(careful().Refused):
+        plan(CHAT, HELLO | {"n": 1.5})
 
 
 def test_a_joined_stream_tells_the_counts_of_all_its_parts() -> None:
@@ -98,6 +140,31 @@ def test_a_joined_stream_tells_the_counts_of_all_its_parts() -> None:
     assert [event["choices"][0]["index"] for event in told] == [0, 1]
     assert {event["id"] for event in told} == {"c0"}
     assert joining.usage() == {"prompt_tokens": 31, "completion_tokens": 10, "total_tokens": 41}
+
+
+@pytest.mark.parametrize(("asked", "others"), [(2, [{"a": -1.0, "b": -2.0}, {"cd": -0.5}]), (0, None)])
+def test_probabilities_of_completions_are_told_in_lists(asked: int, others: Any) -> None:
+    made = plan(COMPLETION, {"prompt": "x", "logprobs": asked})
+    assert (made.is_plain, made.requests[0]["logprobs"]) == (False, max(1, asked))
+    content = [
+        {
+            "token": "a",
+            "logprob": -1.0,
+            "top_logprobs": [{"token": "a", "logprob": -1.0}, {"token": "b", "logprob": -2.0}],
+        },
+        {"token": "cd", "logprob": -0.5, "top_logprobs": [{"token": "cd", "logprob": -0.5}]},
+    ]
+    joining = careful().Joining(made)
+    answer = {"choices": [{"index": 0, "text": "acd", "logprobs": {"content": content}}], "usage": {}}
+    assert joining.whole([answer])["choices"][0]["logprobs"] == {
+        "tokens": ["a", "cd"],
+        "token_logprobs": [-1.0, -0.5],
+        "top_logprobs": others,
+        "text_offset": [0, 1],
+    }
+    event = {"choices": [{"index": 0, "text": "a", "logprobs": {"content": content[:1]}}]}
+    assert joining.event(event)["choices"][0]["logprobs"]["text_offset"] == [3]
+    assert joining.event({"choices": [{"index": 0, "text": "", "logprobs": None}]})["choices"][0]["logprobs"] is None
 
 
 def test_joined_answers_are_numbered_and_counted_as_one() -> None:

@@ -340,3 +340,10 @@ async def test_a_child_that_cannot_be_confined_does_not_start(order: bytes, step
     assert await process.wait() == 124
     (line,) = process.tail
     assert line.startswith(f"the backend was not started, because it could not {step}: ")
+
+
+def test_a_secret_on_standard_input_leaves_no_gap_for_other_files() -> None:
+    """libuv ends the process when it closes a socket that got the number of a standard stream."""
+    script = "import os; from corral.base.processes import secret_from; print(secret_from(0), min(os.pipe()) > 2)"
+    read = subprocess.run([sys.executable, "-c", script], input=b"hush", capture_output=True, check=True)
+    assert read.stdout == b"hush True\n"

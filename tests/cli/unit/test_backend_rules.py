@@ -9,9 +9,9 @@ import pytest
 
 from corral.base.errors import InvalidInput
 from corral.base.retry import Backoff
-from corral.cli import operation_watch
 from corral.cli.backends import rules as rule_commands
 from corral.cli.backends.fleet_file import DeclaredFleet, FleetFile
+from corral.cli.operations import watch as operation_watch
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import (

@@ -8,11 +8,11 @@ import pytest
 
 from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.base.retry import Backoff
-from corral.cli import operation_watch
 from corral.cli.backends import commands
 from corral.cli.backends.commands import external, start
 from corral.cli.backends.tables import rows
 from corral.cli.names import read_labels
+from corral.cli.operations import watch as operation_watch
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.wire.galleries import (
     BackendUpgradeView,

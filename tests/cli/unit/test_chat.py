@@ -13,7 +13,7 @@ import click
 import msgspec
 import pytest
 
-from corral.cli.chat import load_text
+from corral.cli.models.chat import load_text
 from corral.wire.models import LoadJobView, ModelList, ModelView
 from corral.wire.replicas import ReplicaView
 
@@ -202,7 +202,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endless]:
         if message == "a long story":
             found.shown.set()
 
-    monkeypatch.setattr("corral.cli.chat.click.echo", tell)
+    monkeypatch.setattr("corral.cli.models.chat.click.echo", tell)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -346,7 +346,7 @@ def test_a_terminal_shows_the_load_until_the_answer_begins(
 ) -> None:
     """The answer is held back until the line was written."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("corral.cli.chat._FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("corral.cli.models.chat._FIRST_LOOK_SECONDS", 0.0)
     frontend.tell(ROUTE, answer("Paris."))
     frontend.tell("GET /api/v1/models/small", model(phase="loading"))
     written = threading.Event()
@@ -361,7 +361,7 @@ def test_a_terminal_shows_the_load_until_the_answer_begins(
         assert call.method != "POST" or written.wait(60)
         return reply(call)
 
-    monkeypatch.setattr("corral.cli.chat.click.echo", tell)
+    monkeypatch.setattr("corral.cli.models.chat.click.echo", tell)
     monkeypatch.setattr(frontend, "answer", held)
     outcome = connected("chat", "small", "--once", "capital of France?")
     assert outcome.out == "Paris.\n"
@@ -373,7 +373,7 @@ def test_a_key_that_may_not_see_models_shows_no_load_and_gets_its_answer(
     connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("corral.cli.chat._FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("corral.cli.models.chat._FIRST_LOOK_SECONDS", 0.0)
     frontend.tell(ROUTE, answer("Paris."))
     frontend.tell("GET /api/v1/models/small", {"error": {"message": "scope"}}, 403)
     outcome = connected("chat", "small", "--once", "hi")
@@ -385,7 +385,7 @@ def test_a_frontend_that_does_not_say_how_far_the_load_is_delays_no_answer(
 ) -> None:
     """It is asked, and answers only after the chat was printed."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("corral.cli.chat._FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("corral.cli.models.chat._FIRST_LOOK_SECONDS", 0.0)
     frontend.tell(ROUTE, answer("Paris."))
     frontend.tell("GET /api/v1/models/small", model(phase="loading"))
     asked, printed, waited = threading.Event(), threading.Event(), list[bool]()

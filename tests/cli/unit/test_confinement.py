@@ -48,3 +48,15 @@ def test_words_for_a_machine_say_what_it_has_and_lacks() -> None:
     assert confinement_words(ConfinementReport(missing=["no Landlock"])) == ["none", "- no Landlock"]
     report = ConfinementReport(is_on=True, landlock=7, own_users=True, cgroup="v2", limits=["memory"], loopback="port")
     assert confinement_words(report) == ["Landlock 7, own users, cgroup v2, limits of memory, loopback by port"]
+
+
+def test_a_node_shows_each_thing_that_its_machine_lacks_in_a_line_of_its_own(
+    connected: Any, frontend: StubFrontend, make_node: Any
+) -> None:
+    report = ConfinementReport(is_on=True, landlock=7, missing=["/root is closed", "no cgroups"])
+    node = make_node("w1", "n1", confinement=report)
+    frontend.tell_nodes(node)
+    frontend.tell("GET /api/v1/nodes/n1", node)
+    lines = [" ".join(line.split()) for line in connected("nodes", "show", "w1").out.splitlines()]
+    first = lines.index("Confinement Landlock 7")
+    assert lines[first + 1 : first + 3] == ["- /root is closed", "- no cgroups"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from corral import __version__
-from corral.cli.doctor import greets, is_alive, judge_clock, judge_disk_space
+from corral.cli.fleet.doctor import greets, is_alive, judge_clock, judge_disk_space
 from corral.processes import probe
 from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.wire.nodes import DoctorReport, Finding, VersionView

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corral.cli import drain_watch
+from corral.cli.nodes import drains as drain_watch
 from corral.wire.nodes import DrainedReplicaView, DrainView, NodeDetail
 from corral.wire.plans import ActPlanView
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from corral.base.errors import PeerUnavailable
-from corral.cli import events as module
-from corral.cli.events import event_line, follow_events
+from corral.cli.fleet import events as module
+from corral.cli.fleet.events import event_line, follow_events
 from corral.wire.nodes import EventView
 
 

@@ -60,7 +60,7 @@ def test_a_list_shows_what_people_would_ask_for_and_whether_it_fits(corral: Corr
     assert column(outcome.out, 0) == ["llama-cpp", "vllm", "cpu-whisper"]
     assert column(outcome.out, 2) == ["yes", "no", "yes"]
     assert "vllm has builds for nvidia-cuda-12, and this machine is default" in outcome.out
-    assert "This machine is default." in outcome.out
+    assert "This is for this machine, whose capability is default: it has no GPU" in outcome.out
     assert f"mine: 7 entries from {index.as_uri()}" in outcome.out
     assert "Passed over: mine: an entry in line 23: name: must be text, got a list" in outcome.out
 
@@ -218,7 +218,7 @@ class TestFleet:
         self, fleet: Corral, frontend: StubFrontend, flags: list[str]
     ) -> None:
         outcome = fleet("gallery", "list", *flags)
-        assert "This machine is default." in outcome.out
+        assert "This is for this machine, whose capability is default: it has no GPU" in outcome.out
         assert frontend.calls == []
 
     def test_a_fleet_and_this_machine_cannot_both_be_meant(self, fleet: Corral, frontend: StubFrontend) -> None:
@@ -301,7 +301,7 @@ class TestAway:
         assert "There is no such backend in any gallery." in outcome.out
         assert "far: cannot be read: " in outcome.out
         shown = corral("gallery", "show", "llama-cpp")
-        assert "the gallery far cannot be read" in shown.err
+        assert "no gallery has a backend 'llama-cpp'. The gallery far cannot be read: " in shown.err
 
 
 def test_a_bad_list_of_galleries_is_refused_by_name(corral: Corral, index: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from corral.cli import invitations
-from corral.cli.invitations import nats_problem, url_from_elsewhere
+from corral.cli.nodes import invitations
+from corral.cli.nodes.invitations import nats_problem, url_from_elsewhere
 from corral.wire.joining import CreatedInvitation, InvitationView
 
 from .conftest import Call, StubFrontend

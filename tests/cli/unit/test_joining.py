@@ -11,7 +11,7 @@ import pytest
 from corral.base.errors import Conflict, InvalidInput, NotFound, PathNotUsable
 from corral.base.processes import secret_descriptor
 from corral.bus.config import BusConfig
-from corral.cli.joining import joining
+from corral.cli.processes.joining import joining
 from corral.wire.joining import new_code
 from corral.worker.config import FrontendConfig, WorkerConfig
 from corral.worker.membership.identity import JOINED_FILE, JoinedFleet, NodeIdentity

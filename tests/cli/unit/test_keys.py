@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from corral.base.errors import Conflict, NotFound
-from corral.cli import keys as keys_command
-from corral.cli.keys import choose_key
+from corral.cli.access import keys as keys_command
+from corral.cli.access.keys import choose_key
 from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.wire.keys import CreatedKey, KeyView
 

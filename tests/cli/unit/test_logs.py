@@ -12,8 +12,8 @@ import pytest
 
 from corral.base.errors import AccessDenied, PeerUnavailable
 from corral.base.retry import Backoff
-from corral.cli import log_follow as module
-from corral.cli.log_follow import LogFollower, LogSource
+from corral.cli.fleet import logs as module
+from corral.cli.fleet.logs import LogFollower, LogSource
 from corral.wire.models import ModelView
 from corral.wire.nodes import LogGap, LogLineView, LogPage
 from corral.wire.replicas import ReplicaView
@@ -130,6 +130,39 @@ def test_a_line_that_was_cut_has_a_mark(connected: Any, fleet: Any) -> None:
 def test_which_lines_is_the_frontends_business(connected: Any, fleet: Any) -> None:
     connected("logs", "chat", "--since", "10m", "--search", "a b")
     assert fleet.calls[-1].path == f"/api/v1/nodes/{FIRST}/logs/chat%230?lines=1000&since=10m&search=a+b"
+
+
+@pytest.mark.parametrize("since", ["yesterday", "1x"])
+def test_a_time_that_is_none_is_refused_before_anybody_is_asked(connected: Any, fleet: Any, since: str) -> None:
+    outcome = connected("logs", "chat", "--since", since)
+    assert (outcome.code, outcome.out, fleet.calls) == (64, "", [])
+    assert outcome.err == (
+        f"error: --since: {since!r} is no time; write one such as 2030-01-31T12:00:00Z, or a duration such as 10m\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--search", "xyzzy"), "no line of chat has the text 'xyzzy'"),
+        (("--since", "10m"), "chat has written nothing since 10m ago"),
+        (("--since", "2030-01-31T12:00:00Z"), "chat has written nothing since 2030-01-31T12:00:00Z"),
+        (("--since", "10m", "--search", "xyzzy"), "no line of chat since 10m ago has the text 'xyzzy'"),
+    ],
+)
+def test_no_line_that_was_asked_for_is_not_called_silence(
+    connected: Any, fleet: Any, flags: tuple[str, ...], told: str
+) -> None:
+    fleet.tell(f"GET /api/v1/nodes/{FIRST}/logs/chat%230", LogPage(items=[]))
+    outcome = connected("logs", "chat", *flags)
+    assert (outcome.code, outcome.err) == (0, f"warning: {told}\n")
+
+
+def test_a_process_that_cannot_be_asked_is_not_called_silent(connected: Any, fleet: Any) -> None:
+    fleet.tell(f"GET /api/v1/nodes/{FIRST}/logs/chat%230", {"error": {"message": "no route"}}, 502)
+    outcome = connected("logs", "chat")
+    assert "w1 cannot be asked" in outcome.err
+    assert "nothing was written" not in outcome.err
 
 
 def event(one: LogLineView) -> tuple[str, str]:

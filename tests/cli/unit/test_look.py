@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from corral.wire.galleries import FleetBackends, FleetBackendView
 from corral.wire.models import LoadJobView
 from corral.wire.nodes import NodeDetail
 from corral.wire.placement import (
@@ -146,7 +147,9 @@ def test_why_tells_what_comes_after_a_failure(connected: Any, frontend: Any, is_
     assert "not known; its engine decides" in outcome.out
 
 
-def test_ps_tells_memory_requests_and_speed_and_what_is_not_known(connected: Any, frontend: Any) -> None:
+def test_ps_tells_memory_requests_and_speed_and_what_is_not_known(
+    connected: Any, frontend: Any, make_node: Any
+) -> None:
     silent = replica(
         "other", vram=0, ram=0, cards=[], in_flight=None, tokens_per_second=None, node="cpu-1", node_id="n2"
     )
@@ -159,12 +162,26 @@ def test_ps_tells_memory_requests_and_speed_and_what_is_not_known(connected: Any
     assert rows[0][-2:] == ["GPU-7", "minimum"]
     assert rows[1][:6] == ["other", "cpu-1", "Loaded", "unknown", "unknown", "unknown"]
     assert rows[2][3:11] == ["4.0", "GiB", "+", "1.0", "GiB", "–", "–", "–"]
+    frontend.tell_nodes(make_node("gpu-1", "n1"), make_node("cpu-1", "n2"))
     assert [line.split()[0] for line in connected("ps", "--node", "cpu-1").out.splitlines()[1:]] == ["other"]
-    assert connected("ps", "--model", "nobody").out == "Nothing runs there.\n"
+    frontend.tell("GET /api/v1/models/idle", {"name": "idle"})
+    assert connected("ps", "--model", "idle").out == "Nothing runs there.\n"
     assert len(connected("ps", "--json").json()["items"]) == 3
     assert connected("ps", "--json", "--watch").code == 64
     frontend.tell("GET /api/v1/replicas", ReplicaList(items=[]))
     assert connected("ps").out == "Nothing runs; a model is loaded when somebody asks for it.\n"
+
+
+@pytest.mark.parametrize("watch", [(), ("--watch",)])
+def test_ps_refuses_names_that_nobody_has(
+    connected: Any, frontend: Any, make_node: Any, watch: tuple[str, ...]
+) -> None:
+    frontend.tell("GET /api/v1/replicas", ReplicaList(items=[]))
+    frontend.tell("GET /api/v1/models/nobody", {"error": {"message": "the model 'nobody' does not exist"}}, 404)
+    frontend.tell_nodes(make_node("worker-1", "n1"))
+    model, node = connected("ps", "--model", "nobody", *watch), connected("ps", "--node", "worker-2", *watch)
+    assert (model.code, model.err) == (1, "error: the model 'nobody' does not exist\n")
+    assert (node.code, node.err) == (1, "error: there is no node worker-2; did you mean worker-1?\n")
 
 
 def test_what_if_asks_for_the_node_that_was_meant_and_ends_with_1_when_something_is_lost(
@@ -189,6 +206,8 @@ def test_what_if_asks_for_the_node_that_was_meant_and_ends_with_1_when_something
 
 def test_what_if_of_models_and_backends(connected: Any, frontend: Any) -> None:
     frontend.tell("POST /api/v1/what-if", WhatIfView(change="small has 3 replicas", summary="nothing would change"))
+    llama = FleetBackendView(name="llama-cpp", is_meta=False, nodes=[])
+    frontend.tell("GET /api/v1/backends", FleetBackends(items=[llama]))
 
     assert (
         connected("what-if", "model", "small", "scaled", "3").out == "If small has 3 replicas: nothing would change\n"
@@ -196,5 +215,9 @@ def test_what_if_of_models_and_backends(connected: Any, frontend: Any) -> None:
     assert (frontend.calls[-1].body["model"], frontend.calls[-1].body["replicas"]) == ("small", 3)
     assert connected("what-if", "backend", "llama-cpp", "deleted").code == 0
     assert (frontend.calls[-1].body["backend"], frontend.calls[-1].body["becomes"]) == ("llama-cpp", "deleted")
+    assert "no node is known to have llama-cpp" not in connected("what-if", "backend", "llama-cpp", "deleted").err
+    assert "no node is known to have llama-cp; did you mean llama-cpp?" in (
+        connected("what-if", "backend", "llama-cp", "deleted").err
+    )
     assert connected("what-if", "model", "small", "scaled", "many").code == 64
     assert connected("what-if", "backend", "llama-cpp", "upgraded").code == 64

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from corral.base.retry import Backoff
-from corral.cli import operation_watch
 from corral.cli.models.pull import whole_path
+from corral.cli.operations import watch as operation_watch
+from corral.wire.model_files import BuildChoiceView, PruneView, PullFileView, PullPlanView, UnneededFileView
 from corral.wire.models import ModelView
 from corral.wire.operation_views import FileShareView
-from corral.wire.pulls import BuildChoiceView, PruneView, PullFileView, PullPlanView, UnneededFileView
 
 GIB = 1024**3
 ROUTE = "POST /api/v1/pulls"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from corral.frontend.operations.decide.reasons import ReasonCode, because
-from corral.frontend.serving.decide.staged import ON_NODE, ON_NODE_BEFORE
-from corral.wire.stagings import NodeFilesView, StagedModelView
+from corral.frontend.serving.staging.decide.staged import ON_NODE, ON_NODE_BEFORE
+from corral.wire.model_files import NodeFilesView, StagedModelView
 
 ONE = "11111111-0000-4000-8000-000000000000"
 TWO = "22222222-0000-4000-8000-000000000000"

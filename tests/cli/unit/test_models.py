@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from corral.base.retry import Backoff
-from corral.cli import operation_watch
+from corral.cli.operations import watch as operation_watch
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.wire.models import (
     LoadJobView,

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.cli.names import choose_node
-from corral.cli.node_changes import change_lines
-from corral.cli.nodes import node_facts, node_table, read_label_changes
+from corral.cli.nodes.commands import read_label_changes
+from corral.cli.nodes.tables import change_lines, node_facts, node_table
 from corral.wire.nodes import CardView, NodeChangeView, NodeDetail, NodePage, PeerView
 from corral.wire.plans import ActPlanView
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from corral.cli.operation_bars import FileSpeeds, bars, targets_to_show
-from corral.cli.operation_watch import overall_code
-from corral.cli.operation_words import (
+from corral.cli.operations.bars import FileSpeeds, bars, targets_to_show
+from corral.cli.operations.commands import operation_facts, operation_table, target_table
+from corral.cli.operations.watch import overall_code
+from corral.cli.operations.words import (
     accepted,
     advice,
     counts,
@@ -20,7 +21,6 @@ from corral.cli.operation_words import (
     summary,
     what_next,
 )
-from corral.cli.operations import operation_facts, operation_table, target_table
 from corral.frontend.operations.decide.operation import OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.processes.exit_codes import ExitCode
@@ -184,7 +184,7 @@ def test_nodes_in_the_same_plight_share_their_advice(make_operation: Any, make_t
     away = make_target("z", "queued", waits_for_node=True)
     (failed, waiting) = advice(make_operation(*many, make_target("x", "success"), away))
     assert failed[0] == "w1, w2, w3, w4, w5 and 2 more"
-    assert failed[1].endswith("corral ops retry 0123abcd")
+    assert failed[1].endswith("corral ops retry 0123abcd; if it is not wanted after all: corral ops cancel 0123abcd")
     assert waiting == (
         "z",
         "Nothing to do: the node gets it with its first heartbeat. If it never comes back, remove it (corral nodes "
@@ -358,7 +358,7 @@ class TestPulls:
     def test_advice_names_the_command_again(self, make_operation: Any, make_target: Any) -> None:
         cancelled = make_operation(make_target("here", "cancelled"), verb="pull", backend="my small", uri="hf://o/r")
         assert advice(cancelled) == [
-            ("here", "If it is still wanted, start it anew: corral models pull hf://o/r --name 'my small'")
+            ("here", "If you still want it, start it again: corral models pull hf://o/r --name 'my small'")
         ]
         failed = make_operation(make_target("here", "error", attempts=1), verb="pull", backend="small")
         assert "not fetched again" in advice(failed)[0][1]

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
-from corral.cli import operation_watch
-from corral.cli.operation_watch import views_of
+from corral.cli.operations import watch as operation_watch
+from corral.cli.operations.watch import views_of
 from corral.cli.units import DurationParameter
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.wire.operation_views import Changed, OperationPage, OperationUpdate, OperationView, TargetView

@@ -7,12 +7,12 @@ from typing import Any
 import click
 import pytest
 
-from corral.cli import operation_watch
+from corral.cli.operations import watch as operation_watch
 from corral.processes import background
 from corral.processes.background import BackgroundFleet
 from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
+from corral.wire.model_files import PullPlanView
 from corral.wire.models import ModelList, ModelOriginView, ModelView
-from corral.wire.pulls import PullPlanView
 
 CHAT = "POST /v1/chat/completions"
 

@@ -27,3 +27,26 @@ def test_nothing_heavy_is_imported_for(arguments: list[str]) -> None:
 
 def test_help_of_all_commands_stays_light() -> None:
     assert imported_by("--help") <= {"msgspec"}
+
+
+def test_the_collector_hardly_looks_for_garbage_among_what_is_imported() -> None:
+    """With Python's own threshold there are hundreds of looks, some of them at everything."""
+    program = """
+import gc
+import sys
+from corral.cli.main import main
+
+looks = []
+gc.callbacks.append(lambda phase, about: looks.append(about["generation"]) if phase == "start" else None)
+sys.argv = ["corral", "control", "--help"]
+try:
+    main()
+finally:
+    import corral.processes.control
+
+    sys.stderr.write(f"{len(looks)} {looks.count(2)}")
+"""
+    finished = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    looks, whole = map(int, finished.stderr.split())
+    assert looks < 20
+    assert whole == 0

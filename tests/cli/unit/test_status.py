@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from corral.base.errors import PeerUnavailable
-from corral.cli import status as module
-from corral.cli.status import followed
+from corral.cli.fleet import status as module
+from corral.cli.fleet.status import followed
 from corral.wire.live import (
     AttentionAct,
     AttentionItem,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from corral.cli.processes import TerminalWords, client_command
+from corral.cli.processes.commands import TerminalWords, client_command
 from corral.processes.settings import UpSettings, gather
 from corral.processes.settings_sources import resolve
 from corral.processes.up import ReadyFleet
@@ -55,7 +55,8 @@ def test_words_on_a_terminal(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> No
         "Administrator key:   corral_a\n"
         "Registration token:  r\n"
         "They are kept in the data directory, readable only by you; this is the only time they are printed.\n"
-        "Corral is ready at http://127.0.0.1:8080 with 2 healthy nodes, after 2.3 s. Ctrl-C stops it.\n"
+        "Corral is ready at http://127.0.0.1:8080 with 2 healthy nodes, after 2.3 s. "
+        "Open it in a browser; Ctrl-C stops it.\n"
         "Logs are in /data/logs; --verbose shows them here.\n"
         "Try: corral nodes list\n"
         "Stopping…\n"

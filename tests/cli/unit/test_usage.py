@@ -6,7 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from corral.cli import events
+from corral.cli.fleet import events
 from corral.processes.exit_codes import ExitCode
 from corral.wire.models import ModelView
 from corral.wire.plans import ActPlanView
@@ -76,3 +76,14 @@ def test_an_unknown_command_is_answered_with_the_near_ones(corral: Any, words: t
     outcome = corral(*words)
     assert outcome.err == f"error: {sentence}\n"
     assert outcome.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("what-if", "node", "w1"), "Missing argument '{down|drained}'. Choose from: down, drained"),
+        (("users", "create", "bob"), "Missing option '--role'. Choose from: admin, operator, viewer, inference"),
+    ],
+)
+def test_what_can_be_chosen_stands_in_the_same_line(corral: Any, words: tuple[str, ...], sentence: str) -> None:
+    assert corral(*words).err == f"error: {sentence}; see: corral {' '.join(words[:2])} --help\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.cli.login_file import LoginFile, read_login, write_login
+from corral.cli.connection import LoginFile, read_login, write_login
 from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.wire.users import LoggedIn, UserChanged, UserView, WhoAmI
 

@@ -20,10 +20,10 @@ NULL = b'{"error":{"code":500,"message":"Failed to parse messages: type must be 
 SLOTS = b'{"error":{"code":400,"message":"Field \'n\': Value must be between 1 <= value <= 1, but got 2"}}'
 
 
-async def told(gateway: GatewayWorld) -> tuple[StubEngine, StubEngine]:
+async def told(gateway: GatewayWorld, *, routes: tuple[str, ...] | None = None) -> tuple[StubEngine, StubEngine]:
     """The first engine, and the second as the port in front of it."""
     engine, front = gateway.engines
-    entry = msgspec.structs.replace(replicas(engine)["r0"], front_port=front.port)
+    entry = msgspec.structs.replace(replicas(engine)["r0"], front_port=front.port, routes=routes)
     gateway.control.change(replicas={"r0": entry})
     await gateway.until(lambda: gateway.gateway.services.directory.version == gateway.control.view.version)
     return engine, front
@@ -47,6 +47,8 @@ async def ask(gateway: GatewayWorld, more: dict[str, object], path: str = "/v1/c
         {"suffix": "x"},
         {"best_of": 2},
         {"prompt": ["a", "b"]},
+        {"stop_sequences": ["x"]},
+        {"prompt": "a", "logprobs": 0},
     ],
 )
 async def test_what_an_engine_would_drop_goes_to_the_port_in_front(more: dict[str, object]) -> None:
@@ -57,6 +59,14 @@ async def test_what_an_engine_would_drop_goes_to_the_port_in_front(more: dict[st
         assert (len(engine.requests), len(front.requests)) == (1, 1)
         assert json.loads(front.requests[0].body) == PLAIN | more
         assert front.requests[0].header("Authorization") == engine.requests[0].header("Authorization")
+        await gateway.until_quiet()
+
+
+async def test_every_response_comes_from_the_port_in_front() -> None:
+    async with world(engines=2) as gateway:
+        engine, front = await told(gateway, routes=("/v1/responses",))
+        assert await ask(gateway, {"input": "a"}, path="/v1/responses") == 200
+        assert (len(engine.requests), len(front.requests)) == (0, 1)
         await gateway.until_quiet()
 
 

@@ -113,6 +113,14 @@ async def test_a_body_over_the_limit_is_refused_before_it_comes_or_as_soon_as_it
         assert (await small.ask(request(chat()))).status == 200
 
 
+async def test_a_client_with_a_key_reads_why_although_it_sends_all_of_a_large_body_first() -> None:
+    """Packages take a reset connection for a fault of the network, and send all of it again."""
+    async with world(limits=Limits(body=1000)) as small, small.client() as client:
+        await client.send(request(None, head=b"Content-Length: 8000000\r\n"), *[b"x" * 1_000_000] * 8)
+        answer = await client.read_answer()
+        assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+
+
 async def test_all_bodies_together_have_a_limit() -> None:
     async with world(limits=Limits(bodies=1000)) as small:
         async with small.client() as first:

@@ -41,7 +41,9 @@ def test_other_limits_of_tokens_need_no_care(field: str, written: bytes) -> None
     assert not asked_in_json(b'{"model": "m", "%b": %b}' % (field.encode(), written)).needs_care()
 
 
-@pytest.mark.parametrize("field", ["dimensions", "echo", "suffix", "best_of", "modalities", "function_call"])
+@pytest.mark.parametrize(
+    "field", ["dimensions", "echo", "suffix", "best_of", "modalities", "function_call", "stop_sequences"]
+)
 def test_nulls_need_no_care(field: str) -> None:
     assert not asked_in_json(b'{"model": "m", "%b": null}' % field.encode()).needs_care()
 
@@ -63,6 +65,8 @@ def test_null_is_no_list_where_engines_take_it_for_one() -> None:
 
 WRONG_KINDS = [
     ("stop", b"5", "a string or a list of strings"),
+    ("stop_sequences", b'"x"', "a list of strings"),
+    ("top_logprobs", b'"3"', "a whole number"),
     ("system", b"{}", "a string or a list of blocks"),
     ("tool_choice", b"5", "a string or an object"),
     ("logit_bias", b'"x"', "an object"),
@@ -105,6 +109,49 @@ def test_a_temperature_out_of_range_is_told_as_it_was_written(written: str) -> N
 @pytest.mark.parametrize("written", [b"0", b"2", b"0.7", b"null", b'"9"', b"[9]"])
 def test_other_temperatures_are_left_to_the_engine(written: bytes) -> None:
     asked_in_json(b'{"temperature": %b}' % written).check()
+
+
+BITS = "a whole number, at most 2147483647"
+WRONG_NUMBERS = [
+    ("max_tokens", "2147483648", BITS),
+    ("max_tokens", "9223372036854775808", BITS),
+    ("max_tokens", "2.5", BITS),
+    ("max_completion_tokens", "4294967299", BITS),
+    ("max_output_tokens", "4294967299", BITS),
+    ("n", "1.5", BITS),
+    ("n", "1099511627776", BITS),
+    ("top_p", "-1", "between 0 and 1"),
+    ("top_p", "1.5", "between 0 and 1"),
+    ("top_logprobs", "-1", "a whole number, between 0 and 2147483647"),
+]
+
+
+@pytest.mark.parametrize(("field", "written", "limits"), WRONG_NUMBERS)
+def test_a_number_that_an_engine_would_take_for_another_is_refused(field: str, written: str, limits: str) -> None:
+    with pytest.raises(GatewayRefusal, match=f"^`{field}` must be {limits}, and is {written}$") as refused:
+        asked_in_json(b'{"%b": %b}' % (field.encode(), written.encode())).check()
+    assert refused.value.code == "invalid_value"
+
+
+@pytest.mark.parametrize("written", [b"-1", b"0", b"5", b"5.0", b"2147483647", b"null", b'"5"', b"[5]"])
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "max_output_tokens", "n"])
+def test_other_counts_are_left_to_the_engine(field: str, written: bytes) -> None:
+    asked_in_json(b'{"%b": %b}' % (field.encode(), written)).check()
+
+
+@pytest.mark.parametrize("written", [b'""', b'["x", ""]', b'["\\"", ""]'])
+@pytest.mark.parametrize("field", ["stop", "stop_sequences"])
+def test_an_empty_stop_sequence_is_refused(field: str, written: bytes) -> None:
+    """llama.cpp finds it before the first word, and answers nothing."""
+    if field == "stop_sequences" and not written.startswith(b"["):
+        written = b"[%b]" % written
+    with pytest.raises(GatewayRefusal, match=f"^`{field}` must not have an empty string$"):
+        asked_in_json(b'{"%b": %b}' % (field.encode(), written)).check()
+
+
+@pytest.mark.parametrize("written", [b"[]", b'"x"', rb'["\""]', rb'"\""', b'["x", 5, ""]', b"null"])
+def test_other_stop_sequences_are_left_to_the_engine(written: bytes) -> None:
+    asked_in_json(b'{"stop": %b}' % written).check()
 
 
 def test_a_name_may_have_escapes() -> None:

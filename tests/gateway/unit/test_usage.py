@@ -55,6 +55,16 @@ def test_answers_of_messages_and_responses_are_counted() -> None:
     assert read_usage(response) == Usage(31, 3)
 
 
+@pytest.mark.parametrize("numbers", [3, 30_000])
+def test_embeddings_may_tell_it_before_the_vectors(numbers: int) -> None:
+    tail = AnswerTail()
+    tail.add(b'{"model":"m","object":"list","usage":{"prompt_tokens":7,"total_tokens":7},"data":[{"embedding":[')
+    for _ in range(numbers):
+        tail.add(b"0.25,")
+    tail.add(b"0.5]}]}")
+    assert tail.usage() == Usage(7, 0)
+
+
 @pytest.mark.parametrize("events", [3, 3000])
 def test_a_stream_of_messages_tells_the_prompt_first_and_the_answer_last(events: int) -> None:
     tail = AnswerTail()

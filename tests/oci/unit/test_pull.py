@@ -4,17 +4,19 @@ import asyncio
 import errno
 import hashlib
 import os
+import threading
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from corral.base.tasks import start_task, task_group
 from corral.oci import pull as pull_module
 from corral.oci.auth import Credential
-from corral.oci.blobs import prune
+from corral.oci.blobs import BlobCache, Body, WantedBlob, prune
 from corral.oci.errors import (
     ContentMismatch,
     DiskFull,
@@ -43,6 +45,7 @@ BIG = a_layer({"weights": os.urandom(700_000)})
 SMALL = a_layer({"run.sh": b"#!/bin/sh\n"})
 FEW = Network(attempts=3)
 HASTY = Network(answer_seconds=0.2, attempts=3)
+WITHIN = 30.0
 
 
 class Place:
@@ -713,6 +716,48 @@ async def test_equal_layers_are_fetched_once(registry: FakeRegistry, place: Plac
     await place.pull(registry.reference(NAME))
 
     assert len(registry.asked_for("/blobs/")) == 2
+
+
+class LateCache(BlobCache):
+    """A cache that is slow after its first look at what is there: somebody else finishes the blob meanwhile."""
+
+    looked = threading.Event()
+    finished_elsewhere = threading.Event()
+
+    def _finished(self, blob: WantedBlob) -> BinaryIO | None:
+        file = super()._finished(blob)
+        self.looked.set()
+        assert self.finished_elsewhere.wait(WITHIN)
+        return file
+
+
+async def test_a_blob_that_is_finished_right_after_the_look_is_not_fetched_again(tmp_path: Path) -> None:
+    blob = WantedBlob(key="blob", digest=f"sha256:{hashlib.sha256(SMALL).hexdigest()}", size=len(SMALL), most=1 << 20)
+    fetches = 0
+
+    @asynccontextmanager
+    async def opener(offset: int) -> AsyncIterator[Body]:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield SMALL
+
+        nonlocal fetches
+        fetches += 1
+        yield Body(start=offset, length=len(SMALL), pieces=pieces())
+
+    late = LateCache(tmp_path, network=FEW, clock=HurriedClock())
+    first = BlobCache(tmp_path, network=FEW, clock=HurriedClock())
+    async with task_group() as group:
+        waiting = group.create_task(late.get(blob, opener, lambda position: None))
+        assert await asyncio.to_thread(late.looked.wait, WITHIN)
+        with await first.get(blob, opener, lambda position: None):
+            pass
+        late.finished_elsewhere.set()
+        with await waiting as file:
+            file.seek(0)
+            assert file.read() == SMALL
+
+    assert fetches == 1
+    assert os.listdir(tmp_path) == ["blob"]
 
 
 async def test_two_pulls_with_one_cache_fetch_once(registry: FakeRegistry, tmp_path: Path) -> None:

@@ -4,7 +4,16 @@ import pytest
 
 from corral.base.settings import Group, settings_of
 from corral.processes import settings
-from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, SECTIONS, all_sections, known_variables, section
+from corral.processes.settings import (
+    ACCEPTED_WITHOUT_EFFECT,
+    SECRET_VARIABLES,
+    SECTIONS,
+    all_sections,
+    all_settings,
+    is_secret,
+    known_variables,
+    section,
+)
 
 GROUPS = all_sections()
 
@@ -77,6 +86,10 @@ LOCALAI_NAMES = [
     "LOCALAI_FILE_TRANSFER_TIMEOUT",
     "LOCALAI_FILE_TRANSFER_RETRIES",
 ]
+
+
+def test_variables_that_may_hold_secrets_are_listed() -> None:
+    assert {name for own in all_settings() if is_secret(own) for name in own.env} == SECRET_VARIABLES
 
 
 def test_a_secret_has_no_flag() -> None:

@@ -18,8 +18,8 @@ from corral.frontend.operations.decide.operation import OperationState, TargetSt
 from corral.frontend.serving.decide.load_job import LoadState, LoadStepName
 from corral.frontend.serving.decide.placement import VerdictCode
 from corral.frontend.serving.decide.replica import ReplicaState
-from corral.frontend.serving.decide.staged import ON_NODE, ON_NODE_BEFORE
 from corral.frontend.serving.decide.what_if import Fate
+from corral.frontend.serving.staging.decide.staged import ON_NODE, ON_NODE_BEFORE
 from corral.hubs.downloads.orders import FileState
 from corral.wire.keys import Scope
 from corral.wire.state_words import GLYPHS, MOVING, PROOFS, WORDS, Subject, Tone, state_word, target_word

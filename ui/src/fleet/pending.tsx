@@ -8,6 +8,7 @@ import { useTopic } from "../live/live";
 import type { NodeRow } from "../live/topics";
 import { Button } from "../parts/button";
 import { bytes, count, plural } from "../parts/format";
+import { gpuText } from "../parts/hardware";
 import { Section } from "../parts/page";
 import { addressOf, PageLink } from "../parts/page-link";
 import { Notice } from "../parts/states";
@@ -49,9 +50,8 @@ const COLUMNS: readonly Column<NodeRow>[] = [
 ];
 
 function hardwareOf(node: NodeRow): string {
-  const gpus = node.gpus ? plural(node.gpus, "GPU") : "";
   const vram = node.vram.total ? `${bytes(node.vram.total)} VRAM` : "";
-  return [node.capability, gpus, vram, `${bytes(node.ram.total)} RAM`].filter(Boolean).join(", ");
+  return [gpuText(node), vram, `${bytes(node.ram.total)} RAM`].filter(Boolean).join(", ");
 }
 
 export function Pending() {

@@ -10,6 +10,7 @@ import { Button, LinkButton } from "../parts/button";
 import { classes } from "../parts/classes";
 import { useSubmission } from "../parts/form-dialog";
 import { bytes } from "../parts/format";
+import { gpuText } from "../parts/hardware";
 import { Fact, Facts, Section } from "../parts/page";
 import { Failure } from "../parts/states";
 import type { Worker } from "./commands";
@@ -131,6 +132,6 @@ function Newcomer({ node }: { node: NodeRow }) {
 }
 
 function hardwareText(node: NodeRow): string {
-  const gpus = node.gpus ? `${node.gpus} GPU, ${bytes(node.vram.total)} VRAM` : "no GPU";
-  return `${gpus} · ${bytes(node.ram.total)} RAM · ${node.capability || "capability not said"}`;
+  const vram = node.vram.total ? `${bytes(node.vram.total)} VRAM` : "";
+  return [gpuText(node), vram, `${bytes(node.ram.total)} RAM`].filter((part) => part !== "").join(" · ");
 }

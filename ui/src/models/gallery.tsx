@@ -45,6 +45,7 @@ export function Gallery() {
   const entries = pages.flatMap((page) => page.items);
   const first = pages[0];
   const open = filters.get("entry");
+  const mayAct = useMay("models.act");
   const [pulled, setPulled] = useState<{ reference: string; build: string } | null>(null);
   return (
     <>
@@ -83,7 +84,7 @@ export function Gallery() {
           <Table
             label="Models of galleries"
             rows={entries}
-            columns={columnsOf((id) => filters.set("entry", id))}
+            columns={columnsOf((id) => filters.set("entry", id), mayAct)}
             rowKey={(entry) => entry.id}
             onRow={(entry) => filters.set("entry", entry.id)}
           />
@@ -151,7 +152,7 @@ function useLater(text: string): string {
   return later;
 }
 
-function columnsOf(open: (id: string) => void): readonly Column<GalleryModel>[] {
+function columnsOf(open: (id: string) => void, mayAct: boolean): readonly Column<GalleryModel>[] {
   return [
     {
       key: "name",
@@ -198,7 +199,16 @@ function columnsOf(open: (id: string) => void): readonly Column<GalleryModel>[] 
       title: "Here",
       width: "64px",
       from: "tablet",
-      cell: (entry) => (entry.is_installed ? <PageLink href={modelPath(entry.name)}>Open</PageLink> : ""),
+      cell: (entry) =>
+        entry.is_installed ? (
+          <PageLink href={modelPath(entry.name)}>Open</PageLink>
+        ) : (
+          mayAct && (
+            <button type="button" className={styles.near} onClick={() => open(entry.id)}>
+              Pull…
+            </button>
+          )
+        ),
     },
   ];
 }

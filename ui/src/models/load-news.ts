@@ -135,3 +135,14 @@ export function againSentence(news: LoadNews): string {
     ? `It is tried again for whoever asks in ${duration(news.retryInSeconds)}.`
     : "It is tried again for whoever asks.";
 }
+
+/** Why there is no replica, and what makes one: a request does not where the model is disabled or its load cannot succeed. */
+export function nothingRuns(
+  isDisabled: boolean,
+  loads: readonly { readonly phase: string; readonly is_permanent: boolean }[],
+): string {
+  if (isDisabled) return "Nothing runs for it: it is disabled.";
+  if (loads.some((load) => load.phase !== "failed")) return "Nothing runs for it yet.";
+  if (loads.some((load) => load.is_permanent)) return "Nothing runs for it: it cannot be loaded.";
+  return "Nothing runs for it. The first request loads it.";
+}

@@ -2,9 +2,10 @@
 
 import type { ReactNode } from "react";
 
+import { ApiError } from "../api/errors";
 import { LinkButton } from "../parts/button";
 import { Page } from "../parts/page";
-import { Failure, Loading, Notice } from "../parts/states";
+import { Empty, Failure, Loading, Notice } from "../parts/states";
 import { WordPill } from "../parts/status-pill";
 import { Tabs, useTab } from "../parts/tabs";
 import { useMay } from "../shell/session";
@@ -36,6 +37,7 @@ function AskableModel({ name }: { name: string }) {
 function WholeModel({ name }: { name: string }) {
   useFreshModels();
   const model = useModel(name);
+  if (isNoSuch(model.error)) return <NoSuchModel name={name} />;
   if (model.error !== null) {
     return (
       <Page title={name}>
@@ -51,6 +53,20 @@ function WholeModel({ name }: { name: string }) {
     );
   }
   return <KnownModel model={model.data} />;
+}
+
+function isNoSuch(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 404;
+}
+
+function NoSuchModel({ name }: { name: string }) {
+  return (
+    <Page title="No such model">
+      <Empty act={<LinkButton href="/models">Show all models</LinkButton>}>
+        There is no model {name}. It may have been removed.
+      </Empty>
+    </Page>
+  );
 }
 
 function KnownModel({ model }: { model: Model }) {

@@ -9,7 +9,7 @@ import { StatusPill } from "../parts/status-pill";
 import { type Column, Table } from "../parts/table";
 import { Age, Moment } from "../parts/time";
 import type { LiveModel } from "./live-model";
-import { newsOfRow } from "./load-news";
+import { newsOfRow, nothingRuns } from "./load-news";
 import { LoadPanel } from "./load-panel";
 import styles from "./now-tab.module.css";
 import { modelPath } from "./place";
@@ -27,7 +27,7 @@ export function NowTab({ model, live }: { model: Model; live: LiveModel }) {
             <LoadPanel news={newsOfRow(load)} model={model.name} />
           </Section>
         ))}
-        <Replicas live={live} />
+        <Replicas model={model} live={live} />
         {!isServed && !model.is_disabled && (
           <Section title="Where it could run">
             <WhyInShort name={model.name} />
@@ -42,13 +42,11 @@ export function NowTab({ model, live }: { model: Model; live: LiveModel }) {
   );
 }
 
-function Replicas({ live }: { live: LiveModel }) {
+function Replicas({ model, live }: { model: Model; live: LiveModel }) {
   return (
     <Section title="Replicas" isBare>
       {live.replicas.length === 0 ? (
-        <Empty>
-          {live.isWhole ? "Nothing runs for it. The first request loads it." : "Waiting for news of the fleet."}
-        </Empty>
+        <Empty>{live.isWhole ? nothingRuns(model.is_disabled, live.loads) : "Waiting for news of the fleet."}</Empty>
       ) : (
         <Table label="Replicas" rows={live.replicas} columns={COLUMNS} rowKey={(replica) => replica.id} />
       )}

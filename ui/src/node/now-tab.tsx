@@ -4,6 +4,7 @@ import { useNodeExtra, useTopic } from "../live/live";
 import type { NodeRow, NodeWork, ReplicaRow } from "../live/topics";
 import { MemoryBar, ProgressBar } from "../parts/bar";
 import { bytes, count, percent, plural } from "../parts/format";
+import { gpuText } from "../parts/hardware";
 import { Fact, Facts, Section } from "../parts/page";
 import { addressOf, PageLink } from "../parts/page-link";
 import { Empty } from "../parts/states";
@@ -80,7 +81,7 @@ function Machine({ node }: { node: NodeRow }) {
   return (
     <Facts isWide>
       <Fact name="Address">{node.address || "none"}</Fact>
-      <Fact name="Hardware">{node.capability || "not told"}</Fact>
+      <Fact name="Hardware">{gpuText(node)}</Fact>
       <Fact name="In flight">{count(node.in_flight)}</Fact>
       <Fact name="Slots">{plural(node.slots, "replica")} of one model</Fact>
       <Fact name="Heartbeat">every {count(node.heartbeat_seconds)} s</Fact>

@@ -30,12 +30,16 @@ _FAULTY: Final = re.compile(r"Failed to parse (messages|tools)\b")
 _REQUIRED: Final = re.compile(r"^'(\w+)' is required")
 _FIELD: Final = re.compile(r"^Field '(\w+)'")
 _NAMED: Final = re.compile(
-    r"\b(tool_choice|tools|response_format|json_schema|top_logprobs|logprobs|grammar|messages|prompt|input|content"
-    r"|encoding_format|dimensions|suffix|stop|temperature|max_tokens|n)\b"
+    r"\b(tool_choice|tools|response_format|json_schema|top_logprobs|logprobs|grammar|messages|[Pp]rompt|[Ii]nput"
+    r"|content|encoding_format|dimensions|suffix|stop|temperature|max_tokens|previous_response_id|n)\b"
 )
+_PROMPTS: Final = frozenset({"Prompt", "Input", "prompt", "content"})
+"""What llama.cpp calls the prompt, whatever the field is called that holds it."""
+_JARGON: Final = re.compile(r"\[json\.exception\.\w+\.\d+\] ")
+"""By which llama.cpp's errors begin that its JSON library found."""
 _MENDABLE: Final = re.compile(rb"but is null|Field 'n':")
 """llama.cpp refuses null values, which mean "not given", and more answers than it has slots."""
-_PARAMS: Final = {"content": "messages", "json_schema": "response_format"}
+_PARAMS: Final = {"json_schema": "response_format"}
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES: Final = {
     401: "invalid_api_key",
@@ -98,18 +102,23 @@ def openai_error(status: int, body: bytes, *, about: str = "messages") -> tuple[
     text = (
         _error_text(document, error) or body.decode(errors="replace").strip()[:1000] or f"the engine answered {status}"
     )
+    text = _JARGON.sub("", text)
     fault = refusal_in(text, about=about)
     if fault is None and status in (404, 501):  # an unknown path concerns the model
         fault = EngineRefusal("unsupported_by_model", "model")
     elif fault is None and status in (400, 422):  # these concern a field
         match = _FIELD.search(text) or _NAMED.search(text)
-        fault = EngineRefusal("invalid_value", _PARAMS.get(match[1], match[1]) if match else None)
+        fault = EngineRefusal("invalid_value", _param(match[1], about) if match else None)
     if fault is not None:
         status = 400
     code, param = fault or (_CODES.get(status, "engine_error"), None)
     more = {name: value for name, value in error.items() if name != "code"} if isinstance(error, dict) else {}
     document = {**more, "message": text, "type": error_type(status), "param": param, "code": code}
     return status, _encode({"error": document})
+
+
+def _param(name: str, about: str) -> str:
+    return about if name in _PROMPTS else _PARAMS.get(name, name)
 
 
 def _error_text(document: Any, error: Any) -> str:

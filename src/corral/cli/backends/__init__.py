@@ -1,1 +1,1 @@
-"""`corral backends` and `corral worker backends`: the backends of the fleet, and those of this machine."""
+"""`corral backends`: which backends the fleet has, which it must have, and what they may do."""

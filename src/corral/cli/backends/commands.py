@@ -9,7 +9,6 @@ import click
 
 from corral.base.errors import InvalidInput, NotFound, PeerRefused
 from corral.base.words import listed
-from corral.cli.act_plans import plan_option, show_operation_plan
 from corral.cli.backends.confinement import confine, confined
 from corral.cli.backends.rules import apply, rules
 from corral.cli.backends.tables import backend_table, only_on, print_drift, print_upgrades, rows
@@ -25,7 +24,8 @@ from corral.cli.names import (
     read_labels,
     unknown_backend_warnings,
 )
-from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched, watched_all
+from corral.cli.operations.plans import plan_option, show_operation_plan
+from corral.cli.operations.watch import Watching, accepted_once, wait_options, watched, watched_all
 from corral.cli.options import CorralCommand, print_error, warn
 from corral.cli.output import json_option, print_json, say, show
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
@@ -42,7 +42,7 @@ _PATIENCE_SECONDS: Final = 150.0
 
 
 def target_options(function: F) -> F:
-    """Adds --node and --label."""
+    """Add the options --node and --label, which say on which nodes a command acts."""
     label = click.option(
         "--label",
         "labels",
@@ -58,7 +58,7 @@ def source_options(function: F) -> F:
     uri = click.option("--uri", default="", metavar="URI", help="Install from here instead of from a gallery.")
     name = click.option("--name", default="", metavar="NAME", help="What a backend from a uri shall be called.")
     alias = click.option("--alias", default="", metavar="NAME", help="Another name for a backend from a uri.")
-    force = click.option("--force", is_flag=True, help="Fetch it anew also where it is installed.")
+    force = click.option("--force", is_flag=True, help="Fetch it again even where it is installed.")
     return uri(name(alias(force(function))))
 
 

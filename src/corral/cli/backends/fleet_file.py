@@ -153,7 +153,7 @@ class FleetFile:
         return node.value.lower() in ("true", "yes", "on")
 
     def _idle(self, node: Node, where: str) -> int:
-        """Seconds; 0 for `never`."""
+        """Read a duration as seconds; `never` is 0."""
         text = node.value if isinstance(node, ScalarNode) else ""
         if text == "never":
             return 0

@@ -13,7 +13,7 @@ from corral.base.words import listed
 from corral.cli.backends.tables import plan_table
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
-from corral.cli.operation_watch import Watching, wait_options, watched_all
+from corral.cli.operations.watch import Watching, wait_options, watched_all
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import Column, json_option, plain, print_json, say, show, table
 from corral.cli.units import age
@@ -175,7 +175,7 @@ def _declare(client: ApiClient, models: Sequence[NamedScheduling] | None, prune:
 
 
 def _would_change(client: ApiClient, models: Sequence[NamedScheduling], prune: str) -> SchedulingChanges:
-    """What `_declare` would change."""
+    """The rules that `_declare` would add, change and remove."""
     current = {rule.model: rule for rule in client.get(_MODELS_PATH, SchedulingList).items}
     named = {rule.model for rule in models}
     pruned = [rule for name, rule in current.items() if prune and name not in named]

@@ -162,7 +162,7 @@ def print_upgrades(upgrades: UpgradesView, now: datetime) -> None:
 
 
 def _unknown_lines(backends: Sequence[BackendUpgradeView]) -> list[str]:
-    """A line for each backend and reason why nobody knows whether it is outdated, with the nodes."""
+    """A line for each backend that cannot be compared with its gallery, with the reason and the nodes."""
     lines = []
     for backend in backends:
         for reason, nodes in _unknown_nodes(backend).items():
@@ -174,7 +174,7 @@ def _unknown_lines(backends: Sequence[BackendUpgradeView]) -> list[str]:
 
 
 def _unknown_nodes(backend: BackendUpgradeView) -> dict[str, list[NodeUpgradeView]]:
-    """Nodes where nobody knows whether the backend is outdated, by reason."""
+    """Nodes on which the backend cannot be compared with its gallery, by reason."""
     groups: dict[str, list[NodeUpgradeView]] = {}
     for node in backend.nodes:
         if node.freshness == "unknown":

@@ -97,8 +97,8 @@ def add_engine(model: str, name: str, engine_url: str, disabled: bool, as_json: 
     added = client.post(PATH, ExternalEngineView, ask)
     trial = None if disabled else client.post(api_path("external-engines", added.id, "test"), EngineTrial)
     where = f"{added.model} is answered by {added.name} at {added.url} as {added.remote_model}."
-    found = "" if trial is None else f" {_trial_words(trial)}"
-    answer({"engine": added, "test": trial}, where + found, as_json=as_json)
+    outcome = "" if trial is None else f" {_trial_words(trial)}"
+    answer({"engine": added, "test": trial}, where + outcome, as_json=as_json)
     return ExitCode.OK if trial is None or trial.state == _GOOD else ExitCode.FAILED
 
 
@@ -171,8 +171,8 @@ def list_engines(as_json: bool) -> None:
         Column(title="URL", cell=lambda engine: plain(engine.url), least_width=70),
         Column(title="REASON", cell=lambda engine: plain(engine.reason), least_width=60, wraps=True),
     )
-    found = open_client().get(PATH, list[ExternalEngineView])
-    print_table(found, columns, nothing="There are no engines; `corral engines add` adds one.", as_json=as_json)
+    engines = open_client().get(PATH, list[ExternalEngineView])
+    print_table(engines, columns, nothing="There are no engines; `corral engines add` adds one.", as_json=as_json)
 
 
 @click.command("show", cls=CorralCommand)
@@ -243,11 +243,11 @@ def _switch(engine: str, *, is_enabled: bool, as_json: bool) -> None:
 def remove_engine(engine: str, yes: bool, as_json: bool) -> None:
     """Forget ENGINE and its key. The engine itself is left alone."""
     client = open_client()
-    found = find_engine(client, engine)
+    view = find_engine(client, engine)
     if not yes:
-        confirm(f"Forget the engine {found.name} of {found.model}?")
-    client.delete(api_path("external-engines", found.id))
-    answer({"removed": found.id}, f"{found.name} is forgotten.", as_json=as_json)
+        confirm(f"Forget the engine {view.name} of {view.model}?")
+    client.delete(api_path("external-engines", view.id))
+    answer({"removed": view.id}, f"{view.name} is forgotten.", as_json=as_json)
 
 
 @click.command("test", cls=CorralCommand)
@@ -257,11 +257,11 @@ def remove_engine(engine: str, yes: bool, as_json: bool) -> None:
 def test_engine(engine: str, as_json: bool) -> int:
     """Look at ENGINE now, from the frontend. Ends with 0 when it answers and takes its key."""
     client = open_client()
-    found = find_engine(client, engine)
-    trial = client.post(api_path("external-engines", found.id, "test"), EngineTrial)
-    answer(trial, f"{found.name}: {_trial_words(trial)}", as_json=as_json)
+    view = find_engine(client, engine)
+    trial = client.post(api_path("external-engines", view.id, "test"), EngineTrial)
+    answer(trial, f"{view.name}: {_trial_words(trial)}", as_json=as_json)
     if not as_json and trial.has_model is False:
-        near = difflib.get_close_matches(found.remote_model, trial.models, n=3) or trial.models[:3]
+        near = difflib.get_close_matches(view.remote_model, trial.models, n=3) or trial.models[:3]
         say(f"It lists {counted(len(trial.models), 'model')}, among them {', '.join(near)}.")
     return ExitCode.OK if trial.state == _GOOD else ExitCode.FAILED
 
@@ -276,15 +276,15 @@ def _trial_words(trial: EngineTrial) -> str:
 
 def find_engine(client: ApiClient, reference: str) -> ExternalEngineView:
     """The engine of this id, MODEL/NAME or name; NotFound or Conflict when that is none, or several."""
-    known = client.get(PATH, list[ExternalEngineView])
+    engines = client.get(PATH, list[ExternalEngineView])
     for means in (lambda each: each.id, lambda each: f"{each.model}/{each.name}", lambda each: each.name):
-        found = [each for each in known if means(each) == reference]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            names = ", ".join(f"{each.model}/{each.name}" for each in found)
+        matches = [each for each in engines if means(each) == reference]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            names = ", ".join(f"{each.model}/{each.name}" for each in matches)
             raise Conflict(f"{reference} may mean {names}; name it so")
-    near = difflib.get_close_matches(reference, [each.name for each in known], n=3)
+    near = difflib.get_close_matches(reference, [each.name for each in engines], n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "`corral engines list` shows all"
     raise NotFound(f"there is no engine {reference}; {hint}")
 
@@ -296,6 +296,6 @@ def ask_of(view: ExternalEngineView) -> EngineAsk:
 
 
 def put_engine(client: ApiClient, before: ExternalEngineView, ask: EngineAsk) -> ExternalEngineView:
-    """Change an engine, unless somebody else did since it was seen."""
+    """Store a changed engine. It fails when another change came first."""
     headers = {"If-Match": f'"{before.revision}"'}
     return client.put(api_path("external-engines", before.id), ExternalEngineView, ask, headers=headers)

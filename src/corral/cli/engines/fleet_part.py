@@ -58,15 +58,15 @@ class EngineChanges:
         ]
 
 
-def changes_between(known: Sequence[ExternalEngineView], asks: Sequence[EngineAsk], *, prune: bool) -> EngineChanges:
+def changes_between(stored: Sequence[ExternalEngineView], asks: Sequence[EngineAsk], *, prune: bool) -> EngineChanges:
     """What differs; engines that the file does not name are removed only with `prune`."""
-    by_name = {(view.model, view.name): view for view in known}
-    wanted = {(ask.model, ask.name): ask for ask in asks}
-    both = [(by_name[name], ask) for name, ask in wanted.items() if name in by_name]
+    by_name = {(view.model, view.name): view for view in stored}
+    declared = {(ask.model, ask.name): ask for ask in asks}
+    both = [(by_name[name], ask) for name, ask in declared.items() if name in by_name]
     return EngineChanges(
-        added=tuple(ask for name, ask in wanted.items() if name not in by_name),
+        added=tuple(ask for name, ask in declared.items() if name not in by_name),
         changed=tuple((view, ask) for view, ask in both if ask.key is not UNSET or _without_key(ask, view)),
-        removed=tuple(view for name, view in by_name.items() if prune and name not in wanted),
+        removed=tuple(view for name, view in by_name.items() if prune and name not in declared),
     )
 
 

@@ -15,7 +15,7 @@ COMMANDS: Final = {
     "edit": "corral.cli.models.editing:edit",
     "history": "corral.cli.models.revisions:history",
     "rollback": "corral.cli.models.revisions:rollback",
-    "stage": "corral.cli.models.stage:stage",
+    "stage": "corral.cli.models.files:stage",
     "copy": "corral.cli.models.commands:copy",
     "disable": "corral.cli.models.commands:disable",
     "enable": "corral.cli.models.commands:enable",
@@ -28,8 +28,8 @@ COMMANDS: Final = {
     "load": "corral.cli.models.scaling:load",
     "unload": "corral.cli.models.scaling:unload",
     "remove": "corral.cli.models.commands:remove_model",
-    "export": "corral.cli.models.export:export",
-    "prune": "corral.cli.models.storage:prune",
+    "export": "corral.cli.models.editing:export",
+    "prune": "corral.cli.models.files:prune",
     "prompt": "corral.cli.models.prompt:prompt",
 }
 

@@ -8,17 +8,17 @@ from typing import Final
 import click
 
 from corral.base.words import counted, format_size
-from corral.cli.act_plans import plan_option, show_act_plan, tell_act_plan
 from corral.cli.client import api_path
 from corral.cli.connection import connected, open_client
+from corral.cli.fleet.why import load_text
 from corral.cli.models.revisions import say_change
 from corral.cli.models.scaling import rule_text
 from corral.cli.names import complete_model
-from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
+from corral.cli.operations.plans import plan_option, show_act_plan, tell_act_plan
+from corral.cli.operations.watch import Watching, accepted_once, wait_options, watched
 from corral.cli.options import CorralCommand, confirm, need_terminal
 from corral.cli.output import Column, facts, json_option, plain, print_json, say, show, show_view, state_text, table
 from corral.cli.units import moment
-from corral.cli.why import load_text
 from corral.processes.exit_codes import ExitCode
 from corral.wire.model_changes import ModelChange
 from corral.wire.models import LoadJobView, ModelList, ModelMemoryView, ModelView
@@ -198,7 +198,7 @@ def _facts(model: ModelView) -> list[tuple[str, str]]:
 
 
 def _load(job: LoadJobView) -> str:
-    """How far a load is; of one that nobody works on, only why."""
+    """The progress of a load, or only the reason while it waits."""
     if job.state == "loading":
         return load_text(job, datetime.now(UTC))
     return f"{state_word(Subject.LOAD, job.state).inline}: {job.message}".rstrip(": ")

@@ -1,23 +1,26 @@
-"""`corral models add` and `edit`: configurations from a file, a pipe or an editor. No typed text is ever lost."""
+"""`corral models add`, `edit` and `export`: configurations as text, from and to files. No typed text is lost."""
 
+import os
 import shlex
 import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, NoReturn
+from urllib.parse import quote
 
 import click
 
-from corral.base.errors import InvalidInput, PeerRefused
+from corral.base.errors import InvalidInput, PathNotUsable, PeerRefused
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.models.revisions import current_revision, say_change, show_diff
 from corral.cli.names import complete_model
 from corral.cli.options import CorralCommand, confirm, print_error
-from corral.cli.output import json_option, print_json, say
+from corral.cli.output import json_option, print_json, print_json_list, say
 from corral.processes.exit_codes import ExitCode
 from corral.wire.model_changes import ModelChange, ModelRevisionView
+from corral.wire.models import ModelList
 
 _LARGEST: Final = 4 * 1024 * 1024
 """Bytes of a configuration; the frontend takes no larger ones."""
@@ -93,7 +96,7 @@ def edit(model: str, file: str, yes: bool, as_json: bool) -> int:
 
 
 class Draft:
-    """A text that somebody edits. It lies in a file of its own until it is stored."""
+    """A text that a person edits. It is kept in a file until it is stored."""
 
     def __init__(self, client: ApiClient, model: str, current: ModelRevisionView) -> None:
         self._client = client
@@ -144,7 +147,7 @@ class Draft:
             raise
 
     def store(self, text: str) -> ModelChange:
-        """Store the text, unless somebody changed the model meanwhile: PeerRefused says who."""
+        """Store the text. PeerRefused names who changed the model in the meantime."""
         try:
             change = self._put(text, dry_run=False)
         except BaseException:
@@ -167,3 +170,54 @@ class Draft:
         if self._path is not None:
             again = shlex.join(["corral", "models", "edit", self._model, "--file", str(self._path)])
             click.echo(f"Your text is in {self._path}; go on with: {again}", err=True)
+
+
+@click.command(cls=CorralCommand)
+@click.argument("model", required=False, shell_complete=complete_model)
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.option("--all", "every", is_flag=True, help="Export all models, each into a file of its own.")
+@click.option("--force", is_flag=True, help="Overwrite files that say something else.")
+@json_option
+@connected
+def export(model: str | None, directory: Path | None, every: bool, force: bool, as_json: bool) -> None:
+    """Print the YAML of a model exactly as it is stored.
+
+    With a DIRECTORY it is written there as NAME.yaml. `corral models export --all DIRECTORY` writes all of them;
+    without a directory, into the current one.
+    """
+    if directory is not None if every else model is None:
+        raise click.UsageError("name one MODEL, or give --all and at most a directory")
+    client = open_client()
+    if every:
+        directory = Path(model or ".")
+        names = [view.name for view in client.get("/api/v1/models", ModelList).items]
+    else:
+        names = [str(model)]
+    texts = {name: current_revision(client, name).text for name in names}
+    if directory is not None:
+        files = {name: directory / f"{quote(name, safe=' ')}.yaml" for name in names}
+        for name, text in texts.items():
+            _write(files[name], text, force=force)
+    if as_json:
+        places = {} if directory is None else files
+        print_json_list(
+            [{"name": name, "text": text, "file": str(places.get(name, ""))} for name, text in texts.items()]
+        )
+    elif directory is None:
+        click.echo("".join(texts.values()), nl=False)
+    else:
+        say(f"Wrote {len(names)} {'file' if len(names) == 1 else 'files'} into {directory}.")
+
+
+def _write(file: Path, text: str, *, force: bool) -> None:
+    """Write the text as it is. PathNotUsable when the file says something else, or cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = text.encode()
+        if file.exists() and not force and file.read_bytes() != content:
+            raise PathNotUsable(f"{file} is there already, and says something else; --force overwrites it")
+        draft = file.with_name(f".{os.getpid()}.part")
+        draft.write_bytes(content)
+        draft.replace(file)
+    except OSError as error:
+        raise PathNotUsable(f"cannot write {file}: {error.strerror}") from error

@@ -73,7 +73,7 @@ def _lines(source: BinaryIO) -> Iterator[bytes | None]:
 
 
 def _answer(config: Mapping[str, object], line: bytes | None) -> Mapping[str, object]:
-    """Answer a line, whatever it is: whoever wrote a thousand lines wants a thousand answers."""
+    """Answer one line. Every line gets an answer, so a thousand lines give a thousand answers."""
     from corral.templates import prompt_line
 
     if line is None:

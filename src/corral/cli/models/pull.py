@@ -1,7 +1,8 @@
-"""`corral models pull`: what would come, then its download with a bar for each file, then how to ask the model."""
+"""`corral models pull`: shows the plan, then a bar for each file, then how to use the model."""
 
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -9,17 +10,49 @@ from typing import Final
 import click
 
 from corral.base.errors import NotFound
+from corral.base.words import format_size
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
-from corral.cli.models.plans import doubts, show_plan
 from corral.cli.names import complete_offered_model
-from corral.cli.operation_watch import Watching, accepted_once, wait_options, watched
+from corral.cli.operations.watch import Watching, accepted_once, wait_options, watched
 from corral.cli.options import CorralCommand, confirm
-from corral.cli.output import print_json, say
+from corral.cli.output import Column, facts, plain, print_json, say, show, table
+from corral.frontend.models.decide.pull_words import facts_of
 from corral.processes.exit_codes import ExitCode
+from corral.wire.model_files import BuildChoiceView, PullPlanView
 from corral.wire.models import ModelView
 from corral.wire.operation_views import OperationView
-from corral.wire.pulls import PullPlanView
+
+_FITS: Final = {True: "yes", False: "no", None: "unknown"}
+
+_COLUMNS: Final[Sequence[Column[BuildChoiceView]]] = (
+    Column(title="", cell=lambda choice: "→" if choice.is_chosen else ""),
+    Column(title="BUILD", cell=lambda choice: plain(choice.name)),
+    Column(title="SIZE", cell=lambda choice: format_size(choice.bytes), right=True),
+    Column(
+        title="MEMORY",
+        cell=lambda choice: format_size(choice.needed_bytes) if choice.needed_bytes else "–",
+        right=True,
+    ),
+    Column(title="FITS", cell=lambda choice: _FITS[choice.fits]),
+)
+
+
+def show_plan(plan: PullPlanView) -> None:
+    """Print what would be downloaded, and all there is to choose from."""
+    if len(plan.choices) > 1:
+        show(table(_COLUMNS, plan.choices))
+        say("The build with the arrow is taken; --build NAME takes another.")
+    show(facts([(name, plain(text)) for name, text in facts_of(plan)]))
+    for note in plan.notes:
+        say(f"Note: {note}")
+
+
+def doubts(plan: PullPlanView) -> list[str]:
+    """Reasons to ask before anything is downloaded."""
+    chosen = next((choice for choice in plan.choices if choice.is_chosen), None)
+    return [f"no machine of the fleet has the memory for {plan.name}"] if chosen and chosen.fits is False else []
+
 
 _PATH: Final = "/api/v1/pulls"
 _PATIENCE: Final = timedelta(minutes=5)
@@ -86,7 +119,10 @@ def whole_path(reference: str) -> str:
 def pulled(
     client: ApiClient, reference: str, plan: PullPlanView, *, build: str, watching: Watching, is_agreed: bool = False
 ) -> int:
-    """Start the pull, watch it, and return the exit code. A plan that somebody agreed to must still be that of now."""
+    """Start the pull, watch it, and return the exit code.
+
+    It fails when the plan has changed since the person agreed to it.
+    """
     body = {"reference": whole_path(reference), "name": plan.name, "build": build}
     if is_agreed:
         body["plan_hash"] = plan.hash

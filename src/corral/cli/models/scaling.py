@@ -10,10 +10,10 @@ from msgspec import UNSET
 
 from corral.base.errors import InvalidInput, NotFound, PeerRefused
 from corral.base.words import format_duration, listed, parse_duration, printable
-from corral.cli.act_plans import plan_option, show_act_plan
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model, complete_node, find_node, find_nodes, nodes_option, read_labels
+from corral.cli.operations.plans import plan_option, show_act_plan
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import Column, json_option, plain, print_json, print_table, say
 from corral.processes.exit_codes import ExitCode
@@ -47,7 +47,7 @@ def counts_text(rule: SchedulingView) -> str:
 
 
 def places_text(rule: SchedulingView) -> str:
-    """Where a rule lets replicas be."""
+    """The nodes on which a rule allows replicas, in words."""
     labels = [f"{key}={value}" for key, value in sorted(rule.node_selector.items())]
     names = [listed(rule.pinned_names or rule.pinned_nodes)] if rule.pinned_nodes else []
     return ", ".join([*labels, *names]) or "any node"
@@ -180,10 +180,10 @@ def _plan(client: ApiClient, model: str, fields: Mapping[str, Any], *, unloads: 
     """What it would mean to change these fields of the rule of a model, and to unload it."""
     try:
         view = client.get(api_path("scheduling", model), SchedulingView)
-        known = {name: getattr(view, name) for name in SchedulingFields.__struct_fields__}
+        current = {name: getattr(view, name) for name in SchedulingFields.__struct_fields__}
     except NotFound:
-        known = {}
-    rule = NamedScheduling(model=model, **{**known, **fields})
+        current = {}
+    rule = NamedScheduling(model=model, **{**current, **fields})
     says = any(getattr(rule, name) not in (UNSET, False, 0, "", [], {}) for name in _MEANING)
     says |= rule.idle_seconds not in (UNSET, None)
     ask = SchedulingPlanAsk(
@@ -322,9 +322,9 @@ def unload(model: str, node: str | None, as_json: bool) -> None:
     The requests that it answers end first. The next request loads it again.
     """
     client = open_client()
-    found = find_node(client, node) if node else None
-    done = _unloaded(client, model, "" if found is None else found.id)
-    where = "" if found is None else f" on {found.name}"
+    target = find_node(client, node) if node else None
+    done = _unloaded(client, model, "" if target is None else target.id)
+    where = "" if target is None else f" on {target.name}"
     print_json(done) if as_json else say(f"{model} is unloaded{where}.")
 
 

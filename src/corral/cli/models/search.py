@@ -58,7 +58,7 @@ def _size(entry: GalleryModelView) -> str:
 
 
 def _fit(entry: GalleryModelView) -> str:
-    """How many nodes it fits; a dash where nobody can tell."""
+    """How many nodes have the memory for it; a dash when that is not known."""
     if entry.fit is None or entry.fit.verdict == "unknown":
         return "–"
     return f"{entry.fit.fitting} of {entry.fit.nodes}" if entry.fit.verdict == "fits" else "none"

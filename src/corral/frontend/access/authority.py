@@ -59,7 +59,7 @@ class FleetAuthority:
 
     @classmethod
     def read(cls, stored: str, clock: Clock) -> Self:
-        """What `new_authority` made."""
+        """Read an authority back from what `new_authority` returned."""
         key = serialization.load_pem_private_key(stored.encode(), password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise TypeError("the stored authority has a key of another kind")

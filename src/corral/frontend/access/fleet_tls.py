@@ -34,7 +34,7 @@ class FleetTlsPolicy:
 
 
 class CertificateAuthority(Protocol):
-    """Signs certificates."""
+    """Signs certificates for nodes and gateways, and for control itself."""
 
     def issue(self, csr: str, role: FleetRole, *, lasts: timedelta, node_id: str = "") -> IssuedCertificate: ...
 

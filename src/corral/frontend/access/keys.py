@@ -1,5 +1,7 @@
-"""API keys: made, listed, revoked, and the first ones of a fleet. A key itself is shown once and never stored."""
+"""API keys: made, listed, revoked, the first ones of a fleet, and when each was used last. A key itself
+is shown once and never stored."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -9,17 +11,20 @@ from typing import Final, Protocol
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import Conflict, NotFound
+from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.ids import KeyId, NodeId, new_key_id, new_secret
 from corral.base.private_files import read_private, write_private
+from corral.base.tasks import Poke
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.access.decide import User
 from corral.frontend.access.store.keys import Keys
 from corral.frontend.access.store.rows import AccessWrite
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
+from corral.frontend.record.room import Loop, RecordRoom
 from corral.frontend.store.secrets import Secrets
 from corral.wire.keys import ApiKey, Scope, hash_secret, new_key
+from corral.wire.view import GatewayReport
 
 REGISTRATION_TOKEN: Final = "registration-token"  # noqa: S105 - the name of the secret
 ADMIN: Final = "admin"
@@ -269,3 +274,59 @@ def _read(file: Path) -> CredentialsFile | None:
 
 def _write(file: Path, *, admin: str, registration: str) -> None:
     write_private(file, msgspec.json.encode(CredentialsFile(admin=admin, registration=registration)))
+
+
+log = logging.getLogger(__name__)
+
+_PERIOD: Final = timedelta(minutes=1)
+
+
+class KeyUse:
+    """When keys were used last: noted in memory with every request, written for all of them once a minute.
+
+    Requests to models are told by the gateways, whose reports name the keys. What a frontend noted since its last write
+    is lost if it is killed, and written if it is stopped.
+    """
+
+    def __init__(self, keys: Keys, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._unwritten: dict[KeyId, datetime] = {}
+
+    def note(self, key_ids: Iterable[KeyId]) -> None:
+        """Remember that these keys are used now; `write` stores it."""
+        self._unwritten.update(dict.fromkeys(key_ids, self._clock.now()))
+
+    def hear_report(self, report: GatewayReport) -> None:
+        self.note({KeyId(finished.key) for finished in report.finished if finished.key})
+
+    async def last(self) -> dict[KeyId, datetime]:
+        """When each key was used last, as far as it is written or was noted here; without those that never were."""
+        written = await self._keys.uses()
+        newer = {id: at for id, at in self._unwritten.items() if id not in written or written[id] < at}
+        return written | newer
+
+    async def write(self) -> None:
+        """Have written what was noted so far. What cannot be written now is kept."""
+        batch, self._unwritten = self._unwritten, {}
+        if not batch:
+            return
+        try:
+            await self._keys.note_uses(batch)
+        except BaseException:
+            self._unwritten = batch | self._unwritten
+            raise
+
+    def loops(self, record: RecordRoom) -> dict[str, Loop]:
+        write = record.every(_PERIOD, Poke(), self.write, "uses of keys")
+
+        async def run() -> None:
+            try:
+                await write()
+            finally:
+                try:
+                    await self.write()
+                except CorralError as error:
+                    log.warning("uses of keys are lost: %s", error, extra={"event": "keys.uses_lost"})
+
+        return {"uses of keys": run}

@@ -7,7 +7,7 @@ from hmac import compare_digest
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.frontend.access.decide import SET_KEYS, Permission, Session, actor_of, permits
-from corral.frontend.access.key_use import KeyUse
+from corral.frontend.access.keys import KeyUse
 from corral.frontend.access.store.keys import Keys
 from corral.frontend.access.store.sessions import SessionStore
 from corral.wire.keys import API_KEY_HEADERS, IMPLIED, ApiKey, Scope, bearer, hash_secret, same

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from corral.frontend.access.decide import LoginPolicy
-from corral.frontend.access.key_use import KeyUse
-from corral.frontend.access.keys import KeyAudience, KeyRing
+from corral.frontend.access.keys import KeyAudience, KeyRing, KeyUse
 from corral.frontend.access.passwords import GuessLimits
 from corral.frontend.access.principals import Authenticator
 from corral.frontend.access.refused_logins import RefusedLogins

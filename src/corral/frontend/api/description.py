@@ -32,7 +32,7 @@ ERROR_CODES: Final = dict(
 
 
 def describe(routes: Sequence[RouteSpec]) -> dict[str, Any]:
-    """The whole document."""
+    """The OpenAPI document of these routes, as values for JSON."""
     asked = [route.takes for route in routes if route.takes is not None]
     schemas = Schemas((kind for route in routes for kind in _kinds(route)), asked=asked)
     paths: dict[str, dict[str, Any]] = {}
@@ -119,7 +119,7 @@ def _references(schema: object) -> Iterator[str]:
 
 
 def _structs(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
-    """All structs of ours."""
+    """All structs of Corral that are derived from this one."""
     for struct in kind.__subclasses__():
         if struct.__module__.startswith("corral."):
             yield struct

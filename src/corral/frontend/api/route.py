@@ -29,8 +29,7 @@ from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.engines.room import EnginesRoom
 from corral.frontend.live.room import LiveRoom
-from corral.frontend.models.pull_room import PullRoom
-from corral.frontend.models.room import ModelsRoom
+from corral.frontend.models.room import ModelsRoom, PullRoom
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import RecordRoom

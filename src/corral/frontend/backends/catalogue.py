@@ -194,6 +194,6 @@ async def facts_of(builds: Iterable[GalleryEntry], images: ImageSource) -> dict[
             found[build.artefact] = facts
 
     async with task_group() as group:
-        for build in {one.artefact: one for one in builds}.values():
+        for build in {listed_build.artefact: listed_build for listed_build in builds}.values():
             group.create_task(look(build), name=f"look at {build.name}")
     return found

@@ -195,9 +195,9 @@ class InventoryKeeper:
         if not reports:
             return
         await self._inventories.put(reports)
-        told = {id: fingerprint(report.entries) for id, report in reports.items()}
-        has_news = any(self._known.get(id) != text for id, text in told.items())
-        self._known |= told
+        fingerprints = {id: fingerprint(report.entries) for id, report in reports.items()}
+        has_news = any(self._known.get(id) != text for id, text in fingerprints.items())
+        self._known |= fingerprints
         looked_at = await self._intents.look_at(list(reports), at=self._clock.now())
         # An install that a report shows to be there need not wait for its next try, as with LocalAI.
         failed = await self._intents.failed(Verb.INSTALL, list(reports))

@@ -14,7 +14,7 @@ from corral.base.ids import NodeId, OperationId, new_operation_id
 from corral.frontend.backends.catalogue import ImageSource, Lookups
 from corral.frontend.backends.decide.backend import Wish, artefact_of, evidence_of, payload_of
 from corral.frontend.backends.inventory import InventoryKeeper
-from corral.frontend.backends.planning import Ask, GivenNames, Planned, plan_targets
+from corral.frontend.backends.planning import Ask, GivenNames, Planned, galleries_for, plan_targets
 from corral.frontend.backends.policies import BackendPolicies
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, SeenNode
@@ -83,8 +83,8 @@ class BackendOperations:
 
         What was accepted before under the same key is found first: since then nodes may have changed.
         """
-        if (known := await self._operations.with_key(ask.idempotency_key)) is not None:
-            return known
+        if (earlier := await self._operations.with_key(ask.idempotency_key)) is not None:
+            return earlier
         return await self._operations.start(await self.prepare(ask), seen=ask.seen)
 
     async def preview(self, ask: Ask) -> Preview:
@@ -138,6 +138,11 @@ class BackendOperations:
         if not planned:
             raise _nowhere(ask)
         return planned
+
+    async def galleries_for(self, backend: str, node: Node) -> str:
+        """What a request is to say of galleries, so that the node finds the backend in those of this frontend."""
+        catalogue = await self._lookups.galleries.catalogue()
+        return "" if catalogue is None else galleries_for(backend, node, catalogue)
 
     async def _planned(self, ask: Ask, id: OperationId) -> list[Planned]:
         ask = checked(ask)

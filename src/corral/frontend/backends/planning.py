@@ -15,7 +15,7 @@ import msgspec
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.backends.catalogue import Lookups, facts_of
 from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
-from corral.frontend.nodes.decide.node import SeenNode
+from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.operations.decide.intent import Proven, Verb
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.frontend.operations.store.operations import Generations
@@ -44,7 +44,7 @@ _ALIAS_UNKNOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a person wants."""
+    """What a person asks an operation to do, before nodes and builds are chosen."""
 
     verb: Verb
     ref: BackendRef
@@ -176,8 +176,8 @@ class _Meaning:
 def _meaning(ask: Ask, name: str, capability: str, catalogue: BackendCatalogue) -> _Meaning:
     resolved = catalogue.resolve(name, capability)
     if isinstance(resolved, ResolvedBuild):
-        told = _told_galleries(resolved.build, catalogue)
-        return _Meaning(resolved=resolved, galleries=told, unknown=_OTHER_GALLERIES if ask.ref.galleries else "")
+        galleries = _told_galleries(resolved.build, catalogue)
+        return _Meaning(resolved=resolved, galleries=galleries, unknown=_OTHER_GALLERIES if ask.ref.galleries else "")
     hindrance = _hindrance(ask, resolved, catalogue)
     is_unknown = hindrance is not None and resolved.missing is Missing.UNKNOWN
     return _Meaning(hindrance=hindrance, is_unknown=is_unknown, unknown=_NOT_IN_GALLERIES)
@@ -225,6 +225,13 @@ def _origin(ask: Ask, name: str, entry: BackendEntry | None) -> str:
     if ask.verb is not Verb.UPGRADE or "@" in name or entry is None or entry.is_system:
         return ""
     return "" if entry.gallery_url else entry.uri
+
+
+def galleries_for(name: str, node: Node, catalogue: BackendCatalogue) -> str:
+    """JSON of the galleries in which the node finds the build that this name means there; empty when it is not known
+    from here, or not from a gallery that every node can read."""
+    resolved = catalogue.resolve(name, traits_of(node).effective_capability)
+    return _told_galleries(resolved.build, catalogue) if isinstance(resolved, ResolvedBuild) else ""
 
 
 def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:

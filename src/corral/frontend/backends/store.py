@@ -93,8 +93,8 @@ class UpgradeChecks:
     async def last(self) -> Check | None:
         """None before the first one."""
         async with self._db.look() as connection:
-            found = (await connection.execute(select(upgrade_check.c.findings))).scalar_one_or_none()
-        return None if found is None else msgspec.convert(found, Check)
+            findings = (await connection.execute(select(upgrade_check.c.findings))).scalar_one_or_none()
+        return None if findings is None else msgspec.convert(findings, Check)
 
     async def put(self, check: Check) -> bool:
         """Keep it in place of an older one. False: a newer one is there."""
@@ -119,8 +119,8 @@ class BackendPolicyStore:
 
     async def get(self, backend: str) -> BackendPolicy | None:
         async with self._db.look() as connection:
-            found = select(backend_policies).where(backend_policies.c.backend == backend)
-            row = (await connection.execute(found)).one_or_none()
+            statement = select(backend_policies).where(backend_policies.c.backend == backend)
+            row = (await connection.execute(statement)).one_or_none()
         return None if row is None else _policy(row)
 
     async def put(self, policy: BackendPolicy, *, events: Sequence[Event]) -> None:

@@ -126,7 +126,9 @@ class Upgrades:
         candidates = list(_wanted(held, catalogue or BackendCatalogue()))
         images = await facts_of([candidate.build for candidate in candidates], self._lookups.images)
         before = () if last is None else last.offers
-        offers = [_offer(one, images.get(one.build.artefact), before, at) for one in candidates]
+        offers = [
+            _offer(wanted_build, images.get(wanted_build.build.artefact), before, at) for wanted_build in candidates
+        ]
         if catalogue is None:
             offers += [offer for offer in before if not offer.is_external]
         problem = _UNREAD if catalogue is None else ""

@@ -81,7 +81,7 @@ class ExternalEngine:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Host and port."""
+        """The host and port that the engine's URL leads to."""
         parts = urlsplit(self.url)
         return parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
@@ -151,9 +151,9 @@ def _checked_url(text: str) -> str:
         raise InvalidInput("url", f"has a path that is not plain: {path[:80]!r}")
     if why := forbidden_host(host):
         raise InvalidInput("url", why)
-    shown = f"[{host}]" if ":" in host else host.lower()
+    written_host = f"[{host}]" if ":" in host else host.lower()
     number = "" if port is None or port == _PORTS[parts.scheme] else f":{port}"
-    return f"{parts.scheme}://{shown}{number}{path or USUAL_PATH}"
+    return f"{parts.scheme}://{written_host}{number}{path or USUAL_PATH}"
 
 
 def _split(text: str) -> SplitResult:

@@ -34,7 +34,7 @@ def entries_of(
     gateways: int,
 ) -> EngineEntries:
     """Add engines to the fleet's own models. Nobody answers for names that are aliases, or `hidden`."""
-    told: list[ReplicaEntry] = []
+    entries: list[ReplicaEntry] = []
     named = dict(models)
     for engine in engines:
         own = models.get(engine.model)
@@ -44,8 +44,8 @@ def entries_of(
         state = observed(engine.id).state
         if state in ASKED:
             rank, limit = rank_of(engine, state), share_of(engine.max_concurrent, gateways)
-            told.append(_replica_entry(engine, rank=rank, limit=limit, has_fleet=own is not None))
-    return EngineEntries(replicas=tuple(told), models=named)
+            entries.append(_replica_entry(engine, rank=rank, limit=limit, has_fleet=own is not None))
+    return EngineEntries(replicas=tuple(entries), models=named)
 
 
 def _with_uses(entry: ModelEntry | None, engine: ExternalEngine) -> ModelEntry:

@@ -6,10 +6,9 @@ from typing import Self
 
 from corral.frontend.engines import watch
 from corral.frontend.engines.addresses import EngineAddresses, Places
-from corral.frontend.engines.looking import EngineLooks
 from corral.frontend.engines.service import ExternalEngines
 from corral.frontend.engines.store import ExternalEngineStore
-from corral.frontend.engines.watch import EngineWatch
+from corral.frontend.engines.watch import EngineLooks, EngineWatch
 from corral.frontend.models.room import ModelsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
 

@@ -54,10 +54,10 @@ class ExternalEngines:
         """Rings when `load` found other engines than before."""
 
     async def load(self) -> Sequence[ExternalEngine]:
-        """Read all engines."""
-        found = await self._store.all()
-        if found != self.current:
-            self.current = found
+        """Read all engines from the database, and ring when they changed."""
+        engines = await self._store.all()
+        if engines != self.current:
+            self.current = engines
             self.poke.ring()
         return self.current
 

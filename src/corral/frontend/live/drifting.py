@@ -28,7 +28,7 @@ def drifted(
 ) -> list[DriftedBackend]:
     """In the order of the nodes' names, then of the backends'."""
     names = {seen.node.id: seen.node.name for seen in nodes}
-    found = []
+    backends = []
     for intent in satisfied:
         inventory = known.get(intent.node_id)
         if inventory is None or intent.node_id not in names or inventory.seen_at <= intent.changed_at:
@@ -45,8 +45,8 @@ def drifted(
                 since=None,
                 why=sentence(proof.reason),
             )
-            found.append(drift)
-    return sorted(found, key=lambda drift: (drift.node_name, drift.backend))
+            backends.append(drift)
+    return sorted(backends, key=lambda drift: (drift.node_name, drift.backend))
 
 
 def _lasting(wish: Wish) -> Wish:

@@ -17,7 +17,7 @@ from corral.frontend.live.decide.history import (
     step_of,
 )
 from corral.frontend.nodes.decide.node import Node
-from corral.frontend.serving.gateway_reports import GatewayReports
+from corral.frontend.serving.gateways.reports import GatewayReports
 from corral.wire.view import GatewayReport
 
 _MOST_CARDS = 16

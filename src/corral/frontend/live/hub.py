@@ -20,17 +20,17 @@ from corral.base.errors import DatabaseUnavailable
 from corral.base.ids import FrontendId
 from corral.base.tasks import Listeners, Poke
 from corral.frontend.live.decide.attention import attention
-from corral.frontend.live.decide.board import Board, since, take
-from corral.frontend.live.decide.frames import change_frames
+from corral.frontend.live.decide.board import Board, BoardChange, BoardEntry, since, take
+from corral.frontend.live.decide.frames import change_frames, event_frame, last_with_id, snapshot_frames
 from corral.frontend.live.decide.summary import summarise
-from corral.frontend.live.decide.topics import Topic, TopicKind
-from corral.frontend.live.event_log import EventLog
+from corral.frontend.live.decide.topics import ReaderPlace, Topic, TopicKind
+from corral.frontend.live.event_log import EventLog, LoggedEvent
 from corral.frontend.live.pictures import EVERY_PART, Part, Pictures
 from corral.frontend.live.topic_rows import TopicRows, TopicState
 from corral.frontend.operations.progress import ALL, ProgressBoard
 from corral.frontend.record.feed import Feed
 from corral.wire.go_json import format_time
-from corral.wire.live import FleetSummaryAnswer
+from corral.wire.live import FleetSummaryAnswer, LiveReady
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Hub:
         return frozenset(self._reading)
 
     def ring(self) -> None:
-        """Wake all readers."""
+        """Wake all readers of the live stream."""
         self._readers.ring()
 
     def board(self, topic: Topic) -> Board | None:
@@ -185,9 +185,9 @@ class Hub:
         What was computed since `lasts`, and after the last announcement, is up to date.
         """
         async with self._looking:  # across the reads on purpose: whoever waits shares them
-            wanted = [topic for topic in topics if not self._is_fresh(topic, lasts)]
-            has_news = any(topic.kind is TopicKind.EVENTS for topic in wanted) and await self.log.catch_up()
-            boards = [topic for topic in wanted if topic.kind is not TopicKind.EVENTS]
+            stale = [topic for topic in topics if not self._is_fresh(topic, lasts)]
+            has_news = any(topic.kind is TopicKind.EVENTS for topic in stale) and await self.log.catch_up()
+            boards = [topic for topic in stale if topic.kind is not TopicKind.EVENTS]
             if boards:
                 parts = frozenset(part for topic in boards for part in PARTS[topic.kind])
                 known = frozenset({Part.SLOW}) if self._pictures.has_slow else frozenset()
@@ -256,3 +256,68 @@ class Hub:
         for topic in unread[: max(len(self._boards) - MOST_BOARDS, 0)]:
             del self._boards[topic]
             self._computed.pop(topic, None)
+
+
+class LiveReader:
+    def __init__(self, hub: Hub, topics: tuple[Topic, ...], place: ReaderPlace) -> None:
+        self.topics = topics
+        self._hub = hub
+        self._seen = {topic: place.version for topic in topics if place.covers(topic, hub.id)}
+        """By topic; one that is missing is told whole."""
+        has_events = Topic(TopicKind.EVENTS).mark in place.marks
+        self._sequence = place.sequence if has_events else None
+        self._is_ready = False
+
+    async def begin(self) -> None:
+        """Have the topics computed that had no reader until now."""
+        await self._hub.begin(self.topics)
+        current = self._hub.version
+        self._seen = {topic: version for topic, version in self._seen.items() if version <= current}
+
+    async def news(self, at: str) -> Iterator[bytes]:
+        """Frames that lead from what the reader has seen to how things are now; the last one has its place."""
+        version, frames = self._hub.version, list[Iterable[bytes]]()
+        for topic in self.topics:
+            if topic.kind is TopicKind.EVENTS:
+                frames.append(await self._events(topic))
+            elif (board := self._hub.board(topic)) is not None:
+                frames.append(self._frames(topic, board))
+                self._seen[topic] = version
+        return last_with_id(self._in_order(frames, at), self._place(version))
+
+    def _in_order(self, frames: Iterable[Iterable[bytes]], at: str) -> Iterator[bytes]:
+        """Made one by one, as the connection takes them: of a large fleet they would be a megabyte for each reader."""
+        for of_topic in frames:
+            yield from of_topic
+        if not self._is_ready:
+            self._is_ready = True
+            names = [topic.name for topic in self.topics]
+            yield event_frame("ready", LiveReady(at=at, frontend=self._hub.frontend, topics=names))
+
+    def _frames(self, topic: Topic, board: Board) -> Iterable[bytes]:
+        seen = self._seen.get(topic)
+        if seen is None:
+            return snapshot_frames(topic.name, board)
+        if board.version <= seen:
+            return ()
+        changes = self._hub.changes(topic, board, seen)
+        return snapshot_frames(topic.name, board) if changes is None else changes
+
+    async def _events(self, topic: Topic) -> Iterable[bytes]:
+        log = self._hub.log
+        if log.last is None or self._sequence == log.last:
+            return ()
+        entries = None if self._sequence is None else await log.after(self._sequence)
+        self._sequence = log.last
+        if entries is None:
+            return snapshot_frames(topic.name, _board_of(log.newest()))
+        items = {str(entry.sequence): entry.encoded for entry in entries}
+        return change_frames(topic.name, BoardChange(items=items)) if items else ()
+
+    def _place(self, version: int) -> str:
+        marks = frozenset(topic.mark for topic in self.topics)
+        return str(ReaderPlace(hub=self._hub.id, version=version, sequence=self._sequence, marks=marks))
+
+
+def _board_of(entries: Iterable[LoggedEvent]) -> Board:
+    return Board(entries={str(entry.sequence): BoardEntry(None, entry.encoded, 0) for entry in entries})

@@ -20,9 +20,9 @@ from corral.frontend.live.decide.picture import (
     DriftedBackend,
     FleetPicture,
     OutdatedBackend,
+    SeenNodes,
     SlowFacts,
 )
-from corral.frontend.live.decide.seen_nodes import SeenNodes
 from corral.frontend.models.catalogue import Models
 from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.nodes.room import NodesRoom
@@ -196,13 +196,13 @@ class Pictures:
         """Whole nodes are read only of those that changed."""
         store = self._sources.nodes.store
         marks = await store.marks()
-        known = {id: node for id, node in self._nodes.items() if id in marks}
-        changed = [id for id, mark in marks.items() if id not in known or mark_of(known[id]) != mark]
+        nodes_by_id = {id: node for id, node in self._nodes.items() if id in marks}
+        changed = [id for id, mark in marks.items() if id not in nodes_by_id or mark_of(nodes_by_id[id]) != mark]
         for start in range(0, len(changed), _LOADED_AT_ONCE):
-            known |= await store.load_many(changed[start : start + _LOADED_AT_ONCE])
-        if changed or len(known) != len(self._nodes):
-            self._nodes = known
-            self._order = sorted(known, key=lambda id: (known[id].name, id))
+            nodes_by_id |= await store.load_many(changed[start : start + _LOADED_AT_ONCE])
+        if changed or len(nodes_by_id) != len(self._nodes):
+            self._nodes = nodes_by_id
+            self._order = sorted(nodes_by_id, key=lambda id: (nodes_by_id[id].name, id))
 
     def _seen(self, now: datetime) -> tuple[SeenNode, ...]:
         nodes = self._nodes
@@ -226,8 +226,8 @@ class Pictures:
 
     async def _read_slow(self) -> None:
         sources, nodes = self._sources, self._seen(self._clock.now())
-        known = await sources.backends.inventory.known([seen.node.id for seen in nodes])
-        findings = await sources.backends.upgrades.findings_of(nodes, known)
+        inventories = await sources.backends.inventory.known([seen.node.id for seen in nodes])
+        findings = await sources.backends.upgrades.findings_of(nodes, inventories)
         outdated = [
             OutdatedBackend(
                 backend=compared.backend,
@@ -239,9 +239,9 @@ class Pictures:
             if compared.outdated
         ]
         self._slow = SlowFacts(
-            drift=tuple(await sources.drift.drifted(nodes, known)),
+            drift=tuple(await sources.drift.drifted(nodes, inventories)),
             upgrades=tuple(outdated),
-            has_backend=any(inventory.entries for inventory in known.values()),
+            has_backend=any(inventory.entries for inventory in inventories.values()),
             frontends=await sources.sealing.frontends(),
         )
 

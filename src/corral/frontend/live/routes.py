@@ -19,7 +19,7 @@ from corral.frontend.api.streams import stream_response
 from corral.frontend.live.decide.frames import BEAT
 from corral.frontend.live.decide.history import POINTS, STEP_SECONDS, SeriesName
 from corral.frontend.live.decide.topics import PERMISSION, allowed, read_place, read_topics
-from corral.frontend.live.reader import LiveReader
+from corral.frontend.live.hub import LiveReader
 from corral.wire.go_json import format_time
 from corral.wire.live import FleetSummaryAnswer, HistoryAnswer, HistorySeries, LiveFrame, LiveReady
 

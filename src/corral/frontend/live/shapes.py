@@ -58,16 +58,22 @@ class NodeRows:
     def _row(
         self, seen: SeenNode, there: Sequence[Replica], picture: FleetPicture
     ) -> tuple[Node, NodeStatus, tuple[NodeReplica, ...], tuple[int, int], NodeRow]:
-        known = self._made.get(seen.node.id)
-        if not there and known is not None and known[0] is seen.node and known[1] is seen.status and not known[2]:
-            return known  # of most nodes in a large fleet nothing changed
+        earlier = self._made.get(seen.node.id)
+        if (
+            not there
+            and earlier is not None
+            and earlier[0] is seen.node
+            and earlier[1] is seen.status
+            and not earlier[2]
+        ):
+            return earlier  # of most nodes in a large fleet nothing changed
         replicas = tuple(
             NodeReplica(model=replica.model, state=replica.state.value, in_flight=in_flight_of(replica, picture))
             for replica in there
         )
         reserved = sum(replica.vram for replica in there), sum(replica.ram for replica in there)
-        if known is not None and known[0] is seen.node and known[1:4] == (seen.status, replicas, reserved):
-            return known
+        if earlier is not None and earlier[0] is seen.node and earlier[1:4] == (seen.status, replicas, reserved):
+            return earlier
         row = node_row(seen, replicas, reserved, picture.policy)
         return seen.node, seen.status, replicas, reserved, row
 
@@ -214,12 +220,12 @@ def _worst(targets: Sequence[Target]) -> WorstTarget | None:
 
 def node_work(node_id: NodeId, operations: Sequence[tuple[Operation, OperationView]]) -> list[NodeWork]:
     """What operations that are not over want of a node, the newest first."""
-    found: list[NodeWork] = []
+    work: list[NodeWork] = []
     for operation, view in operations:
         if operation.state in (OperationState.DONE, OperationState.CANCELLED):
             continue
-        found += [_work(operation, target) for target in view.targets if target.node_id == node_id]
-    return found
+        work += [_work(operation, target) for target in view.targets if target.node_id == node_id]
+    return work
 
 
 def _work(operation: Operation, target: TargetView) -> NodeWork:

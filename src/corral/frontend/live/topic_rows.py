@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from msgspec.structs import replace
+
 from corral.base.clock import Clock
 from corral.base.errors import NotFound
 from corral.base.ids import NodeId, OperationId
@@ -12,17 +14,18 @@ from corral.frontend.live.decide.attention import attention
 from corral.frontend.live.decide.board import Board
 from corral.frontend.live.decide.picture import FleetPicture
 from corral.frontend.live.decide.summary import summarise
-from corral.frontend.live.decide.targets import all_forward
 from corral.frontend.live.decide.topics import Topic, TopicKind
 from corral.frontend.live.pictures import Pictures
 from corral.frontend.live.shapes import NodeRows, load_row, names_of, node_work, operation_row, steady
 from corral.frontend.nodes.decide.node import NodeLoad, NodeStatus, SeenNode
 from corral.frontend.nodes.shapes import card_views, node_detail
+from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.room import ServingRoom
 from corral.frontend.serving.shapes import drain_view, replica_views
 from corral.wire.live import AttentionItem
 from corral.wire.nodes import DrainView
+from corral.wire.operation_views import TargetView
 
 FLEET: Final = "fleet"
 """The key of the one item of the summary."""
@@ -142,3 +145,23 @@ class TopicRows:
 def _as_heard(seen: SeenNode) -> SeenNode:
     """Without what grows with every second: readers have the time of the last heartbeat."""
     return SeenNode(node=seen.node, status=seen.status, silent_seconds=0.0, heard_seconds_ago=0.0)
+
+
+_MOVING: Final = (TargetStatus.DOWNLOADING.value, TargetStatus.RUNNING_ON_WORKER.value)
+
+
+def forward(before: TargetView | None, now: TargetView) -> TargetView:
+    """The target as it is now, with the largest share that was shown of the same attempt.
+
+    A frontend that hears of an attempt later than another one, or asks the node again, knows less of it for a moment.
+    """
+    if before is None or before.percentage <= now.percentage:
+        return now
+    is_same = before.status in _MOVING and now.status in _MOVING and before.attempts == now.attempts
+    return replace(now, percentage=before.percentage) if is_same else now
+
+
+def all_forward(before: Mapping[str, object], now: list[TargetView]) -> dict[str, TargetView]:
+    """All targets of an operation by their nodes; `before` are those that were shown last."""
+    targets = {key: value for key, value in before.items() if isinstance(value, TargetView)}
+    return {target.node_id: forward(targets.get(target.node_id), target) for target in now}

@@ -74,8 +74,8 @@ class Models:
     def unknown(self, name: str) -> NotFound:
         """What to say of a name that no model has."""
         near = difflib.get_close_matches(name[:_SHOWN_NAME], list(self.catalogue.models), n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        return NotFound(f"the model {name[:_SHOWN_NAME]!r} does not exist{hint}")
+        hint = f"did you mean {' or '.join(near)}?" if near else "`corral models list` shows all"
+        return NotFound(f"the model {name[:_SHOWN_NAME]!r} does not exist; {hint}")
 
     def time_of(self, spec: ModelSpec) -> datetime:
         """When it came to be as it is."""
@@ -110,8 +110,8 @@ class Models:
 
     def spec_of(self, row: StoredModel) -> ModelSpec | ModelProblem:
         """What a model's configuration says, also of one that is disabled."""
-        known = self._specs.get(row.name)
-        return _read_row(row) if known is None else known
+        earlier = self._specs.get(row.name)
+        return _read_row(row) if earlier is None else earlier
 
     # For those who keep it up to date.
 
@@ -184,11 +184,11 @@ def _read_row(row: StoredModel) -> ModelSpec | ModelProblem:
 
 def _log_news(before: Catalogue, catalogue: Catalogue) -> None:
     """Log the problems and warnings that were not there before."""
-    known = frozenset(before.problems)
-    new = [problem for problem in catalogue.problems if problem not in known]
+    earlier_problems = frozenset(before.problems)
+    new = [problem for problem in catalogue.problems if problem not in earlier_problems]
     for problem in new[:_MOST_TOLD]:
-        shown = {"event": "model.skipped", "file": problem.source, "model": problem.name}
-        log.warning("passed over: %s: %s", problem.source, problem.problem, extra=shown)
+        details = {"event": "model.skipped", "file": problem.source, "model": problem.name}
+        log.warning("passed over: %s: %s", problem.source, problem.problem, extra=details)
     if len(new) > _MOST_TOLD:
         log.warning("%d more were passed over", len(new) - _MOST_TOLD, extra={"event": "models.skipped"})
     warned = {name: spec.warnings for name, spec in before.models.items()}
@@ -199,6 +199,6 @@ def _log_news(before: Catalogue, catalogue: Catalogue) -> None:
         if warning not in warned.get(spec.name, ())
     ]
     for spec, warning in warnings[:_MOST_TOLD]:
-        shown = {"event": "model.odd", "file": spec.source, "model": spec.name}
-        log.warning("%s: %s", spec.source or spec.name, warning, extra=shown)
+        details = {"event": "model.odd", "file": spec.source, "model": spec.name}
+        log.warning("%s: %s", spec.source or spec.name, warning, extra=details)
     log.info("models read", extra={"event": "models.read", "models": len(catalogue.models)})

@@ -187,8 +187,8 @@ class ModelChanges:
         if await self._store.last_changes([name]):
             return
         near = difflib.get_close_matches(name[:_SHOWN_NAME], list(await self._store.marks()), n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise NotFound(f"the model {name[:_SHOWN_NAME]!r} does not exist{hint}")
+        hint = f"did you mean {' or '.join(near)}?" if near else "`corral models list` shows all"
+        raise NotFound(f"the model {name[:_SHOWN_NAME]!r} does not exist; {hint}")
 
     async def _check_alias(self, spec: ModelSpec) -> None:
         if not spec.alias_of:
@@ -261,8 +261,8 @@ class ModelChanges:
             return changed
         if not await self._store.write(model, change, events=[change_event(model, change)]):
             raise await self._overtaken(model.name)
-        shown = {"event": "model.changed", "model": model.name, "change": change.value, "number": model.number}
-        log.info("a model was changed", extra=shown)
+        details = {"event": "model.changed", "model": model.name, "change": change.value, "number": model.number}
+        log.info("a model was changed", extra=details)
         await self._refresh()
         await self._feed.announce()
         return changed

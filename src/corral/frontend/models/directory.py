@@ -86,7 +86,7 @@ def read_directory(directory: Path, known: Mapping[str, ReadFile]) -> DirectoryR
         if isinstance(error, FileNotFoundError) and not known:
             return DirectoryReading()
         return DirectoryReading(problem=_problem(str(directory), f"cannot be read: {error.strerror}"))
-    names = [one.name for one in entries if Path(one.name).suffix in SUFFIXES and not one.name.startswith(".")]
+    names = [file.name for file in entries if Path(file.name).suffix in SUFFIXES and not file.name.startswith(".")]
     files = {name: read_file(directory / name, known.get(name)) for name in names[:MOST_FILES]}
     too_many = f"holds {len(names)} files, of which the first {MOST_FILES} are read"
     is_whole = len(names) <= MOST_FILES
@@ -100,15 +100,15 @@ def read_directory(directory: Path, known: Mapping[str, ReadFile]) -> DirectoryR
 
 
 def _weights(entries: list["os.DirEntry[str]"]) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
+    weights: list[tuple[str, int]] = []
     for entry in entries:
-        if entry.name.lower().endswith(_GGUF) and not entry.name.startswith(".") and len(found) < _MOST_OFFERED:
+        if entry.name.lower().endswith(_GGUF) and not entry.name.startswith(".") and len(weights) < _MOST_OFFERED:
             try:
                 if entry.is_file():
-                    found.append((entry.name, entry.stat().st_size))
+                    weights.append((entry.name, entry.stat().st_size))
             except OSError:
                 continue
-    return found
+    return weights
 
 
 def read_file(path: Path, known: ReadFile | None) -> ReadFile:
@@ -131,10 +131,10 @@ def read_file(path: Path, known: ReadFile | None) -> ReadFile:
     digest = hashlib.sha256(content)
     for name, found in sorted(templates.contents.items()):
         digest.update(f"\0{name}\0{found}".encode("utf-8", "surrogatepass"))
-    problems = tuple(one for one in readings if isinstance(one, ModelProblem))
+    problems = tuple(reading for reading in readings if isinstance(reading, ModelProblem))
     said = SaidFile(
         digest=digest.hexdigest(),
-        models=tuple(one for one in readings if isinstance(one, ReadModel)),
+        models=tuple(reading for reading in readings if isinstance(reading, ReadModel)),
         is_whole=not problems,
         age=mark.changed,
     )

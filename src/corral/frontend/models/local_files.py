@@ -62,14 +62,14 @@ class LocalFiles:
 
     def below(self, paths: Iterable[str]) -> list[LocalFile]:
         """The files that are there of these, and those in the directories among them. Links lead nowhere outside."""
-        found: dict[str, LocalFile] = {}
+        files: dict[str, LocalFile] = {}
         for path in paths:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, PathRefused):
                 for file in self._below(path):
-                    found.setdefault(file.path, file)
-                    if len(found) > MOST_FILES:
+                    files.setdefault(file.path, file)
+                    if len(files) > MOST_FILES:
                         raise LocalFileUnusable(f"{path}: a model may have {MOST_FILES} files, and this has more")
-        return list(found.values())
+        return list(files.values())
 
     def _below(self, path: str) -> Iterator[LocalFile]:
         with self._reached(path) as (directory, name):

@@ -104,15 +104,15 @@ class FileMeasures:
             return kept.file
         try:
             async with asyncio.timeout(self._patience), self._slots:
-                found = await self._ask(self._hub, file, inside=inside)
+                measured = await self._ask(self._hub, file, inside=inside)
         except TimeoutError:
-            found = MeasuredFile(problem=f"{file.filename}: no answer within {self._patience:.0f} s")
+            measured = MeasuredFile(problem=f"{file.filename}: no answer within {self._patience:.0f} s")
         except CorralError as error:
-            found = MeasuredFile(problem=f"{file.filename}: {error.message}")
+            measured = MeasuredFile(problem=f"{file.filename}: {error.message}")
         if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
-        self._kept[key] = _KeptMeasure(found, now + (_KEPT_FAILURE if found.problem else _KEPT).total_seconds())
-        return found
+        self._kept[key] = _KeptMeasure(measured, now + (_KEPT_FAILURE if measured.problem else _KEPT).total_seconds())
+        return measured
 
     async def _ask(self, hub: HubAccess, file: ModelFile, *, inside: bool) -> MeasuredFile:
         planned = await plan_file(file.uri, file.filename, file.sha256, hub)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.tasks import Poke, start_task, task_group
+from corral.base.words import sentences
 from corral.frontend.models.decide.offers import checked_addition, gallery_event, machines_of
 from corral.frontend.models.measures import FileMeasures, MeasuredModel
 from corral.frontend.models.store.galleries import AddedGalleries
@@ -54,7 +55,7 @@ class TakenEntry:
 
     @property
     def entry(self) -> GalleryModel:
-        """The chosen build."""
+        """The gallery's entry of the build that was chosen."""
         return self.choice.entry
 
 
@@ -208,13 +209,13 @@ class ModelOffers:
         return TakenEntry(asked=asked, choice=choice, plan=plan, facts=facts)
 
     async def take_itself(self, name: str) -> TakenEntry:
-        """The same for the entry itself, whatever its variants are."""
+        """Plan the model of this entry itself: none of its variants is chosen instead."""
         entry = await self.find(name)
         return await self.take(entry.id, build=entry.name)
 
     async def take_definition(self, url: str, *, name: str = "") -> TakenEntry:
-        """The same for a base definition that somebody names without a gallery. The model is called as it
-        says itself, or like its file."""
+        """Plan the model of a base definition that is named by its URL, without a gallery. The name of the model is
+        `name`, the one that the definition has, or that of its file."""
         if self._galleries is None:
             raise Conflict("this frontend reads no galleries")
         entry = GalleryModel(name=name or PurePosixPath(url.partition("@")[0]).stem, url=url)
@@ -353,4 +354,4 @@ def _required(readings: ModelReadings, name: str) -> GalleryModel:
     try:
         return readings.catalogue.required(name)
     except NotFound as error:
-        raise NotFound(". ".join([error.message, *readings.failures])) from None
+        raise NotFound(sentences([error.message, *readings.failures])) from None

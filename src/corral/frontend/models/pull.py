@@ -85,7 +85,7 @@ class PullPlanner(Protocol):
 
 
 class DownloadTokens(Protocol):
-    """Who may download what."""
+    """Gives downloads the credentials that hubs ask for."""
 
     async def authorization(self, planned: PlannedFile) -> str:
         """Return the header for a file, a secret; empty for none. Raise a CorralError when a hub gives none."""
@@ -109,7 +109,7 @@ class PullTools:
 
 
 class ModelPulls:
-    """Accepts pulls."""
+    """Plans pulls of models, and starts the operations that download them."""
 
     def __init__(self, tools: PullTools, operations: Operations, planner: PullPlanner) -> None:
         self._tools = tools
@@ -139,8 +139,8 @@ class ModelPulls:
 
     async def start(self, ask: PullAsk) -> Operation:
         """Accept it, whole or not at all. Somebody who asks for what is being pulled gets that operation."""
-        if (known := await self._operations.with_key(ask.idempotency_key)) is not None:
-            return known
+        if (earlier := await self._operations.with_key(ask.idempotency_key)) is not None:
+            return earlier
         await self._tools.stores.measure(make=True)
         self._usable()
         return await self._start(await self.plan(ask), ask)
@@ -162,11 +162,11 @@ class ModelPulls:
     async def _accept(self, plan: PullPlan, ask: PullAsk) -> Operation:
         tools, store = self._tools, self._usable()
         key: IntentKey = (place_of(store.id), IntentKind.PULL, plan.name)
-        known = await tools.intents.get(key)
-        if known is not None and joined(plan, known):
-            if known.state is IntentState.BLOCKED or known.attempts:
-                await self._operations.retry(known.operation_id, by=ask.by)
-            return await self._operations.get(known.operation_id)
+        current = await tools.intents.get(key)
+        if current is not None and joined(plan, current):
+            if current.state is IntentState.BLOCKED or current.attempts:
+                await self._operations.retry(current.operation_id, by=ask.by)
+            return await self._operations.get(current.operation_id)
         await self._refuse(plan, store)
         operation = Operation(
             id=new_operation_id(),
@@ -177,7 +177,7 @@ class ModelPulls:
             idempotency_key=ask.idempotency_key,
         )
         target = PlannedTarget(node_id=key[0], node_name=store.name, subject=plan.name, payload=payload_of(plan))
-        seen = {key: 0 if known is None else known.generation}
+        seen = {key: 0 if current is None else current.generation}
         return await self._operations.start(prepare(operation, [target]), seen=seen)
 
     async def refusal(self, plan: PullPlan) -> str:
@@ -185,8 +185,8 @@ class ModelPulls:
         await self._tools.stores.measure(make=True)
         try:
             store = self._usable()
-            known = await self._tools.intents.get((place_of(store.id), IntentKind.PULL, plan.name))
-            if not joined(plan, known):
+            current = await self._tools.intents.get((place_of(store.id), IntentKind.PULL, plan.name))
+            if not joined(plan, current):
                 await self._refuse(plan, store)
         except Conflict as error:
             return error.message
@@ -354,8 +354,8 @@ class PullKind:
                 await poke.wait(self._tools.clock, _LOOK_PERIOD)
 
     async def _check_wanted(self, intent: Intent) -> None:
-        known = await self._tools.intents.get(intent.key)
-        if known is None or known.generation != intent.generation or known.state is not IntentState.OPEN:
+        current = await self._tools.intents.get(intent.key)
+        if current is None or current.generation != intent.generation or current.state is not IntentState.OPEN:
             raise PullEnded("the pull was cancelled, or something else is wanted by its name")
 
     async def _tell(self, intent: Intent, plan: PullPlan, child: Downloader) -> None:
@@ -390,7 +390,7 @@ def progress_report(intent: Intent, plan: PullPlan, news: DownloadProgress, *, a
     total = sum(file.total_bytes for file in news.files)
     pairs = list(zip(plan.files, news.files, strict=True))
     moving = [pair for pair in pairs if pair[1].state in (FileState.FETCHING, FileState.CHECKING)]
-    shown = pairs if len(pairs) <= _MOST_FILES_TOLD else moving[:_MOST_FILES_TOLD]
+    listed_files = pairs if len(pairs) <= _MOST_FILES_TOLD else moving[:_MOST_FILES_TOLD]
     is_fetching = any(progress.state is FileState.FETCHING for _, progress in pairs)
     return InstallProgress(
         op_id=intent.operation_id,
@@ -408,7 +408,7 @@ def progress_report(intent: Intent, plan: PullPlan, news: DownloadProgress, *, a
             attempt=attempt,
             files=[
                 FileBytes(file.path, progress.state.value, progress.current_bytes, progress.total_bytes)
-                for file, progress in shown
+                for file, progress in listed_files
             ],
         ),
     )

@@ -43,7 +43,7 @@ _PATIENCE: Final = timedelta(seconds=10)
 
 
 class ReferencePlanner:
-    """Asks galleries and hubs."""
+    """Makes the plan of a pull, from what galleries and hubs answer."""
 
     def __init__(self, offers: ModelOffers, hub: HubAccess | None, *, directory: Path, private: Path) -> None:
         """`hub` is None where settings name no hubs; `directory` is that of the models, and `private` that of this
@@ -186,7 +186,7 @@ def _choices(taken: TakenEntry) -> tuple[BuildChoice, ...]:
     sizes = {
         verdict.name: taken.facts.get(verdict.name, BuildFacts()).size_bytes or 0 for verdict in taken.choice.verdicts
     }
-    found = [
+    choices = [
         BuildChoice(
             name=verdict.name,
             bytes=sizes[verdict.name],
@@ -196,7 +196,7 @@ def _choices(taken: TakenEntry) -> tuple[BuildChoice, ...]:
         )
         for verdict in taken.choice.verdicts
     ]
-    return tuple(sorted(found, key=lambda choice: -choice.bytes))
+    return tuple(sorted(choices, key=lambda choice: -choice.bytes))
 
 
 def _notes(taken: TakenEntry) -> tuple[str, ...]:

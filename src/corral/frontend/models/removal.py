@@ -28,8 +28,7 @@ from corral.frontend.models.decide.removal import (
 )
 from corral.frontend.models.decide.stored import ModelChangeKind, StoredModel, revision_row
 from corral.frontend.models.directory import ModelFileMark, store_facts
-from corral.frontend.models.store.models import Overwritten
-from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.models import ModelRemovals, Overwritten
 from corral.frontend.models.watch import ModelsWatch
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
@@ -257,7 +256,7 @@ class ModelRemoval:
         """The files here that hold a model, and the names of others in them."""
         holders = {}
         for path, file in self._watch.files.items():
-            names = [one.spec.name for one in file.said.models]
+            names = [model.spec.name for model in file.said.models]
             if name in names:
                 beside = [other for other in names if other != name]
                 holders[path] = beside or ([] if file.said.is_whole else ["what cannot be read"])
@@ -321,7 +320,9 @@ class ModelRemoval:
         last = await self._watch.last_of(name)
         spec = None if last is None else read_stored(last.text, source="")
         if spec is None:
-            said = [one for file in self._watch.files.values() for one in file.said.models if one.spec.name == name]
+            said = [
+                model for file in self._watch.files.values() for model in file.said.models if model.spec.name == name
+            ]
             spec = said[0].spec if said else None
         if not isinstance(spec, ModelSpec):
             return []
@@ -338,8 +339,8 @@ class ModelRemoval:
     def _log_once(self, name: str, why: str) -> None:
         if (name, why) not in self._logged:
             self._logged.add((name, why))
-            shown = {"event": "model.files_left", "model": name}
-            log.warning("files of a removed model stay here: %s", why, extra=shown)
+            details = {"event": "model.files_left", "model": name}
+            log.warning("files of a removed model stay here: %s", why, extra=details)
 
 
 class RemovalMoves(Protocol):

@@ -1,27 +1,34 @@
-"""Builds the models' room: configurations of models, what galleries offer, and the removal of models."""
+"""Builds the models' room: configurations, offers of galleries, removals; and `PullRoom`, which downloads models."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
 
 from corral.frontend.backends.catalogue import Lookups
-from corral.frontend.models import offers, removal, watch
+from corral.frontend.models import offers, removal, stores, watch
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.changes import ModelChanges, ReplicaRevisions
+from corral.frontend.models.decide.pulling import PullPolicy
 from corral.frontend.models.measures import FileMeasures
 from corral.frontend.models.offers import ModelOffers
+from corral.frontend.models.pull import DownloadTokens, ModelPulls, PullKind, PullPlanner, PullTools
+from corral.frontend.models.pull_planning import ReferencePlanner
 from corral.frontend.models.removal import ModelRemoval
-from corral.frontend.models.storage import pulls_under_way
+from corral.frontend.models.storage import ModelStorage, pulls_under_way
 from corral.frontend.models.store.galleries import AddedGalleries
-from corral.frontend.models.store.models import StoredModels
-from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.models import ModelRemovals, StoredModels
 from corral.frontend.models.store.stores import ModelImports, ModelStores
+from corral.frontend.models.stores import StoreKeeper, place_of
 from corral.frontend.models.watch import ModelsWatch
 from corral.frontend.nodes.room import NodesRoom
+from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
+from corral.hubs.access import HubAccess
+from corral.hubs.plans import PlannedFile
+from corral.oci.limits import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +108,88 @@ class ModelsRoom:
             "model galleries": record.every(offers.PERIOD, self.galleries.poke, self.galleries.look, "galleries"),
             "removals": record.follow(removal.PERIOD, record.when_new(self.removal.sweep), "removed models"),
         }
+
+
+class NoTokens:
+    """Credentials for downloads of a frontend that asks no hubs: there are none."""
+
+    async def authorization(self, planned: PlannedFile) -> str:
+        return ""
+
+    def advice(self, planned: PlannedFile) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadSettings:
+    """What the process that downloads files is started with."""
+
+    policy: PullPolicy
+    network: Network
+    may_redirect_inside: bool = False
+    """Whether a public host may redirect downloads to the own network."""
+    environment: Mapping[str, str]
+    private: Path
+    """Directory of the frontend's own secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullRoom:
+    service: ModelPulls
+    storage: ModelStorage
+    stores: StoreKeeper
+    operations: OperationsRoom
+
+    @classmethod
+    def build(
+        cls,
+        foundation: Foundation,
+        operations: OperationsRoom,
+        models: ModelsRoom,
+        keeper: StoreKeeper,
+        settings: DownloadSettings,
+        *,
+        hub: HubAccess | None,
+    ) -> Self:
+        stored = StoredModels(foundation.database)
+        tools = PullTools(
+            stores=keeper,
+            models=stored,
+            intents=operations.stores.intents,
+            operations=operations.stores.operations,
+            policy=settings.policy,
+            may_redirect_inside=settings.may_redirect_inside,
+            clock=foundation.clock,
+        )
+        tokens: DownloadTokens = NoTokens() if hub is None else hub
+        planner: PullPlanner = ReferencePlanner(
+            models.galleries, hub, directory=keeper.directory, private=settings.private
+        )
+        kind = PullKind(
+            tools,
+            models.changes,
+            tokens,
+            operations.progress,
+            network=settings.network,
+            environment=settings.environment,
+        )
+        operations.dispatcher.handle(IntentKind.PULL, kind)
+        return cls(
+            service=ModelPulls(tools, operations.service, planner),
+            storage=ModelStorage(keeper, stored, operations.stores.intents),
+            stores=keeper,
+            operations=operations,
+        )
+
+    async def look(self) -> None:
+        """Look at the stores. What waited for one that this frontend has now goes on at once."""
+        before = self.stores.told
+        await self.stores.look()
+        own = self.stores.own
+        if own is not None and before != own.id:
+            place = place_of(own.id)
+            if await self.operations.stores.intents.wake([place], at=own.seen_at):
+                self.operations.dispatcher.poke.ring()
+
+    def loops(self, record: RecordRoom) -> dict[str, Loop]:
+        return {"stores": record.every(stores.PERIOD, self.stores.poke, self.look, "stores")}

@@ -1,21 +1,40 @@
-"""Answers about models, made of values."""
+"""Answers about models, made of values: in Corral's own form, and in LocalAI's."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
-from corral.frontend.models.decide.keys import DEFAULT_CONTEXT
+from corral.base.words import format_size
+from corral.frontend.backends.shapes import repositories
+from corral.frontend.models.decide.keys import DEFAULT_CONTEXT, usecases_of
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.needs import ModelNeeds, needs_by_size, needs_of_config
 from corral.frontend.models.decide.offers import is_installed
+from corral.frontend.models.decide.uses import BACKEND_USES, uses_of
 from corral.frontend.models.measures import MeasuredModel
 from corral.frontend.models.offers import TakenEntry, facts_of
-from corral.galleries.model_catalogue import ModelCatalogue, uses_of_entry
+from corral.frontend.nodes.decide.node import Node, ram_per_machine
+from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.operations.decide.operation import Operation
+from corral.galleries.gallery import GallerySource
+from corral.galleries.model_catalogue import ModelCatalogue, ModelQuery, uses_of_entry
 from corral.galleries.model_entries import GalleryModel
+from corral.galleries.model_galleries import ModelReadings
 from corral.galleries.model_key_checks import unknown_keys, unknown_words, wrong_values
-from corral.galleries.model_sizes import size_of_entry
-from corral.galleries.model_variants import BuildFacts, MachineFacts, choose_variant, fit_of_build, stated_facts
+from corral.galleries.model_sizes import quantisation_of, size_of_entry
+from corral.galleries.model_variants import (
+    FEATURES,
+    BuildFacts,
+    MachineFacts,
+    choose_variant,
+    fit_of_build,
+    stated_facts,
+)
 from corral.hubs.gguf import GgufFacts
 from corral.templates.prompts import refusals
+from corral.wire.backends import Gallery
 from corral.wire.gallery_models import (
     GalleryBuildView,
     GalleryEstimate,
@@ -24,6 +43,18 @@ from corral.wire.gallery_models import (
     GalleryModelFile,
     GalleryModelView,
 )
+from corral.wire.localai_models import (
+    AvailableModel,
+    GalleryState,
+    MemoryAt,
+    ModelEstimate,
+    ModelItem,
+    ModelPageView,
+    OfferedFile,
+    VariantItem,
+    VariantList,
+)
+from corral.wire.models import ModelUse
 
 
 def gallery_model(entry: GalleryModel, installed: Collection[str]) -> GalleryModelView:
@@ -81,7 +112,7 @@ def gallery_detail(taken: TakenEntry, installed: Collection[str]) -> GalleryMode
 def with_measures(
     detail: GalleryModelDetail, taken: TakenEntry, measured: MeasuredModel, disk_free: int | None
 ) -> GalleryModelDetail:
-    """The same with what hubs say about its files."""
+    """The details of a gallery's model with the sizes that hubs report for its files."""
     guess, facts = taken.facts.get(taken.entry.name, BuildFacts()), measured.facts
     size = measured.bytes
     context = context_of(taken.plan.config, facts)
@@ -142,3 +173,211 @@ def _problems(config: Mapping[str, object]) -> Iterator[str]:
         yield key.sentence
     for _, sentence in unknown_words(config):
         yield sentence
+
+
+USE_WORDS: Final[Mapping[ModelUse, str]] = {
+    ModelUse.CHAT: "chat",
+    ModelUse.COMPLETION: "completion",
+    ModelUse.EMBEDDINGS: "embeddings",
+    ModelUse.RERANK: "rerank",
+    ModelUse.SPEECH: "tts",
+    ModelUse.TRANSCRIPTION: "transcript",
+    ModelUse.VOICE_ACTIVITY: "vad",
+}
+"""LocalAI's words for uses."""
+_FILTERS: Final = frozenset(
+    {"chat", "image", "video", "vision", "tts", "transcript", "sound_generation", "embeddings", "rerank", "detection"}
+    | {"vad", "audio_transform", "diarization", "sound_classification", "realtime_audio", "token_classify"}
+)
+"""Uses that LocalAI's page of models has a button for."""
+_MULTIMODAL: Final = "multimodal"
+_USUAL_ITEMS: Final = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPageQuery:
+    """As a browser sends it; what cannot be understood is taken for its default."""
+
+    term: str = ""
+    tag: str = ""
+    backend: str = ""
+    page: str = ""
+    items: str = ""
+    sort: str = ""
+    order: str = ""
+    collapse_variants: str = ""
+
+
+def available_model(
+    entry: GalleryModel, galleries: Mapping[str, Gallery], installed: Collection[str]
+) -> AvailableModel:
+    return AvailableModel(
+        url=entry.url,
+        name=entry.name,
+        description=entry.description,
+        license=entry.license,
+        urls=list(entry.urls),
+        icon=entry.icon,
+        tags=list(entry.tags),
+        size=entry.size,
+        backend=stated_facts(entry).backend,
+        files=_files(entry),
+        gallery=galleries.get(entry.gallery, Gallery(name=entry.gallery)),
+        installed=is_installed(entry, installed),
+    )
+
+
+def galleries_by_name(sources: Iterable[GallerySource]) -> dict[str, Gallery]:
+    return {gallery.name: gallery for gallery in repositories(sources)}
+
+
+def _files(entry: GalleryModel) -> list[OfferedFile]:
+    return [OfferedFile(filename=file.filename, sha256=file.sha256, uri=file.uri) for file in entry.files]
+
+
+def model_page(
+    readings: ModelReadings,
+    query: ModelPageQuery,
+    installed: Collection[str],
+    moving: Mapping[str, Operation],
+    nodes: Sequence[Node],
+    *,
+    installed_models: int,
+) -> ModelPageView:
+    """`moving` are the operations about models that are under way, by what they are about."""
+    catalogue = readings.catalogue
+    matches = _found(catalogue, query, installed)
+    number, size = _positive(query.page, 1), _positive(query.items, _USUAL_ITEMS)
+    pages = -(-len(matches) // size)
+    machines = ram_per_machine(nodes)
+    total, free = sum(total for total, _ in machines), sum(free for _, free in machines)
+    return ModelPageView(
+        models=[_item(entry, installed, moving) for entry in matches[(number - 1) * size : number * size]],
+        repositories=repositories(reading.source for reading in readings.readings),
+        all_tags=sorted({tag for entry in catalogue.entries for tag in entry.tags}),
+        all_backends=sorted({facts.backend for facts in map(stated_facts, catalogue.entries)} - {""}),
+        processing_models={name: operation.id for name, operation in moving.items()},
+        task_types={name: _task(operation) for name, operation in moving.items()},
+        available_models=len(matches),
+        installed_models=installed_models,
+        ram_total=total,
+        ram_used=max(total - free, 0),
+        ram_usage_percent=round(100 * max(total - free, 0) / total, 2) if total else 0.0,
+        current_page=number,
+        total_pages=pages,
+        prev_page=max(number - 1, 1),
+        next_page=min(number + 1, pages),
+        corral=GalleryState(failures=list(readings.failures)),
+    )
+
+
+def _found(catalogue: ModelCatalogue, query: ModelPageQuery, installed: Collection[str]) -> list[GalleryModel]:
+    entries = catalogue.search(ModelQuery(term=query.term.strip(), backend=query.backend))
+    for word in filter(None, map(str.strip, query.tag.lower().split(","))):
+        entries = [entry for entry in entries if _has(entry, word)]
+    if query.collapse_variants == "true" and not query.term.strip():
+        covered = {(entry.gallery, name.lower()) for entry in catalogue.entries for name in entry.variants}
+        entries = [entry for entry in entries if (entry.gallery, entry.name.lower()) not in covered]
+    keys: Mapping[str, Callable[[GalleryModel], tuple[object, ...]]] = {
+        "name": lambda entry: (entry.name.lower(),),
+        "repository": lambda entry: (entry.gallery.lower(),),
+        "license": lambda entry: (not entry.license, entry.license.lower()),
+        "status": lambda entry: (not is_installed(entry, installed), entry.name.lower()),
+    }
+    key = keys.get(query.sort)
+    return entries if key is None else sorted(entries, key=key, reverse=query.order == "desc")
+
+
+def _has(entry: GalleryModel, word: str) -> bool:
+    """Whether an entry is for a use, or has a tag, of this name."""
+    if word in _FILTERS or word == _MULTIMODAL:
+        return ("vision" if word == _MULTIMODAL else word) in uses_of_entry(entry)
+    return word in (tag.lower() for tag in entry.tags)
+
+
+def _item(entry: GalleryModel, installed: Collection[str], moving: Mapping[str, Operation]) -> ModelItem:
+    operation = moving.get(entry.name, moving.get(entry.id))
+    return ModelItem(
+        id=entry.id,
+        name=entry.name,
+        description=entry.description,
+        icon=entry.icon,
+        license=entry.license,
+        urls=list(entry.urls) or None,
+        tags=list(entry.tags) or None,
+        gallery=entry.gallery,
+        installed=is_installed(entry, installed),
+        processing=operation is not None,
+        job_id="" if operation is None else operation.id,
+        is_deletion=operation is not None and operation.verb is Verb.REMOVE,
+        trust_remote_code="trust_remote_code" in entry.overrides,
+        additional_files=_files(entry) or None,
+        backend=stated_facts(entry).backend,
+        has_variants=True if entry.variants else UNSET,
+    )
+
+
+def _task(operation: Operation) -> str:
+    return "Deletion" if operation.verb is Verb.REMOVE else "Installation"
+
+
+def _positive(text: str, otherwise: int) -> int:
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    return max(int(text), 0) or otherwise if is_number else otherwise
+
+
+def capabilities_of(spec: ModelSpec) -> list[str]:
+    """What a model is for, as LocalAI writes it."""
+    words = {USE_WORDS[use] for use in uses_of(spec.config)} | set(usecases_of(spec.config))
+    return sorted(f"FLAG_{word.upper()}" for word in words)
+
+
+def backend_uses(readings: Iterable[ModelReadings]) -> dict[str, list[str]]:
+    """What backends are for, by their names: as Corral knows, and as galleries use them."""
+    uses_by_backend = {name: {USE_WORDS[use] for use in uses} for name, uses in BACKEND_USES.items()}
+    for reading in readings:
+        for entry in reading.catalogue.entries:
+            if backend := stated_facts(entry).backend:
+                uses_by_backend.setdefault(backend, set()).update(uses_of_entry(entry))
+    return {name: sorted(words & _FILTERS) for name, words in sorted(uses_by_backend.items())}
+
+
+def variant_list(taken: TakenEntry, entries: Mapping[str, GalleryModel]) -> VariantList:
+    """`entries` are those of its gallery by name in lower case. One that has no variants has no list either."""
+    if not taken.asked.variants:
+        return VariantList(variants=[], auto_selected="")
+    items = []
+    for verdict in taken.choice.verdicts:
+        entry = taken.asked if verdict.name == taken.asked.name else entries.get(verdict.name.lower())
+        if entry is not None:
+            facts = taken.facts.get(entry.name, BuildFacts())
+            items.append(
+                VariantItem(
+                    model=entry.name,
+                    backend=facts.backend,
+                    memory_bytes=facts.size_bytes or 0,
+                    fits=verdict.is_usable,
+                    is_base=entry is taken.asked,
+                    quantization=next(filter(None, (quantisation_of(file.filename) for file in entry.files)), ""),
+                    features=[word for word in FEATURES if word in map(str.lower, entry.tags)],
+                )
+            )
+    return VariantList(variants=items, auto_selected=taken.entry.name)
+
+
+def estimate_view(taken: TakenEntry, measured: MeasuredModel, contexts: Sequence[int]) -> ModelEstimate:
+    """The memory is told by the length of the context."""
+    size = measured.bytes or taken.facts.get(taken.entry.name, BuildFacts()).size_bytes
+    if not size:
+        return ModelEstimate()
+    config = taken.plan.config
+    needs = {context: gallery_needs(taken, measured, {**config, "context_size": context}) for context in contexts}
+    return ModelEstimate(
+        size_bytes=size,
+        size_display=format_size(size),
+        estimates={
+            str(context): MemoryAt(context_length=context, vram_bytes=need.vram, vram_display=format_size(need.vram))
+            for context, need in needs.items()
+        },
+        model_max_context=0 if measured.facts is None else measured.facts.context_length,
+    )

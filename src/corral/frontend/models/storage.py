@@ -68,16 +68,16 @@ def used_bytes(directory: Path) -> int:
 
 
 def _walk(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    found = 0
+    count = 0
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(name for name in folders if name != FOLDER)
         for name in sorted(names):
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError):
                 status = os.lstat(path)
-                found += 1
+                count += 1
                 yield os.path.relpath(path, directory), status
-            if found >= _MOST_FILES:
+            if count >= _MOST_FILES:
                 return
 
 
@@ -123,8 +123,8 @@ class ModelStorage:
         report = self._report(found, needs)
         if not dry_run:
             going = [verdict.path for verdict in report.unneeded if not verdict.kept]
-            wanted = _keys(needs)
-            await in_thread(lambda: _delete(self.stores.directory, going, wanted))
+            needed_keys = _keys(needs)
+            await in_thread(lambda: _delete(self.stores.directory, going, needed_keys))
         return report
 
     async def _needs(self, found: StoreSurvey) -> Needs:
@@ -137,12 +137,12 @@ class ModelStorage:
         for file in found.files:
             for name in needs.owners(file.path):
                 by_model[name] = by_model.get(name, 0) + file.bytes
-        wanted = _keys(needs)
+        needed_keys = _keys(needs)
         return StorageReport(
             used_bytes=found.used_bytes,
             by_model=by_model,
             unneeded=judge(found.files, needs),
-            partial_bytes=sum(count for key, count in found.partial.items() if key not in wanted),
+            partial_bytes=sum(count for key, count in found.partial.items() if key not in needed_keys),
         )
 
 

@@ -73,8 +73,8 @@ def measure(directory: Path, *, make: bool = True) -> StoreRoom:
 def _identity(models: Confined, *, make: bool) -> str:
     """Read the id, or make one. Of several who make one at the same moment, the first one counts for all."""
     with models.reach((FOLDER, _FILE), models.base / FOLDER / _FILE, create=make) as place:
-        if (known := _read(place.directory)) is not None:
-            return known
+        if (identity := _read(place.directory)) is not None:
+            return identity
         if not make:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         fresh = f"{_FILE}.{new_store_id()}"

@@ -31,8 +31,7 @@ from corral.frontend.models.decide.stored import (
     revision_row,
 )
 from corral.frontend.models.directory import DirectoryReading, MeasuredPath, ReadFile, StoreFacts
-from corral.frontend.models.store.models import StoredModels
-from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.models import ModelRemovals, StoredModels
 from corral.frontend.models.store.stores import ModelImports, ModelStores, TakenOver
 from corral.frontend.record.feed import Feed
 from corral.hubs.plans import ModelOrigin
@@ -96,10 +95,10 @@ class ModelsWatch:
         """These files were deleted. What others said about a model is forgotten: if they say it still, that is news."""
         if self.store is None:
             return
-        known = await self._imports.of(self.store.id)
+        imported = await self._imports.of(self.store.id)
         files = [
             replace(file, names={other: said for other, said in file.names.items() if other != name})
-            for path, file in known.items()
+            for path, file in imported.items()
             if name in file.names and path not in deleted and not self._holds_others(path, name)
         ]
         async with self._looking:
@@ -108,7 +107,7 @@ class ModelsWatch:
 
     def _holds_others(self, path: str, name: str) -> bool:
         file = self.files.get(path)
-        return file is not None and any(one.spec.name != name for one in file.said.models)
+        return file is not None and any(model.spec.name != name for model in file.said.models)
 
     async def _take(self, reading: DirectoryReading) -> None:
         self.is_there = reading.store is not None
@@ -135,7 +134,7 @@ class ModelsWatch:
         known_store = await self._stores.get(store.id)
         self._models.hear(_by_name(reading.files))
         plan = ImportPlan()
-        names = {one.spec.name for file in reading.files.values() for one in file.said.models}
+        names = {model.spec.name for file in reading.files.values() for model in file.said.models}
         for _ in range(_TRIES):
             # First: whoever adds a model after it takes the next number.
             last = await self._store.last_changes(names) if names else {}
@@ -160,16 +159,18 @@ class ModelsWatch:
         ended: dict[str, set[str]] = {}
         if is_new:
             removed = {model.name: model.removed_at.timestamp() for model in await self._removals.all()}
-            said = [(one, file) for file in reading.files.values() for one in file.said.models]
-            absent = [(one, file) for one, file in said if one.spec.name not in rows]
-            remembered = await self._store.last_changes([one.spec.name for one, _ in absent]) if absent else {}
-            for one, file in absent:
-                name = one.spec.name
+            said = [(said_model, file) for file in reading.files.values() for said_model in file.said.models]
+            absent = [(said_model, file) for said_model, file in said if said_model.spec.name not in rows]
+            remembered = (
+                await self._store.last_changes([said_model.spec.name for said_model, _ in absent]) if absent else {}
+            )
+            for said_model, file in absent:
+                name = said_model.spec.name
                 history = await self._store.history(name) if name in remembered else []
                 ended[name] = {digest_of(entry.text) for entry in history}
                 # Removed by a version that kept no history: then the age of the file tells.
                 if not history and file.mark.changed <= removed.get(name, 0) * 1e9:
-                    ended[name].add(one.digest)
+                    ended[name].add(said_model.digest)
         return KnownModels(imports=imports, models=rows, ended=ended, is_new=is_new)
 
     async def _write(self, store_id: str, plan: ImportPlan, known: KnownModels, last: Mapping[str, LastChange]) -> bool:
@@ -186,15 +187,15 @@ class ModelsWatch:
         now = self._clock.now()
         models = [
             next_model(
-                one,
-                known.models.get(one.spec.name),
-                last.get(one.spec.name, NEVER_CHANGED),
-                came=_from_file(change.path, known.models.get(one.spec.name)),
+                said_model,
+                known.models.get(said_model.spec.name),
+                last.get(said_model.spec.name, NEVER_CHANGED),
+                came=_from_file(change.path, known.models.get(said_model.spec.name)),
                 by=_by(change.path),
                 now=now,
             )
             for change in changes
-            for one in change.models
+            for said_model in change.models
         ]
         ended = [
             replace(
@@ -222,9 +223,9 @@ class ModelsWatch:
             self._models.see(_by_name(self.files), problems)
             return
         for path, file in reading.files.items():
-            known = self._imported.get(path)
+            earlier = self._imported.get(path)
             problems += [
-                replace(problem, may_hide=known is None or bool(problem.name and problem.name not in known.names))
+                replace(problem, may_hide=earlier is None or bool(problem.name and problem.name not in earlier.names))
                 for problem in file.problems
             ]
         self._models.see(_by_name(reading.files), [*problems, *plan.problems])
@@ -242,7 +243,10 @@ class ModelsWatch:
             return
         self._weighed, self._offered = rows, reading.weights
         lone = {path: size for path, size in reading.weights.items() if path not in paths}
-        files = {path: WeightFile(path=path, size=one.size, shape=one.shape) for path, one in self._sizes.items()}
+        files = {
+            path: WeightFile(path=path, size=measured.size, shape=measured.shape)
+            for path, measured in self._sizes.items()
+        }
         self._models.measured(files, lone)
         news: list[tuple[StoredModel, Sequence[WeightFile]]] = []
         for (name, _), some in self._weights.items():
@@ -293,7 +297,7 @@ def _from_file(path: str, before: StoredModel | None) -> ModelProvenance:
 
 def _by_name(files: Mapping[str, ReadFile]) -> dict[tuple[str, str], ReadModel]:
     """What files say about models, by model and file."""
-    return {(one.spec.name, path): one for path, file in files.items() for one in file.said.models}
+    return {(model.spec.name, path): model for path, file in files.items() for model in file.said.models}
 
 
 def _batches(changes: Sequence[FileChange]) -> list[list[FileChange]]:

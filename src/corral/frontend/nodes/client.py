@@ -310,8 +310,8 @@ class NodeClient:
             log.info("no exact stop: %s", error, extra={"event": "replica.stop_unanswered", "node": node_id})
             return False
         if not reply.terminated:
-            shown = {"event": "replica.stop_refused", "node": node_id, "key": process.process_key}
-            log.info("a process was not stopped: %s", reply.error[:_SHOWN], extra=shown)
+            details = {"event": "replica.stop_refused", "node": node_id, "key": process.process_key}
+            log.info("a process was not stopped: %s", reply.error[:_SHOWN], extra=details)
         return reply.terminated
 
     async def _needed(

@@ -48,9 +48,9 @@ class NameLookups:
                 outcome.set_result(found)
 
         def look() -> None:
-            found = _looked_up(host)
+            addresses = _looked_up(host)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(settle, found)
+                loop.call_soon_threadsafe(settle, addresses)
 
         try:
             threading.Thread(target=look, name=f"looking up {host[:80]}", daemon=True).start()
@@ -61,10 +61,10 @@ class NameLookups:
 
 def _looked_up(host: str) -> list[IpAddress]:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return [parsed for entry in found if (parsed := parsed_ip(str(entry[4][0]))) is not None]
+    return [parsed for entry in entries if (parsed := parsed_ip(str(entry[4][0]))) is not None]
 
 
 class Dialling:
@@ -152,9 +152,9 @@ def _own_address(host: str, known: list[IpAddress], source: str) -> str | _Forei
     for own in known:
         if own == caller or (caller is not None and caller.is_loopback and _is_of_this_machine(own)):
             return str(own)
-    told = ", ".join(sorted({str(own) for own in known}))
+    addresses = ", ".join(sorted({str(own) for own in known}))
     seen = source or "an unknown address"
-    return _Foreign(f"not tried: for the frontend {host} is {told}, and this machine calls from {seen}")
+    return _Foreign(f"not tried: for the frontend {host} is {addresses}, and this machine calls from {seen}")
 
 
 def _is_of_this_machine(address: IpAddress) -> bool:

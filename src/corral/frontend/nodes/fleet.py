@@ -60,7 +60,7 @@ class SeenNodePage:
 
 
 class Fleet:
-    """Reads only."""
+    """Reads nodes with the status that is computed for them now. Writes nothing."""
 
     def __init__(self, nodes: Nodes, hearing: HearingKeeper, clock: Clock, policy: LivenessPolicy) -> None:
         self._nodes = nodes

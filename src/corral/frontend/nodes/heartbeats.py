@@ -97,9 +97,9 @@ class Heartbeats:
     async def _take(self, batch: Sequence[_WaitingHeartbeat]) -> None:
         """Answer the whole batch: with the stored node, or with the error that kept it from being stored."""
         try:
-            known = await self._nodes.load_many({waiting.node_id for waiting in batch})
-            accepted = [waiting for waiting in batch if await self._accepts(waiting, known)]
-            await self._store(accepted, known)
+            nodes_by_id = await self._nodes.load_many({waiting.node_id for waiting in batch})
+            accepted = [waiting for waiting in batch if await self._accepts(waiting, nodes_by_id)]
+            await self._store(accepted, nodes_by_id)
         except CorralError as error:
             log.warning("heartbeats were not stored", extra={"event": "heartbeats.failed", "reason": str(error)})
             for waiting in batch:
@@ -109,8 +109,8 @@ class Heartbeats:
             for waiting in batch:
                 _refuse(waiting, error)
 
-    async def _accepts(self, waiting: _WaitingHeartbeat, known: dict[NodeId, Node]) -> bool:
-        node = known.get(waiting.node_id)
+    async def _accepts(self, waiting: _WaitingHeartbeat, nodes_by_id: dict[NodeId, Node]) -> bool:
+        node = nodes_by_id.get(waiting.node_id)
         if node is not None and await waiting.claim.fits(node.secret_hash):
             return True
         if node is None and await waiting.claim.may_ask():
@@ -119,21 +119,21 @@ class Heartbeats:
             _refuse(waiting, AccessDenied("invalid registration token"))
         return False
 
-    async def _store(self, accepted: Sequence[_WaitingHeartbeat], known: dict[NodeId, Node]) -> None:
+    async def _store(self, accepted: Sequence[_WaitingHeartbeat], nodes_by_id: dict[NodeId, Node]) -> None:
         now, policy, hearing = self._clock.now(), self._policy, self._hearing.current
         after: dict[NodeId, Node] = {}
         for waiting in accepted:
-            node = after.get(waiting.node_id, known[waiting.node_id])
+            node = after.get(waiting.node_id, nodes_by_id[waiting.node_id])
             after[waiting.node_id] = beat(node, waiting.read(), policy, hearing)
         # Those whose status is another one than everybody was last told, be it by a change that was made before this
         # beat: health looks at them at once.
         news = {id for id, node in after.items() if status_of(node.facts, now, policy, hearing) is not node.announced}
         beats = [
             AcceptedHeartbeat(
-                before=known[id],
+                before=nodes_by_id[id],
                 node=node,
                 next_look=now if id in news else next_look(node.facts, now, policy, hearing),
-                event=self._change(known[id], node),
+                event=self._change(nodes_by_id[id], node),
             )
             for id, node in after.items()
         ]
@@ -160,8 +160,8 @@ class Heartbeats:
         difference = self._hardware.of(before, node, now)
         if difference is None:
             return None
-        shown = {"event": EventKind.NODE_CHANGED.value, "node": node.id, "node_name": node.name}
-        log.warning("a node reports other hardware", extra={**shown, "changed": list(difference.after)})
+        details = {"event": EventKind.NODE_CHANGED.value, "node": node.id, "node_name": node.name}
+        log.warning("a node reports other hardware", extra={**details, "changed": list(difference.after)})
         data = {"name": node.name, "before": dict(difference.before), "after": dict(difference.after)}
         return Event(kind=EventKind.NODE_CHANGED, at=now, actor=BY_WORKER, node_id=node.id, data=data)
 

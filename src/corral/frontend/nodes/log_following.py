@@ -62,8 +62,8 @@ class LogFollowing:
                     async with aclosing(self._worker_frames(node_id, model)) as frames:
                         async for frame in frames:
                             failures = 0
-                            for told in (None,) if frame is None else tail.take(frame):
-                                yield told
+                            for entry in (None,) if frame is None else tail.take(frame):
+                                yield entry
                 except (NodeGone, NodePending) as error:
                     yield LogGap(gap=error.message)
                     return

@@ -65,8 +65,8 @@ class NatsIssuer:
             approved_at=node.facts.approved_at,
             at=at,
         )
-        known = KnownUser(public_key=issued.public_key, issued_at=issued.issued_at, expires_at=issued.expires_at)
-        return known, issued.user
+        user_record = KnownUser(public_key=issued.public_key, issued_at=issued.issued_at, expires_at=issued.expires_at)
+        return user_record, issued.user
 
 
 class NatsRevocations:

@@ -227,12 +227,12 @@ class NodeRegistry:
         """What people are told of a node that is in service and came back with another place, or as another machine."""
         if before.facts.approved_at is None or node.facts.approved_at is None:
             return []
-        found = {EventKind.NODE_MOVED: move_of(before, node), EventKind.NODE_CHANGED: change_of(before, node)}
+        differences = {EventKind.NODE_MOVED: move_of(before, node), EventKind.NODE_CHANGED: change_of(before, node)}
         events = []
-        for kind, (was, now) in found.items():
+        for kind, (was, now) in differences.items():
             if was:
-                shown = {"event": kind.value, "node": node.id, "node_name": node.name, "changed": list(now)}
-                log.warning("a node came back with other facts", extra=shown)
+                details = {"event": kind.value, "node": node.id, "node_name": node.name, "changed": list(now)}
+                log.warning("a node came back with other facts", extra=details)
                 events.append(self._event(kind, node, BY_WORKER, before=dict(was), after=dict(now)))
         return events
 

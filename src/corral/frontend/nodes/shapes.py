@@ -10,10 +10,10 @@ from msgspec.structs import asdict
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import Incarnation
-from corral.frontend.nodes.card_reports import read_cards, shown
 from corral.frontend.nodes.decide.liveness import Heartbeat, LivenessPolicy, heartbeat_interval
 from corral.frontend.nodes.decide.node import SUSPICIONS, GpuCard, Node, NodeLoad, NodeType, Peer, SeenNode
 from corral.frontend.nodes.decide.registration import Registration
+from corral.frontend.nodes.decide.reports import read_cards, shown
 from corral.frontend.record.decide import Event
 from corral.wire.confinement import read_confinement
 from corral.wire.go_json import format_time, read_object
@@ -287,8 +287,8 @@ def read_heartbeat(body: bytes, at: datetime) -> Heartbeat:
 
 def _own_problems(value: object) -> list[str]:
     """What a worker found wrong with itself, as far as it is text."""
-    told = value if isinstance(value, list) else []
-    return [text[:_LONGEST_PROBLEM] for text in told if isinstance(text, str) and text][:_MOST_PROBLEMS]
+    problems = value if isinstance(value, list) else []
+    return [text[:_LONGEST_PROBLEM] for text in problems if isinstance(text, str) and text][:_MOST_PROBLEMS]
 
 
 def _take_text(name: str, value: object, problems: list[str]) -> str | None:

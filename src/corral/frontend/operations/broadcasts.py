@@ -79,7 +79,7 @@ class Broadcasts:
         await self._publish(subjects.OPERATION_END, OperationMark(job_id=id, corral=self._sender))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Broadcast the progress of operations until cancelled."""
         poke = Poke()
         with self._progress.rings(poke, ALL):
             await poke_or_period(self._round, poke=poke, clock=self._clock, period=PERIOD, name="broadcasts")
@@ -100,13 +100,13 @@ class Broadcasts:
 
     async def _tell_of(self, operation: Operation) -> None:
         before = self._told.get(operation.id)
-        known = self._progress.of(operation.id)
-        status = operation_status(operation, known)
+        progress = self._progress.of(operation.id)
+        status = operation_status(operation, progress)
         if status == before:
             return
         if before is not None and before.processed and not status.processed:
             await self._mark_start(operation)  # it goes on: a node is back, or somebody had it tried again
-        await self._tell(operation, status, known)
+        await self._tell(operation, status, progress)
         if status.processed and (before is None or not before.processed):
             is_backend = operation.kind is IntentKind.BACKEND
             about = subjects.INVALIDATE_BACKENDS if is_backend else subjects.INVALIDATE_MODELS

@@ -278,8 +278,8 @@ class Dispatcher:
                     await self._rest(settled, is_corral=is_corral, report=report)
 
     async def _bring_about_here(self, intent: Intent) -> None:
-        """The same for a store of this frontend. What an earlier process of a frontend began has ended with it, and
-        nothing of its store is in the way."""
+        """Bring an intent about at a store of this frontend. No call of an earlier process can be under way
+        there any more, and nothing has to be moved out of the way first."""
         if not self._places.is_here(intent.node_id):
             await self._rest(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=True)
             return

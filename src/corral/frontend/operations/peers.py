@@ -87,9 +87,9 @@ class PeerOperations:
     def listed(self) -> list[PeerOperation]:
         """Those that are under way, and those that failed until somebody dismisses them."""
         now = self._clock.monotonic()
-        for job_id, known in list(self._known.items()):
-            is_over = known.status is not None and known.status.processed
-            if not is_over and now - known.heard_at > _OPERATION_STALE.total_seconds():
+        for job_id, peer_job in list(self._known.items()):
+            is_over = peer_job.status is not None and peer_job.status.processed
+            if not is_over and now - peer_job.heard_at > _OPERATION_STALE.total_seconds():
                 del self._known[job_id]
         return [operation for operation in self._known.values() if operation.key and _is_shown(operation.status)]
 
@@ -115,9 +115,9 @@ class PeerOperations:
         if message.status is None:
             return
         if message.corral is UNSET:
-            known = self._of(message.job_id)
-            nodes = message.status.nodes or ([] if known.status is None else known.status.nodes)
-            self._keep(replace(known, status=msgspec.structs.replace(message.status, nodes=nodes)))
+            peer_job = self._of(message.job_id)
+            nodes = message.status.nodes or ([] if peer_job.status is None else peer_job.status.nodes)
+            self._keep(replace(peer_job, status=msgspec.structs.replace(message.status, nodes=nodes)))
         elif message.corral.frontend != self._frontend:
             self._progress.hear_of(OperationId(message.job_id), message.status.nodes, message.corral.nodes)
 
@@ -136,8 +136,8 @@ class PeerOperations:
 
     def _of(self, job_id: str) -> PeerOperation:
         now = self._clock.monotonic()
-        known = self._known.get(job_id)
-        return PeerOperation(job_id=job_id, heard_at=now) if known is None else replace(known, heard_at=now)
+        peer_job = self._known.get(job_id)
+        return PeerOperation(job_id=job_id, heard_at=now) if peer_job is None else replace(peer_job, heard_at=now)
 
     def _keep(self, operation: PeerOperation) -> None:
         self._known[operation.job_id] = operation

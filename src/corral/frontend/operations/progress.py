@@ -97,7 +97,7 @@ class ProgressBoard:
                 del self._listeners[operation]
 
     def ring(self) -> None:
-        """Wake all who listen."""
+        """Wake all listeners, whichever operation they follow."""
         for poke in [listener for listeners in self._listeners.values() for listener in listeners]:
             poke.ring()
 
@@ -192,9 +192,9 @@ class ProgressBoard:
 
     def _merge(self, operation: OperationId, node_id: NodeId, news: Progress) -> bool:
         nodes = self._of(operation)
-        known = nodes.get(node_id, NO_PROGRESS)
-        nodes[node_id] = merge(known, news, at=self._clock.monotonic())
-        return nodes[node_id] is not known
+        earlier = nodes.get(node_id, NO_PROGRESS)
+        nodes[node_id] = merge(earlier, news, at=self._clock.monotonic())
+        return nodes[node_id] is not earlier
 
     def _of(self, operation: OperationId) -> dict[NodeId, Progress]:
         nodes = self._known.setdefault(operation, {})

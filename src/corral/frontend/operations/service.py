@@ -160,8 +160,8 @@ class Operations:
                 for target in operation.targets
                 if target.status not in FINAL and (nodes is None or target.node_id in nodes)
             ]
-            known = await self._fleet.some([target.node_id for target in left])
-            there = [(known[target.node_id], target) for target in left if target.node_id in known]
+            nodes_by_id = await self._fleet.some([target.node_id for target in left])
+            there = [(nodes_by_id[target.node_id], target) for target in left if target.node_id in nodes_by_id]
             await self._guard.refuse_cancel(operation, there)
         changed = await self.take_back(id, by=by, nodes=nodes)
         if nodes is None:
@@ -202,8 +202,8 @@ class Operations:
 
     async def dismiss_quietly(self, id: OperationId) -> bool:
         """Dismiss a failed operation, without a broadcast: another frontend has sent one."""
-        known = await self._store.get(id)
-        is_failed = known is not None and known.state is OperationState.FAILED
+        operation = await self._store.get(id)
+        is_failed = operation is not None and operation.state is OperationState.FAILED
         return is_failed and await self._store.dismiss(id, at=self._clock.now())
 
     async def clear(self, *, by: str) -> int:

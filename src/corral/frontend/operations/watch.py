@@ -174,12 +174,12 @@ class OperationWatch:
     def _take(self, operation: Operation) -> None:
         """Compare with the look before, and number what is new."""
         view = operation_view(operation, self._progress.look(operation), self._clock.monotonic())
-        known = self._seen.get(operation.id)
-        if known is not None and known.view == view:
+        earlier = self._seen.get(operation.id)
+        if earlier is not None and earlier.view == view:
             return
         self._version += 1
-        before = {} if known is None else {target.node_id: target for target in known.view.targets}
-        since = {} if known is None else known.targets
+        before = {} if earlier is None else {target.node_id: target for target in earlier.view.targets}
+        since = {} if earlier is None else earlier.targets
         targets = {
             target.node_id: since[target.node_id] if before.get(target.node_id) == target else self._version
             for target in view.targets

@@ -48,7 +48,7 @@ class RecordRoom:
 
     @classmethod
     async def build(cls, foundation: Foundation) -> Self:
-        """Counting events begins here."""
+        """Build the record and its feed, and begin to count events."""
         events, feed = Events(foundation.database), Feed(foundation.bus)
         counts = EventCounts(events)
         await counts.begin()

@@ -1,4 +1,4 @@
-"""Events as answers."""
+"""Events in the form that the API answers with."""
 
 from corral.frontend.record.decide import StoredEvent
 from corral.wire.go_json import format_time

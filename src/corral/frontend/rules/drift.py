@@ -27,11 +27,11 @@ class DriftFinder:
     async def find(self) -> list[Drift]:
         """All of it, by the names of nodes and backends."""
         rules, nodes = await self._rules.all(), await self._places.nodes()
-        found: list[Drift] = []
+        drifts: list[Drift] = []
         for start in range(0, len(nodes), _BATCH):
-            found += await self._of(nodes[start : start + _BATCH], rules)
+            drifts += await self._of(nodes[start : start + _BATCH], rules)
             await asyncio.sleep(0)
-        return sorted(found, key=lambda drift: (drift.seen.node.name, drift.seen.node.id, drift.backend))
+        return sorted(drifts, key=lambda drift: (drift.seen.node.name, drift.seen.node.id, drift.backend))
 
     async def _of(self, nodes: list[SeenNode], rules: list[FleetRule]) -> list[Drift]:
         ids = [seen.node.id for seen in nodes]
@@ -39,16 +39,16 @@ class DriftFinder:
         demanded = {place.spot: place.rule.name for place in places}
         reports = await self._inventory.known(ids)
         seen_by_id = {seen.node.id: seen for seen in nodes}
-        found: dict[tuple[NodeId, str], Drift] = {}
+        drifts: dict[tuple[NodeId, str], Drift] = {}
         for intent in await self._intents.of_nodes(IntentKind.BACKEND, ids):
             rule = demanded.get((intent.node_id, intent.subject), "")
             drift = drift_of(intent, seen_by_id[intent.node_id], reports.get(intent.node_id), rule=rule)
             if drift is not None:
-                found[intent.node_id, intent.subject] = drift
+                drifts[intent.node_id, intent.subject] = drift
         for place in places:
-            if place.is_missing and place.spot not in found:
-                found[place.spot] = _missing(place)
-        return list(found.values())
+            if place.is_missing and place.spot not in drifts:
+                drifts[place.spot] = _missing(place)
+        return list(drifts.values())
 
 
 def _missing(place: RulePlace) -> Drift:

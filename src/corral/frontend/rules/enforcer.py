@@ -78,7 +78,7 @@ class RulePlace:
 
 
 class RulePlaces:
-    """Reads only."""
+    """Finds the nodes that fleet rules mean, and what each has of a rule's backend. Writes nothing."""
 
     def __init__(self, fleet: Fleet, inventory: InventoryKeeper, intents: Intents, galleries: CatalogueSource) -> None:
         self._fleet = fleet
@@ -253,19 +253,19 @@ class RuleEnforcer:
         """Start what is missing, on these nodes or all; returns how it was found. Any frontend may do that."""
         places = await self._places.of(rules, ids)
         for rule, lacking in missing(rules, places):
-            shown = {"rule": rule.name, "backend": rule.backend, "nodes": len(lacking)}
+            details = {"rule": rule.name, "backend": rule.backend, "nodes": len(lacking)}
             try:
                 operation = await self._backends.start(ask_of(rule, lacking))
             except Overtaken:
-                log.debug("something else is wanted there by now", extra={"event": "fleet_rule.overtaken", **shown})
+                log.debug("something else is wanted there by now", extra={"event": "fleet_rule.overtaken", **details})
             except CorralError as error:
                 if error.retryable:
                     raise
                 # A node was removed meanwhile, for example: the next round sees what is left.
-                log.warning("a fleet rule waits: %s", error, extra={"event": "fleet_rule.waiting", **shown})
+                log.warning("a fleet rule waits: %s", error, extra={"event": "fleet_rule.waiting", **details})
             else:
-                shown |= {"event": "fleet_rule.enforced", "operation": operation.id}
-                log.info("the fleet rule %s demands %s", rule.name, rule.backend, extra=shown)
+                details |= {"event": "fleet_rule.enforced", "operation": operation.id}
+                log.info("the fleet rule %s demands %s", rule.name, rule.backend, extra=details)
         return places
 
     async def _judge_again(self, places: Iterable[RulePlace]) -> None:

@@ -106,7 +106,7 @@ async def _diff(context: AdminContext, caller: Caller, asked: AskedRules) -> Dif
 
 
 def _hash(diff: Diff, asked: AskedRules) -> str:
-    """Of the set of now, of the set after it, and of what would be asked of which node because of that."""
+    """The hash of the rules now, the rules after the change, and what the change would ask of which node."""
     acts = sorted(
         [act.verb.value, act.backend, act.rule, plan.node.node.id, bool(plan.hindrance), plan.is_reached]
         for act in diff.acts

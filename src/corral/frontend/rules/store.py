@@ -22,7 +22,7 @@ class FleetRuleStore:
         self._db = database
 
     async def all(self) -> list[FleetRule]:
-        """All rules, by name."""
+        """All fleet rules, in the order of their names."""
         async with self._db.look() as connection:
             return await _read(connection)
 

@@ -12,8 +12,7 @@ from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.serving.decide.act_plan import ActPlan
-from corral.frontend.serving.decide.emptying_plans import drain_plan, node_removal_plan
-from corral.frontend.serving.decide.model_plans import RemovedFiles, model_removal_plan
+from corral.frontend.serving.decide.removal_plans import RemovedFiles, drain_plan, model_removal_plan, node_removal_plan
 from corral.frontend.serving.decide.scaling_state import ScalingPolicy
 from corral.frontend.serving.decide.scheduling import rules_in_force
 from corral.frontend.serving.decide.scheduling_plans import RulesPreview, scheduling_plan

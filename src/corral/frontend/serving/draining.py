@@ -19,7 +19,7 @@ from corral.frontend.record.store import Events
 from corral.frontend.serving.decide.draining import NODE_DRAINED, DrainPlan, as_drained, left_over, plan_drain
 from corral.frontend.serving.decide.load_job import LoadWhy
 from corral.frontend.serving.decide.replica import Replica
-from corral.frontend.serving.load_jobs import Loads
+from corral.frontend.serving.loading.load_jobs import Loads
 from corral.frontend.serving.snapshots import Snapshots
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.frontend.store.leases import Leader
@@ -85,8 +85,8 @@ class Draining:
     async def _go_on(self, seen: SeenNode, plan: DrainPlan) -> None:
         for spec, count in plan.loads:
             if await self._loads.add(spec, why=LoadWhy.DRAIN, count=count):
-                shown = {"event": "drain.moving", "model": spec.name, "node": seen.node.name}
-                log.info("a model is loaded elsewhere, because its node is drained", extra=shown)
+                details = {"event": "drain.moving", "model": spec.name, "node": seen.node.name}
+                log.info("a model is loaded elsewhere, because its node is drained", extra=details)
         await self._unload(seen, plan.unload, by=_BY)
         if not plan.is_done:
             self._told[seen.node.id] = False

@@ -179,8 +179,8 @@ class ReplicaHealth:
         ]
         if await self._replicas.lose([replica.id for replica in gone], reason=why, at=now, events=events):
             for replica in gone:
-                shown = {"event": "replica.lost", "model": replica.model, "node": replica.node_id, "why": why}
-                log.log(level, "replica lost", extra=shown)
+                log_details = {"event": "replica.lost", "model": replica.model, "node": replica.node_id, "why": why}
+                log.log(level, "replica lost", extra=log_details)
             await self._feed.announce()
 
 

@@ -31,8 +31,8 @@ from corral.frontend.serving.decide.rollout import (
     prepare,
     restore,
 )
-from corral.frontend.serving.gateway_reports import GatewayReports
-from corral.frontend.serving.load_jobs import Loads
+from corral.frontend.serving.gateways.reports import GatewayReports
+from corral.frontend.serving.loading.load_jobs import Loads
 from corral.frontend.serving.replica_health import ReplicaHealth
 from corral.frontend.serving.store.replicas import ReplicaStore, Restorations
 from corral.galleries.catalogue import BackendCatalogue
@@ -92,8 +92,8 @@ class Restoring:
                 case Restore.FORGET:
                     done.append(restoration.replica_id)
                 case Restore.LOAD if spec is not None and is_model:
-                    shown = {"event": "replica.restoring", "model": model, "node": node_id}
-                    log.info("a replica is loaded again", extra=shown)
+                    details = {"event": "replica.restoring", "model": model, "node": node_id}
+                    log.info("a replica is loaded again", extra=details)
                     await self._loads.restore(spec, node_id)
         if done:
             await self._restorations.forget(done)
@@ -161,8 +161,8 @@ class Rollout:
         if prepared.notes:
             self._feed.ring()  # restoring looks at them from now on
         if prepared.unload:
-            shown = {"event": "rollout.draining", "node": node.id, "replicas": len(prepared.unload)}
-            log.info("replicas make way for %s", intent.subject, extra=shown)
+            details = {"event": "rollout.draining", "node": node.id, "replicas": len(prepared.unload)}
+            log.info("replicas make way for %s", intent.subject, extra=details)
             await self._feed.announce()
         return prepared.hold
 
@@ -174,8 +174,8 @@ class Rollout:
         try:
             await self._take_out(intent, frozenset(stopped))
         except CorralError as error:
-            shown = {"event": "rollout.unstored", "node": intent.node_id}
-            log.warning("processes that ended are looked at later: %s", error, extra=shown)
+            details = {"event": "rollout.unstored", "node": intent.node_id}
+            log.warning("processes that ended are looked at later: %s", error, extra=details)
         self._health.poke.ring()
 
     async def ending(self, wishes: Sequence[tuple[Node, Wish]]) -> list[tuple[Node, Replica]]:

@@ -18,35 +18,36 @@ from corral.frontend.nodes.node_storage import NodeStorage
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
-from corral.frontend.serving import replica_health, scaling, shared_directories, unloading, view
+from corral.frontend.serving import replica_health, scaling, unloading
 from corral.frontend.serving.act_planning import ActPlanner
-from corral.frontend.serving.adapted import AdaptedReplicas
 from corral.frontend.serving.decide.eviction import RoomPolicy
 from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.frontend.serving.decide.scaling_state import ScalingPolicy
-from corral.frontend.serving.decide.sources import StagingPolicy
 from corral.frontend.serving.draining import DRAINING_PERIOD, Draining
-from corral.frontend.serving.evicting import Evicting
-from corral.frontend.serving.gateway_reports import GatewayReports, GatewayShares
-from corral.frontend.serving.left_objects import LEFT_PERIOD, LeftObjects
-from corral.frontend.serving.load_jobs import Loads
-from corral.frontend.serving.loading import LoadStores, LoadWork
-from corral.frontend.serving.model_loader import BackendLoader, ModelLoader, UsualLimits
+from corral.frontend.serving.gateways import view
+from corral.frontend.serving.gateways.adapted import AdaptedReplicas
+from corral.frontend.serving.gateways.reports import GatewayReports, GatewayShares
+from corral.frontend.serving.gateways.request_files import LEFT_PERIOD, LeftObjects, RequestFiles
+from corral.frontend.serving.gateways.view import ViewKeeper, ViewSources
+from corral.frontend.serving.loading.evicting import Evicting
+from corral.frontend.serving.loading.load_jobs import Loads
+from corral.frontend.serving.loading.load_work import LoadStores, LoadWork
+from corral.frontend.serving.loading.model_loader import BackendLoader, ModelLoader, UsualLimits
 from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
-from corral.frontend.serving.request_files import RequestFiles
 from corral.frontend.serving.rollout import RESTORING_PERIOD, Restoring, Rollout
 from corral.frontend.serving.scaling import Scaling
 from corral.frontend.serving.scheduling import Scheduling
-from corral.frontend.serving.shared_directories import SharedDirectories
 from corral.frontend.serving.snapshots import Snapshots
-from corral.frontend.serving.staged import StagedFiles
-from corral.frontend.serving.staging_part import StagingPart
-from corral.frontend.serving.stagings import StagingKind, Stagings
+from corral.frontend.serving.staging import shared_directories
+from corral.frontend.serving.staging.decide.sources import StagingPolicy
+from corral.frontend.serving.staging.operations import StagingKind, Stagings
+from corral.frontend.serving.staging.room import StagingPart
+from corral.frontend.serving.staging.shared_directories import SharedDirectories
+from corral.frontend.serving.staging.staged_files import StagedFiles
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore, Restorations
 from corral.frontend.serving.store.scheduling import SchedulingStore
 from corral.frontend.serving.unloading import ORPHANS_PERIOD, NodeModels, Orphans, Unloading
-from corral.frontend.serving.view import ViewKeeper, ViewSources
 from corral.wire.keys import hash_secret
 from corral.wire.subjects import GATEWAY_SHARES, REPLICAS_EXITED
 from corral.wire.view import AffinityEntry
@@ -132,19 +133,7 @@ class ServingRoom:
             foundation, rooms.record, nodes, rooms.models, intents, stores, policy=settings.staging, storage=storage
         )
         snapshots = _build_snapshots(rooms, stores, rules, part, restorations, gateways)
-        operations, usual = rooms.backends.operations, settings.usual
-        on_node = ModelLoader(
-            client,
-            models,
-            nodes.tokens,
-            loader,
-            intents,
-            operations,
-            part.staging,
-            doors=nodes.doors,
-            usual=usual,
-            policies=rooms.backends.policies,
-        )
+        on_node = _build_model_loader(rooms, settings, part, loader)
         loads = _build_loads(rooms, stores, snapshots, settings, on_node, adapted, part.shared)
         sources = _build_sources(foundation, rooms, settings, replicas, adapted, gateways, problems)
         grow, scheduling = settings.scaling, Scheduling(rules, fleet, feed, clock)
@@ -213,6 +202,23 @@ def _build_adapted(
         clock,
         secret=settings.adapter_secret,
         files=RequestFiles(storage, NodeStorage(foundation.bus, nodes.contacts.of), clock),
+    )
+
+
+def _build_model_loader(
+    rooms: EarlierRooms, settings: ServingSettings, part: StagingPart, loader: BackendLoader
+) -> ModelLoader:
+    return ModelLoader(
+        rooms.nodes.client,
+        rooms.models.catalogue,
+        rooms.nodes.tokens,
+        loader,
+        rooms.operations.stores.intents,
+        rooms.backends.operations,
+        part.staging,
+        doors=rooms.nodes.doors,
+        usual=settings.usual,
+        policies=rooms.backends.policies,
     )
 
 

@@ -33,9 +33,9 @@ from corral.frontend.serving.decide.scaling import (
 from corral.frontend.serving.decide.scaling_state import ScalingMemory, ScalingPolicy, remember
 from corral.frontend.serving.decide.scheduling import in_words
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
-from corral.frontend.serving.gateway_reports import GatewayReports
-from corral.frontend.serving.load_jobs import Loads
-from corral.frontend.serving.loading import LoadStores
+from corral.frontend.serving.gateways.reports import GatewayReports
+from corral.frontend.serving.loading.load_jobs import Loads
+from corral.frontend.serving.loading.load_work import LoadStores
 from corral.frontend.serving.snapshots import Snapshots
 from corral.frontend.store.leases import Leader
 
@@ -144,8 +144,8 @@ class Scaling:
         event = Event(kind=EventKind.REPLICA_UNLOADING, at=now, actor=_BY, node_id=replica.node_id, data=data)
         is_done = await self._stores.replicas.unload(replica.id, reason=why, at=now, events=[event])
         if is_done:
-            shown = {"event": "replica.unloading", "model": replica.model, "node": replica.node_id, "why": why}
-            log.info("replica is being ended", extra=shown)
+            details = {"event": "replica.unloading", "model": replica.model, "node": replica.node_id, "why": why}
+            log.info("replica is being ended", extra=details)
         return is_done
 
     async def _load(self, action: LoadMore, spec: ModelSpec, count: int) -> bool:
@@ -170,8 +170,8 @@ class Scaling:
             for name in sorted(new)
         ]
         for name in sorted(new):
-            shown = {"event": "model.short", "model": name}
-            log.warning("a rule of scheduling cannot be satisfied: %s", problems[name], extra=shown)
+            details = {"event": "model.short", "model": name}
+            log.warning("a rule of scheduling cannot be satisfied: %s", problems[name], extra=details)
         if events:
             await self._events.record(events)
 

@@ -153,17 +153,17 @@ class Scheduling:
             return
         change = RulesChange(wishes=lambda _: list(wishes), source=RuleSource.SETTING)
         changed = await self.change(change, by=_BY_SETTING)
-        shown = {"event": "scheduling.seeded", "rules": len(wishes), "written": len(changed.write)}
-        log.info("rules of scheduling taken from the settings", extra=shown)
+        details = {"event": "scheduling.seeded", "rules": len(wishes), "written": len(changed.write)}
+        log.info("rules of scheduling taken from the settings", extra=details)
 
     async def nodes_named(self, references: Iterable[str]) -> tuple[NodeId, ...]:
         """The nodes that these ids, or names that only one node has, stand for; each once."""
-        wanted = list(dict.fromkeys(references))
-        if not wanted:
+        names_asked = list(dict.fromkeys(references))
+        if not names_asked:
             return ()
         nodes = [seen.node for seen in await self._fleet.all()]
         chosen: dict[NodeId, None] = {}
-        for reference in wanted:
+        for reference in names_asked:
             ids = [node.id for node in nodes if node.id == reference]
             ids = ids or [node.id for node in nodes if node.name == reference]
             if not ids:

@@ -18,7 +18,7 @@ from corral.frontend.serving.decide.replica import LIVE, SERVING, Replica, Repli
 from corral.frontend.serving.decide.scaling import ReplicaCounts
 from corral.frontend.serving.decide.scheduling import SchedulingRule
 from corral.frontend.serving.decide.what_if import Consequence
-from corral.frontend.serving.gateway_reports import GatewayReports
+from corral.frontend.serving.gateways.reports import GatewayReports
 from corral.wire.go_json import format_time
 from corral.wire.models import LoadJobView
 from corral.wire.nodes import DrainedReplicaView, DrainView
@@ -182,19 +182,19 @@ def needs_view(needs: ModelNeeds) -> ModelNeedsView:
     )
 
 
-def consequence_view(found: Consequence, names: Mapping[NodeId, str]) -> ConsequenceView:
+def consequence_view(consequence: Consequence, names: Mapping[NodeId, str]) -> ConsequenceView:
     """What would become of a replica. Where it has a place, why others were not chosen is left out."""
     return ConsequenceView(
-        model=found.model,
-        fate=found.fate.value,
-        node_id=found.on or "",
-        node=names.get(found.on, "") if found.on else "",
-        to_node_id=found.to or "",
-        to_node=names.get(found.to, "") if found.to else "",
-        why=found.why,
-        is_interrupted=found.is_interrupted,
-        is_curable=found.is_curable,
-        verdicts=[] if found.to else [verdict_view(verdict, ()) for verdict in found.verdicts],
+        model=consequence.model,
+        fate=consequence.fate.value,
+        node_id=consequence.on or "",
+        node=names.get(consequence.on, "") if consequence.on else "",
+        to_node_id=consequence.to or "",
+        to_node=names.get(consequence.to, "") if consequence.to else "",
+        why=consequence.why,
+        is_interrupted=consequence.is_interrupted,
+        is_curable=consequence.is_curable,
+        verdicts=[] if consequence.to else [verdict_view(verdict, ()) for verdict in consequence.verdicts],
     )
 
 

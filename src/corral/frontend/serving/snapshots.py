@@ -15,12 +15,12 @@ from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.liveness import Brake
 from corral.frontend.serving.decide.scheduling import SchedulingWish, rules_in_force
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
-from corral.frontend.serving.gateway_reports import GatewayReports
-from corral.frontend.serving.shared_directories import SharedDirectories
+from corral.frontend.serving.gateways.reports import GatewayReports
+from corral.frontend.serving.staging.shared_directories import SharedDirectories
+from corral.frontend.serving.staging.store import StagedModels
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore, Restorations
 from corral.frontend.serving.store.scheduling import SchedulingStore
-from corral.frontend.serving.store.staged import StagedModels
 from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild
 from corral.galleries.fit import Blocked, NodeTraits, blocked_by, judge_build
 

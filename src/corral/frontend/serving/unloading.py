@@ -22,8 +22,8 @@ from corral.frontend.record.store import Events
 from corral.frontend.serving.decide.draining import NODE_DRAINED
 from corral.frontend.serving.decide.eviction import RoomPolicy
 from corral.frontend.serving.decide.replica import LIVE, SERVING, Explained, Outgrown, Replica, ReplicaState, outgrown
-from corral.frontend.serving.gateway_reports import GatewayReports
-from corral.frontend.serving.load_jobs import Loads
+from corral.frontend.serving.gateways.reports import GatewayReports
+from corral.frontend.serving.loading.load_jobs import Loads
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.frontend.store.leases import Leader
@@ -95,8 +95,8 @@ class Unloading:
         now = self._clock.now()
         event = _event(EventKind.REPLICA_UNLOADING, replica, at=now, why=why.value)
         if await self._replicas.unload(replica.id, reason=why.value, at=now, events=[event]):
-            shown = {"event": "replica.unloading", "model": replica.model, "node": replica.node_id, "why": why.value}
-            log.info("replica is being ended", extra=shown)
+            details = {"event": "replica.unloading", "model": replica.model, "node": replica.node_id, "why": why.value}
+            log.info("replica is being ended", extra=details)
             await self._feed.announce()
 
     async def _go_on(self, replica: Replica) -> None:
@@ -112,18 +112,18 @@ class Unloading:
             if stored is None or stored.state is not ReplicaState.UNLOADING:
                 return
             await self._client.stop(replica.node_id, replica.process_key)
-        shown = {"model": replica.model, "node": replica.node_id}
+        details = {"model": replica.model, "node": replica.node_id}
         try:
             reported = await self._client.running(replica.node_id)
         except CorralError as error:  # the node is asked again with the next sweep
-            log.info("no report from a node: %s", error, extra={"event": "replica.no_report", **shown})
+            log.info("no report from a node: %s", error, extra={"event": "replica.no_report", **details})
             return
         if any((process.model, process.index) == (replica.model, replica.index) for process in reported):
             return
         now = self._clock.now()
         event = _event(EventKind.REPLICA_UNLOADED, replica, at=now, why=replica.reason)
         if await self._replicas.end(replica.id, at=now, events=[event]):
-            log.info("replica ended", extra={"event": "replica.unloaded", **shown})
+            log.info("replica ended", extra={"event": "replica.unloaded", **details})
             await self._feed.announce()
             await self._loads.look_for_room()
 
@@ -304,8 +304,8 @@ class Orphans:
             was_stopped = await self._client.stop(node.id, process.process_key)
             if not was_stopped or process in self._stopped.get(node.id, frozenset()):
                 continue
-            shown = {"event": "process.orphaned", "node": node.id, "key": process.process_key}
-            log.warning("stopping a process that nothing explains", extra=shown)
+            details = {"event": "process.orphaned", "node": node.id, "key": process.process_key}
+            log.warning("stopping a process that nothing explains", extra=details)
             data = {
                 "name": node.name,
                 "process": process.process_key,

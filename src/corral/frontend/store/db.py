@@ -99,7 +99,7 @@ class Database:
 
     @property
     def dialect(self) -> str:
-        """`sqlite` or `postgresql`."""
+        """The name of the database's dialect: `sqlite` or `postgresql`."""
         return self._engines.writer.dialect.name
 
     @property

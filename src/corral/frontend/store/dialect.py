@@ -134,7 +134,7 @@ def storable(text: str) -> str:
 
 
 def microseconds(duration: timedelta) -> int:
-    """For durations inside JSON."""
+    """A duration in microseconds, as durations are stored inside JSON."""
     return _within(duration // _MICROSECOND)
 
 
@@ -184,11 +184,11 @@ class RowSet:
     """
 
     def __init__(self, *columns: Column[Any]) -> None:
-        self._columns = {one.name: one for one in columns}
+        self._columns = {each.name: each for each in columns}
 
     def table(self, dialect: str) -> FromClause:
         """Something to select from or to join with; a new one each time. Its JSON is text: see `value`."""
-        types = {name: _plain(one.type) for name, one in self._columns.items()}
+        types = {name: _plain(each.type) for name, each in self._columns.items()}
         if dialect == POSTGRES:
             columns = (column(name, type) for name, type in types.items())
             document = cast(bindparam(_DOCUMENT, type_=Text), postgresql.JSON)

@@ -17,7 +17,7 @@ from corral.base.private_files import read_private, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.frontend.store.db import Database
 from corral.frontend.store.engines import sqlite_path
-from corral.frontend.store.migrations import has_schema
+from corral.frontend.store.schema_version import has_schema
 from corral.frontend.store.secrets import Secrets, was_sealed
 
 FLEET_FILE: Final = "fleet.json"
@@ -56,11 +56,11 @@ class FleetData:
 
     async def confirm(self, secrets: Secrets, *, at: datetime) -> None:
         """Write into the database and here that they belong together. FleetMismatch: they do not."""
-        known = self._known_id()
-        stored = await secrets.put_if_absent(_FLEET_ID, known or new_secret(), at=at)
-        if known == stored:
+        known_id = self._known_id()
+        stored = await secrets.put_if_absent(_FLEET_ID, known_id or new_secret(), at=at)
+        if known_id == stored:
             return
-        if known is not None:
+        if known_id is not None:
             raise FleetMismatch(
                 f"the data directory {self.directory} belongs to another fleet than the database: correct the setting"
                 f" data or database. To use this directory for the fleet of the database, remove {self._file}"

@@ -56,7 +56,7 @@ SEALED_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyHolder:
-    """A frontend that runs."""
+    """A running frontend, and which secrets key it works with."""
 
     host: str
     change: str
@@ -103,13 +103,13 @@ class KeyRotation:
             await connection.execute(insert.on_conflict_do_update(index_elements=[leases.c.name], set_=row))
 
     async def running(self, *, now: datetime) -> int:
-        """How many frontends run."""
+        """The number of frontends that run at this time."""
         there = and_(leases.c.name.startswith(_HOLDERS, autoescape=True), leases.c.until > now)
         async with self._db.look() as connection:
             return int((await connection.execute(select(func.count()).where(there))).scalar_one())
 
     async def leave(self, id: FrontendId) -> None:
-        """This frontend stops."""
+        """Remove this frontend from those that run, because it stops."""
         async with self._db.write() as connection:
             await connection.execute(delete(leases).where(leases.c.name == f"{_HOLDERS}{id}"))
 

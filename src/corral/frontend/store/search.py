@@ -26,5 +26,5 @@ def by_id(column: ColumnElement[Any], beginning: str) -> ColumnElement[bool]:
 
 def containing(text: str, *columns: ColumnElement[Any]) -> ColumnElement[bool]:
     """The text is somewhere in one of these, whatever its case. Every row that is left has to be read for that."""
-    wanted = text.lower()
-    return or_(*(func.lower(cast(column, Text)).contains(wanted, autoescape=True) for column in columns))
+    lowered = text.lower()
+    return or_(*(func.lower(cast(column, Text)).contains(lowered, autoescape=True) for column in columns))

@@ -183,8 +183,8 @@ class Secrets:
         """
         names = [NEXT_KEY, KEY_BEFORE, _CHECK_NAME]
         async with self._db.look() as connection:  # one statement: all rows are of the same moment
-            found = select(secrets.c.name, secrets.c.sealed).where(secrets.c.name.in_(names))
-            rows = {row.name: row.sealed for row in await connection.execute(found)}
+            statement = select(secrets.c.name, secrets.c.sealed).where(secrets.c.name.in_(names))
+            rows = {row.name: row.sealed for row in await connection.execute(statement)}
         check = rows.pop(_CHECK_NAME, None)
         if not rows:
             del self._keys[1:]
@@ -218,7 +218,7 @@ class Secrets:
         return any(_open(key, name, sealed) is not None for key in self._keys)
 
     def resealed(self, name: str, sealed: bytes) -> bytes | None:
-        """The same secret, sealed with the key of now; None when it is already. SecretsKeyMismatch: no key opens it."""
+        """The secret sealed with the current key; None when it already is. SecretsKeyMismatch: no key opens it."""
         if _open(self._keys[0], name, sealed) is not None:
             return None
         return _seal(self._keys[0], name, self.unseal(name, sealed))

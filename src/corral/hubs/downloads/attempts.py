@@ -308,13 +308,15 @@ class DownloadAttempt:
 
     def _announced(self, size: int | None) -> int | None:
         """The size of the file, from what the server states and what was promised, which must be the same."""
-        known = self._ledger.size if self._ledger is not None else self._order.size
+        expected = self._ledger.size if self._ledger is not None else self._order.size
         if size is None:
-            return known
+            return expected
         if size > self._tools.limits.largest_bytes:
             raise too_large(self._order.destination, self._tools.limits)
-        if known is not None and size != known:
-            text = f"{self._order.destination}: {host_of(self._order.url)} announces {size} bytes where {known} belong"
+        if expected is not None and size != expected:
+            text = (
+                f"{self._order.destination}: {host_of(self._order.url)} announces {size} bytes where {expected} belong"
+            )
             raise RemoteFileChanged(text) if self._order.size is None else DownloadDamaged(text)
         return size
 

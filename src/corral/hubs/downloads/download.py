@@ -52,7 +52,7 @@ _LOOK_SECONDS: Final = 0.2
 
 
 class Download:
-    """Executes one order."""
+    """Executes one download order: all of its files."""
 
     def __init__(self, order: DownloadOrder, *, clock: Clock) -> None:
         check_order(order)

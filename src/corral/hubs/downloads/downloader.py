@@ -32,7 +32,10 @@ _KIND: Final[ReportingKind[DownloadProgress, DownloadResult]] = ReportingKind(
 
 
 class Downloader(ReportingChild[DownloadProgress, DownloadResult]):
-    """One order. `async with Downloader(order, environment=…) as downloader:` starts it; leaving the block ends it."""
+    """The child process that executes one download order.
+
+    `async with Downloader(order, environment=…) as downloader:` starts it; leaving the block ends it.
+    """
 
     def __init__(
         self, order: DownloadOrder, *, environment: Mapping[str, str], stop_grace: timedelta = STOP_GRACE

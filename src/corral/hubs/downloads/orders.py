@@ -113,7 +113,7 @@ class DownloaderDied(DownloadError):
 
 
 class FileOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One file to have."""
+    """One file of a download order: where it comes from, where it goes, and what its content must be."""
 
     url: str
     destination: str
@@ -159,7 +159,7 @@ class DownloadLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class DownloadOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Have all these files. Each appears under its name when it is whole and has its digest."""
+    """An order to download these files. Each gets its name when it is complete and has its digest."""
 
     files: tuple[FileOrder, ...]
     directory: str

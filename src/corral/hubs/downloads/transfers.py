@@ -111,7 +111,7 @@ class RangeTransfers:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    async def fetch(self, remote: DownloadSource, wanted: ByteSpan, validator: str, receiver: SpanReceiver) -> None:
+    async def fetch(self, remote: DownloadSource, span: ByteSpan, validator: str, receiver: SpanReceiver) -> None:
         """Ask for a range, and hand the response to the receiver. Raise a DownloadError when it fails or breaks off.
 
         With a validator, a server that has another version by now gives all of it, with the status 200.
@@ -119,23 +119,23 @@ class RangeTransfers:
         async with self._places:
             start = remote.current
             try:
-                await self._follow(start or remote.url, remote, wanted, validator, receiver)
+                await self._follow(start or remote.url, remote, span, validator, receiver)
             except DownloadError as error:
                 if remote.current == start:
                     remote.current = ""
                 if not start or not isinstance(error, FileMissing | DownloadRefused):
                     raise
                 # A signed address has its time. The URL itself leads to a new one.
-                await self._follow(remote.url, remote, wanted, validator, receiver)
+                await self._follow(remote.url, remote, span, validator, receiver)
 
     async def _follow(
-        self, url: str, remote: DownloadSource, wanted: ByteSpan, validator: str, receiver: SpanReceiver
+        self, url: str, remote: DownloadSource, span: ByteSpan, validator: str, receiver: SpanReceiver
     ) -> None:
         url = self._allowed(url)
         for _ in range(_MAX_REDIRECTS):
             proxy = proxy_for(url, self._network) or ""
             hop = _Hop(url, remote, receiver, self._is_refused(remote, url, proxy))
-            headers = _headers(remote, url, wanted, validator)
+            headers = _headers(remote, url, span, validator)
             await self._client.ask(CurlRequest(url=url, headers=headers, proxy=proxy), hop)
             if hop.status not in REDIRECTS or "location" not in hop.headers:
                 break
@@ -206,10 +206,10 @@ class _Hop:
         return True
 
 
-def _headers(remote: DownloadSource, url: str, wanted: ByteSpan, validator: str) -> list[str]:
+def _headers(remote: DownloadSource, url: str, span: ByteSpan, validator: str) -> list[str]:
     headers = ["Accept: */*", "Accept-Encoding: identity"]
-    if wanted.start or wanted.end is not None:
-        headers.append(f"Range: bytes={wanted.start}-{'' if wanted.end is None else wanted.end - 1}")
+    if span.start or span.end is not None:
+        headers.append(f"Range: bytes={span.start}-{'' if span.end is None else span.end - 1}")
         if validator:
             headers.append(f"If-Range: {validator}")
     if remote.authorization and origin_of(url) == origin_of(remote.url):

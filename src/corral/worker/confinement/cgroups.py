@@ -196,11 +196,11 @@ def _share_out(group: Path) -> None:
     The kernel wants the processes of such a group to be in groups inside of it, so this one moves there, if it is the
     only one and whoever made the group gave it away.
     """
-    wanted = [name for name in _VERSION_2_LIMITS if name in _words(group / "cgroup.controllers")]
-    if not wanted or set(wanted) <= set(_words(group / "cgroup.subtree_control")):
+    controllers = [name for name in _VERSION_2_LIMITS if name in _words(group / "cgroup.controllers")]
+    if not controllers or set(controllers) <= set(_words(group / "cgroup.subtree_control")):
         return
     with contextlib.suppress(OSError):
-        _enable(group, wanted)
+        _enable(group, controllers)
         return
     if _processes(group) != [os.getpid()] or not _is_given_away(group):
         return
@@ -208,7 +208,7 @@ def _share_out(group: Path) -> None:
     try:
         own.mkdir(exist_ok=True)
         (own / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
-        _enable(group, wanted)
+        _enable(group, controllers)
     except OSError:
         with contextlib.suppress(OSError):
             (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")

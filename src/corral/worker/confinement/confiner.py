@@ -202,14 +202,14 @@ class Confiner:
 
 
 def _limits(launch: Launch) -> list[BackendNetwork]:
-    """What was decided for any other name of the program than the one that the wish is about."""
+    """The network limits that were decided for other names of the same program."""
     return launch.wish.limits({launch.backend, *launch.home.names, *launch.home.shared_names})
 
 
-def _let_pass(data: Path, wanted: Sequence[Path]) -> None:
+def _let_pass(data: Path, directories: Sequence[Path]) -> None:
     """Let other users pass through the worker's directory to these, not list it: its secrets have their own modes."""
     real = Path(os.path.realpath(data))
-    reached = [Path(os.path.realpath(path)) for path in wanted]
+    reached = [Path(os.path.realpath(path)) for path in directories]
     ways = {folder for path in reached for folder in (path, *path.parents) if folder.is_relative_to(real)}
     for folder in sorted({real, *ways}):
         with contextlib.suppress(OSError):

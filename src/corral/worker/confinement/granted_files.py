@@ -36,7 +36,7 @@ _READABLE: Final = (
 )
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where programs expect it
 _CACHES: Final = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
-"""Variables that name directories for caches: whoever sets them for the worker wants backends to write there."""
+"""Variables that name directories for caches. Setting one for the worker means that backends may write there."""
 _MOST_LINKS: Final = 2000
 _PYTHONS: Final = ("CORRAL_BACKEND_PYTHON", "CORRAL_WORKER_PYTHON")
 _PARTS_OF_PYTHON: Final = ("bin", "lib", "lib64", "lib32", "libexec", "include", "pyvenv.cfg")
@@ -137,7 +137,7 @@ def _outside(paths: Iterable[Path], data: Path) -> list[Path]:
 
 
 def _real(paths: Iterable[Path]) -> list[str]:
-    """Both the path and what it leads to, where that is another."""
+    """Return the path, and the path that its links lead to if that differs."""
     return list(dict.fromkeys(name for path in paths for name in (os.path.abspath(path), os.path.realpath(path))))
 
 

@@ -86,7 +86,7 @@ def look(first_user: int) -> Abilities:
     )
     trial.end()
     capabilities = _own_capabilities()
-    found = Abilities(
+    abilities = Abilities(
         is_root=os.geteuid() == 0,
         landlock=landlock_version(),
         has_filters=os.uname().machine in ARCHITECTURES and _has("/proc/sys/kernel/seccomp/actions_avail"),
@@ -97,7 +97,7 @@ def look(first_user: int) -> Abilities:
         limits=trial.limits,
         keeps_loopback=trial.is_loopback,
     )
-    return _tried(found, first_user)
+    return _tried(abilities, first_user)
 
 
 def _own_capabilities() -> frozenset[int]:
@@ -107,37 +107,41 @@ def _own_capabilities() -> frozenset[int]:
     return frozenset(number for number in range(usable.bit_length()) if usable >> number & 1)
 
 
-def _tried(found: Abilities, first_user: int) -> Abilities:
-    """What of it a trial child really could use. One child when all is well; otherwise each part is tried alone."""
-    if _works({**_landlock_trial(found), **_filter_trial(found), **_user_trial(found, first_user)}):
-        return found
+def _tried(abilities: Abilities, first_user: int) -> Abilities:
+    """Return those abilities that a trial child could really use.
+
+    If one child can use all, no other is started; if not, each ability is tried alone.
+    """
+    if _works({**_landlock_trial(abilities), **_filter_trial(abilities), **_user_trial(abilities, first_user)}):
+        return abilities
     return replace(
-        found,
-        landlock=found.landlock if _works(_landlock_trial(found)) else 0,
-        has_filters=found.has_filters and _works(_filter_trial(found)),
-        has_users=found.has_users and _works(_user_trial(found, first_user)),
-        drops_bounding=found.drops_bounding and _works(_user_trial(replace(found, has_users=False), first_user)),
+        abilities,
+        landlock=abilities.landlock if _works(_landlock_trial(abilities)) else 0,
+        has_filters=abilities.has_filters and _works(_filter_trial(abilities)),
+        has_users=abilities.has_users and _works(_user_trial(abilities, first_user)),
+        drops_bounding=abilities.drops_bounding
+        and _works(_user_trial(replace(abilities, has_users=False), first_user)),
     )
 
 
-def _landlock_trial(found: Abilities) -> dict[str, Any]:
-    if not found.landlock:
+def _landlock_trial(abilities: Abilities) -> dict[str, Any]:
+    if not abilities.landlock:
         return {}
     ports = PortAccess(network=BackendNetwork.NONE, own=[1])
-    return {"landlock": ruleset(found.landlock, FileAccess(read=["/"], devices=["/dev/null"]), ports)}
+    return {"landlock": ruleset(abilities.landlock, FileAccess(read=["/"], devices=["/dev/null"]), ports)}
 
 
-def _filter_trial(found: Abilities) -> dict[str, Any]:
-    code = call_filter(os.uname().machine, BackendNetwork.NONE, sees_ports=False) if found.has_filters else None
+def _filter_trial(abilities: Abilities) -> dict[str, Any]:
+    code = call_filter(os.uname().machine, BackendNetwork.NONE, sees_ports=False) if abilities.has_filters else None
     return {} if code is None else {"filter": code.hex()}
 
 
-def _user_trial(found: Abilities, user: int) -> dict[str, Any]:
-    if not found.is_root:
+def _user_trial(abilities: Abilities, user: int) -> dict[str, Any]:
+    if not abilities.is_root:
         return {}
-    kept = sorted(found.capabilities & {CAP_SEARCH})
-    order = {"capabilities": kept, "drops_bounding": found.drops_bounding}
-    return {"user": {**order, "uid": user, "gid": user, "groups": []} if found.has_users else order}
+    kept = sorted(abilities.capabilities & {CAP_SEARCH})
+    order = {"capabilities": kept, "drops_bounding": abilities.drops_bounding}
+    return {"user": {**order, "uid": user, "gid": user, "groups": []} if abilities.has_users else order}
 
 
 def reads_anywhere(abilities: Abilities, *, closed: str) -> bool:
@@ -258,13 +262,13 @@ def gpu_devices() -> list[Path]:
 
 def device_groups(devices: Sequence[Path]) -> list[int]:
     """Groups that may use these devices, without root's."""
-    found = set()
+    groups = set()
     for device in devices:
         nodes = [device, *device.iterdir()] if device.is_dir() else [device]
         for node in nodes:
             with contextlib.suppress(OSError):
-                found.add(node.stat().st_gid)
-    return sorted(found - {0})
+                groups.add(node.stat().st_gid)
+    return sorted(groups - {0})
 
 
 def closed_to_others(paths: Sequence[Path], *, ours: Path | None = None) -> str:

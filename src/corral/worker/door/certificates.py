@@ -33,7 +33,7 @@ class _Term:
 
     renew_at: Moment
     late_at: Moment
-    """Halfway from there to the end: whoever looks after the fleet shall know that it is not renewed."""
+    """Halfway from `renew_at` to the end. From then on the missing renewal is reported as a problem of the node."""
     end: Moment
     ends: str
     """The end in words, by the frontend's clock."""
@@ -65,7 +65,7 @@ class NodeCertificate:
         return [] if self._door.has_certificate else ["the door with TLS is being started"]
 
     def _complaint(self) -> str:
-        """What is wrong with the certificate, while that matters; empty when nothing is."""
+        """Say what is wrong with the certificate if that affects calls; empty when nothing is."""
         member, term, why = self._presence.member, self._term, self._problem
         if term is None or (member is not None and (member.node_id != self._node or not _makes_them(member))):
             return f"no certificate of the fleet: {why}" if why else ""
@@ -76,7 +76,7 @@ class NodeCertificate:
         return f"the certificate of the fleet {verb} at {term.ends}, and there is no other one: {why}"
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Get and renew the certificate until cancelled."""
         while True:
             await self._poke.wait(self._clock, await self.step())
 

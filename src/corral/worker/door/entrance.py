@@ -41,7 +41,7 @@ class Entrance(Protocol):
 
 @dataclass(slots=True)
 class PlainEntrance:
-    """Everything listens for itself."""
+    """A worker without TLS: the file server and each backend listen on their own public ports."""
 
     places: Addresses
 
@@ -49,7 +49,7 @@ class PlainEntrance:
         return await stack.enter_async_context(full(self.places.http_bind))
 
     async def join(self, stack: AsyncExitStack, frontend: CertificateApi, ports: Ports) -> None:
-        """Nothing is needed."""
+        """Do nothing: without TLS there is no certificate to get."""
 
     def problems(self) -> Sequence[str]:
         return ()

@@ -97,7 +97,7 @@ class Door:
             self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled. A door that ends, or does not obey in time, is followed by another one."""
+        """Keep a door process running until cancelled. One that ends, or does not obey in time, is replaced."""
         failures = 0
         with self._listener:
             while True:
@@ -136,7 +136,7 @@ class Door:
             except (TimeoutError, ConnectionError) as error:
                 raise ChildFailed("the door does not obey", child="door") from error
             if not answer:
-                await asyncio.Event().wait()  # it has ended, and whoever waits for its process says how
+                await asyncio.Event().wait()  # it has ended; the task that waits for its process reports how
             self.has_certificate = bool(state.certificate)
             self._obeyed.set()
             await self._changed.wait()

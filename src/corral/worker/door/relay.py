@@ -49,7 +49,7 @@ class DoorLimits:
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """Somebody who has not shown a certificate yet."""
+    """A connection whose certificate is not checked yet."""
 
     source: str
     task: asyncio.Task[None] | None = None
@@ -127,7 +127,7 @@ class DoorRelay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def learn(self, state: DoorState) -> None:
-        """From now on do as this says. Connections that are open go on. ssl.SSLError: the certificate is unusable."""
+        """Apply new orders; open connections continue. Raise ssl.SSLError when the certificate is unusable."""
         before = self._state
         if state.certificate and (state.certificate, state.key) != (before.certificate, before.key):
             context = server_context(

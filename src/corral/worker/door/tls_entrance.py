@@ -21,7 +21,7 @@ _ANY_LOCAL: Final = HostPort(LOOPBACK, 0)
 
 
 class TlsEntrance:
-    """Everything listens on loopback, and the door on the public address."""
+    """A worker with TLS: all its servers listen on loopback, and only the door listens on the public address."""
 
     def __init__(self, public: Addresses, command: DoorCommand, presence: Presence, clock: Clock) -> None:
         self.places = replace(public, backend_bind=LOOPBACK, http_bind=_ANY_LOCAL)

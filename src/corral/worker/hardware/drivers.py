@@ -17,7 +17,7 @@ _VIRTUAL: Final = "vfio-pci"
 """Given to virtual machines on purpose."""
 
 
-def driver_problems(sys: Path, found: Sequence[MeasuredGpu]) -> list[str]:
+def driver_problems(sys: Path, gpus: Sequence[MeasuredGpu]) -> list[str]:
     """A sentence for each GPU on PCI that has no driver, or one that engines cannot use; and for NVIDIA's when the
     driver is there and its library says nothing."""
     problems, is_driven = [], False
@@ -26,14 +26,14 @@ def driver_problems(sys: Path, found: Sequence[MeasuredGpu]) -> list[str]:
         driver = (device / "driver").resolve().name if (device / "driver").exists() else ""
         if driver == _VIRTUAL:
             continue
-        wanted = " or ".join(sorted(_DRIVERS[vendor]))
+        drivers = " or ".join(sorted(_DRIVERS[vendor]))
         if not driver:
-            problems.append(f"the GPU {device.name} ({vendor.value}) has no driver; install {wanted}")
+            problems.append(f"the GPU {device.name} ({vendor.value}) has no driver; install {drivers}")
         elif driver not in _DRIVERS[vendor]:
-            problems.append(f"the GPU {device.name} ({vendor.value}) has the driver {driver}; engines need {wanted}")
+            problems.append(f"the GPU {device.name} ({vendor.value}) has the driver {driver}; engines need {drivers}")
         else:
             is_driven = is_driven or vendor is Vendor.NVIDIA
-    if is_driven and not any(gpu.vendor is Vendor.NVIDIA and gpu.total for gpu in found):
+    if is_driven and not any(gpu.vendor is Vendor.NVIDIA and gpu.total for gpu in gpus):
         problems.append(
             "the driver nvidia is loaded, and its library (NVML) tells of no GPU: its versions may not fit each other "
             "after an update, or this user may not open /dev/nvidia0; try nvidia-smi, and restart the machine"

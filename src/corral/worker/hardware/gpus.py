@@ -179,7 +179,10 @@ def _read_nvidia(device: Path) -> MeasuredGpu:
 
 
 def _read_amd(device: Path) -> MeasuredGpu:
-    """By the driver amdgpu. A GPU built into a processor has what the firmware set aside for it."""
+    """Read a GPU of the driver amdgpu.
+
+    A GPU built into a processor has the memory that the firmware reserved for it.
+    """
     total, used = number_in(device / "mem_info_vram_total"), number_in(device / "mem_info_vram_used")
     total = total or None  # 0 while the driver is starting
     serial = text_in(device / "unique_id").lower()  # hexadecimal; most cards for desktops have none
@@ -193,10 +196,10 @@ def _read_amd(device: Path) -> MeasuredGpu:
 
 
 def _read_intel(device: Path) -> MeasuredGpu:
-    """By the drivers xe, which never reports free memory, and i915.
+    """Read a GPU of the drivers i915 or xe; xe never reports free memory.
 
-    Only cards have memory of their own. A GPU built into a processor uses the machine's, in amounts that nobody
-    reports, so such a machine counts as one without a GPU when builds are chosen.
+    A GPU built into a processor uses the machine's memory, in amounts that no driver reports, so such a machine counts
+    as one without a GPU when builds are chosen.
     """
 
     def sum_of(pattern: str) -> int | None:
@@ -229,7 +232,7 @@ class Apple:
         self._gpus: list[MeasuredGpu] | None = None
 
     def find(self) -> list[MeasuredGpu]:
-        """Asked once: a chip does not change, and its memory is the machine's."""
+        """Return the chip's GPU. It is read only once: neither the chip nor its memory changes."""
         if self._gpus is None:
             self._gpus = []
             if self._system == "darwin" and self._sysctl("hw.optional.arm64") == "1":
@@ -307,7 +310,7 @@ class Nvidia:
 
 
 def _read(library: ModuleType, index: int) -> MeasuredGpu:
-    """One GPU. What has fallen off the bus is still counted, without memory."""
+    """Read one GPU. A GPU that has fallen off the bus is still counted, without memory."""
     try:
         handle = library.nvmlDeviceGetHandleByIndex(index)
     except library.NVMLError:

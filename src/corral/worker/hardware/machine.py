@@ -37,7 +37,7 @@ class Measurement:
 
 
 class Gauge(Protocol):
-    """Whatever can say what the machine has now."""
+    """Port of those who need current measurements of the machine."""
 
     async def measure(self) -> Measurement: ...
 
@@ -144,7 +144,7 @@ def _statistic(path: Path, name: str) -> int:
 
 
 class Hardware:
-    """Measures this machine."""
+    """Measures this machine: memory, disk, processors and GPUs."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Hardware:
         self._disk = BoundedReading(lambda: read_disk(models_path), timeout=disk_timeout, name="disk")
 
     async def measure(self) -> Measurement:
-        """Everything that changes, as it is now."""
+        """Measure free memory, free disk and GPUs now."""
         async with task_group() as group:
             disk = group.create_task(self._disk.read(), name="read disk")
             measured_gpus = group.create_task(self._gpus.read(), name="read GPUs")
@@ -241,10 +241,10 @@ def nearest_existing(path: Path) -> Path:
     return next((place for place in (absolute, *absolute.parents) if os.path.exists(place)), Path("/"))
 
 
-def on_one_disk(one: Path, other: Path) -> bool:
+def on_one_disk(first: Path, second: Path) -> bool:
     """Whether two places, made already or not, share the room of one file system."""
     try:
-        return os.stat(nearest_existing(one)).st_dev == os.stat(nearest_existing(other)).st_dev
+        return os.stat(nearest_existing(first)).st_dev == os.stat(nearest_existing(second)).st_dev
     except OSError:
         return False
 

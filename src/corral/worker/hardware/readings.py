@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Total and free bytes."""
+    """An amount of memory or disk: total and free bytes."""
 
     total: int
     available: int

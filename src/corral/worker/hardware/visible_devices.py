@@ -66,7 +66,7 @@ def _names_slices(environment: Mapping[str, str]) -> bool:
 
 
 def _named(word: str, gpus: Iterable[MeasuredGpu]) -> MeasuredGpu | None:
-    """By its number, of which Intel's may have a part behind a dot, or by the beginning of its id."""
+    """Find a GPU by its number, or by the beginning of its id. Intel's numbers may have a part after a dot."""
     number = word.partition(".")[0]
     if number.isdecimal():
         return next((gpu for gpu in gpus if gpu.index == int(number)), None)
@@ -124,7 +124,7 @@ def _of_intel(chosen: Sequence[MeasuredGpu]) -> dict[str, str]:
 
 
 def _of_apple(chosen: Sequence[MeasuredGpu]) -> dict[str, str]:
-    """There is one, and no way to hide it."""
+    """Return no variables: a Mac has one GPU, which cannot be hidden."""
     return {}
 
 

@@ -140,21 +140,21 @@ class BackendDirectory:
         """Resolve a name to a runnable backend. Raise PathNotUsable when the disk cannot be read."""
         if not is_plain(name):
             return None
-        known = list(self._entries())
-        home = self._find(name, known)
+        entries = list(self._entries())
+        home = self._find(name, entries)
         if home is None:
             return None
         place = home.directory
         metas = [
-            entry for entry in known if entry.is_meta and entry.path.parent / entry.metadata.meta_backend_for == place
+            entry for entry in entries if entry.is_meta and entry.path.parent / entry.metadata.meta_backend_for == place
         ]
         return replace(home, shared_names=home.shared_names.union(*(meta.names for meta in metas)))
 
-    def _find(self, name: str, known: Sequence[_BackendEntry]) -> Home | None:
-        for plain_name, entries in _readings(name, known):
-            if (home := self._by_name(plain_name, entries)) is not None:
+    def _find(self, name: str, entries: Sequence[_BackendEntry]) -> Home | None:
+        for plain_name, candidates in _readings(name, entries):
+            if (home := self._by_name(plain_name, candidates)) is not None:
                 return home
-            for entry in self._by_preference(plain_name, entries):
+            for entry in self._by_preference(plain_name, candidates):
                 return entry.home()
         return self._by_file(name)
 

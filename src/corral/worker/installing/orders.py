@@ -59,7 +59,7 @@ class Fetching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """Result of a fetch."""
+    """What a source has put into the directory that it was given."""
 
     digest: str = ""
     """Digest that the URI resolves to: the index's if there is one. Empty when unknown."""

@@ -112,7 +112,7 @@ class HeartbeatLoop:
         await self._clock.sleep(max(moment - self._clock.monotonic(), 0))
 
     async def beat(self, member: AcceptedRegistration, measured: Measurement) -> BeatResult:
-        """One heartbeat with what was measured just now."""
+        """Send one heartbeat with current measurements."""
         inventory = self._inventory() if Feature.INVENTORY in member.features else ""
         cards = card_reports(measured.cards) if Feature.CARDS in member.features else None
         problems = list(self._problems())

@@ -175,7 +175,7 @@ class NatsUser:
 
     @property
     def provider(self) -> CredentialsProvider | None:
-        """For every new connection to NATS; None: as the settings say."""
+        """Return the credentials for a new connection to NATS; None when those of the settings are to be used."""
 
         async def provide() -> UserJwt | None:
             return self._user
@@ -193,7 +193,7 @@ class NatsUser:
         link.problems.listen(note)
 
     def problems(self) -> Sequence[str]:
-        """What keeps this node from NATS, for whoever can change it; nothing while an approval is awaited."""
+        """Why this node cannot use NATS, as sentences for its administrator; empty while it waits for approval."""
         return (self._problem,) if self._problem else ()
 
     def take(self, member: AcceptedRegistration) -> None:
@@ -247,7 +247,7 @@ class NatsUser:
             self._approved.set()
 
     async def until_due(self) -> None:
-        """Until the frontend should be asked for another one: less and less often while that does not help."""
+        """Wait until the frontend should be asked for a new user. The wait grows while asking does not help."""
         link, member = self._link, self._member
         if link is None or member is None or not self._is_wanted:
             await asyncio.Event().wait()

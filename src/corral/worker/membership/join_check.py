@@ -50,7 +50,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """One thing that was tried."""
+    """The result of one check, as a line for people."""
 
     subject: str
     verdict: Verdict
@@ -71,7 +71,7 @@ class CheckLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedMachine:
-    """What is looked at."""
+    """The machine and the configuration that the checks are about."""
 
     config: WorkerConfig
     places: Addresses
@@ -100,7 +100,7 @@ class JoinChecks:
         """Where the frontend says that NATS is; None until it said so."""
 
     async def run(self) -> list[CheckLine]:
-        """Everything once, in the order in which it would matter."""
+        """Run all checks once, in the order in which a join would need them."""
         findings = [*self._data(), *await asyncio.to_thread(self._disks), *await asyncio.to_thread(self._drivers)]
         for url in self._machine.config.frontend.urls:
             findings += await self._frontend(url)

@@ -80,7 +80,10 @@ class Membership:
         self._nats_user = nats_user
 
     async def run(self) -> None:
-        """Until cancelled. Only a first registration that is refused, or NATS permissions that lack, end it."""
+        """Stay a member until cancelled.
+
+        It ends earlier only if the first registration is refused, or if NATS denies a subject.
+        """
         member = await self._registrar.join()
         while True:
             self._presence.member = member

@@ -52,13 +52,13 @@ class OwnAddresses:
 
     async def look(self) -> None:
         """Try both addresses, and log what is new."""
-        found = tuple([problem for problem in (await self._of_http(), await self._of_backends()) if problem])
-        for problem in found:
+        problems = tuple([problem for problem in (await self._of_http(), await self._of_backends()) if problem])
+        for problem in problems:
             if problem not in self.problems:
                 log.warning("%s", problem, extra={"event": "worker.not_reachable"})
-        if self.problems and not found:
+        if self.problems and not problems:
             log.info("the advertised addresses answer", extra={"event": "worker.reachable"})
-        self.problems = found
+        self.problems = problems
 
     async def _of_http(self) -> str:
         address = self._places.advertise_http

@@ -282,7 +282,7 @@ class Registrar:
             await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
 
     async def attempt(self) -> AcceptedRegistration:
-        """One registration with what is measured now."""
+        """Register once, with current measurements."""
         body = registration_body(self._profile, await self._gauge.measure())
         by_secret = replace(body, token=self._profile.hello.secret)
         if not self._was_admitted:

@@ -58,16 +58,16 @@ class InventoryReports:
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """Have the disk looked at soon."""
+        """Ask for another look at the disk soon."""
         self._rung.set()
 
     def tell(self) -> str:
-        """For a heartbeat: the fingerprint of what was found last, before another look."""
+        """Return the fingerprint of the last inventory for a heartbeat, and ask for another look at the disk."""
         self.ring()
         return self.fingerprint
 
     async def run(self) -> None:
-        """Report until cancelled."""
+        """Send reports of the backends on disk until cancelled."""
         while True:
             await self._rung.wait()
             self._rung.clear()

@@ -59,13 +59,16 @@ class AdapterProcesses:
         return LiveAdapter(link=link, place=await link.listening(), end=end, dismiss=dismiss)
 
     def rest(self) -> None:
-        """Give the port up."""
+        """Release the adapter's port: no replica needs the adapter now."""
         if self._port is not None:
             self._ports.release(self._port)
             self._port = None
 
     def _take_port(self) -> int:
-        """The one it had, so that its URLs stay what they are; another one only when a stranger took that."""
+        """Return the port of the last adapter, so that URLs stay valid.
+
+        Another port is taken only if that one is in use.
+        """
         if self._port is not None and not self._ports.is_free(self._port):
             self.rest()
         if self._port is None:

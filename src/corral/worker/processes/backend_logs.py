@@ -211,7 +211,7 @@ class LogRoutes:
         self._ended.set()
 
     def table(self) -> Mapping[str, PathHandler]:
-        """By the beginning of the path; what comes after it is the model's name, decoded."""
+        """Return handlers by the beginning of the path. The rest of a path is the decoded name of a model."""
         return {LOGS: self._models, f"{LOGS}/": self._lines}
 
     async def _models(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
@@ -264,7 +264,7 @@ class LogRoutes:
             await sending
 
     async def _listen(self, socket: web.WebSocketResponse) -> None:
-        """Until the client leaves, or does not answer pings any more. What it says means nothing."""
+        """Wait until the client disconnects or stops answering pings. Its messages are ignored."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._times.silence
         while True:

@@ -87,9 +87,9 @@ class Ports:
 
 
 def usable_ranges(first: int, last: int, ephemeral: range) -> list[range]:
-    """From `first` to `last`, without the ports that outgoing connections may hold at any moment.
+    """Return the ports from `first` to `last`, without those that the kernel may give to outgoing connections.
 
-    Where nothing else is left, all of them: a range that was asked for is used, with a test of every port.
+    If no other port is left, return all of them: a range that was asked for is used.
     """
     below = range(first, min(last + 1, ephemeral.start))
     above = range(max(first, ephemeral.stop), last + 1)

@@ -165,12 +165,12 @@ class Unconfined:
         return nullcontext(None)
 
     def sweep(self) -> None:
-        """Nothing is left by processes that were given nothing."""
+        """Do nothing: processes without confinement leave no directories or groups behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a process ended."""
+    """Why and how a backend process ended."""
 
     reason: str
     """Reason as a sentence for people."""
@@ -215,7 +215,10 @@ class BackendProcess:
         return self.state is ProcessState.READY and not self._stop.is_set()
 
     def ask_to_stop(self, *, force: bool) -> None:
-        """Have it ended; with force without freeing its model first. A later force hurries an earlier stop."""
+        """Begin to end the process.
+
+        With force, its model is not freed first. A later call with force shortens an earlier stop.
+        """
         if force:
             self._force.set()
         self._stop.set()
@@ -248,7 +251,7 @@ class BackendProcess:
         )
 
     async def _live(self, process: ChildProcess) -> Ending:
-        """From the start to the end, as a list of steps."""
+        """The whole life of the process, as a list of steps."""
         match await first_done(self._stop.wait(), process.wait(), self._probe(), timeout=self._config.ready_within):
             case 0:
                 return await self._end(process)
@@ -269,7 +272,10 @@ class BackendProcess:
         return Ending(reason=reason, is_expected=False, was_ready=True, tail=tuple(self._tail()))
 
     async def _probe(self) -> None:
-        """Until the backend says that it is healthy. A new connection each time: an old one waits longer and longer."""
+        """Wait until the backend reports that it is healthy.
+
+        Each probe opens a new connection: an old one retries at growing intervals.
+        """
         while True:
             link = self._connect(self.launch.address, self.launch.token)
             try:

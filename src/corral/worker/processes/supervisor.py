@@ -262,7 +262,8 @@ class Supervisor:
             raise
 
     async def _until_gone(self, *processes: BackendProcess) -> None:
-        """Until their keys and ports are free as well, or they had more than enough time for it."""
+        """Wait until the processes have ended and their keys and ports are free, or until the time for a stop is
+        over."""
         lives = {self._lives[process.launch.key] for process in processes if self._is_current(process)}
         if lives:
             await asyncio.wait(lives, timeout=self._surroundings.limits.gone_within.total_seconds())
@@ -338,7 +339,7 @@ class UnusedProcesses:
         self._due.pop(launch.mark, None)
 
     async def run(self) -> None:
-        """Until cancelled. Waits for nothing while there is nothing to end."""
+        """End processes whose time is over, until cancelled."""
         while True:
             self._rung.clear()
             if not self._due:

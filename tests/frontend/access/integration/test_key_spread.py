@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from corral.base.tasks import running
-from corral.frontend.serving import gateway_reports as key_spread
+from corral.frontend.serving.gateways import reports as key_spread
 from corral.wire.view import GatewayReport, KeyEntry, keys_digest
 from tests.kit.frontend import Frontend
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.frontend.api import web_page
-from corral.frontend.api.page_files import PageFiles
+from corral.frontend.api.web_page import PageFiles
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.frontend import Frontend
 

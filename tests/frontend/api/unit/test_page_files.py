@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.frontend.api.page_files import PageFiles
+from corral.frontend.api.web_page import PageFiles
 
 SCRIPT = b"console.log('hello');\n" * 200
 

@@ -1,6 +1,7 @@
 """Plans against real galleries and a registry: what would be done where, and that an operation does only that."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -226,18 +227,55 @@ async def test_what_came_from_a_uri_is_upgraded_from_there(world: World, gallery
     assert (verb, request.uri, request.name) == ("upgrade", uri, "mine")  # type: ignore[attr-defined]
 
 
-async def test_what_comes_from_a_gallery_that_all_can_read_is_looked_for_there_by_the_nodes_too(
-    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, gallery: PublishedGallery
-) -> None:
+@asynccontextmanager
+async def with_a_far_gallery(
+    database: Database, clock: ManualClock, bus: Bus, folder: Path, gallery: PublishedGallery
+) -> AsyncIterator[tuple[World, str]]:
+    """A fleet whose frontend reads its gallery over HTTP, as every node can; and where the gallery is."""
     gallery.offer("cpu-mock", version="3")
     gallery.registry.blobs["/files/index.yaml"] = gallery.index.read_bytes()
     source = GallerySource(name="far", url=f"http://{gallery.registry.address}/files/index.yaml")
-    config = GalleriesConfig(sources=(source,), cache=tmp_path / "cache")
+    config = GalleriesConfig(sources=(source,), cache=folder / "cache")
     async with open_galleries(config, registry=NoRegistry(), clock=HurriedClock()) as galleries:
-        found = Lookups(galleries=GalleryCatalogue(galleries))
-        async with open_world(database, clock, bus, tmp_path, lookups=found) as world:
-            node = await world.backends("n")
-            assert await done(world) == {"n": ("success", "present")}
+        lookups = Lookups(galleries=GalleryCatalogue(galleries))
+        async with open_world(database, clock, bus, folder, lookups=lookups) as world:
+            yield world, source.url
+
+
+async def test_what_comes_from_a_gallery_that_all_can_read_is_looked_for_there_by_the_nodes_too(
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, gallery: PublishedGallery
+) -> None:
+    async with with_a_far_gallery(database, clock, bus, tmp_path, gallery) as (world, url):
+        node = await world.backends("n")
+        assert await done(world) == {"n": ("success", "present")}
     ((_, request),) = node.requests
     assert isinstance(request, InstallRequest)
-    assert msgspec.json.decode(request.backend_galleries) == [{"name": "far", "url": source.url}]
+    assert msgspec.json.decode(request.backend_galleries) == [{"name": "far", "url": url}]
+
+
+@pytest.mark.parametrize("is_corral", [True, False])
+async def test_a_load_tells_the_node_which_galleries_have_the_backend(
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, gallery: PublishedGallery, is_corral: bool
+) -> None:
+    """A worker that lacks the backend fetches it for the load, and may have no gallery, or another one."""
+    async with with_a_far_gallery(database, clock, bus, tmp_path, gallery) as (world, url):
+        node = await world.backends("n", is_corral=is_corral)
+        await world.write("name: small\nbackend: cpu-mock\nparameters:\n  model: small.gguf\n")
+        await world.loads.ensure("small")
+        await world.loads.tick()
+    requests = [request for _, request in node.requests if isinstance(request, InstallRequest)]
+    assert {request.model_id for request in requests} == {"small"}
+    for request in requests:
+        assert msgspec.json.decode(request.backend_galleries) == [{"name": "far", "url": url}]
+
+
+async def test_a_load_names_no_gallery_for_a_backend_that_none_has(
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, gallery: PublishedGallery
+) -> None:
+    """The node may have it on its disk, or find it in a gallery of its own."""
+    async with with_a_far_gallery(database, clock, bus, tmp_path, gallery) as (world, _):
+        node = await world.backends("n")
+        await world.loads.ensure("small")
+        await world.loads.tick()
+    requests = [request for _, request in node.requests if isinstance(request, InstallRequest)]
+    assert {request.backend_galleries for request in requests} == {""}

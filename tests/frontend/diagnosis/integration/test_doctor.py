@@ -11,10 +11,10 @@ import pytest
 from corral.bus.port import Bus
 from corral.frontend.access.fleet_tls import FleetTlsPolicy
 from corral.frontend.api import web_page
-from corral.frontend.api.page_files import PageFiles
+from corral.frontend.api.web_page import PageFiles
 from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.diagnosis.doctor.addresses import BACKEND_PORTS
-from corral.frontend.serving.adapted import NO_ADAPTER
+from corral.frontend.serving.gateways.adapted import NO_ADAPTER
 from corral.frontend.store.db import Database
 from corral.frontend.store.rotation import KeyRotation
 from corral.frontend.store.secrets import Secrets, SecretsKey, store_sealed

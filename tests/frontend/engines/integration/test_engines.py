@@ -331,7 +331,7 @@ async def test_requests_that_failed_make_an_engine_the_last_choice(
 async def test_an_engine_that_hangs_or_talks_for_ever_ends_in_time(
     frontend: Frontend, engine: StubEngine, listing: ListingEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.frontend.engines.looking.PATIENCE", timedelta(milliseconds=200))
+    monkeypatch.setattr("corral.frontend.engines.watch.PATIENCE", timedelta(milliseconds=200))
 
     async def hanging(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.until_gone()

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
 from corral.cli.main import cli
-from corral.frontend.live.decide.attention import MOST_ALIKE, attention
-from corral.frontend.live.decide.attention_items import AttentionKind
+from corral.frontend.live.decide.attention import MOST_ALIKE, AttentionKind, attention
 from corral.frontend.live.decide.picture import (
     BRAKE,
     ControlHealth,
@@ -23,7 +22,7 @@ from corral.frontend.live.decide.picture import (
 )
 from corral.frontend.live.decide.summary import summarise
 from corral.frontend.nodes.decide.liveness import LivenessPolicy
-from corral.frontend.nodes.decide.node import Capacity, Node, NodeStatus, Peer, SeenNode, Suspicion
+from corral.frontend.nodes.decide.node import Capacity, GpuCard, Node, NodeStatus, Peer, SeenNode, Suspicion
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.frontend.serving.decide.load_job import LoadState
@@ -199,6 +198,32 @@ def test_the_summary_counts_what_is_listed() -> None:
     assert summary.nodes == {"pending": 2, "healthy": 2, "unhealthy": 1, "offline": 0, "draining": 0}
     assert (summary.control, summary.brake) == ("impaired", "3 of 4 nodes went silent together")
     assert (summary.replicas, summary.loaded_models, summary.operations["failed"]) == (1, 1, 1)
+
+
+def test_memory_of_a_machine_with_two_workers_counts_once() -> None:
+    nodes = [
+        seen(
+            address="10.0.0.1:21001", capacity=Capacity(total_ram=24, available_ram=20, total_vram=8, available_vram=8)
+        ),
+        seen(
+            address="10.0.0.1:21101", capacity=Capacity(total_ram=24, available_ram=19, total_vram=8, available_vram=7)
+        ),
+        seen(address="10.0.0.2:21001", capacity=Capacity(total_ram=24, available_ram=24)),
+    ]
+    summary = summarise(picture(nodes=tuple(nodes)), [])
+    assert (summary.ram.total, summary.ram.used) == (48, 5)
+    assert (summary.vram.total, summary.vram.used) == (8, 1)
+
+
+def test_workers_of_one_machine_that_see_different_gpus_all_count_as_vram() -> None:
+    whole = Capacity(total_ram=24, available_ram=20, total_vram=8, available_vram=6)
+    nodes = [
+        seen(address=f"10.0.0.1:2{number}001", capacity=whole, cards=(GpuCard(id=f"GPU-{number}", total=8, free=6),))
+        for number in (1, 2)
+    ]
+    summary = summarise(picture(nodes=tuple(nodes)), [])
+    assert (summary.vram.total, summary.vram.used) == (16, 4)
+    assert (summary.ram.total, summary.ram.used) == (24, 4)
 
 
 def test_while_a_gateway_is_silent_nobody_knows_what_is_in_flight() -> None:

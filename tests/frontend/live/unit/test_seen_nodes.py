@@ -5,7 +5,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.frontend.live.decide.seen_nodes import SeenNodes
+from corral.frontend.live.decide.picture import SeenNodes
 from corral.frontend.nodes.decide.liveness import Hearing, LivenessPolicy, status_of
 from tests.kit.clock import START
 from tests.kit.samples import a_node, after

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.frontend.live.decide.targets import all_forward, forward
+from corral.frontend.live.topic_rows import all_forward, forward
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.wire.operation_views import TargetView
 

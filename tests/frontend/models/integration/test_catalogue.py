@@ -17,8 +17,7 @@ from corral.frontend.models.catalogue import Models
 from corral.frontend.models.changes import ModelChanges
 from corral.frontend.models.decide.model import Catalogue
 from corral.frontend.models.decide.reading import DEEPEST, LARGEST_DOCUMENT, LARGEST_FILE
-from corral.frontend.models.store.models import StoredModels
-from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.models import ModelRemovals, StoredModels
 from corral.frontend.models.store.stores import ModelImports, ModelStores
 from corral.frontend.models.watch import ModelsWatch
 from corral.frontend.operations.store.operations import OperationStore
@@ -283,7 +282,7 @@ async def test_an_unknown_model_brings_suggestions(models: Watched) -> None:
     await models.scan()
     with pytest.raises(NotFound, match="the model 'god' does not exist; did you mean good\\?"):
         models.find("god")
-    with pytest.raises(NotFound, match=r"the model 'zzz' does not exist$"):
+    with pytest.raises(NotFound, match=r"the model 'zzz' does not exist; `corral models list` shows all$"):
         models.find("zzz")
 
 

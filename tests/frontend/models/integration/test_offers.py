@@ -221,7 +221,7 @@ async def test_a_silent_gallery_holds_up_nobody_for_long_and_hides_no_other(
             assert "has not answered" in readings.readings[1].problem
             await clock.advance(timedelta(seconds=1))
         assert len(heard) == 1
-        with pytest.raises(NotFound, match="the gallery silent cannot be read: has not answered"):
+        with pytest.raises(NotFound, match="The gallery silent cannot be read: has not answered"):
             await offers.find("nobody")
 
 

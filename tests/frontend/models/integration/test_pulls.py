@@ -27,8 +27,8 @@ from corral.frontend.store.schema import models as models_table
 from corral.hubs.access import HubAccess
 from corral.hubs.config import HubsConfig
 from corral.hubs.downloads.partial_files import FOLDER
+from corral.wire.model_files import PruneView, PullPlanView, StorageView
 from corral.wire.operation_views import Changed, OperationView
-from corral.wire.pulls import PruneView, PullPlanView, StorageView
 from tests.kit.clock import ManualClock
 from tests.kit.file_server import FileServer, answering
 from tests.kit.gguf import LLAMA, gguf

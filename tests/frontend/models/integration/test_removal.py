@@ -13,7 +13,7 @@ from corral.frontend.models import removal as removal_module
 from corral.frontend.models.decide.changing import ModelProvenance
 from corral.frontend.models.decide.stored import ModelSource, WeightFile
 from corral.frontend.models.removal import delete_files
-from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.models import ModelRemovals
 from corral.frontend.models.stores import FOLDER
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import sentence

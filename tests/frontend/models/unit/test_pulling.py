@@ -143,7 +143,7 @@ def test_a_prune_takes_only_what_came_by_a_pull_and_nobody_needs() -> None:
     )
     ours = ("m/a.gguf", "folder/part/1", "eyes/x.gguf", "p/new.gguf", "hand.gguf", "gone/old.gguf")
     files = [FoundFile(path=path, bytes=1, is_ours=True) for path in ours]
-    files.append(FoundFile(path="mine.gguf", bytes=1))
+    files += [FoundFile(path="mine.gguf", bytes=1), FoundFile(path=".first-model-given", bytes=0)]
     assert judge(files, needs) == [
         FileVerdict(path="p/new.gguf", bytes=1, kept="p is being pulled"),
         FileVerdict(path="hand.gguf", bytes=1, kept="by-hand.yaml names it"),

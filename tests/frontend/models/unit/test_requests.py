@@ -7,7 +7,7 @@ import yaml
 
 from corral.base.errors import InvalidInput
 from corral.frontend.models.decide.model import read_model
-from corral.frontend.serving.model_loader import adapter_model
+from corral.frontend.serving.loading.model_loader import adapter_model
 from corral.wire.adapter import AdapterModel, PromptTemplates, RequestDefaults
 
 SMALL = {"name": "small", "backend": "echo", "parameters": {"model": "small.gguf"}}

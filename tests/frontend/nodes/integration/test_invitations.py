@@ -64,7 +64,7 @@ async def test_a_code_admits_one_machine_with_its_labels_and_is_stored_nowhere(f
 
     refused = await join(frontend, made["code"], secret="o" * 43)
     assert refused.status == 401
-    assert "was used 1 times" in reason(refused)
+    assert "the join code was used already; ask for another one (corral nodes invite)" in reason(refused)
     [view] = await listed(frontend)
     assert (view["state"], view["uses"], "code" in view) == ("used", 1, False)
     async with frontend.control.context.database.look() as connection:

@@ -14,8 +14,7 @@ from aiohttp.test_utils import RawTestServer
 
 from corral.base.tasks import end_tasks, running, start_task
 from corral.cli.client import ApiClient, FrontendTarget
-from corral.cli.log_follow import LogFollower, LogSource
-from corral.cli.logs import read_lines, sources_of
+from corral.cli.fleet.logs import LogFollower, LogSource, read_lines, sources_of
 from corral.frontend.app import AdminServer, bind
 from corral.frontend.nodes.decide.log_lines import LONGEST_LINE
 from corral.frontend.nodes.log_following import MOST_FOLLOWERS
@@ -201,7 +200,7 @@ async def test_the_command_line_tells_every_line_of_a_node_once(frontend: Fronte
 
         def read() -> tuple[list[LogSource], dict[LogSource, str]]:
             sources = sources_of(client, "w")
-            return sources, {source: line.id for source, line in read_lines(client, sources)}
+            return sources, {source: line.id for source, line in read_lines(client, sources)[0]}
 
         async with running(server.run(ending=frontend.control.context.stopping.set), name="control"):
             sources, places = await asyncio.to_thread(read)

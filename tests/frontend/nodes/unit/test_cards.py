@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.frontend.nodes.card_reports import MOST_CARDS, read_cards
 from corral.frontend.nodes.decide.liveness import Hearing, Heartbeat, LivenessPolicy, beat
 from corral.frontend.nodes.decide.node import Capacity, Node, ReportedCard, put_card, report_cards
 from corral.frontend.nodes.decide.registration import AdmissionPolicy, Registration, register_again
+from corral.frontend.nodes.decide.reports import MOST_CARDS, read_cards
 from corral.frontend.nodes.shapes import read_heartbeat, read_registration
 from corral.wire.registration import CorralHello, RegisterRequest
 from tests.kit.samples import a_node

@@ -15,7 +15,7 @@ from corral.frontend.nodes.client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.load_job import LoadProgress, LoadStepName, LoadWhy
 from corral.frontend.serving.decide.replica import ReplicaState
-from corral.frontend.serving.loading import reason_of
+from corral.frontend.serving.loading.load_work import reason_of
 from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
 from corral.wire import go_json, subjects
 from corral.wire.backends import InstallBytes, InstallProgress

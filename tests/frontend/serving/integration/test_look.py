@@ -165,7 +165,7 @@ async def test_what_if_tells_who_moves_and_who_stays_behind(world: World) -> Non
         ({"node": "n", "becomes": "happy"}, 400, "becomes: must be down or drained, got 'happy'"),
         ({"model": "small"}, 400, "replicas: must be a number from 0 to 1000, got None"),
         ({"model": "small", "replicas": 1001}, 400, "replicas: must be a number from 0 to 1000, got 1001"),
-        ({"model": "nobody", "replicas": 1}, 404, "the model 'nobody' does not exist"),
+        ({"model": "nobody", "replicas": 1}, 404, "the model 'nobody' does not exist; `corral models list` shows all"),
         ({"backend": "echo"}, 400, "becomes: must be deleted, got ''"),
     ],
 )

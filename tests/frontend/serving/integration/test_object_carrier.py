@@ -22,11 +22,11 @@ from corral.files.s3_bucket import S3Bucket, open_bucket
 from corral.files.storage import StorageConfig
 from corral.frontend.models.local_files import LocalFiles
 from corral.frontend.nodes.node_storage import NodeStorage
-from corral.frontend.serving import object_carrier
-from corral.frontend.serving.decide.staging import content_key
-from corral.frontend.serving.http_carrier import HttpCarrier
-from corral.frontend.serving.object_carrier import ObjectCarrier
-from corral.frontend.serving.staging import FileCarrier, Staging, StagingCount, StagingFailed, StagingWatch
+from corral.frontend.serving.staging import object_carrier
+from corral.frontend.serving.staging.decide.paths import content_key
+from corral.frontend.serving.staging.http_carrier import HttpCarrier
+from corral.frontend.serving.staging.object_carrier import ObjectCarrier
+from corral.frontend.serving.staging.service import FileCarrier, Staging, StagingCount, StagingFailed, StagingWatch
 from corral.wire import subjects
 from tests.kit.file_worker import TOKEN, open_file_worker
 from tests.kit.object_node import localai_object_node, object_node

@@ -11,7 +11,7 @@ import pytest
 from corral.base.ids import FrontendId, NodeId, ReplicaId
 from corral.bus.port import Bus, Message
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
-from corral.frontend.serving.gateway_reports import GONE_AFTER, SILENT_AFTER, GatewayShares
+from corral.frontend.serving.gateways.reports import GONE_AFTER, SILENT_AFTER, GatewayShares
 from corral.frontend.serving.store.replicas import change_replica, insert_replica
 from corral.frontend.store.db import Database
 from corral.wire.subjects import GATEWAY_SHARES

@@ -14,9 +14,9 @@ from corral.base.ids import NodeId
 from corral.files.s3_bucket import open_bucket
 from corral.files.storage import ObjectMissing
 from corral.frontend.serving.decide.load_job import LoadStatus
-from corral.frontend.serving.decide.staged import StagedModel
 from corral.frontend.serving.shapes import loading_view
-from corral.frontend.serving.store.staged import StagedModels
+from corral.frontend.serving.staging.decide.staged import StagedModel
+from corral.frontend.serving.staging.store import StagedModels
 from corral.frontend.store.db import Database
 from corral.gateway.answers import shown_to
 from corral.wire.keys import Scope
@@ -120,7 +120,7 @@ async def test_everybody_is_told_how_far_it_is_and_administrators_where(fleet: F
         Relay(worker.port) as relay,
     ):
         await world.node("w1", http_address=f"127.0.0.1:{relay.port}")
-        relay.freeze()
+        relay.freeze_before(b"small.gguf")  # the list of its files comes through: it is waited for 30 s
         await world.loads.ensure("small")
         loading = asyncio.create_task(world.loads.tick())
 

@@ -19,9 +19,15 @@ from corral.base.ids import NodeId
 from corral.files.file_peer import FilePeer
 from corral.files.sending import PeerDiskFull
 from corral.frontend.models.local_files import LocalFile, LocalFiles
-from corral.frontend.serving.decide.sources import WantedFile
-from corral.frontend.serving.http_carrier import HttpCarrier, NoOtherSources
-from corral.frontend.serving.staging import ModelFilesUnusable, Staging, StagingCount, StagingFailed, StagingWatch
+from corral.frontend.serving.staging.decide.sources import WantedFile
+from corral.frontend.serving.staging.http_carrier import HttpCarrier, NoOtherSources
+from corral.frontend.serving.staging.service import (
+    ModelFilesUnusable,
+    Staging,
+    StagingCount,
+    StagingFailed,
+    StagingWatch,
+)
 from tests.kit.file_worker import TOKEN, FileWorker, open_file_worker
 from tests.kit.relay import Relay
 from tests.kit.waiting import eventually, within_timeout

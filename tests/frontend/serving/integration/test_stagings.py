@@ -18,9 +18,9 @@ from corral.bus.port import Bus, Message
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.operations.decide.reasons import sentence
 from corral.frontend.record.decide import EventKind
-from corral.frontend.serving.decide.sources import SourceKind, StagingPolicy
-from corral.frontend.serving.decide.staged import ON_NODE, ON_NODE_BEFORE
-from corral.frontend.serving.stagings import StagingAsk
+from corral.frontend.serving.staging.decide.sources import SourceKind, StagingPolicy
+from corral.frontend.serving.staging.decide.staged import ON_NODE, ON_NODE_BEFORE
+from corral.frontend.serving.staging.operations import StagingAsk
 from corral.frontend.store.db import Database
 from corral.wire import subjects
 from corral.wire.models import ModelCommandReply, ModelDeleteRequest
@@ -352,7 +352,7 @@ async def test_a_full_disk_does_not_matter_to_a_model_whose_files_are_there(flee
 async def test_files_that_are_not_recorded_one_by_one_make_no_room(
     fleet: StagingFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.frontend.serving.staged.MOST_RECORDED", 0)
+    monkeypatch.setattr("corral.frontend.serving.staging.staged_files.MOST_RECORDED", 0)
     node = await fleet.node("w1", disk=(100 * SIZE, 50 * SIZE))
     await fleet.model("big", CONTENT)
     await fleet.stage("big", node)

@@ -8,8 +8,7 @@ from corral.frontend.models.decide.needs import ModelNeeds
 from corral.frontend.nodes.decide.node import Capacity, Node, NodeStatus, SeenNode, drain, resume
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 from corral.frontend.serving.decide.act_plan import ActEffect, ActPlan, EffectKind
-from corral.frontend.serving.decide.emptying_plans import drain_plan, node_removal_plan
-from corral.frontend.serving.decide.model_plans import RemovedFiles, model_removal_plan
+from corral.frontend.serving.decide.removal_plans import RemovedFiles, drain_plan, model_removal_plan, node_removal_plan
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.scaling_state import ScalingPolicy
 from corral.frontend.serving.decide.scheduling import (

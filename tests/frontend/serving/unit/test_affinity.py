@@ -3,7 +3,7 @@
 import pytest
 
 from corral.frontend.serving.decide.scheduling import SchedulingWish
-from corral.frontend.serving.view import affinity_of
+from corral.frontend.serving.gateways.view import affinity_of
 from corral.wire.view import AffinityEntry
 
 USUAL = AffinityEntry(seconds=60.0)

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from corral.frontend.diagnosis.routes.metrics import gateway_metrics
-from corral.frontend.serving.gateway_reports import FORGOTTEN_AFTER, GONE_AFTER, SILENT_AFTER, GatewayReports
+from corral.frontend.serving.gateways.reports import FORGOTTEN_AFTER, GONE_AFTER, SILENT_AFTER, GatewayReports
 from corral.frontend.serving.replica_health import ReplicaHealth
 from corral.wire.metrics import GatewayCounts, ModelCounts, RequestCount
 from corral.wire.view import MODEL_GONE, Finished, GatewayReport, ReplicaFailure

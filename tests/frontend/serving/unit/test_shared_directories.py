@@ -8,7 +8,7 @@ from typing import cast
 from corral.base.ids import NodeId
 from corral.frontend.models.catalogue import Models
 from corral.frontend.nodes.fleet import Fleet
-from corral.frontend.serving.shared_directories import SharedDirectories
+from corral.frontend.serving.staging.shared_directories import SharedDirectories
 from tests.kit.clock import ManualClock
 
 NODES = [NodeId(f"n{number}") for number in range(40)]

@@ -12,7 +12,7 @@ from corral.base.clock import SystemClock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.files.file_peer import FilePeer
-from corral.frontend.serving.decide.sources import (
+from corral.frontend.serving.staging.decide.sources import (
     FRONTEND,
     ORIGIN,
     FileSource,
@@ -21,8 +21,8 @@ from corral.frontend.serving.decide.sources import (
     WantedFile,
     choose_source,
 )
-from corral.frontend.serving.decide.sources import SOURCES as SOURCE_WORDS
-from corral.frontend.serving.sources import FileSources, PeerDirectory
+from corral.frontend.serving.staging.decide.sources import SOURCES as SOURCE_WORDS
+from corral.frontend.serving.staging.sources import FileSources, PeerDirectory
 from tests.kit.waiting import within_timeout
 
 GIB = 1024**3

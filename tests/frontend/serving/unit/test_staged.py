@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
-from corral.frontend.serving.decide.sources import SourceKind, StagingPolicy
-from corral.frontend.serving.decide.staged import (
+from corral.frontend.serving.staging.decide.sources import SourceKind, StagingPolicy
+from corral.frontend.serving.staging.decide.staged import (
     RoomPlan,
     StagedFile,
     StagedModel,

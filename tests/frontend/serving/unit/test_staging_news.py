@@ -10,8 +10,8 @@ import pytest
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
 from corral.frontend.models.local_files import LocalFile
-from corral.frontend.serving.staging import StagingWatch
-from corral.frontend.serving.staging_news import StagingNews, sized, staging_status
+from corral.frontend.serving.staging.broadcasts import StagingNews, sized, staging_status
+from corral.frontend.serving.staging.service import StagingWatch
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock
 from tests.kit.waiting import eventually

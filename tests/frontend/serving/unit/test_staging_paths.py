@@ -5,7 +5,7 @@ from pathlib import PurePath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.frontend.serving.decide.staging import base_of, moved, moved_path, needed_paths, own_key, shared_key
+from corral.frontend.serving.staging.decide.paths import base_of, moved, moved_path, needed_paths, own_key, shared_key
 
 MODELS = PurePath("/srv/models")
 THERE = PurePath("/node/models/m")

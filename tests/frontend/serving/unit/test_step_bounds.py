@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from corral.frontend.serving.answer_speeds import AnswerSpeeds
 from corral.frontend.serving.decide.load_job import LoadPolicy, StepBound
-from corral.frontend.serving.step_bounds import StepTimedOut, within_bound
+from corral.frontend.serving.gateways.reports import AnswerSpeeds
+from corral.frontend.serving.loading.model_loader import StepTimedOut, within_bound
 from tests.kit.clock import ManualClock
 
 BOUND = StepBound(least=timedelta(seconds=10), stall=timedelta(seconds=5), most=timedelta(seconds=60))

@@ -17,7 +17,6 @@ from corral.frontend.serving.decide.placement_words import change_in_words, what
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.scheduling import SchedulingWish
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
-from corral.frontend.serving.decide.staged import StagedSummary
 from corral.frontend.serving.decide.what_if import (
     BackendDeleted,
     Change,
@@ -28,6 +27,7 @@ from corral.frontend.serving.decide.what_if import (
     NodeDrained,
     consequences,
 )
+from corral.frontend.serving.staging.decide.staged import StagedSummary
 from tests.kit.samples import a_load_job, a_node, a_replica, after
 
 GIB = 1024**3

@@ -19,8 +19,7 @@ from corral.frontend.operations.decide.operation import (
     TargetStatus,
     state_of,
 )
-from corral.frontend.operations.store.filters import conditions
-from corral.frontend.operations.store.operations import OperationStore
+from corral.frontend.operations.store.operations import OperationStore, conditions
 from corral.frontend.record.decide import EventFilter, EventKind, subjects_of
 from corral.frontend.record.store import Events, event_conditions
 from corral.frontend.store.db import Database

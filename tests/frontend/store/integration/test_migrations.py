@@ -33,6 +33,7 @@ from corral.frontend.store.engines import Timeouts
 from corral.frontend.store.migrations import upgrade
 from corral.frontend.store.migrations.versions import r0003_operations
 from corral.frontend.store.schema import event_subjects, metadata, models, removed_models
+from corral.frontend.store.schema_version import has_schema, is_newest
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.databases import DatabaseSource
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
@@ -99,6 +100,20 @@ async def test_migrating_again_changes_nothing(database: Database) -> None:
     await upgrade(database)
 
     assert await Events(database).last_sequence() == 1
+
+
+async def test_starts_know_a_database_that_needs_no_migration(blank: Database) -> None:
+    assert not await has_schema(blank)
+    assert not await is_newest(blank)
+
+    await upgrade(blank)
+
+    assert await has_schema(blank)
+    assert await is_newest(blank)
+    async with blank.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0017'"))
+    assert await has_schema(blank)
+    assert not await is_newest(blank)
 
 
 ADDED_SINCE_0006 = (

@@ -9,8 +9,7 @@ from corral.frontend.backends.decide.backend import with_alias_kept
 from corral.frontend.backends.store import write_reports
 from corral.frontend.models.decide.removal import REASON, RemovedModel
 from corral.frontend.models.decide.stored import ModelChangeKind, ModelRevision, ModelSource, StoredModel
-from corral.frontend.models.store.models import Overwritten, StoredModels
-from corral.frontend.models.store.removals import ModelRemovals
+from corral.frontend.models.store.models import ModelRemovals, Overwritten, StoredModels
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, Target, TargetStatus
 from corral.frontend.operations.store.intents import Intents

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 
 import type { LoadRow } from "../../live/topics";
-import { againSentence, newsOfAnswer, newsOfRow, newsSentence, shareOf } from "../load-news";
+import { againSentence, newsOfAnswer, newsOfRow, newsSentence, nothingRuns, shareOf } from "../load-news";
 
 const MIB = 1024 ** 2;
 const ROW: LoadRow = {
@@ -62,4 +62,14 @@ describe("news of a load", () => {
     expect(againSentence(newsOfAnswer({ state: "failed", retry_in_seconds: 30 }))).toContain("in 30 s");
     expect(againSentence(newsOfAnswer({ state: "failed" }))).toBe("");
   });
+});
+
+test.each([
+  [false, [], "Nothing runs for it. The first request loads it."],
+  [true, [], "Nothing runs for it: it is disabled."],
+  [false, [{ phase: "failed", is_permanent: true }], "Nothing runs for it: it cannot be loaded."],
+  [false, [{ phase: "failed", is_permanent: false }], "Nothing runs for it. The first request loads it."],
+  [false, [{ phase: "staging", is_permanent: false }], "Nothing runs for it yet."],
+])("why nothing runs: disabled %j, loads %j", (isDisabled, loads, text) => {
+  expect(nothingRuns(isDisabled, loads)).toBe(text);
 });

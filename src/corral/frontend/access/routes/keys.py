@@ -25,8 +25,8 @@ _LONGEST_LIFE = timedelta(days=3650)
 async def list_keys(context: AdminContext, request: Request, caller: Caller) -> Response:
     now, with_all = context.clock.now(), request.query_params.get("all") == "true"
     records, used = await context.access.key_ring.list(), await context.access.key_use.last()
-    shown = (record for record in records if with_all or record.session_id is None)
-    return answer([key_view(record, now, used_at=used.get(record.id)) for record in shown])
+    listed = (record for record in records if with_all or record.session_id is None)
+    return answer([key_view(record, now, used_at=used.get(record.id)) for record in listed])
 
 
 async def create_key(context: AdminContext, request: Request, caller: Caller) -> Response:

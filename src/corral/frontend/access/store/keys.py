@@ -114,7 +114,7 @@ class Keys:
             return [key_of(row) for row in await connection.execute(UNREVOKED.where(is_unexpired(at)))]
 
     async def list(self, *, include_revoked: bool = True) -> list[ApiKey]:
-        """Oldest first."""
+        """All API keys, the oldest first."""
         statement = KEYS.order_by(api_keys.c.created_at, api_keys.c.id)
         if not include_revoked:
             statement = statement.where(api_keys.c.revoked_at.is_(None))

@@ -47,7 +47,7 @@ class Users:
         return None if row is None else user_of(row)
 
     async def list(self) -> list[User]:
-        """By name."""
+        """All users, in the order of their names."""
         async with self._db.look() as connection:
             return [user_of(row) for row in await connection.execute(select(users).order_by(users.c.folded_name))]
 

@@ -260,8 +260,8 @@ def _renewed(wish: Wish, entry: BackendEntry, *, is_new: bool) -> Proof:
 def _by_digest(artefact: Artefact, entry: BackendEntry, *, is_new: bool) -> Proof:
     if entry.digests & artefact.digests:
         return Proven(rung=Rung.DIGEST)
-    digest, wanted = entry.digest or entry.platform_digest, " or ".join(sorted(artefact.digests))
-    reason = because(ReasonCode.OTHER_DIGEST, backend=entry.name, digest=digest, wanted=wanted)
+    digest, digests = entry.digest or entry.platform_digest, " or ".join(sorted(artefact.digests))
+    reason = because(ReasonCode.OTHER_DIGEST, backend=entry.name, digest=digest, wanted=digests)
     return Unproven(reason=reason, is_other_digest=is_new)
 
 

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.base.errors import CorralError, NotFound
+from corral.base.words import sentences
 from corral.frontend.access.decide import Permission
 from corral.frontend.api.parameters import QueryField, number, one_of
 from corral.frontend.api.route import AdminContext, Caller, Dialect, RouteSpec, answer
@@ -104,7 +105,7 @@ async def get_fleet_offer(context: AdminContext, request: Request, caller: Calle
     capabilities = [*(traits.effective_capability for traits in reported.by_traits), DEFAULT]
     resolved = readings.catalogue.resolve(name, capabilities[0])
     if resolved.entry is None:
-        raise NotFound(". ".join([resolved.message, *readings.failures]))
+        raise NotFound(sentences([resolved.message, *readings.failures]))
     return answer(fleet_offer(readings.catalogue, resolved.entry, name, reported))
 
 
@@ -120,8 +121,8 @@ async def _readings(context: AdminContext, *, newest: bool) -> Readings:
 async def _fleet(context: AdminContext) -> Reported:
     """Nodes that may have backends, with what they said last."""
     nodes = [seen for seen in await context.nodes.fleet.all() if may_have_backends(seen)]
-    known = await context.backends.inventory.known([seen.node.id for seen in nodes])
-    return Reported(nodes=nodes, known=known, at=context.clock.now())
+    inventories = await context.backends.inventory.known([seen.node.id for seen in nodes])
+    return Reported(nodes=nodes, known=inventories, at=context.clock.now())
 
 
 async def _catalogue(context: AdminContext) -> BackendCatalogue:
@@ -140,8 +141,8 @@ async def _reported(context: AdminContext, request: Request) -> Reported:
 async def _reports_of(context: AdminContext, request: Request, nodes: Sequence[SeenNode]) -> Reported:
     if request.query_params.get("refresh") == "1":
         await context.backends.inventory.refresh([seen.node.id for seen in nodes if is_listed(seen)])
-    known = await context.backends.inventory.known([seen.node.id for seen in nodes])
-    return Reported(nodes=nodes, known=known, at=context.clock.now())
+    inventories = await context.backends.inventory.known([seen.node.id for seen in nodes])
+    return Reported(nodes=nodes, known=inventories, at=context.clock.now())
 
 
 # What is outdated. No route waits for galleries or registries.

@@ -39,10 +39,10 @@ async def check_addresses(context: AdminContext) -> Finding:
     nodes = [seen for seen in await context.nodes.fleet.all() if _is_expected(seen)]
     # Behind a door with TLS nobody reaches a replica's own port, and the door is tried as the node's HTTP address.
     names = {seen.node.id: seen.node.name for seen in nodes if not has_tls(seen.node)}
-    loaded = [one for one in await context.serving.replicas.living() if one.state is ReplicaState.LOADED]
+    loaded = [replica for replica in await context.serving.replicas.living() if replica.state is ReplicaState.LOADED]
     places = [*_of_nodes(seen.node for seen in nodes), *_of_replicas(loaded, names)]
     bad = [problem for problem in await _tried(places) if problem]
-    told = [f"{seen.node.name}: {problem}" for seen in nodes for problem in seen.node.problems]
+    problems = [f"{seen.node.name}: {problem}" for seen in nodes for problem in seen.node.problems]
     if bad:
         return Finding(
             check="addresses",
@@ -52,11 +52,11 @@ async def check_addresses(context: AdminContext) -> Finding:
             f"({BACKEND_PORTS} by default, see the worker's max_port), or correct what their workers advertise "
             "(advertise_address, advertise_http_address).",
         )
-    if told:
+    if problems:
         return Finding(
             check="addresses",
             level=WARNING,
-            summary=f"workers report: {listed(told, most=3)}",
+            summary=f"workers report: {listed(problems, most=3)}",
             remedy="`corral nodes show NODE` has the whole text.",
         )
     return Finding(check="addresses", level=OK, summary=f"{len(places)} tried from here, all answer")
@@ -101,11 +101,11 @@ def _host_and_port(address: str) -> tuple[str, int] | None:
 async def _tried(places: Sequence[_Reachable]) -> list[str]:
     """What is wrong with each; empty for those that answer, and for those that there was no time for."""
     turns = asyncio.Semaphore(_AT_ONCE)
-    found = [""] * len(places)
+    problems = [""] * len(places)
 
     async def one(number: int, place: _Reachable) -> None:
         async with turns:
-            found[number] = await _trouble(place)
+            problems[number] = await _trouble(place)
 
     try:
         async with asyncio.timeout(_ALL_SECONDS), asyncio.TaskGroup() as group:
@@ -113,7 +113,7 @@ async def _tried(places: Sequence[_Reachable]) -> list[str]:
                 group.create_task(one(number, place), name=f"reach {place.what}")
     except TimeoutError:
         pass
-    return found
+    return problems
 
 
 async def _trouble(place: _Reachable) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from corral.base.ids import parsed_ip
 from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, WARNING
-from corral.frontend.serving.gateway_reports import SeenGateway
+from corral.frontend.serving.gateways.reports import SeenGateway
 from corral.wire.nodes import Finding
 
 

@@ -19,8 +19,8 @@ from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec
 from corral.frontend.engines.decide import EngineState
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.replica import ReplicaState
-from corral.frontend.serving.gateway_reports import SeenGateway
-from corral.frontend.serving.load_meter import STEP_BOUNDS
+from corral.frontend.serving.gateways.reports import SeenGateway
+from corral.frontend.serving.loading.model_loader import STEP_BOUNDS
 from corral.wire.metrics import REPORT_AGE, UP, MetricDescription, MetricFamily, MetricKind, Sample, families, render
 
 _BUILD: Final = MetricDescription(

@@ -24,18 +24,18 @@ from corral.frontend.diagnosis.doctor.control import (
     check_clock,
     check_database,
     check_disk,
+    check_integrity,
     check_keys,
     check_secrets_key,
+    check_web_page,
 )
 from corral.frontend.diagnosis.doctor.engines import check_engines
 from corral.frontend.diagnosis.doctor.fleet_tls import check_fleet_tls
 from corral.frontend.diagnosis.doctor.gateways import check_gateways
-from corral.frontend.diagnosis.doctor.integrity import check_integrity
 from corral.frontend.diagnosis.doctor.models import check_model_galleries, check_models, check_scaling
 from corral.frontend.diagnosis.doctor.nats import check_nats_users
 from corral.frontend.diagnosis.doctor.nodes import check_confinement, check_nodes, check_strangers
 from corral.frontend.diagnosis.doctor.operations import check_fleet_rules, check_operations
-from corral.frontend.diagnosis.doctor.web_page import check_web_page
 from corral.frontend.nodes.routes.localai_self import offered_features
 from corral.frontend.store.soundness import DEEP
 from corral.wire.nodes import DoctorReport, Finding, LocalAIFeatures, VersionView

@@ -55,11 +55,11 @@ def take(
         return board
     entries = {key: entry for key, entry in board.entries.items() if key in rows}
     for key, value in changed.items():
-        encoded, known = encode(value), entries.get(key)
-        if known is None or known.encoded != encoded:
+        encoded, earlier = encode(value), entries.get(key)
+        if earlier is None or earlier.encoded != encoded:
             entries[key] = BoardEntry(value, encoded, version)
         else:
-            entries[key] = replace(known, value=value)
+            entries[key] = replace(earlier, value=value)
     gone = {key: since for key, since in board.gone.items() if key not in rows}
     gone |= dict.fromkeys(left, version)
     is_other = bool(left) or is_missing != board.is_missing or any(entries[key].version == version for key in changed)
@@ -74,8 +74,8 @@ def take(
 
 
 def _has(board: Board, key: str, value: object) -> bool:
-    known = board.entries.get(key)
-    return known is not None and (known.value is value or known.value == value)
+    entry = board.entries.get(key)
+    return entry is not None and (entry.value is value or entry.value == value)
 
 
 def since(board: Board, version: int) -> BoardChange | None:

@@ -73,16 +73,16 @@ class Ring:
         return self._last
 
     def add(self, step: int, value: float) -> None:
-        known = self._slot(step)
-        if known is not None:
-            before = self._values[known]
-            self._values[known] = value if math.isnan(before) else before + value
+        slot = self._slot(step)
+        if slot is not None:
+            before = self._values[slot]
+            self._values[slot] = value if math.isnan(before) else before + value
 
     def raise_to(self, step: int, value: float) -> None:
-        known = self._slot(step)
-        if known is not None:
-            before = self._values[known]
-            self._values[known] = value if math.isnan(before) else max(before, value)
+        slot = self._slot(step)
+        if slot is not None:
+            before = self._values[slot]
+            self._values[slot] = value if math.isnan(before) else max(before, value)
 
     def _slot(self, step: int) -> int | None:
         """Where a step is written, after the steps that were passed over are emptied; None for one too old."""
@@ -157,12 +157,12 @@ class Rings:
     ) -> list[PlottedSeries]:
         """The last whole steps before `now`. `only` says which values of a label are wanted; series without that label
         are left out."""
-        wanted = set(names)
+        names_asked = set(names)
         steps = range(now - points, now)
         found = [
             PlottedSeries(name=key.name.value, labels=dict(key.labels), values=self._values(key, ring, steps))
             for key, ring in self.rings.items()
-            if key.name in wanted and _is_meant(dict(key.labels), only)
+            if key.name in names_asked and _is_meant(dict(key.labels), only)
         ]
         living = [series for series in found if any(value is not None for value in series.values)]
         return sorted(living, key=lambda series: (series.name, sorted(series.labels.items())))

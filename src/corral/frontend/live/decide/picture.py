@@ -1,13 +1,13 @@
 """The fleet as readers of the live stream see it at one moment: all that topics, summary and attention are made of."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from corral.base.ids import NodeId
-from corral.frontend.nodes.decide.liveness import LivenessPolicy, heartbeat_interval
-from corral.frontend.nodes.decide.node import SUSPICIONS, NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.decide.liveness import Hearing, LivenessPolicy, heartbeat_interval, next_look, status_of
+from corral.frontend.nodes.decide.node import SUSPICIONS, Node, NodeStatus, NodeType, SeenNode
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.serving.decide.load_job import LoadJob
 from corral.frontend.serving.decide.replica import SERVING, Replica
@@ -140,3 +140,38 @@ def status_since(seen: SeenNode, policy: LivenessPolicy) -> datetime:
             return facts.draining_since or node.registered_at
         case NodeStatus.HEALTHY:
             return max(facts.approved_at or node.registered_at, node.registered_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    seen: SeenNode
+    until: datetime | None
+    """From then on silence alone may change it; None: never."""
+
+
+class SeenNodes:
+    def __init__(self, policy: LivenessPolicy) -> None:
+        self._policy = policy
+        self._known: dict[NodeId, _Judgement] = {}
+        self._mark: Hashable = None
+
+    def of(self, nodes: Iterable[Node], now: datetime, hearing: Hearing) -> tuple[SeenNode, ...]:
+        """These nodes as they are now, in the same order, and without what grows with every second of silence."""
+        mark = self._mark_of(now, hearing)
+        known = self._known if mark == self._mark else {}
+        judged = [self._judge(node, known.get(node.id), now, hearing) for node in nodes]
+        self._known = {judgement.seen.node.id: judgement for judgement in judged}
+        self._mark = mark
+        return tuple([judgement.seen for judgement in judged])
+
+    def _judge(self, node: Node, known: _Judgement | None, now: datetime, hearing: Hearing) -> _Judgement:
+        if known is not None and known.seen.node is node and (known.until is None or now < known.until):
+            return known
+        status = status_of(node.facts, now, self._policy, hearing)
+        seen = SeenNode(node=node, status=status, silent_seconds=0.0, heard_seconds_ago=0.0)
+        return _Judgement(seen, next_look(node.facts, now, self._policy, hearing))
+
+    def _mark_of(self, now: datetime, hearing: Hearing) -> Hashable:
+        """Differs when silence is to be counted otherwise than before, and when the clock was set back."""
+        can_hear = now - hearing.until <= self._policy.tolerated_deafness
+        return hearing.since, None if can_hear else hearing.until

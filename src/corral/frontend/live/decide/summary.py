@@ -1,10 +1,10 @@
 """The fleet in numbers, from a picture of it and what needs attention."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from corral.frontend.live.decide.picture import FleetPicture
-from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
+from corral.frontend.nodes.decide.node import NodeStatus, SeenNode, ram_per_machine, vram_per_machine
 from corral.frontend.operations.decide.operation import OperationState
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.wire.live import AttentionItem, FirstSteps, FleetSummary, MemoryUse
@@ -45,16 +45,14 @@ def summarise(picture: FleetPicture, attention: Sequence[AttentionItem]) -> Flee
 
 
 def _vram(nodes: Iterable[SeenNode], reserved: int) -> MemoryUse:
-    capacities = [seen.node.capacity for seen in nodes if seen.node.capacity.total_vram]
-    total = sum(capacity.total_vram for capacity in capacities)
-    free = sum(min(capacity.available_vram, capacity.total_vram) for capacity in capacities)
-    return MemoryUse(total=total, used=total - free, reserved=reserved)
+    return _memory_use(vram_per_machine(seen.node for seen in nodes), reserved)
 
 
 def _ram(nodes: Iterable[SeenNode], reserved: int) -> MemoryUse:
-    capacities = [seen.node.capacity for seen in nodes if seen.node.capacity.total_ram]
-    if not capacities:
-        return MemoryUse(reserved=reserved)
-    total = sum(capacity.total_ram for capacity in capacities)
-    free = sum(min(capacity.available_ram, capacity.total_ram) for capacity in capacities)
-    return MemoryUse(total=total, used=total - free, reserved=reserved)
+    machines = ram_per_machine(seen.node for seen in nodes)
+    return _memory_use(machines, reserved) if machines else MemoryUse(reserved=reserved)
+
+
+def _memory_use(machines: Collection[tuple[int, int]], reserved: int) -> MemoryUse:
+    total = sum(total for total, _ in machines)
+    return MemoryUse(total=total, used=total - sum(free for _, free in machines), reserved=reserved)

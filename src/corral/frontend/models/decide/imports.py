@@ -71,11 +71,11 @@ def plan_imports(
         problems += [
             ModelProblem(
                 source=path,
-                name=one.spec.name,
-                problem=f"the name is taken by {owners[one.spec.name]}, which was known first",
+                name=model.spec.name,
+                problem=f"the name is taken by {owners[model.spec.name]}, which was known first",
             )
-            for one in file.models
-            if owners[one.spec.name] != path
+            for model in file.models
+            if owners[model.spec.name] != path
         ]
         if path in fresh or before.digest == file.digest:
             change = _change(path, file, before, known, owners, may_remove=may_remove)
@@ -96,8 +96,8 @@ def _owners(files: Mapping[str, SaidFile], known: KnownModels) -> dict[str, str]
     owners: dict[str, str] = {}
     heard = {path: imported.names for path, imported in known.imports.items()}
     for path, file in sorted(files.items(), key=lambda item: (item[1].age, item[0])):
-        for one in file.models:
-            name = one.spec.name
+        for model in file.models:
+            name = model.spec.name
             if name not in owners or (name in heard.get(path, ()) and name not in heard.get(owners[name], ())):
                 owners[name] = path
     for name in owners:
@@ -109,7 +109,7 @@ def _owners(files: Mapping[str, SaidFile], known: KnownModels) -> dict[str, str]
 
 
 def _holds(file: SaidFile, name: str) -> bool:
-    return any(one.spec.name == name for one in file.models)
+    return any(model.spec.name == name for model in file.models)
 
 
 def _change(
@@ -121,13 +121,15 @@ def _change(
     *,
     may_remove: bool,
 ) -> FileChange | None:
-    mine = [one for one in file.models if owners[one.spec.name] == path]
-    now = {one.spec.name: one.digest for one in mine}
+    mine = [model for model in file.models if owners[model.spec.name] == path]
+    now = {model.spec.name: model.digest for model in mine}
     left = {name: digest for name, digest in before.names.items() if name not in now}
     kept = {} if file.is_whole and may_remove else left
     digest = file.digest if file.is_whole else before.digest
     note = ImportedFile(path=path, digest=digest, names={**kept, **now})
-    models = tuple(one for one in mine if before.names.get(one.spec.name) != one.digest and _is_news(one, path, known))
+    models = tuple(
+        model for model in mine if before.names.get(model.spec.name) != model.digest and _is_news(model, path, known)
+    )
     removed = tuple(sorted(_ended(before, left.keys() - kept.keys(), known, owners)))
     if note == before and not models and not removed:
         return None

@@ -29,7 +29,7 @@ _NOT_MAPPED: Final = ("intel", "sycl")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A named model configuration."""
+    """A model's configuration under its name, as far as Corral itself uses it."""
 
     name: str
     backend: str = ""
@@ -123,14 +123,16 @@ def _required(config: Config, key: str) -> str:
 def collect(specs: Iterable[ModelSpec], problems: Sequence[ModelProblem] = ()) -> Catalogue:
     """All models, without aliases that lead nowhere; those are problems too."""
     models = {spec.name: spec for spec in specs}
-    found = list(problems)
+    all_problems = list(problems)
     for spec in [spec for spec in models.values() if spec.alias_of]:
         target = models.get(spec.alias_of)
         if target is None or target.alias_of:
             problem = f"alias: {spec.alias_of} is no model" if target is None else "alias: leads to another alias"
-            found.append(ModelProblem(source=spec.source or spec.name, name=spec.name, problem=problem))
-    lost = {problem.name for problem in found[len(problems) :]}
-    return Catalogue(models={name: spec for name, spec in models.items() if name not in lost}, problems=tuple(found))
+            all_problems.append(ModelProblem(source=spec.source or spec.name, name=spec.name, problem=problem))
+    lost = {problem.name for problem in all_problems[len(problems) :]}
+    return Catalogue(
+        models={name: spec for name, spec in models.items() if name not in lost}, problems=tuple(all_problems)
+    )
 
 
 def revision_of(config: Config) -> str:

@@ -40,8 +40,10 @@ def machines_of(nodes: Iterable[Node]) -> tuple[MachineFacts, ...]:
 
 def installed_entries(models: Iterable[StoredModel]) -> frozenset[str]:
     """Return the names of models, and the ids of the galleries' entries that they come from."""
-    known = {name for model in models for name in (model.name, "" if model.origin is None else model.origin.gallery)}
-    return frozenset(known - {""})
+    installed = {
+        name for model in models for name in (model.name, "" if model.origin is None else model.origin.gallery)
+    }
+    return frozenset(installed - {""})
 
 
 def is_installed(entry: GalleryModel, installed: Collection[str]) -> bool:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from corral.base.words import aligned, format_size, printable
-from corral.wire.pulls import PullPlanView
+from corral.wire.model_files import PullPlanView
 
 _FITS: Final = {True: "yes", False: "no", None: "unknown"}
 _MOST_FILES: Final = 20
@@ -56,6 +56,6 @@ def _download(plan: PullPlanView) -> str:
     unknown = sum(file.size is None for file in plan.files)
     more = f" and {unknown} {'file' if unknown == 1 else 'files'} of unknown size" if unknown else ""
     there = plan.bytes - plan.needed_bytes
-    known = f", of which {format_size(there)} are there already" if there > 0 else ""
+    present = f", of which {format_size(there)} are there already" if there > 0 else ""
     free = f"; {format_size(plan.free_bytes)} are free in {plan.store}" if plan.store else ""
-    return f"{format_size(plan.bytes)}{more}{known}{free}"
+    return f"{format_size(plan.bytes)}{more}{present}{free}"

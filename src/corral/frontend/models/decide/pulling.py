@@ -211,14 +211,14 @@ def files_of_others(
 ) -> dict[str, str]:
     """The files of a plan at whose places other models need what is there, unless they were pulled with the same: by
     their paths, the names of those models. `needed` has the paths of each model."""
-    found = {}
+    files = {}
     for model in models:
         digests = {file.path: file.digest for file in model.files}
         for file in plan.files if model.name != plan.name else ():
             is_same = file.digest and digests.get(file.path) == file.digest
             if not is_same and is_among(file.path, needed[model.name]):
-                found[file.path] = model.name
-    return found
+                files[file.path] = model.name
+    return files
 
 
 def joined(plan: PullPlan, known: Intent | None) -> bool:

@@ -198,7 +198,7 @@ def _with_templates(config: Mapping[str, object], named_template: NamedTemplate)
     given = config.get("template")
     if not isinstance(given, Mapping):
         return config
-    found = {
+    templates = {
         key: content
         for key in TEMPLATES
         if isinstance(name := given.get(key), str)
@@ -208,4 +208,4 @@ def _with_templates(config: Mapping[str, object], named_template: NamedTemplate)
         and len(name) <= _LONGEST_TEMPLATE_NAME
         and (content := named_template(name)) is not None
     }
-    return {**config, "template": {**given, **found}} if found else config
+    return {**config, "template": {**given, **templates}} if templates else config

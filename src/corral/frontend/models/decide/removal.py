@@ -51,7 +51,7 @@ def weights_of(spec: ModelSpec) -> list[str]:
 
 
 class NeededModel(NamedTuple):
-    """A model that stays."""
+    """A model that stays in the fleet, with the files that it needs."""
 
     spec: ModelSpec
     files: Sequence[WeightFile] = ()

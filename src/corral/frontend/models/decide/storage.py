@@ -75,10 +75,14 @@ def _is_within(path: str, place: str) -> bool:
 
 
 def judge(files: Iterable[FoundFile], needs: Needs) -> list[FileVerdict]:
-    """All files that no model needs. Only what a pull brought may go: people keep other things there too."""
+    """All files that no model needs. Only what a pull brought may go: people keep other things there too.
+
+    Hidden files that no pull brought are not mentioned: they are marks of programs, of Corral's own too.
+    """
     verdicts = []
     for file in files:
-        if needs.owners(file.path):
+        is_mark = not file.is_ours and PurePosixPath(file.path).name.startswith(".")
+        if is_mark or needs.owners(file.path):
             continue
         kept = needs.reason(file.path) or ("" if file.is_ours else "it did not come by a pull")
         verdicts.append(FileVerdict(path=file.path, bytes=file.bytes, kept=kept))

@@ -54,7 +54,7 @@ class WeightFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModel:
-    """One model."""
+    """A model as the database has it after its latest change."""
 
     name: str
     number: int

@@ -110,6 +110,6 @@ def spreading_of(backend: str, config: Config) -> Spreading:
         return Spreading()
     if not key:
         return Spreading(splits=True)
-    told = fields.whole(config, key, 0)
-    cards = told if isinstance(told, int) else 0
+    value = fields.whole(config, key, 0)
+    cards = value if isinstance(value, int) else 0
     return Spreading(splits=cards > 1, cards=max(cards, 0))

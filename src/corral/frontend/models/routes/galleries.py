@@ -32,17 +32,17 @@ async def search(context: AdminContext, request: Request, caller: Caller) -> Res
     page, per_page = whole_number(asked, "page", 1), whole_number(asked, "per_page", _PER_PAGE)
     readings = await context.models.galleries.readings(newest=asked.get("refresh") == "1")
     catalogue = readings.catalogue
-    found = page_of(catalogue.search(query), page=page, per_page=per_page)
+    matches = page_of(catalogue.search(query), page=page, per_page=per_page)
     installed = installed_entries(context.models.catalogue.rows.values())
     machines = await context.models.galleries.machines()
     return answer(
         GalleryModelList(
-            items=[gallery_item(entry, installed, catalogue, machines) for entry in found.items],
-            total=found.total,
-            page=found.page,
-            pages=found.pages,
+            items=[gallery_item(entry, installed, catalogue, machines) for entry in matches.items],
+            total=matches.total,
+            page=matches.page,
+            pages=matches.pages,
             galleries=index_views(readings.readings, catalogue.problems, context.clock.now()),
-            near=[] if found.total or not query.term else list(catalogue.near(query.term)),
+            near=[] if matches.total or not query.term else list(catalogue.near(query.term)),
         )
     )
 

@@ -18,7 +18,7 @@ from corral.frontend.backends.shapes import repositories
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.offers import installed_entries
 from corral.frontend.models.decide.stored import StoredModel
-from corral.frontend.models.localai_shapes import (
+from corral.frontend.models.shapes import (
     ModelPageQuery,
     available_model,
     backend_uses,
@@ -127,7 +127,7 @@ def _capable(context: AdminContext, row: StoredModel, where: Mapping[str, list[L
 
 
 async def _loaded_on(context: AdminContext) -> dict[str, list[LoadedOn]]:
-    loaded = [one for one in await context.serving.replicas.living() if one.state is ReplicaState.LOADED]
+    loaded = [served for served in await context.serving.replicas.living() if served.state is ReplicaState.LOADED]
     nodes = await context.nodes.fleet.some({replica.node_id for replica in loaded})
     places: dict[str, list[LoadedOn]] = defaultdict(list)
     for replica in loaded:
@@ -175,9 +175,11 @@ def _contexts(request: Request) -> list[int]:
 
 async def show_system(context: AdminContext, request: Request, caller: Caller) -> Response:
     nodes = [seen.node.id for seen in await context.nodes.fleet.all() if may_have_backends(seen)]
-    known = await context.backends.inventory.known(nodes)
-    names = {entry.name for inventory in known.values() for entry in inventory.entries}
-    loaded = {one.model for one in await context.serving.replicas.living() if one.state is ReplicaState.LOADED}
+    inventories = await context.backends.inventory.known(nodes)
+    names = {entry.name for inventory in inventories.values() for entry in inventory.entries}
+    loaded = {
+        replica.model for replica in await context.serving.replicas.living() if replica.state is ReplicaState.LOADED
+    }
     return answer(SystemView(backends=sorted(names), loaded_models=[LoadedModel(id=name) for name in sorted(loaded)]))
 
 

@@ -67,11 +67,11 @@ async def list_models(context: AdminContext, request: Request, caller: Caller) -
 
 def _engines(context: AdminContext) -> Mapping[str, list[ModelEngineView]]:
     """Engines that somebody else runs, by the models that they answer for."""
-    found: dict[str, list[ModelEngineView]] = defaultdict(list)
+    engines_by_model: dict[str, list[ModelEngineView]] = defaultdict(list)
     for engine in context.engines.service.current:
         state = context.engines.watch.of(engine.id).state.value if engine.is_enabled else DISABLED
-        found[engine.model].append(ModelEngineView(name=engine.name, state=state))
-    return found
+        engines_by_model[engine.model].append(ModelEngineView(name=engine.name, state=state))
+    return engines_by_model
 
 
 def _elsewhere(name: str, engines: list[ModelEngineView]) -> ModelView:

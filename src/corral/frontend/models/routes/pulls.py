@@ -21,9 +21,7 @@ from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.shapes import operation_view
 from corral.hubs.plans import PullPlan
 from corral.wire.go_json import decode, format_time
-from corral.wire.operation_views import OperationView
-from corral.wire.plans import PlanError, plan_hash
-from corral.wire.pulls import (
+from corral.wire.model_files import (
     BuildChoiceView,
     PruneAsk,
     PruneView,
@@ -35,6 +33,8 @@ from corral.wire.pulls import (
     StoreView,
     UnneededFileView,
 )
+from corral.wire.operation_views import OperationView
+from corral.wire.plans import PlanError, plan_hash
 
 _LOCAL: Final = ("file:", "/", "./", "../", "~")
 """How references begin that name files of the frontend's machine."""
@@ -56,8 +56,8 @@ async def start(context: AdminContext, request: Request, caller: Caller) -> Resp
         return answer(await _plan_view(context, await pulls.plan(ask)))
     if not body.plan_hash:
         return _accepted(context, await pulls.start(ask))
-    if (known := await context.operations.service.with_key(ask.idempotency_key)) is not None:
-        return _accepted(context, known)
+    if (earlier := await context.operations.service.with_key(ask.idempotency_key)) is not None:
+        return _accepted(context, earlier)
     plan = await pulls.plan(ask)
     view = await _plan_view(context, plan)
     if view.hash != body.plan_hash:
@@ -116,7 +116,7 @@ async def _plan_view(context: AdminContext, plan: PullPlan) -> PullPlanView:
 
 
 def _hash(plan: PullPlan, *, store: str, is_refused: bool) -> str:
-    """Of what would come from where, and as what; not of free space, or of what is there already."""
+    """The hash of what would come from where, and as what; free space and files that are there are left out."""
     files = [[file.path, file.digest or file.url, file.size] for file in plan.files]
     return plan_hash([plan.name, plan.config, plan.origin.resolved, files, store, is_refused])
 

@@ -26,7 +26,7 @@ class Difference(NamedTuple):
 
 
 def move_of(before: Node, after: Node) -> Difference:
-    """The addresses that differ."""
+    """The addresses of a node that differ between two registrations."""
     return _difference(place_of(before), place_of(after))
 
 
@@ -106,6 +106,6 @@ def _reports_the_same(before: Node, after: Node) -> bool:
         after.capacity.total_ram,
     )
     cards = len(before.cards) == len(after.cards) and all(
-        one.id == other.id and one.total == other.total for one, other in zip(before.cards, after.cards, strict=True)
+        card.id == other.id and card.total == other.total for card, other in zip(before.cards, after.cards, strict=True)
     )
     return totals and cards and before.gpu == after.gpu

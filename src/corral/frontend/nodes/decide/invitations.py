@@ -46,9 +46,10 @@ class Invitation:
 
 def refuse_ended(invitation: Invitation, now: datetime) -> None:
     """Raise InvitationRefused, with the reason, when the invitation admits nobody any more."""
+    used = "was used already" if invitation.max_uses == 1 else f"was used by all {invitation.uses} machines it is for"
     why = {
         InvitationState.REVOKED: "was revoked",
-        InvitationState.USED: f"was used {invitation.uses} times, which is as often as it may be",
+        InvitationState.USED: used,
         InvitationState.EXPIRED: f"expired at {invitation.expires_at:%Y-%m-%d %H:%M:%S} UTC",
     }.get(invitation.state(now))
     if why is not None:

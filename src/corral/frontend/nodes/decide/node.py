@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from corral.base.ids import Incarnation, InvitationId, NodeId
 from corral.wire.confinement import ConfinementReport
@@ -249,7 +250,7 @@ def set_vram_budget(node: Node, value: str | None, *, at: datetime) -> Node:
 
 def report_cards(node: Node, reported: Iterable[ReportedCard]) -> Node:
     """The node with these GPUs and no others. What is free of one that does not say is what it was, or all of it."""
-    known = {card.id: card.free for card in node.cards}
+    free_by_card = {card.id: card.free for card in node.cards}
     cards = (
         GpuCard(
             id=card.id,
@@ -257,7 +258,7 @@ def report_cards(node: Node, reported: Iterable[ReportedCard]) -> Node:
             name=card.name,
             vendor=card.vendor,
             total=card.total,
-            free=min(known.get(card.id, card.total) if card.free is None else card.free, card.total),
+            free=min(free_by_card.get(card.id, card.total) if card.free is None else card.free, card.total),
             shares_ram=card.shares_ram,
             is_out=card.id in node.cards_out,
         )
@@ -302,3 +303,33 @@ class NodeLoad:
     """Requests that gateways reported."""
     is_known: bool = True
     """False while a gateway is silent: its share may be anything, where there is something to ask."""
+
+
+_NO_CARDS: Final = frozenset[str]()
+
+
+def ram_per_machine(nodes: Iterable[Node]) -> list[tuple[int, int]]:
+    """Total and free RAM of each machine that reports any."""
+    return _per_machine((node, _NO_CARDS, node.capacity.total_ram, node.capacity.available_ram) for node in nodes)
+
+
+def vram_per_machine(nodes: Iterable[Node]) -> list[tuple[int, int]]:
+    """Total and free VRAM of each machine that reports any. Workers of one machine with different GPUs all count."""
+    return _per_machine(
+        (node, frozenset(card.id for card in node.cards), node.capacity.total_vram, node.capacity.available_vram)
+        for node in nodes
+    )
+
+
+def _per_machine(reports: Iterable[tuple[Node, frozenset[str], int, int]]) -> list[tuple[int, int]]:
+    """Total and free memory of each machine, from what each node reports of which GPUs.
+
+    Nodes that have the same host and report the same total share one machine: each worker of `corral up` reports the
+    memory of the whole machine. Their reports are of different moments, so the least free memory counts.
+    """
+    machines: dict[tuple[str, frozenset[str], int], int] = {}
+    for node, cards, total, free in reports:
+        if total:
+            machine = (node.address.rpartition(":")[0] or node.id, cards, total)
+            machines[machine] = min(free, machines.get(machine, total))
+    return [(total, free) for (_, _, total), free in machines.items()]

@@ -32,13 +32,13 @@ async def list_names(context: AdminContext, request: Request, caller: Caller) ->
 
 
 async def read_log(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = _wanted(context, request)
+    lines_asked = _wanted(context, request)
     node_id, model = node_id_of(request), request.path_params["model"]
     if not read_switch(request.query_params, "follow"):
         lines = _decoded(await context.nodes.logs.lines(node_id, model), list[LogLine])
-        return answer(LogPage(items=LogTail(wanted).page(lines)))
+        return answer(LogPage(items=LogTail(lines_asked).page(lines)))
     await context.nodes.following.check(node_id)
-    events = _events(context.nodes.following.frames(node_id, model, wanted))
+    events = _events(context.nodes.following.frames(node_id, model, lines_asked))
     return relay_response(context, request, events, permission=Permission.NODES_LOGS)
 
 

@@ -34,7 +34,7 @@ class InvitationStore:
             await append(connection, events)
 
     async def list(self) -> list[Invitation]:
-        """Newest first."""
+        """All invitations, the newest first."""
         newest = select(invitations).order_by(invitations.c.created_at.desc(), invitations.c.id)
         async with self._db.look() as connection:
             return [_invitation(row) for row in await connection.execute(newest)]

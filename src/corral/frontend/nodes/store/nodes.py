@@ -97,7 +97,7 @@ class Nodes:
             return [outline_from(row) for row in await connection.execute(_page(_OUTLINE, after, limit))]
 
     async def all(self) -> list[Node]:
-        """By name, then id."""
+        """All nodes, in the order of their names and then of their ids."""
         return await self._fetch(_NODE.order_by(nodes.c.name, nodes.c.id))
 
     async def asked_to_drain(self) -> list[Node]:

@@ -79,7 +79,7 @@ def registered_values(node: Node) -> dict[str, object]:
 
 
 def heartbeat_values(node: Node) -> dict[str, object]:
-    """The columns of heartbeats."""
+    """The columns that a heartbeat writes, with this node's values."""
     return {
         "last_heartbeat": node.facts.last_heartbeat,
         "recent_gaps": [microseconds(gap) for gap in node.facts.recent_gaps],

@@ -342,9 +342,9 @@ def overtaken(intent: Intent, worked: Intent, *, is_corral: bool) -> Intent:
     late = worked.outstanding if worked.outstanding is not None and worked.outstanding.is_late else None
     if late is not None:
         return replace(intent, outstanding=None, doubt=together(late, intent.doubt))
-    known = intent.doubt
-    done = known is None or is_corral or not known.is_several
-    return replace(intent, outstanding=None, doubt=None if done else known)
+    doubt = intent.doubt
+    done = doubt is None or is_corral or not doubt.is_several
+    return replace(intent, outstanding=None, doubt=None if done else doubt)
 
 
 def may_retry(intent: Intent) -> bool:

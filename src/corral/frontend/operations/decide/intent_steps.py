@@ -194,7 +194,7 @@ def unheard(intent: Intent, error: str, now: datetime, policy: IntentPolicy) -> 
 
 
 def held(intent: Intent, why: Reason, now: datetime, policy: IntentPolicy) -> Intent:
-    """Something must happen first."""
+    """The intent waits until what `why` names has happened, and is looked at again later."""
     return replace(_look_again(intent, now, now + policy.hold, why), waits_for_node=False)
 
 

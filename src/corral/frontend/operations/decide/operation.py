@@ -133,14 +133,14 @@ def tried_again_at(target: Target) -> datetime | None:
 
 
 def state_of(targets: Iterable[Target]) -> OperationState:
-    known = list(targets)
-    if any(target.status in UNDER_WAY and not waits(target) for target in known):
+    all_targets = list(targets)
+    if any(target.status in UNDER_WAY and not waits(target) for target in all_targets):
         return OperationState.RUNNING
-    if any(target.status in _BAD and not waits(target) for target in known):
+    if any(target.status in _BAD and not waits(target) for target in all_targets):
         return OperationState.FAILED
-    if any(waits(target) for target in known):
+    if any(waits(target) for target in all_targets):
         return OperationState.WAITING
-    if not known or any(target.status is TargetStatus.SUCCESS for target in known):
+    if not all_targets or any(target.status is TargetStatus.SUCCESS for target in all_targets):
         return OperationState.DONE
     return OperationState.CANCELLED
 

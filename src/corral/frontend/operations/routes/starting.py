@@ -34,8 +34,8 @@ async def start(context: AdminContext, request: Request, caller: Caller) -> Resp
     ask = _ask(body, request, caller)
     if not body.plan_hash:
         return _accepted(context, await context.backends.operations.start(ask))
-    if (known := await context.operations.service.with_key(ask.idempotency_key)) is not None:
-        return _accepted(context, known)
+    if (earlier := await context.operations.service.with_key(ask.idempotency_key)) is not None:
+        return _accepted(context, earlier)
     preview = await context.backends.operations.preview(ask)
     plan = await _plan_of(context, ask, preview)
     if plan.hash == body.plan_hash:
@@ -107,7 +107,7 @@ async def _ending(context: AdminContext, preview: Preview) -> list[EndingReplica
 
 
 def _hash(ask: Ask, preview: Preview, ending: list[EndingReplicaView]) -> str:
-    """Of what was asked for, what would be sent where, and what ends by it; not of numbers that change all the time."""
+    """The hash of what was asked for, what would be sent where and what ends; changing numbers are left out."""
     ref = ask.ref
     asked = [ask.verb.value, ref.backend, ref.uri, ref.name, ref.alias, ref.galleries, ask.force]
     places = sorted(_place(plan, preview) for plan in preview.planned)

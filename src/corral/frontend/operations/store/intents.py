@@ -245,7 +245,7 @@ def _due(now: datetime, until: datetime) -> ColumnElement[bool]:
 
 
 def _not_at(stores: Collection[NodeId]) -> ColumnElement[bool]:
-    """Of no store among these. There are as many as frontends at most."""
+    """The condition that an intent is at none of these stores. There are at most as many stores as frontends."""
     return intents_table.c.node_id.not_in(sorted(stores)) if stores else true()
 
 
@@ -271,8 +271,8 @@ async def _learned(connection: AsyncConnection, late: Mapping[IntentKey, IntentC
 def _newest_reports(changes: Sequence[IntentChange]) -> dict[NodeId, Report]:
     reports: dict[NodeId, Report] = {}
     for change in changes:
-        known = reports.get(change.intent.node_id)
-        if change.report is not None and (known is None or known.seen_at <= change.report.seen_at):
+        newest = reports.get(change.intent.node_id)
+        if change.report is not None and (newest is None or newest.seen_at <= change.report.seen_at):
             reports[change.intent.node_id] = change.report
     return reports
 
@@ -280,8 +280,8 @@ def _newest_reports(changes: Sequence[IntentChange]) -> dict[NodeId, Report]:
 async def cancel_intents_of(connection: AsyncConnection, node_id: NodeId, *, reason: str, at: datetime) -> None:
     """For a node that is removed."""
     of_node = select(intents_table).where(intents_table.c.node_id == node_id)
-    known = [intent_of(row) for row in await connection.execute(in_order(of_node))]
+    intents_there = [intent_of(row) for row in await connection.execute(in_order(of_node))]
     why = because(ReasonCode.NODE_GONE, why=reason)
-    gone = [cancel(intent, why, at) for intent in known if may_cancel(intent)]
+    gone = [cancel(intent, why, at) for intent in intents_there if may_cancel(intent)]
     await write_intents(connection, [replace(intent, lease_token=None, lease_until=None) for intent in gone])
     await write_targets(connection, gone)

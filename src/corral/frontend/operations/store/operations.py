@@ -1,18 +1,25 @@
 """Operations: one transaction writes the act, its targets and the intents; if it fails, nothing has happened."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, true, update
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, insert, not_, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.errors import Overtaken
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.operations.decide.intent import Inherit, Intent, IntentKey, IntentKind, supersede
-from corral.frontend.operations.decide.operation import FINAL, UNDER_WAY, Operation, OperationFilter, Target
-from corral.frontend.operations.store.filters import conditions
+from corral.frontend.operations.decide.operation import (
+    FINAL,
+    UNDER_WAY,
+    Operation,
+    OperationFilter,
+    OperationState,
+    Target,
+    TargetStatus,
+)
 from corral.frontend.operations.store.intent_batches import (
     in_order,
     insert_targets,
@@ -30,6 +37,7 @@ from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import among
 from corral.frontend.store.schema import intents as intents_table
 from corral.frontend.store.schema import operation_targets, operations
+from corral.frontend.store.search import by_actor, by_id, containing
 
 _NAMES: Final = tuple(str(column.name) for column in operations.c)
 _FINAL: Final = [status.value for status in FINAL]
@@ -46,7 +54,7 @@ Generations = Mapping[IntentKey, int]
 
 
 async def _nothing(_: AsyncConnection) -> None:
-    """Beside most operations."""
+    """Writes nothing: most operations need no other write in their transaction."""
 
 
 class OperationStore:
@@ -71,8 +79,8 @@ class OperationStore:
         is not of the generation that was `seen`: then nothing is written.
         """
         async with self._db.begin() as connection:
-            if (known := await _by_key(connection, operation.idempotency_key)) is not None:
-                return known
+            if (earlier := await _by_key(connection, operation.idempotency_key)) is not None:
+                return earlier
             await write_operations(connection, [operation], intents, self._inherit, seen=seen)
             await beside(connection)
             await append(connection, events)
@@ -88,7 +96,7 @@ class OperationStore:
 
     async def generations(self, keys: Sequence[IntentKey]) -> dict[IntentKey, int]:
         """The generation of each of these intents as they are now; 0 where there is none."""
-        found = dict.fromkeys(keys, 0)
+        numbers = dict.fromkeys(keys, 0)
         columns = (intents_table.c.node_id, intents_table.c.kind, intents_table.c.subject, intents_table.c.generation)
         async with self._db.read() as connection:
             for start in range(0, len(keys), _AT_ONCE):
@@ -98,9 +106,9 @@ class OperationStore:
                 kinds = intents_table.c.kind.in_(sorted({kind.value for _, kind, _ in part}))
                 for row in await connection.execute(select(*columns).where(there, meant, kinds)):
                     key = (NodeId(row.node_id), IntentKind(row.kind), row.subject)
-                    if key in found:
-                        found[key] = row.generation
-        return found
+                    if key in numbers:
+                        numbers[key] = row.generation
+        return numbers
 
     async def newest(
         self, *, limit: int, before: tuple[datetime, str] | None = None, which: OperationFilter = ALL_OPERATIONS
@@ -218,12 +226,12 @@ async def _replace(
 ) -> None:
     """What was wanted at these places before is superseded; leases and requests under way are carried along."""
     rows = await locked(connection, [intent.key for intent in fresh])
-    known = {intent.key: intent for intent in map(intent_of, rows)}
-    new = [supersede(known.get(intent.key), intent, inherit) for intent in fresh]
+    intents_by_key = {intent.key: intent for intent in map(intent_of, rows)}
+    new = [supersede(intents_by_key.get(intent.key), intent, inherit) for intent in fresh]
     if seen is not None and any(intent.generation != seen.get(intent.key, -1) + 1 for intent in new):
         raise Overtaken
-    await supersede_targets(connection, list(known.values()), at=max(intent.accepted_at for intent in fresh))
-    await replace_intents(connection, list(known), new)
+    await supersede_targets(connection, list(intents_by_key.values()), at=max(intent.accepted_at for intent in fresh))
+    await replace_intents(connection, list(intents_by_key), new)
 
 
 async def _remove(connection: AsyncConnection, which: ColumnElement[bool]) -> int:
@@ -259,3 +267,64 @@ async def _with_targets(connection: AsyncConnection, rows: Sequence[Row[Any]]) -
         values |= {"idempotency_key": row.idempotency_key or "", "targets": tuple(targets[row.id])}
         loaded.append(msgspec.convert(values, Operation))
     return loaded
+
+
+_BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
+_LIVING: Final = tuple(status for status in TargetStatus if status not in FINAL)
+
+
+def conditions(which: OperationFilter) -> list[ColumnElement[bool]]:
+    """Conditions that all hold for an operation which is meant."""
+    found: list[ColumnElement[bool]] = []
+    if which.states:
+        found.append(or_(*(_is_in(state) for state in sorted(which.states))))
+    if which.verbs:
+        found.append(operations.c.verb.in_(sorted(which.verbs)))
+    if which.subject:
+        found.append(operations.c.subject == which.subject)
+    if which.node:
+        there = select(operation_targets.c.operation_id).where(by_id(operation_targets.c.node_id, which.node))
+        found.append(operations.c.id.in_(there))
+    if which.asked_by:
+        found.append(by_actor(operations.c.asked_by, which.asked_by))
+    if which.text:
+        uri = operations.c.payload["uri"].as_string()
+        found.append(containing(which.text, operations.c.subject, operations.c.asked_by, operations.c.id, uri))
+    return found
+
+
+def _is_in(state: OperationState) -> ColumnElement[bool]:
+    """The operation is in this state: the first in this order that holds."""
+    running = _has(UNDER_WAY, waits=False)
+    failed = _has(_BAD, waits=False)
+    waiting = _has(_LIVING, waits=True)
+    done = or_(_has((TargetStatus.SUCCESS,)), not_(_of_operation()))
+    match state:
+        case OperationState.RUNNING:
+            return running
+        case OperationState.FAILED:
+            return and_(failed, not_(running))
+        case OperationState.WAITING:
+            return and_(waiting, not_(running), not_(failed))
+        case OperationState.DONE:
+            return and_(done, not_(running), not_(failed), not_(waiting))
+        case OperationState.CANCELLED:
+            return and_(not_(done), not_(running), not_(failed), not_(waiting))
+
+
+def _has(statuses: Collection[TargetStatus], *, waits: bool | None = None) -> ColumnElement[bool]:
+    """Some target of the operation has one of these statuses; and waits for its node, or does not.
+
+    Few targets are not over: those are looked up by their status. Almost all succeeded: those are looked up by their
+    operation.
+    """
+    wanted: list[ColumnElement[bool]] = [operation_targets.c.status.in_(sorted(statuses))]
+    if waits is not None:
+        wanted.append(operation_targets.c.waits_for_node == int(waits))
+    if TargetStatus.SUCCESS in statuses:
+        return _of_operation(*wanted)
+    return operations.c.id.in_(select(operation_targets.c.operation_id).where(*wanted))
+
+
+def _of_operation(*wanted: ColumnElement[bool]) -> ColumnElement[bool]:
+    return exists().where(operation_targets.c.operation_id == operations.c.id, *wanted)

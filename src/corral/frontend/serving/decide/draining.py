@@ -130,13 +130,13 @@ def _of_model(snapshot: FleetSnapshot, model: str, there: Sequence[Replica]) -> 
 
 def _moved(snapshot: FleetSnapshot, spec: ModelSpec, here: Sequence[Replica]) -> DrainPlan:
     """What becomes of the loaded replicas of a model that is still there."""
-    wanted = max(snapshot.least.get(spec.name, 0), 1)
+    needed = max(snapshot.least.get(spec.name, 0), 1)
     elsewhere = _serving_elsewhere(snapshot, spec.name)
     settled = [replica for replica in elsewhere if snapshot.at - replica.changed_at >= SETTLED_AFTER]
-    if len(settled) >= wanted:
-        shown = tuple(_shown(snapshot, replica, DrainStep.ENDS, "others serve its model") for replica in here)
-        return DrainPlan(replicas=shown, unload=tuple(here))
-    missing = wanted - len(elsewhere)
+    if len(settled) >= needed:
+        drained = tuple(_shown(snapshot, replica, DrainStep.ENDS, "others serve its model") for replica in here)
+        return DrainPlan(replicas=drained, unload=tuple(here))
+    missing = needed - len(elsewhere)
     jobs = [job for job in snapshot.jobs if job.model == spec.name]
     coming = [job for job in jobs if job.state is not LoadState.FAILED and not _leads_nowhere(snapshot, job)]
     if len(coming) >= missing and not all(job.reason for job in coming):
@@ -149,21 +149,21 @@ def _moved(snapshot: FleetSnapshot, spec: ModelSpec, here: Sequence[Replica]) ->
         return DrainPlan(replicas=_all(snapshot, here, DrainStep.STAYS, why))
     choice = place(snapshot.request(spec), snapshot.candidates(spec))
     if isinstance(choice, PlacementRefusal):
-        return _stuck(snapshot, here, choice, spare=len(settled) + len(here) - wanted)
-    shown = _all(snapshot, here, DrainStep.MOVES, f"another one is to be loaded, on {choice.node.name} or elsewhere")
-    return DrainPlan(replicas=shown, loads=(WantedLoads(spec, missing),))
+        return _stuck(snapshot, here, choice, spare=len(settled) + len(here) - needed)
+    drained = _all(snapshot, here, DrainStep.MOVES, f"another one is to be loaded, on {choice.node.name} or elsewhere")
+    return DrainPlan(replicas=drained, loads=(WantedLoads(spec, missing),))
 
 
 def _stuck(snapshot: FleetSnapshot, here: Sequence[Replica], refusal: PlacementRefusal, *, spare: int) -> DrainPlan:
     """No node can take one more: those go that are more than is wanted."""
     going = sorted(here, key=lambda replica: (snapshot.in_flight.get(replica.id, 0), -replica.index))[: max(spare, 0)]
-    shown = [
+    drained = [
         _shown(snapshot, replica, DrainStep.ENDS, "enough others serve its model")
         if replica in going
         else _shown(snapshot, replica, DrainStep.STAYS, "no other node can take its model", refusal.reasons)
         for replica in here
     ]
-    return DrainPlan(replicas=tuple(shown), unload=tuple(going))
+    return DrainPlan(replicas=tuple(drained), unload=tuple(going))
 
 
 def _serving_elsewhere(snapshot: FleetSnapshot, model: str) -> list[Replica]:

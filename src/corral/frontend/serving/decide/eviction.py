@@ -137,9 +137,9 @@ def make_room(
     curable = [candidate for candidate in candidates if candidate.node.id in short]
     curable.sort(key=lambda candidate: (look.prospect(candidate), short[candidate.node.id], candidate.node.name))
     plans = [look.at(candidate) for candidate in curable[:_MOST_LOOKED_AT]]
-    found = sorted((plan for plan in plans if plan is not None), key=look.order)
+    room_plans = sorted((plan for plan in plans if plan is not None), key=look.order)
     waits: RoomPlan | None = None
-    for plan in found[:_MOST_CHECKED]:
+    for plan in room_plans[:_MOST_CHECKED]:
         if not isinstance(plan, EndReplicas):
             return plan if isinstance(plan, AwaitEnd) else waits or plan
         if not (first := look.first_in_line(plan.node.id)):
@@ -206,7 +206,7 @@ class _Look:
         return None
 
     def order(self, plan: RoomPlan) -> tuple[object, ...]:
-        """The best plan first."""
+        """Sort key of plans that make room: the best plan comes first."""
         match plan:
             case AwaitEnd():
                 return (0, 0, self._snapshot.at, plan.node.name, plan.node.id)

@@ -193,7 +193,7 @@ def step_seconds(job: LoadJob, now: datetime) -> Mapping[str, float]:
 
 
 def seconds_so_far(job: LoadJob, now: datetime) -> Mapping[str, float]:
-    """The same for those who look at it: nothing goes on while nobody works on it."""
+    """Seconds that each step has taken until now. Time in which nobody works on the job does not count."""
     return step_seconds(job, now if job.state is LoadState.LOADING else job.changed_at)
 
 

@@ -93,9 +93,9 @@ class CandidateNode:
 
     @property
     def room(self) -> MachineRoom:
-        known = self.known_room
-        if known is not None and known.node is self.node and known.replicas is self.replicas:
-            return known.room
+        room_here = self.known_room
+        if room_here is not None and room_here.node is self.node and room_here.replicas is self.replicas:
+            return room_here.room
         return room_of(self.node, self.replicas)
 
 
@@ -179,9 +179,9 @@ class PlacementRefusal:
     def message(self) -> str:
         if not self.verdicts:
             return "no node has joined yet"
-        told = [f"{name} {why}" for name, why in sorted(self.reasons.items())]
-        more = [f"and {len(told) - _MOST_TOLD} more nodes"] if len(told) > _MOST_TOLD else []
-        return "; ".join([*told[:_MOST_TOLD], *more])
+        reasons = [f"{name} {why}" for name, why in sorted(self.reasons.items())]
+        more = [f"and {len(reasons) - _MOST_TOLD} more nodes"] if len(reasons) > _MOST_TOLD else []
+        return "; ".join([*reasons[:_MOST_TOLD], *more])
 
     @property
     def is_curable(self) -> bool:
@@ -264,8 +264,8 @@ def _by_rules(request: PlacementRequest, candidate: CandidateNode) -> _Refused |
     if request.pinned and node.id not in request.pinned:
         return _Refused(VerdictCode.NOT_PINNED, "is not one of the nodes that the model is pinned to")
     if request.selector and not has_labels(node.labels.effective, request.selector):
-        wanted = ", ".join(f"{key}={value}" for key, value in sorted(request.selector.items()))
-        return _Refused(VerdictCode.NOT_SELECTED, f"does not have the labels {wanted}")
+        labels = ", ".join(f"{key}={value}" for key, value in sorted(request.selector.items()))
+        return _Refused(VerdictCode.NOT_SELECTED, f"does not have the labels {labels}")
     if candidate.unfit:
         return _Refused(VerdictCode.UNFIT, f"cannot run the backend: {candidate.unfit}")
     return None
@@ -298,8 +298,8 @@ def _fitted(request: PlacementRequest, candidate: CandidateNode, room: MachineRo
     if not needs.vram and needs.ram_beside_gpu:  # it was told to use no GPU
         return _in_memory(room, (), 0, needs.ram_beside_gpu)
     count = 0 if room.cards[0].id == ALL_CARDS else needs.card_count
-    if count < 2 and (one := room.tightest_card(needs.vram)) is not None:
-        return _on_cards(room, needs, (one,))
+    if count < 2 and (card := room.tightest_card(needs.vram)) is not None:
+        return _on_cards(room, needs, (card,))
     cards = fit_cards(
         needs.vram,
         per_card=needs.per_card,

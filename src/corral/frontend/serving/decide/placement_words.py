@@ -33,7 +33,9 @@ def why_summary(
 
 
 def _whereabouts(model: str, replicas: Sequence[Replica], names: Mapping[NodeId, str]) -> str:
-    loaded = sorted(names.get(one.node_id, one.node_id) for one in replicas if one.state is ReplicaState.LOADED)
+    loaded = sorted(
+        names.get(replica.node_id, replica.node_id) for replica in replicas if replica.state is ReplicaState.LOADED
+    )
     return f"{model} is loaded on {listed(loaded)}" if loaded else f"{model} is not loaded"
 
 
@@ -44,8 +46,8 @@ def _loads(jobs: Sequence[LoadJob]) -> list[str]:
         LoadState.PENDING: "{} waiting for a place",
         LoadState.FAILED: "{} failed",
     }
-    told = [text.format(counted(counts[state], "load")) for state, text in words.items() if counts[state]]
-    return [", ".join(told)] if told else []
+    clauses = [text.format(counted(counts[state], "load")) for state, text in words.items() if counts[state]]
+    return [", ".join(clauses)] if clauses else []
 
 
 def _next_place(choice: Placement | PlacementRefusal) -> str:
@@ -78,14 +80,14 @@ _TOLD: Final = {
 }
 
 
-def what_if_summary(found: Sequence[Consequence]) -> str:
+def what_if_summary(consequences: Sequence[Consequence]) -> str:
     """How many replicas move, and what is lost; the worst first."""
-    counts = Counter(each.fate for each in found)
-    told: list[str] = []
+    counts = Counter(each.fate for each in consequences)
+    clauses: list[str] = []
     for fate, text in _TOLD.items():
         if counts[fate]:
             word = "model" if fate is Fate.SERVICE_LOST else "replica"
-            told.append(text.format(counted(counts[fate], word)))
-    if interrupted := sorted({each.model for each in found if each.is_interrupted}):
-        told.append(f"no answers from {listed(interrupted)} until loaded again")
-    return "; ".join(told) if told else "nothing would change"
+            clauses.append(text.format(counted(counts[fate], word)))
+    if interrupted := sorted({each.model for each in consequences if each.is_interrupted}):
+        clauses.append(f"no answers from {listed(interrupted)} until loaded again")
+    return "; ".join(clauses) if clauses else "nothing would change"

@@ -92,7 +92,7 @@ class Replica:
 
     @property
     def reach(self) -> Reach:
-        """How requests reach it."""
+        """How requests reach the replica: its URL, key and routes."""
         return Reach(self.url, self.key, self.routes, self.front_port, self.token)
 
     def is_process(self, process: ReportedProcess) -> bool:

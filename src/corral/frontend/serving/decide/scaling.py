@@ -57,7 +57,7 @@ _MOST_IN_ALL: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadMore:
-    """Have one replica more."""
+    """Load one more replica of a model."""
 
     model: str
     why: LoadWhy

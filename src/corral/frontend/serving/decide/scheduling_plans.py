@@ -135,8 +135,8 @@ class _Settling:
             planned = plan(self.snapshot, memory, self.policy)
             actions = [action for action in planned.actions if _model_of(action) in models - self.problems.keys()]
             if not actions:
-                found = {model: counts.problem for model, counts in planned.counts.items() if model in models}
-                self.problems |= {model: why for model, why in found.items() if why}
+                problems = {model: counts.problem for model, counts in planned.counts.items() if model in models}
+                self.problems |= {model: why for model, why in problems.items() if why}
                 break
             for action in actions:
                 self._do(action)

@@ -17,7 +17,7 @@ from corral.frontend.serving.decide.placement import CandidateNode, PlacementReq
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.rollout import Restoration
 from corral.frontend.serving.decide.scheduling import SchedulingWish
-from corral.frontend.serving.decide.staged import StagedSummary
+from corral.frontend.serving.staging.decide.staged import StagedSummary
 
 
 class BackendFit(Protocol):
@@ -102,8 +102,8 @@ class FleetSnapshot:
     @cached_property
     def groups(self) -> Mapping[str, frozenset[str]]:
         """The concurrency groups that models are in, of those that are in any."""
-        found = {name: groups_of(spec) for name, spec in self.models.items()}
-        return {name: groups for name, groups in found.items() if groups}
+        groups_by_model = {name: groups_of(spec) for name, spec in self.models.items()}
+        return {name: groups for name, groups in groups_by_model.items() if groups}
 
     @cached_property
     def ended_by_node(self) -> Mapping[NodeId, tuple[Replica, ...]]:
@@ -169,11 +169,11 @@ class FleetSnapshot:
     def with_replica(self, replica: Replica) -> "FleetSnapshot":
         """The fleet after a place was reserved. What is known of all other nodes is kept."""
         after, id = replace(self, replicas=(*self.replicas, replica)), replica.node_id
-        known = self.rooms.get(id)
-        if known is None:
+        room_before = self.rooms.get(id)
+        if room_before is None:
             return after
-        there = (*known.replicas, replica)
-        room = KnownRoom(known.node, there, room_of(known.node, there))
+        there = (*room_before.replicas, replica)
+        room = KnownRoom(room_before.node, there, room_of(room_before.node, there))
         kept = vars(after)
         kept.update(staged_by_node=self.staged_by_node, groups=self.groups, rooms={**self.rooms, id: room})
         kept["_disks"] = self._disks

@@ -124,8 +124,8 @@ def _emptied(snapshot: FleetSnapshot, node_id: NodeId, status: NodeStatus) -> tu
     staying = [replica for replica in snapshot.replicas if replica.node_id != node_id]
     if is_down:
         return _Moves(after, staying, _lost).all_of(ending)
-    found = _Moves(after, staying, lambda others: Fate.STAYS).all_of(ending)
-    return tuple(replace(each, is_interrupted=False) for each in found)
+    moves = _Moves(after, staying, lambda others: Fate.STAYS).all_of(ending)
+    return tuple(replace(each, is_interrupted=False) for each in moves)
 
 
 def _lost(others: int) -> Fate:
@@ -144,9 +144,9 @@ def _without_backend(snapshot: FleetSnapshot, backend: str) -> tuple[Consequence
     staying = [replica for replica in snapshot.replicas if replica.id not in gone]
     nodes = tuple(replace(seen, node=given_back(seen.node, ending)) for seen in snapshot.nodes)
     after = replace(snapshot, nodes=nodes, replicas=tuple(staying), backends=_Without(snapshot, backend))
-    found = _Moves(after, staying, _lost).all_of(ending)
-    told = "its backend is deleted, and installed again as soon as somebody asks for the model"
-    return tuple(replace(each, why=told) if each.fate is Fate.MOVES else each for each in found)
+    moves = _Moves(after, staying, _lost).all_of(ending)
+    why = "its backend is deleted, and installed again as soon as somebody asks for the model"
+    return tuple(replace(each, why=why) if each.fate is Fate.MOVES else each for each in moves)
 
 
 class _Without:

@@ -8,10 +8,10 @@ from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_body
 from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.shapes import operation_view
-from corral.frontend.serving.stagings import StagingAsk
+from corral.frontend.serving.staging.operations import StagingAsk
 from corral.wire.go_json import decode, format_time
+from corral.wire.model_files import NodeFilesView, StagedModelView, StagingStart
 from corral.wire.operation_views import OperationView
-from corral.wire.stagings import NodeFilesView, StagedModelView, StagingStart
 
 
 async def stage(context: AdminContext, request: Request, caller: Caller) -> Response:

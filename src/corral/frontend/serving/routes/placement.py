@@ -67,7 +67,7 @@ async def explain(context: AdminContext, request: Request, caller: Caller) -> Re
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
     replicas = await context.serving.replicas.living()
     names = await context.nodes.fleet.names({replica.node_id for replica in replicas})
-    ordered = sorted(replicas, key=lambda one: (one.model, names.get(one.node_id, ""), one.index))
+    ordered = sorted(replicas, key=lambda each: (each.model, names.get(each.node_id, ""), each.index))
     return answer(ReplicaList(items=replica_views(ordered, context.serving.gateways, names)))
 
 
@@ -76,11 +76,11 @@ async def suppose(context: AdminContext, request: Request, caller: Caller) -> Re
     snapshot = await context.serving.snapshots.take()
     change = _change(context, ask, snapshot)
     names = {seen.node.id: seen.node.name for seen in snapshot.nodes}
-    found = await asyncio.to_thread(consequences, snapshot, change)  # seconds in a fleet of thousands
+    outcome = await asyncio.to_thread(consequences, snapshot, change)  # seconds in a fleet of thousands
     view = WhatIfView(
         change=change_in_words(change, names),
-        summary=what_if_summary(found),
-        consequences=[consequence_view(each, names) for each in found],
+        summary=what_if_summary(outcome),
+        consequences=[consequence_view(each, names) for each in outcome],
     )
     return answer(view)
 

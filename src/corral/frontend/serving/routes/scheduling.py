@@ -249,9 +249,9 @@ def _shown_to(caller: Caller, loading: Loading) -> Loading:
 async def unload(context: AdminContext, request: Request, caller: Caller) -> Response:
     ask = decode(await read_body(request, context.config.max_body), ModelLoadAsk)
     spec, node_id = context.models.catalogue.find(ask.name), await _node(context, ask)
-    wanted = await context.serving.scaling.demand(spec.name)
-    if wanted:
-        raise Conflict(f"the rule of scheduling of {spec.name} would load it again: {wanted}; change the rule first")
+    demand = await context.serving.scaling.demand(spec.name)
+    if demand:
+        raise Conflict(f"the rule of scheduling of {spec.name} would load it again: {demand}; change the rule first")
     if node_id is None:
         await context.serving.node_models.unload_everywhere(spec.name, by=caller.name)
     else:

@@ -23,23 +23,13 @@ async def upgrade(database: Database) -> None:
         await connection.run_sync(_upgrade)
 
 
-async def has_schema(database: Database) -> bool:
-    """Has any version of Corral written its tables there?"""
-    async with database.look() as connection:
-        return await connection.run_sync(_revision) is not None
-
-
-def _revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
-
-
 def _upgrade(connection: Connection) -> None:
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     scripts = ScriptDirectory.from_config(config)
-    current = _revision(connection)
-    known = {script.revision for script in scripts.walk_revisions()}
-    if current is not None and current not in known:
+    current = MigrationContext.configure(connection).get_current_revision()
+    revisions = {script.revision for script in scripts.walk_revisions()}
+    if current is not None and current not in revisions:
         raise SchemaTooNew(
             f"the database has schema {current}, which this version of Corral does not know;"
             " start the newer version that wrote it",

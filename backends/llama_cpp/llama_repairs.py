@@ -1,0 +1,111 @@
+"""Answers of llama.cpp's `/v1/responses` and `/v1/messages`, completed to what clients expect of them. Pure.
+
+Its events of `/v1/responses` have neither numbers nor places (`sequence_number`, `output_index`, `content_index`), the
+first ones have no `output`, and an answer that was cut by `max_output_tokens` is reported as completed. Client packages
+fail on such events. Its `/v1/messages` names the stop sequence that was found, but gives another `stop_reason`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Body = dict[str, Any]
+
+_WITH_RESPONSE = ("response.created", "response.in_progress")
+_AT_CONTENT = ("response.content_part.", "response.output_text.", "response.reasoning_text.", "response.refusal.")
+"""Beginnings of the types of events that are about one part of an item."""
+
+
+class AnswerRepair(Protocol):
+    """Completes one answer of llama.cpp, whole or event by event."""
+
+    def whole(self, answer: Body) -> Body: ...
+
+    def event(self, event: Body) -> Body: ...
+
+
+@dataclass(slots=True)
+class ResponseRepair:
+    """Completes an answer of `/v1/responses` to the request `asked`, which was accepted at `now`."""
+
+    asked: Body
+    now: int
+    _sequence: int = -1
+    _places: dict[str, int] = field(default_factory=dict)
+    """The index of each item in the output, by the id of the item."""
+
+    def whole(self, answer: Body) -> Body:
+        return self._finished(answer)
+
+    def event(self, event: Body) -> Body:
+        type, self._sequence = event["type"], self._sequence + 1
+        completed = {**event, "sequence_number": self._sequence}
+        if type in _WITH_RESPONSE:
+            completed["response"] = {**self._request_echo(), **event["response"], "usage": None}
+        elif type == "response.completed":
+            completed["response"] = self._finished(event["response"])
+            completed["type"] = f"response.{completed['response']['status']}"
+        elif isinstance(event.get("item"), dict):
+            completed["item"] = item = _with_id(event["item"])
+            completed["output_index"] = self._places.setdefault(item.get("id", ""), len(self._places))
+        elif "item_id" in event:
+            completed["output_index"] = self._places.get(event["item_id"], max(0, len(self._places) - 1))
+            if type.startswith(_AT_CONTENT):
+                completed["content_index"] = 0  # its items have one part each
+        return completed
+
+    def _finished(self, response: Body) -> Body:
+        """Return the complete response, with `usage` as its last field: the gateway reads the end of an answer."""
+        response = dict(response)
+        usage = response.pop("usage", None) or {}
+        response["output"] = [_with_id(item) for item in response.get("output", ())]
+        limit = self.asked.get("max_output_tokens")
+        if isinstance(limit, int | float) and limit > 0 and usage.get("output_tokens", 0) >= limit:
+            response |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+            if response["output"]:
+                response["output"][-1] = {**response["output"][-1], "status": "incomplete"}
+        return {**self._request_echo(), **response, "usage": usage}
+
+    def _request_echo(self) -> Body:
+        """Return what a response repeats from its request, and fixed values for what llama.cpp does not do."""
+        asked = self.asked
+        return {
+            "object": "response",
+            "created_at": self.now,
+            "status": "in_progress",
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": asked.get("instructions"),
+            "max_output_tokens": asked.get("max_output_tokens"),
+            "metadata": asked.get("metadata") or {},
+            "model": asked.get("model", ""),
+            "output": [],
+            "parallel_tool_calls": asked.get("parallel_tool_calls", True),
+            "previous_response_id": None,
+            "store": False,
+            "temperature": asked.get("temperature"),
+            "text": asked.get("text") or {"format": {"type": "text"}},
+            "tool_choice": asked.get("tool_choice", "auto"),
+            "tools": asked.get("tools") or [],
+            "top_p": asked.get("top_p"),
+            "truncation": "disabled",
+        }
+
+
+def _with_id(item: Body) -> Body:
+    """Return an output item with an id. Function calls have only a `call_id`, by which later events name them."""
+    return item if item.get("id") or "call_id" not in item else {**item, "id": item["call_id"]}
+
+
+class MessageRepair:
+    """Completes an answer of `/v1/messages` to a request with stop sequences."""
+
+    def whole(self, answer: Body) -> Body:
+        return _stopped(answer)
+
+    def event(self, event: Body) -> Body:
+        return {**event, "delta": _stopped(event["delta"])} if event["type"] == "message_delta" else event
+
+
+def _stopped(end: Body) -> Body:
+    return {**end, "stop_reason": "stop_sequence"} if end.get("stop_sequence") else end

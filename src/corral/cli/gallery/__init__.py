@@ -1,0 +1,1 @@
+"""`corral gallery`: which backends galleries offer, and whether an index of models is sound."""

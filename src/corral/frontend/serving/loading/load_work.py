@@ -1,0 +1,411 @@
+"""Loading a model: the work on a load job, from choosing a node to telling the backend there to load."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import PurePath
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict, CorralError
+from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_replica_id
+from corral.base.tasks import running
+from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.nodes.client import NodeBusy, NodeLogs, NodeRefused, NodeUnreachable, StartedBackend
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.operations.decide.operation import NO_PROGRESS
+from corral.frontend.operations.progress import ProgressBoard
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
+from corral.frontend.serving.decide.load_job import (
+    LoadJob,
+    LoadPolicy,
+    LoadState,
+    LoadStep,
+    LoadStepName,
+    LoadWhy,
+    next_look,
+    step_seconds,
+)
+from corral.frontend.serving.decide.placement import (
+    CandidateNode,
+    NodeVerdict,
+    Placement,
+    PlacementRefusal,
+    PlacementRequest,
+    VerdictCode,
+    still_fits,
+)
+from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
+from corral.frontend.serving.decide.snapshot import FleetSnapshot
+from corral.frontend.serving.decide.turns import place_in_turn, waiting_before
+from corral.frontend.serving.loading.evicting import Evicting, WaitingFor
+from corral.frontend.serving.loading.model_loader import LoadMeter, ModelLoader, StepTimedOut, within_bound
+from corral.frontend.serving.snapshots import Snapshots
+from corral.frontend.serving.staging.service import (
+    STAGING,
+    ModelFilesUnusable,
+    StagingFailed,
+    StagingWatch,
+    staging_report,
+)
+from corral.frontend.serving.staging.shared_directories import SharedDirectories
+from corral.frontend.serving.store.load_jobs import LoadJobs
+from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.rpc.errors import BackendBusy, BackendError, LoadFailed
+from corral.wire.backends import InstallBytes, InstallProgress
+from corral.wire.models import LoadReason
+
+log = logging.getLogger(__name__)
+
+INSTALLING: Final = "installing"
+_TOLD_EVERY: Final = 1.0
+"""Seconds between two words to other frontends of how far a staging is."""
+_BY: Final = "control"
+
+_REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
+    (Conflict, LoadReason.BEING_REMOVED),
+    (StagingFailed, LoadReason.FILES_NOT_SENT),
+    (ModelFilesUnusable, LoadReason.FILES_UNUSABLE),
+    (NodeRefused, LoadReason.ENGINE_NOT_STARTED),
+    (NodeUnreachable, LoadReason.MACHINE_AWAY),
+    (StepTimedOut, LoadReason.TIMED_OUT),
+    (NodeBusy, LoadReason.TIMED_OUT),
+    (LoadFailed, LoadReason.REFUSED_BY_ENGINE),
+    (BackendBusy, LoadReason.TIMED_OUT),
+    (BackendError, LoadReason.ENGINE_ENDED),
+)
+
+
+def _may_take(replica: Replica, verdict: NodeVerdict) -> bool:
+    """Whether a reservation that was decided on an earlier look still stands."""
+    return verdict.fits and (replica.vram, replica.ram, replica.cards) == (verdict.vram, verdict.ram, verdict.cards)
+
+
+def reason_of(error: CorralError) -> LoadReason:
+    """Why a load failed, in a word that every client may read."""
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), LoadReason.OTHER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStores:
+    jobs: LoadJobs
+    replicas: ReplicaStore
+    nodes: Nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldJob:
+    """A job that this process holds the lease of."""
+
+    job: LoadJob
+    token: LeaseToken
+    spec: ModelSpec
+
+    def at_step(self, name: LoadStepName, at: datetime) -> "HeldJob":
+        return replace(self, job=replace(self.job, steps=(*self.job.steps, LoadStep(name, at))))
+
+
+class JobLost(Exception):
+    """The job or its replica is no longer ours: somebody else decides what becomes of it."""
+
+
+class LoadWork:
+    """Works on a job that this process holds: places the model, reserves the place, installs, stages and loads."""
+
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        stores: LoadStores,
+        snapshots: Snapshots,
+        loader: ModelLoader,
+        feed: Feed,
+        clock: Clock,
+        *,
+        policy: LoadPolicy,
+        board: ProgressBoard,
+        logs: NodeLogs,
+        evicting: Evicting,
+        shared: SharedDirectories,
+    ) -> None:
+        self._stores = stores
+        self._snapshots = snapshots
+        self._loader = loader
+        self._feed = feed
+        self._clock = clock
+        self._policy = policy
+        self._board = board
+        self._logs = logs
+        self._evicting = evicting
+        self._shared = shared
+        self.phases: dict[LoadJobId, str] = {}
+        """What is being done, by the jobs that this process works on."""
+        self.stagings: dict[LoadJobId, StagingWatch] = {}
+        """How far the files of these jobs are, while they are brought to a node."""
+        self.meter = LoadMeter()
+        self._unasked_since: dict[LoadJobId, float] = {}
+        """Loads for requests that nobody was seen to wait for, on the clock that never jumps."""
+
+    async def bring_up(self, held: HeldJob) -> None:
+        """Try node after node, until one serves or it makes no sense to go on."""
+        tried: dict[NodeId, str] = {}
+        for _ in range(self._policy.attempts):
+            placed = await self.place(held, tried)
+            if placed is None:
+                return
+            replica, node, at_place = placed
+            try:
+                loaded, done = await self._load(at_place, replica, node)
+            except JobLost:
+                return
+            except CorralError as error:
+                tried[node.id] = f"{node.name}: {error.message}"
+                lines = await self._failed_on(held, replica, error)
+                held = replace(held, job=replace(held.job, reason=reason_of(error), engine_lines=lines))
+                if isinstance(error, ModelFilesUnusable):
+                    break  # no other node would do better
+            else:
+                await self._finish(done, loaded, node)
+                return
+        await self._give_up(held, "; ".join(tried.values()))
+
+    async def _load(self, held: HeldJob, replica: Replica, node: Node) -> tuple[Replica, HeldJob]:
+        policy, spec, job = self._policy, held.spec, held.job.id
+        self.phases[job] = INSTALLING
+        held = await self._at_step(held, LoadStepName.INSTALL, ReplicaState.RESERVED)
+        async with self._board.followed(OperationId(job)):
+            installed = await self._installed(held, replica, node)
+        held = await self._at_step(held, LoadStepName.STAGE, ReplicaState.STAGING)
+        models, has_sent = await self._stage(held, node)
+        # Bytes take their time: the worker, and with it the process, may have been started anew meanwhile.
+        if has_sent or self._loader.needs_telling(installed, spec, models):
+            held = await self._at_step(held, LoadStepName.START, ReplicaState.STAGING)
+            installed = await self._installed(held, replica, node, models=models)
+        held = await self._at_step(held, LoadStepName.LOAD, ReplicaState.LOADING)
+        self.phases[job] = ReplicaState.LOADING
+        await self._tell(held, node, InstallProgress(phase=ReplicaState.LOADING))
+        loaded = await self._loader.load(
+            replica, node, spec, installed, models=models, policy=policy, clock=self._clock
+        )
+        return loaded, held
+
+    async def _at_step(self, held: HeldJob, name: LoadStepName, state: ReplicaState) -> HeldJob:
+        """Store that a step begins. JobLost when it must not."""
+        now = self._clock.now()
+        held = held.at_step(name, now)
+        if not await self._stores.jobs.advance(held.job, held.token, state, at=now):
+            raise JobLost
+        return held
+
+    async def _installed(
+        self, held: HeldJob, replica: Replica, node: Node, *, models: PurePath | None = None
+    ) -> StartedBackend:
+        """Have the process of the replica; the node may download its backend for as long as bytes move."""
+        job, policy = held.job.id, self._policy
+        return await within_bound(
+            "having its backend there",
+            self._loader.install(
+                replica, node, held.spec, timeout=policy.longest, job=job, now=self._clock.now(), models=models
+            ),
+            moved=lambda: self._board.of(OperationId(job)).get(node.id, NO_PROGRESS),
+            bound=policy.install_bound,
+            clock=self._clock,
+        )
+
+    def _staged(self) -> int:
+        """What all stagings of this process moved: one that waits for its turn behind others does not stand still."""
+        return sum(watch.movement for watch in self.stagings.values())
+
+    async def _stage(self, held: HeldJob, node: Node) -> tuple[PurePath | None, bool]:
+        """Bring the files, which may take as long as bytes move; whether any were sent."""
+        watch, began = StagingWatch(self._clock), self._clock.monotonic()
+        self.phases[held.job.id], self.stagings[held.job.id] = STAGING, watch
+        try:
+            async with running(self._tell_staging(held, node, watch), name=f"progress of {held.job.model}"):
+                models = await within_bound(
+                    "bringing its files there",
+                    self._loader.stage(node, held.spec, watch),
+                    moved=self._staged,
+                    bound=self._policy.stage_bound(self._loader.size_of(held.spec)),
+                    clock=self._clock,
+                )
+        finally:
+            del self.stagings[held.job.id]
+            self.meter.staged(watch.count.sent_bytes, self._clock.monotonic() - began)
+        if sent := watch.count.sent_bytes:
+            details = {"event": "model.staged", "model": held.job.model, "node": node.name, "bytes": sent}
+            log.info("model files sent", extra=details)
+        return models, sent > 0
+
+    async def _tell_staging(self, held: HeldJob, node: Node, watch: StagingWatch) -> None:
+        while True:
+            await self._clock.sleep(_TOLD_EVERY)
+            await self._tell(held, node, staging_report(watch.count))
+
+    async def _tell(self, held: HeldJob, node: Node, report: InstallProgress) -> None:
+        """Tell all frontends how far it is, in the words in which the node told of the install."""
+        job = OperationId(held.job.id)
+        progress = self._board.of(job).get(node.id, NO_PROGRESS)
+        numbers = InstallBytes(sequence=1, current=0, total=0) if report.corral is None else report.corral
+        numbers.attempt = progress.attempt + (progress.phase != report.phase)
+        numbers.sequence = 1 if progress.phase != report.phase else progress.sequence + 1
+        report.op_id, report.node_id, report.backend = held.job.id, node.id, held.spec.backend
+        report.corral = numbers
+        await self._board.report(job, node.id, report)
+
+    async def place(self, held: HeldJob, tried: Mapping[NodeId, str]) -> tuple[Replica, Node, HeldJob] | None:
+        """A reserved place; None when the job was given back or lost."""
+        if not tried and (taken_over := await self._taken_over(held)) is not None:
+            replica, node = taken_over
+            return replica, node, held
+        held = replace(held, job=replace(held.job, steps=())).at_step(LoadStepName.PLACE, self._clock.now())
+        exclude = {id: f"failed just now: {why.partition(': ')[2]}" for id, why in tried.items()}
+        for _ in range(self._policy.attempts):
+            snapshot = await self._snapshots.take()
+            request = snapshot.request(held.spec, exclude=exclude, prefer=held.job.preferred_node_id)
+            candidates: Sequence[CandidateNode] = snapshot.candidates(held.spec)
+            older = waiting_before(snapshot, held.job)
+            choice = place_in_turn(request, candidates, snapshot, older)
+            if isinstance(choice, PlacementRefusal):
+                candidates = await self._with_shared_files(choice, candidates)
+                choice = place_in_turn(request, candidates, snapshot, older)
+            if isinstance(choice, PlacementRefusal):
+                if tried:
+                    await self._give_up(held, "; ".join(tried.values()))
+                elif self._is_unwanted(held.job, snapshot):
+                    await self._stores.jobs.drop(held.job, held.token, at=self._clock.now())
+                else:
+                    await self._wait(
+                        held, await self._evicting.make_room(held.job, request, choice, candidates, snapshot)
+                    )
+                return None
+            if (placed := await self._reserve(held, request, choice, candidates)) is not None:
+                return placed
+        await self._wait(held, WaitingFor("the fleet changes faster than a place can be reserved", is_brief=True))
+        return None
+
+    def asked_for(self, job: LoadJob) -> None:
+        """Somebody waits for it at this moment."""
+        self._unasked_since.pop(job.id, None)
+
+    def _is_unwanted(self, job: LoadJob, snapshot: FleetSnapshot) -> bool:
+        """Whether it is for requests that are gone for long, as far as this frontend was told."""
+        passed, job_ids = self._clock.monotonic(), {other.id for other in snapshot.jobs}
+        self._unasked_since = {id: since for id, since in self._unasked_since.items() if id in job_ids}
+        if job.why is not LoadWhy.ASKED or snapshot.waiting.get(job.model) or not snapshot.is_load_known:
+            self.asked_for(job)
+            return False
+        since = self._unasked_since.setdefault(job.id, passed)
+        return passed - since >= self._policy.unwanted_after.total_seconds()
+
+    async def _reserve(
+        self, held: HeldJob, request: PlacementRequest, choice: Placement, candidates: Sequence[CandidateNode]
+    ) -> tuple[Replica, Node, HeldJob] | None:
+        """Take the place that was chosen; None when it, or its room, is taken meanwhile."""
+        replica = self._reservation(held, choice)
+        chosen = next(candidate for candidate in candidates if candidate.node.id == choice.node.id)
+
+        def fits(there: Sequence[Replica]) -> bool:
+            return _may_take(replica, still_fits(request, chosen, (*there, *choice.left_to_others)))
+
+        placed = replace(held, job=replace(held.job, node_id=choice.node.id, replica_id=replica.id))
+        if not await self._stores.jobs.reserve(placed.job, held.token, replica, fits=fits):
+            return None
+        return replica, choice.node, placed
+
+    async def _with_shared_files(
+        self, refusal: PlacementRefusal, candidates: Sequence[CandidateNode]
+    ) -> Sequence[CandidateNode]:
+        """The candidates, where those whose disks are too full were asked whether they have the files already."""
+        full = {verdict.node_id for verdict in refusal.verdicts if verdict.code is VerdictCode.NO_DISK}
+        await self._shared.look(full)
+        there = full & self._shared.nodes
+        return [replace(each, has_files=True) if each.node.id in there else each for each in candidates]
+
+    async def _taken_over(self, held: HeldJob) -> tuple[Replica, Node] | None:
+        """The place that whoever held the job before had reserved, if it is still there."""
+        if held.job.replica_id is None:
+            return None
+        replica = await self._stores.replicas.get(held.job.replica_id)
+        node = None if replica is None else await self._stores.nodes.get(replica.node_id)
+        if replica is None or node is None or replica.state not in LIVE:
+            return None
+        return replica, node
+
+    def _reservation(self, held: HeldJob, choice: Placement) -> Replica:
+        now = self._clock.now()
+        return Replica(
+            id=new_replica_id(),
+            node_id=choice.node.id,
+            model=held.spec.name,
+            index=choice.index,
+            revision=held.spec.revision,
+            backend=held.spec.backend,
+            state=ReplicaState.RESERVED,
+            vram=choice.verdict.vram,
+            ram=choice.verdict.ram,
+            cards=choice.verdict.cards,
+            why=held.job.why,
+            created_at=now,
+            changed_at=now,
+        )
+
+    async def _failed_on(self, held: HeldJob, replica: Replica, error: CorralError) -> tuple[str, ...]:
+        """Give the place up; returns what the engine wrote last, if it ran at all."""
+        details = {"event": "load.failed_on_node", "model": held.job.model, "node": replica.node_id}
+        log.warning("a load failed: %s", error, extra=details)
+        await self._loader.stop(replica)
+        failed = replace(replica, reason=error.message)
+        await self._stores.jobs.abandon(held.job, held.token, failed, at=self._clock.now())
+        if not isinstance(error, BackendError):
+            return ()
+        return await self._logs.last_errors(replica.node_id, replica.process_key)
+
+    async def _finish(self, held: HeldJob, replica: Replica, node: Node) -> None:
+        seconds = {name: round(took, 3) for name, took in step_seconds(held.job, replica.changed_at).items()}
+        data = {
+            "model": replica.model,
+            "replica": replica.id,
+            "node": node.name,
+            "backend": replica.backend,
+            "why": replica.why.value,
+            "seconds": seconds,
+        }
+        event = Event(kind=EventKind.MODEL_LOADED, at=replica.changed_at, actor=_BY, node_id=node.id, data=data)
+        if await self._stores.jobs.finish(held.job, held.token, replica, events=[event]):
+            self.meter.loaded(seconds)
+            log.info("model loaded", extra={"event": "model.loaded", "model": replica.model, "node": node.name})
+            await self._feed.announce()
+
+    async def _wait(self, held: HeldJob, room: WaitingFor) -> None:
+        """No node can take it now: look again soon."""
+        now = self._clock.now()
+        is_stuck = room.reason is LoadReason.NO_PLACE and not room.is_brief
+        waiting = replace(
+            held.job,
+            state=LoadState.PENDING,
+            message=room.message,
+            reason=room.reason,
+            engine_lines=(),
+            retry_at=next_look(held.job, now, self._policy) if is_stuck else now + self._policy.look_again,
+            replica_id=None,
+        )
+        await self._stores.jobs.give_back(waiting, held.token, at=now, events=[])
+
+    async def _give_up(self, held: HeldJob, why: str) -> None:
+        now = self._clock.now()
+        failures = held.job.failures + 1
+        failed = replace(
+            held.job,
+            state=LoadState.FAILED,
+            message=why,
+            failures=failures,
+            retry_at=now + self._policy.cooldown.steady(failures),
+            replica_id=None,
+        )
+        data = {"model": held.job.model, "why": why, "failures": failures}
+        event = Event(kind=EventKind.MODEL_LOAD_FAILED, at=now, actor=_BY, data=data)
+        if await self._stores.jobs.give_back(failed, held.token, at=now, events=[event]):
+            log.warning("model not loaded: %s", why, extra={"event": "model.load_failed", "model": held.job.model})
+            await self._feed.announce()

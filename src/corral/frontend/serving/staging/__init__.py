@@ -1,0 +1,1 @@
+"""Staging: bringing the files of models to nodes, and keeping account of what is there."""

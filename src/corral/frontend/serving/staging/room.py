@@ -1,0 +1,96 @@
+"""Builds what brings files to nodes: the ways there, the sources, and the record of what is where."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+from corral.base.ids import NodeId
+from corral.files.file_peer import FilePeer
+from corral.files.storage import SharedStorage
+from corral.frontend.models.decide.pulling import plan_of
+from corral.frontend.models.local_files import LocalFiles
+from corral.frontend.models.room import ModelsRoom
+from corral.frontend.nodes.node_storage import NodeStorage
+from corral.frontend.nodes.room import NodesRoom
+from corral.frontend.operations.decide.intent import IntentKind
+from corral.frontend.operations.store.intents import Intents
+from corral.frontend.record.room import Foundation, RecordRoom
+from corral.frontend.serving.loading.load_work import LoadStores
+from corral.frontend.serving.staging.broadcasts import StagingNews
+from corral.frontend.serving.staging.decide.sources import StagingPolicy, public_url
+from corral.frontend.serving.staging.http_carrier import HttpCarrier
+from corral.frontend.serving.staging.object_carrier import ObjectCarrier
+from corral.frontend.serving.staging.service import FileCarrier, Staging
+from corral.frontend.serving.staging.shared_directories import SharedDirectories
+from corral.frontend.serving.staging.sources import FileSources, PeerDirectory
+from corral.frontend.serving.staging.staged_files import NodeListings, StagedFiles, StagedStores
+from corral.frontend.serving.staging.store import StagedModels
+from corral.wire.registration import Feature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingPart:
+    staging: Staging
+    staged: StagedFiles
+    store: StagedModels
+    shared: SharedDirectories
+
+    @classmethod
+    def build(  # noqa: PLR0913 - each is a collaborator
+        cls,
+        foundation: Foundation,
+        record: RecordRoom,
+        nodes: NodesRoom,
+        models: ModelsRoom,
+        intents: Intents,
+        loading: LoadStores,
+        *,
+        policy: StagingPolicy,
+        storage: SharedStorage | None,
+    ) -> Self:
+        """An object storage comes first: it is there so that the frontend need not send a file to every node."""
+        clock, directory = foundation.clock, models.catalogue.directory
+        files, staged = LocalFiles(directory), StagedModels(foundation.database)
+        stores = StagedStores(
+            staged=staged,
+            replicas=loading.replicas,
+            jobs=loading.jobs,
+            intents=intents,
+            nodes=nodes.store,
+            events=record.events,
+        )
+        listings = NodeListings(nodes.contacts, nodes.tokens, nodes.doors)
+        keeper = StagedFiles(stores, models.catalogue, files, nodes.client, listings, clock, policy=policy)
+        peers = PeerDirectory(staged=staged, fleet=nodes.fleet, contacts=nodes.contacts, tokens=nodes.tokens)
+
+        async def origin(model: str, path: str, digest: str) -> str:
+            """The public URL of a model's file, from the plan of its pull; empty when no plan has it."""
+            plans = [plan_of(intent.payload) for intent in await intents.of_subject(IntentKind.PULL, model)]
+            return public_url([file for plan in plans for file in plan.files], path, digest)
+
+        async def names(node_id: NodeId, feature: Feature) -> bool:
+            """Whether the node has a feature."""
+            node = await nodes.store.get(node_id)
+            return node is not None and node.peer is not None and feature in node.peer.features
+
+        async def file_server(node_id: NodeId) -> FilePeer | None:
+            address = (await nodes.contacts.of(node_id)).http_address
+            if not address:
+                return None
+            can_fetch = await names(node_id, Feature.FILE_FETCHES)
+            token, tls = await nodes.tokens.of(node_id), await nodes.doors.file_server(node_id)
+            return FilePeer(address=address, token=token, can_fetch=can_fetch, tls=tls)
+
+        async def node_name(node_id: NodeId) -> str:
+            return (await nodes.contacts.of(node_id)).name
+
+        sources = FileSources(peers, clock, policy, origin)
+        carriers: list[FileCarrier] = [HttpCarrier(files, file_server, sources, keeper.keeping)]
+        if storage is not None:
+            asked = NodeStorage(foundation.bus, nodes.contacts.of)
+            by_digest = partial(names, feature=Feature.OBJECT_DIGESTS)
+            carriers.insert(0, ObjectCarrier(files, storage, asked, by_digest, clock, keeper.keeping))
+        news = StagingNews(foundation.bus, clock, node_name)
+        staging = Staging(directory, files, carriers, news.told, keeper.found)
+        shared = SharedDirectories(staging.is_shared_with, nodes.fleet, models.catalogue, clock)
+        return cls(staging=staging, staged=keeper, store=staged, shared=shared)

@@ -1,0 +1,68 @@
+"""How answers of llama.cpp's `/v1/responses` and `/v1/messages` are completed."""
+
+import importlib
+from typing import Any
+
+MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": []}
+CALL = {"type": "function_call", "call_id": "fc_1", "name": "look", "arguments": "{}"}
+
+
+def responding(**asked: Any) -> Any:
+    module: Any = importlib.import_module("llama_repairs")
+    return module.ResponseRepair({"model": "m", "input": "hi", **asked}, 1794990000)
+
+
+def finished(output_tokens: int) -> dict[str, Any]:
+    usage = {"input_tokens": 9, "output_tokens": output_tokens}
+    return {"id": "resp_1", "object": "response", "status": "completed", "output": [MESSAGE], "usage": usage}
+
+
+def test_every_event_has_its_number_and_its_place() -> None:
+    repair = responding(instructions="be brief")
+    events = [
+        {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}},
+        {"type": "response.output_item.added", "item": {**MESSAGE, "status": "in_progress"}},
+        {"type": "response.content_part.added", "item_id": "msg_1", "part": {"type": "output_text", "text": ""}},
+        {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "Hi"},
+        {"type": "response.output_item.added", "item": CALL},
+        {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "delta": "{}"},
+        {"type": "response.output_item.done", "item": MESSAGE},
+        {"type": "response.output_item.done", "item": CALL},
+    ]
+    completed = [repair.event(event) for event in events]
+    assert [event["sequence_number"] for event in completed] == list(range(8))
+    assert [event.get("output_index") for event in completed] == [None, 0, 0, 0, 1, 1, 0, 1]
+    assert [event.get("content_index") for event in completed] == [None, None, 0, 0, None, None, None, None]
+    assert completed[4]["item"]["id"] == completed[7]["item"]["id"] == "fc_1"
+    created = completed[0]["response"]
+    assert (created["id"], created["output"], created["instructions"]) == ("resp_1", [], "be brief")
+    assert (created["model"], created["created_at"], created["tools"]) == ("m", 1794990000, [])
+
+
+def test_the_last_event_says_whether_the_answer_was_cut() -> None:
+    whole = responding(max_output_tokens=8).event({"type": "response.completed", "response": finished(7)})
+    assert (whole["type"], whole["response"]["status"]) == ("response.completed", "completed")
+    cut = responding(max_output_tokens=8).event({"type": "response.completed", "response": finished(8)})
+    assert (cut["type"], cut["response"]["status"]) == ("response.incomplete", "incomplete")
+    assert cut["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert cut["response"]["output"][0]["status"] == "incomplete"
+    assert MESSAGE["status"] == "completed"
+
+
+def test_a_whole_answer_says_it_too_and_ends_with_the_counts() -> None:
+    answer = responding(max_output_tokens=8).whole(finished(8))
+    assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert list(answer)[-1] == "usage"
+    assert responding(max_output_tokens=8.0).whole(finished(8))["status"] == "incomplete"
+    assert responding().whole(finished(8))["status"] == "completed"
+
+
+def test_a_stop_sequence_is_the_reason_of_the_end() -> None:
+    module: Any = importlib.import_module("llama_repairs")
+    repair = module.MessageRepair()
+    end = {"stop_reason": "end_turn", "stop_sequence": "x"}
+    assert repair.whole({"content": [], **end})["stop_reason"] == "stop_sequence"
+    assert repair.event({"type": "message_delta", "delta": end})["delta"]["stop_reason"] == "stop_sequence"
+    natural = {"stop_reason": "end_turn", "stop_sequence": None}
+    assert repair.whole(natural) == natural
+    assert repair.event({"type": "message_stop"}) == {"type": "message_stop"}
