@@ -24,6 +24,7 @@ _STOP_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.02
 _MEMORY: Final = "/dev/shm"
 _MEMORY_NEEDED: Final = 1024**3
+_LAST_LINES: Final = 20
 _ADMINISTRATOR: Final = "corral"
 _FORGETFUL: Final = {
     # Speed: nothing here has to survive the machine.
@@ -31,6 +32,8 @@ _FORGETFUL: Final = {
     "full_page_writes": "off",
     "autovacuum": "off",
 }
+_SINCE_STRATEGIES: Final = 15
+"""The first version that copies a database block by block, unless it is asked to copy files as all before it did."""
 _SETTINGS: Final = {
     "shared_buffers": "32MB",
     "wal_level": "minimal",
@@ -126,7 +129,9 @@ class PostgresServer:
 
     def run(self, statement: str) -> None:
         """Run a statement as the administrator, outside of a transaction."""
-        self._open_console().run(statement)
+        console = self._open_console()
+        console.send(statement)
+        self._finish(console)
 
     def _open_console(self) -> "_Console":
         if self._console is None:
@@ -134,9 +139,26 @@ class PostgresServer:
             self._console = _Console(self._launcher.talk("psql", arguments, self._password))
         return self._console
 
+    def _finish(self, console: "_Console") -> None:
+        """Wait for all answers. A failed console is not used again, so that no test after this one fails with it."""
+        try:
+            console.finish()
+        except ChildFailed as failure:
+            self._close_console()
+            raise ChildFailed(f"{failure}; the server's last lines: {self._last_lines()}") from failure
+
+    def _close_console(self) -> None:
+        console, self._console = self._console, None
+        self._spares.clear()
+        if console is not None:
+            console.close()
+
+    def _last_lines(self) -> str:
+        return self.log.read_text(errors="replace")[-2000:]
+
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """Copy a template, which must have no connections; return the URL of the copy."""
-        self.run(_create(name, template))
+        self.run(self._create(name, template))
         return self.url(name)
 
     def copy_database(self, template: str) -> str:
@@ -144,11 +166,17 @@ class PostgresServer:
         ready = self._spares.pop(template, None)
         if ready is None:
             ready = self._new_name()
-            self._open_console().send(_create(ready, template))
-        self._open_console().finish()
+            self._open_console().send(self._create(ready, template))
+        self._finish(self._open_console())
         self._spares[template] = self._new_name()
-        self._open_console().send(_create(self._spares[template], template))
+        self._open_console().send(self._create(self._spares[template], template))
         return ready
+
+    def _create(self, name: str, template: str) -> str:
+        """Files are copied in less than half of the time that blocks take, as nothing waits for the disk here."""
+        version = int((self._data / "PG_VERSION").read_text())
+        strategy = " STRATEGY FILE_COPY" if version >= _SINCE_STRATEGIES else ""
+        return f'CREATE DATABASE "{name}" TEMPLATE "{template}"{strategy}'
 
     def _new_name(self) -> str:
         return f"copy_{next(self._numbers)}"
@@ -165,7 +193,7 @@ class PostgresServer:
         deadline = time.monotonic() + _START_SECONDS
         while not self._is_ready(self._process.pid):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise ChildFailed(f"PostgreSQL did not start: {self.log.read_text(errors='replace')[-2000:]}")
+                raise ChildFailed(f"PostgreSQL did not start: {self._last_lines()}")
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
@@ -212,10 +240,7 @@ class PostgresServer:
         return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
     def _end(self, how: signal.Signals) -> None:
-        if self._console is not None:
-            self._console.close()
-            self._console = None
-        self._spares.clear()
+        self._close_console()
         process, self._process = self._process, None
         if process is None:
             return
@@ -236,10 +261,6 @@ class _Console:
         self._psql = psql
         self._unanswered: deque[tuple[str, str]] = deque()
 
-    def run(self, statement: str) -> None:
-        self.send(statement)
-        self.finish()
-
     def send(self, statement: str) -> None:
         """Ask for it; `finish` tells whether it worked."""
         end = secrets.token_hex(8)
@@ -259,12 +280,14 @@ class _Console:
     def _read_until(self, end: str) -> str | None:
         """The first error before the end of an answer."""
         problem = None
+        lines: deque[str] = deque(maxlen=_LAST_LINES)
         for line in self._pipes()[1]:
             if line.strip() == end:
                 return problem
+            lines.append(line.strip())
             if problem is None and ("ERROR" in line or "FATAL" in line):
                 problem = line.strip()
-        return problem or "psql ended"
+        return problem or f"psql ended with {self._psql.wait()} after {' / '.join(lines) or 'no word'}"
 
     def close(self) -> None:
         self._psql.kill()
@@ -277,10 +300,6 @@ class _Console:
         if self._psql.stdin is None or self._psql.stdout is None:
             raise RuntimeError("psql was started without pipes")
         return self._psql.stdin, self._psql.stdout
-
-
-def _create(name: str, template: str) -> str:
-    return f'CREATE DATABASE "{name}" TEMPLATE "{template}"'
 
 
 def _kill_for_sure(processes: list[psutil.Process]) -> None:

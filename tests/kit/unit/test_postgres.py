@@ -37,6 +37,21 @@ async def test_the_packaged_server_works_and_leaves_nothing() -> None:
     assert not any(process.is_running() for process in processes)
 
 
+def test_a_console_that_is_killed_fails_one_statement_and_says_how_it_ended() -> None:
+    with PostgresServer() as server:
+        server.run("SELECT 1")
+        words = {"psql", str(server.port)}
+        (console,) = [
+            child for child in psutil.Process().children() if words <= {*map(os.path.basename, child.cmdline())}
+        ]
+        console.kill()
+        with pytest.raises(
+            ChildFailed, match="psql ended with -9 after no word in: SELECT 2; the server's last lines: "
+        ):
+            server.run("SELECT 2")
+        server.run("SELECT 3")
+
+
 def test_a_server_dies_with_the_process_that_started_it() -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", STARTS_A_SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
