@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from corral.base.errors import CorralError
 from corral.base.retry import Backoff
@@ -83,6 +83,26 @@ class _Patience:
         if now - self._failing_since > self._seconds:
             raise StorageUnavailable(f"no progress for {self._seconds:.0f} s: {error.message}") from error
         await asyncio.sleep(_BACKOFF.steady(self._failures).total_seconds())
+
+
+class _Reading:
+    """Reads pieces of a file in threads. On leaving it waits for the last one.
+
+    The HTTP client cancels the task that asks for pieces and does not wait for it, but the caller closes the file.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._lock.acquire()
+
+    async def of(self, read: Callable[[], bytes]) -> bytes:
+        async with self._lock:
+            return await in_thread(read)
 
 
 class S3Uploads:
@@ -206,14 +226,14 @@ class S3Uploads:
         """Send a range of a file. No byte moves for too long: StorageUnavailable."""
         begin, length = span
         loop = asyncio.get_running_loop()
-        async with self._turns:
+        async with self._turns, _Reading() as reading:
             try:
                 async with asyncio.timeout(self._stall) as limit:
 
                     async def pieces() -> AsyncIterator[bytes]:
                         for offset in range(begin, begin + length, _MEGABYTE):
                             size = min(_MEGABYTE, begin + length - offset)
-                            yield await in_thread(lambda: file.read(offset, size))  # noqa: B023 - awaited at once
+                            yield await reading.of(lambda: file.read(offset, size))  # noqa: B023 - awaited at once
                             file.sends(number, size)
                             limit.reschedule(loop.time() + self._stall)
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -181,6 +182,31 @@ async def test_a_file_that_changes_is_not_stored(bucket: S3Bucket, tmp_path: Pat
         await task
     with pytest.raises(ObjectMissing):
         await bucket.look("corral/tests/changing")
+
+
+async def test_a_cancelled_upload_ends_after_the_read_of_its_file(bucket: S3Bucket, tmp_path: Path) -> None:
+    inside, let_go = threading.Event(), threading.Event()
+
+    class HeldFile(FileToStore):
+        def read(self, offset: int, size: int) -> bytes:
+            inside.set()
+            let_go.wait()
+            return super().read(offset, size)
+
+    written(tmp_path / "file", 5)
+    with (tmp_path / "file").open("rb") as source:
+        mark = FileMark.of(os.fstat(source.fileno()))
+        file = HeldFile(name="file", descriptor=source.fileno(), mark=mark, listener=Counter())
+        task = asyncio.create_task(bucket.store(file, "corral/tests/held", digest="held", created_at=NOW))
+        try:
+            await asyncio.to_thread(inside.wait)
+            task.cancel()
+            ended, _ = await asyncio.wait({task}, timeout=0.2)
+            assert not ended  # the thread still reads from the open file
+        finally:
+            let_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_no_connection_to_a_storage_that_reads_nothing_outlives_the_bucket(tmp_path: Path) -> None:
