@@ -114,7 +114,7 @@ class TimeOuts:
     linger: float = 2.0
     """How long an answered client may go on sending what is thrown away, so that it reads the answer first."""
     known_linger: float = 20.0
-    """`linger` for clients with a valid key. Less than `drain`."""
+    """`linger` for clients with a valid key. Once the process was asked to stop, both are much shorter."""
     stalled_client: float = 300.0
     """How long a client may take nothing of an answer that waits for it."""
     connect: float = 5.0

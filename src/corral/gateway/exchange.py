@@ -7,9 +7,10 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, Protocol
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.ids import RequestIds
@@ -45,8 +46,7 @@ class RequestOutcome(StrEnum):
     CLIENT_GONE = "client_gone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that exchanges need; one object for the whole process."""
 
     config: GatewayConfig
@@ -59,9 +59,9 @@ class Services:
     ledger: Ledger
     tasks: Tasks
     fleet: FleetDialler
-    bodies: Bodies = field(default_factory=Bodies)
-    tally: Tally = field(default_factory=Tally)
-    request_ids: RequestIds = field(default_factory=RequestIds)
+    bodies: Bodies = msgspec.field(default_factory=Bodies)
+    tally: Tally = msgspec.field(default_factory=Tally)
+    request_ids: RequestIds = msgspec.field(default_factory=RequestIds)
 
 
 class ClientSide(Protocol):

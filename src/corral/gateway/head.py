@@ -7,6 +7,7 @@ gets its own Content-Length, so an upstream cannot see another request than the 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from typing import Final
 
 from corral.base.ids import is_request_id
@@ -17,7 +18,14 @@ from corral.wire.view import KeyEntry
 
 _FORWARDED: Final = b"x-forwarded-"
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
-"""A path with an optional query; no other form of target, and no fragment."""
+"""A path with an optional query, and no fragment."""
+_URL: Final = re.compile(rb"https?://([^/?]*)((?:[/?][!-\"$-~]*)?)", re.IGNORECASE)
+"""What may be a URL instead: its host, which is checked next, and what follows it."""
+_AUTHORITY: Final = re.compile(
+    rb"(?:(?:[a-z0-9._~-]|%[0-9a-f]{2})+|\[([0-9a-f:.]+)\])(?::([0-9]{0,5}))?", re.IGNORECASE
+)
+"""A name or an IPv4 address, or an IPv6 address in brackets; then a port. Without a user, and without a zone."""
+_HIGHEST_PORT: Final = 65535
 _HOST: Final = re.compile(rb"[!-~]*")
 _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
@@ -173,7 +181,7 @@ def read_head(raw: bytes) -> RequestHead:
     request_line, *fields = raw[: -len(_END)].split(b"\r\n")
     words = request_line.split(b" ")
     if len(words) != 3 or words[2] not in _VERSIONS or not _TARGET.fullmatch(words[1]):
-        raise GatewayRefusal.bad_framing("the request line needs a method, a path and HTTP/1.1")
+        return _read_head_with_url(words, raw[len(request_line) :])
     method, target, version = words
     path, _, query = target.partition(b"?")
     if path.endswith(b"/") and path != PAGE_PATH:
@@ -198,6 +206,42 @@ def read_head(raw: bytes) -> RequestHead:
     _check(head)
     head.fields = b"\r\n".join([*head.lines, b""])
     return head
+
+
+def _read_head_with_url(words: list[bytes], after: bytes) -> RequestHead:
+    """Parse a head whose target is a URL, as clients send it to a proxy. Raise `GatewayRefusal` for any other.
+
+    The host of the URL replaces the one of the Host header, which must be valid all the same. The rest of the URL is
+    the target, and nothing else of it has an effect: the scheme does not tell how the client is connected.
+    """
+    url = _URL.fullmatch(words[1]) if len(words) == 3 and words[2] in _VERSIONS else None
+    if url is None:
+        text = "the request line needs a method, a path or an http URL, and HTTP/1.1"
+        raise GatewayRefusal.bad_framing(text)
+    authority, target = url.groups()
+    if b"@" in authority:  # may be a password, so no part of the URL is repeated
+        raise GatewayRefusal.bad_framing("the URL of the request line must not name a user")
+    if not _is_authority(authority):
+        raise GatewayRefusal.bad_framing("the host in the URL of the request line is malformed")
+    if not target.startswith(b"/"):  # a URL without a path means the path "/"
+        target = b"/" + target
+    head = read_head(b"%b %b %b%b" % (words[0], target, words[2], after))
+    head.host = authority
+    return head
+
+
+def _is_authority(text: bytes) -> bool:
+    """Whether this is a host with an optional port, and nothing else."""
+    authority = _AUTHORITY.fullmatch(text)
+    if authority is None or int(authority[2] or 0) > _HIGHEST_PORT:
+        return False
+    if authority[1] is None:
+        return True
+    try:
+        IPv6Address(authority[1].decode())
+    except ValueError:
+        return False
+    return True
 
 
 _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {

@@ -33,6 +33,12 @@ _LINGER_BYTES: Final = 1024 * 1024
 _KNOWN_LINGER_BYTES: Final = 256 * 1024 * 1024
 """How much an answered client with a valid key may go on sending: client packages send a whole body that is too large
 before they read the refusal."""
+_LAST_LINGER_SECONDS: Final = 0.5
+"""How long an answered client may go on sending once the gateway stops: enough to read an answer that is on its way.
+Not one of `TimeOuts`, because their shortest decides how often all connections are checked."""
+_LAST_HEAD_SECONDS: Final = 2.0
+"""How long a head that has begun may take once the gateway stops: enough for a slow network, too little to hold the
+stop up."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER with a timeout of 0: closing the socket then resets the connection."""
 
@@ -421,11 +427,15 @@ class ClientConnection(asyncio.Protocol):
     # Ending.
 
     def drain(self) -> None:
-        """Accept no further request; finish the one in progress."""
+        """Accept no further request; finish the one in progress. A refused one is over, even if more of it arrives."""
         if self._state is _HEAD and self._partial is None:
             self._close()
         elif self._state is _TUNNEL:
             self.abort()
+        elif self._state is _HEAD:
+            self._deadline = min(self._deadline, self._time() + _LAST_HEAD_SECONDS)
+        elif self._state is _LINGERING:
+            self._deadline = min(self._deadline, self._time() + _LAST_LINGER_SECONDS)
 
     def sweep(self, now: float) -> None:
         """Enforce timeouts. Called periodically."""
@@ -462,6 +472,8 @@ class ClientConnection(asyncio.Protocol):
         is_known = self._sender.is_known
         self._remaining = _KNOWN_LINGER_BYTES if is_known else _LINGER_BYTES
         self._deadline = self._time() + (self._time_outs.known_linger if is_known else self._time_outs.linger)
+        if self._registry.is_draining:
+            self.drain()
         self.resume()
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()

@@ -13,7 +13,7 @@ from corral.base.own_network import plain_host
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.head import own_lines
 from corral.gateway.upstream import Origin
-from corral.wire.models import ADAPTED_ROUTES
+from corral.wire.models import ASSUMED_ROUTES
 from corral.wire.view import (
     AffinityEntry,
     ControlState,
@@ -40,7 +40,7 @@ _COMPARED: Final = 40
 _REMEMBERED: Final = 256
 """Misspelled names whose suggestions are cached: programs repeat their mistakes."""
 _UNKNOWN_CONTROL: Final = ControlState()
-_ADAPTED: Final = frozenset(map(str.encode, ADAPTED_ROUTES))
+_ASSUMED: Final = frozenset(map(str.encode, ASSUMED_ROUTES))
 
 
 class RoutableReplica(Protocol):
@@ -141,7 +141,7 @@ class UpstreamReplica:
         self.limit = entry.limit
         self.rank = self._own_rank = entry.rank
         self.is_demoted = False
-        self.routes = _ADAPTED if entry.routes is None else frozenset(map(str.encode, entry.routes))
+        self.routes = _ASSUMED if entry.routes is None else frozenset(map(str.encode, entry.routes))
         if entry.engine is not None:
             self._learn_engine(entry.engine)
 

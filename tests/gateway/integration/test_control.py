@@ -1,6 +1,7 @@
 """The gateway and control: the view, cold models, what is passed on, and what works while control is away."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import timedelta
 
 import aiohttp
@@ -26,6 +27,7 @@ from tests.kit.gateway import (
     request,
     world,
 )
+from tests.kit.loop_time import let_loop_time_pass
 from tests.kit.waiting import WAIT_TIMEOUT
 
 
@@ -316,6 +318,38 @@ async def test_a_drain_finishes_answers_and_closes_idle_connections() -> None:
             async def let_go() -> None:
                 assert await idle[0].read() == b""  # closed at once
                 idle[1].close()
+                assert not asked.done()
+                pace.go_on.set()
+
+            group.create_task(let_go())
+        assert asked.result().is_whole
+
+
+async def test_a_drain_does_not_wait_for_clients_that_still_send_what_was_refused() -> None:
+    pace = GuidedStream()
+    async with world() as source, AsyncExitStack() as clients:
+        source.engine.behave = pace
+        config = GatewayConfig(
+            port=0,
+            control_url=source.control.url,
+            control_key=GATEWAY_KEY,
+            limits=Limits(body=1000),
+            time_outs=TimeOuts(known_linger=3600, drain=3600),
+        )
+        async with asyncio.TaskGroup() as group, open_gateway(config) as ending:
+            other = GatewayWorld(gateway=ending, control=source.control, engines=source.engines, port=ending.port)
+            await other.until(lambda: ending.services.directory.version is not None)
+            asked = group.create_task(other.ask(request(chat())))
+            await pace.begun.acquire()
+            sending = await clients.enter_async_context(other.client())
+            await sending.send(request(None, head=b"Content-Length: 500000\r\n") + b"x" * 2000)
+            assert (await sending.read_answer()).status == 413
+            assert ending.server.client_count == 2
+
+            async def let_go() -> None:
+                await other.until(lambda: ending.server.is_draining)
+                let_loop_time_pass(timedelta(seconds=1))
+                await other.until(lambda: ending.server.client_count == 1)
                 assert not asked.done()
                 pace.go_on.set()
 

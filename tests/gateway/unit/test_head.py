@@ -3,6 +3,7 @@
 import pytest
 
 from corral.gateway import head as heads
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.head import RequestHead
 from corral.gateway.reader import RequestReader
 
@@ -54,6 +55,59 @@ def test_slashes_at_the_end_of_a_path_mean_nothing(sent: bytes, path: bytes) -> 
     head = RequestReader().read_head(b"GET %b HTTP/1.1\r\nHost: here\r\n\r\n" % sent)
 
     assert head.path == path
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "path", "query"),
+    [
+        (b"http://there:8080/v1/models?a=/&b=?", b"there:8080", b"/v1/models", b"a=/&b=?"),
+        (b"HTTPS://There/v1/models/", b"There", b"/v1/models", b""),
+        (b"http://there", b"there", b"/", b""),
+        (b"http://there/", b"there", b"/", b""),
+        (b"http://there?q=1", b"there", b"/", b"q=1"),
+        (b"http://there//a/../b", b"there", b"//a/../b", b""),
+        (b"http://there/http://elsewhere/@x", b"there", b"/http://elsewhere/@x", b""),
+        (b"http://there:/ui/", b"there:", b"/ui/", b""),
+        (b"http://http://b/ui", b"http:", b"//b/ui", b""),
+        (b"http://192.0.2.1:65535/x", b"192.0.2.1:65535", b"/x", b""),
+        (b"http://[2001:db8::1]:80/x", b"[2001:db8::1]:80", b"/x", b""),
+        (b"http://[::1]/x", b"[::1]", b"/x", b""),
+        (b"http://a_b-c.~%41/x", b"a_b-c.~%41", b"/x", b""),
+    ],
+)
+def test_a_target_with_a_host_is_read_as_its_path_and_the_host_counts(
+    target: bytes, host: bytes, path: bytes, query: bytes
+) -> None:
+    head = RequestReader().read_head(b"GET %b HTTP/1.1\r\nHost: here\r\n\r\n" % target)
+
+    assert (head.host, head.path, head.query) == (host, path, query)
+
+
+@pytest.mark.parametrize("fields", [b"", b"Host: a\r\nHost: a\r\n", b"Host: a b\r\n"], ids=["none", "two", "malformed"])
+def test_a_target_with_a_host_does_not_replace_a_valid_host_header(fields: bytes) -> None:
+    with pytest.raises(GatewayRefusal, match="the Host header is"):
+        RequestReader().read_head(b"GET http://there/ HTTP/1.1\r\n%b\r\n" % fields)
+
+
+def test_a_target_with_a_host_needs_no_host_header_in_http_1_0() -> None:
+    assert RequestReader().read_head(b"GET http://there/ HTTP/1.0\r\n\r\n").host == b"there"
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (b"*", "the request line needs a method, a path or an http URL, and HTTP/1.1"),
+        (b"ftp://there/", "the request line needs a method, a path or an http URL, and HTTP/1.1"),
+        (b"http://me:secret@there/", "the URL of the request line must not name a user"),
+        (b"http:///x", "the host in the URL of the request line is malformed"),
+        (b"http://there:65536/", "the host in the URL of the request line is malformed"),
+    ],
+)
+def test_a_target_that_cannot_be_used_is_explained(target: bytes, why: str) -> None:
+    with pytest.raises(GatewayRefusal) as refused:
+        RequestReader().read_head(b"OPTIONS %b HTTP/1.1\r\nHost: here\r\n\r\n" % target)
+
+    assert str(refused.value) == f"this is not a well-formed HTTP request: {why}"
 
 
 def test_few_and_short_fields_are_remembered_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:

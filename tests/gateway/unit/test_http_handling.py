@@ -67,11 +67,22 @@ def read_one(data: bytes) -> tuple[Seen, bytes]:
     words = line.split(b" ")
     if len(words) != 3 or not TOKEN.fullmatch(words[0]) or words[2] not in (b"HTTP/1.0", b"HTTP/1.1"):
         raise Malformed
-    if not re.fullmatch(rb"/[!-\"$-~]*", words[1]):
-        raise Malformed
+    target = read_target(words[1])
     headers = [read_field(field) for field in fields]
     body, rest = read_body(headers, rest, words[2])
-    return Seen(words[0], words[1], body), rest
+    return Seen(words[0], target, body), rest
+
+
+def read_target(target: bytes) -> bytes:
+    """The path and query, whether the target has a scheme and a host before them or not."""
+    if origin := re.match(rb"(?i:https?)://[a-z0-9.]+(?::([0-9]{0,5}))?(?=[/?]|\Z)", target):
+        if int(origin[1] or 0) > 65535:
+            raise Malformed
+        target = target[origin.end() :]
+        target = target if target.startswith(b"/") else b"/" + target
+    if not re.fullmatch(rb"/[!-\"$-~]*", target):
+        raise Malformed
+    return target
 
 
 def read_field(field: bytes) -> tuple[bytes, bytes]:
@@ -144,6 +155,7 @@ def chunked(*pieces: bytes) -> bytes:
 
 BEARER = b"Authorization: Bearer " + KEY.encode()
 GET = b"GET /ui?q=1 HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % BEARER
+ABSOLUTE = GET.replace(b"/ui", b"http://b:80/ui")
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % BEARER
 """With a key: what has none would be refused already for that."""
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -176,6 +188,7 @@ def run(loop: asyncio.AbstractEventLoop, pieces: list[bytes], answer: list[bytes
     client = gateway.connect()
     gateway.talk(client, pieces, Answerer(count, lambda: answer or [OK]))
     sent = [read_all(written) for written in gateway.pool.journal]
+    assert all(written.split(b" ")[1].startswith(b"/") for written in gateway.pool.journal), "not a path"
     assert all(end == "whole" and len(found) == 1 for found, end in sent), gateway.pool.journal
     answers = ID_LINE.sub(b"", client.written)
     outcome = Outcome([seen for found, _ in sent for seen in found], answers, client.is_open)
@@ -203,6 +216,7 @@ GOOD = {
     "two": post(chat()) + post(chat("again")),
     "three": post(chat()) + b"\r\n" + GET + post(chat("again")),
     "chunked": chunked(chat()[:9], chat()[9:]),
+    "absolute": ABSOLUTE + post(chat()).replace(CHAT, b"http://b" + CHAT) + ABSOLUTE.replace(b"/ui?", b"?"),
     "odd fields": post(chat(), b"X-Empty:", b"X-High: \xff\xfe", b"X-Tab:\ta\tb", b"!#$%&'*+-.^_`|~: 1"),
 }
 
@@ -315,7 +329,36 @@ def test_a_head_that_can_be_read_in_two_ways_is_refused(loop: asyncio.AbstractEv
 
 
 LINES = {
-    "absolute": b"GET http://b/ui HTTP/1.1",
+    "user in the host": b"GET http://user@b/ui HTTP/1.1",
+    "password in the host": b"GET http://user:pass@b/ui HTTP/1.1",
+    "empty user in the host": b"GET http://@b/ui HTTP/1.1",
+    "no host": b"GET http:///ui HTTP/1.1",
+    "only a port": b"GET http://:80/ui HTTP/1.1",
+    "only a scheme": b"GET http:// HTTP/1.1",
+    "one slash": b"GET http:/b/ui HTTP/1.1",
+    "no slash after the scheme": b"GET http:b/ui HTTP/1.1",
+    "no scheme": b"GET b/ui HTTP/1.1",
+    "another scheme": b"GET ftp://b/ui HTTP/1.1",
+    "scheme of sockets": b"GET ws://b/ui HTTP/1.1",
+    "longer scheme": b"GET xhttp://b/ui HTTP/1.1",
+    "two ports": b"GET http://b:80:80/ui HTTP/1.1",
+    "port of letters": b"GET http://b:http/ui HTTP/1.1",
+    "port too large": b"GET http://b:65536/ui HTTP/1.1",
+    "long port": b"GET http://b:000080/ui HTTP/1.1",
+    "half an escape in the host": b"GET http://b%2/ui HTTP/1.1",
+    "backslash in the host": b"GET http://b\\c/ui HTTP/1.1",
+    "quote in the host": b'GET http://b"/ui HTTP/1.1',
+    "fragment after the host": b"GET http://b#/ui HTTP/1.1",
+    "fragment of a URL": b"GET http://b/ui#x HTTP/1.1",
+    "space in the host": b"GET http://b c/ui HTTP/1.1",
+    "high host": b"GET http://b\xff/ui HTTP/1.1",
+    "bare IPv6": b"GET http://::1/ui HTTP/1.1",
+    "broken IPv6": b"GET http://[::1/ui HTTP/1.1",
+    "odd IPv6": b"GET http://[1:2]/ui HTTP/1.1",
+    "zone of IPv6": b"GET http://[fe80::1%25eth0]/ui HTTP/1.1",
+    "text after IPv6": b"GET http://[::1]b/ui HTTP/1.1",
+    "tunnel to a URL": b"CONNECT http://b/ui HTTP/1.1",
+    "asterisk for others": b"GET * HTTP/1.1",
     "authority": b"CONNECT b:80 HTTP/1.1",
     "asterisk": b"OPTIONS * HTTP/1.1",
     "no slash": b"GET ui HTTP/1.1",
@@ -397,13 +440,15 @@ NASTY += [
     b"0\r\n\r\n",
     SMUGGLED,
     b"GET / ",
+    b"http://b",
+    b"@",
 ]
 
 requests = st.one_of(
     st.text(max_size=20).map(lambda text: post(chat(text))),
     st.lists(st.binary(min_size=1, max_size=12), max_size=4).map(lambda pieces: chunked(*pieces)),
     st.sampled_from([b"HEAD" + GET[3:], GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"]),
-    st.sampled_from([GET, post(chat(), b"Connection: close"), GET.replace(b"1.1", b"1.0"), b"\r\n" + GET]),
+    st.sampled_from([GET, ABSOLUTE, post(chat(), b"Connection: close"), GET.replace(b"1.1", b"1.0"), b"\r\n" + GET]),
 )
 edits = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 6), st.sampled_from([b"", *NASTY])), max_size=4)
 cuts = st.lists(st.integers(0, 10_000), max_size=8)
