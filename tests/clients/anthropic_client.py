@@ -65,6 +65,52 @@ def counted_tokens() -> None:
 
 
 @cases.case
+def chat_with_a_backend_that_only_speaks_grpc() -> None:
+    answer = ask(model=cases.ECHO, system=[{"type": "text", "text": "be kind"}])
+    cases.check(text_of(answer) == cases.ASKED[-1]["content"])
+    cases.check((answer.stop_reason, answer.usage.output_tokens > 0) == ("end_turn", True))
+    cases.check(client.messages.count_tokens(model=cases.ECHO, messages=cases.ASKED).input_tokens > 0)
+
+
+@cases.case
+def stream_of_a_backend_that_only_speaks_grpc() -> None:
+    with client.messages.stream(model=cases.ECHO, messages=cases.ASKED, max_tokens=30) as events:
+        said = "".join(events.text_stream)
+        whole = events.get_final_message()
+    cases.check(said == text_of(whole) == cases.ASKED[-1]["content"])
+    cases.check(whole.usage.input_tokens > 0)
+
+
+@cases.case
+def tools_of_a_backend_that_only_speaks_grpc() -> None:
+    """The backend `echo` calls a tool that is named; the result goes back to it."""
+    named: Any = {"type": "tool", "name": "look"}
+    with client.messages.stream(
+        model=cases.ECHO, messages=cases.ASKED, max_tokens=30, tools=TOOLS, tool_choice=named
+    ) as events:
+        whole = events.get_final_message()
+    [use] = [block for block in whole.content if block.type == "tool_use"]
+    cases.check((whole.stop_reason, use.name, use.input) == ("tool_use", "look", {"text": cases.ASKED[-1]["content"]}))
+    heard = [
+        *cases.ASKED,
+        {"role": "assistant", "content": whole.content},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "a horse"}]},
+    ]
+    cases.check(ask(model=cases.ECHO, messages=heard, tools=TOOLS).stop_reason == "end_turn")
+
+
+@cases.case
+def faults_for_a_backend_that_only_speaks_grpc() -> None:
+    for more, param in (
+        ({"messages": []}, "messages"),
+        ({"tools": [{"description": "no name"}]}, "tools"),
+        ({"tools": [{"name": "bash", "type": "bash_20250124"}]}, "tools"),
+        ({"extra_body": {"temperature": 2.5}}, "temperature"),
+    ):
+        cases.refused(lambda more=more: ask(model=cases.ECHO, **more), BAD, code="invalid_request_error", param=param)
+
+
+@cases.case
 def context_length() -> None:
     cases.refused(lambda: ask(messages=cases.LONG), BAD, code="invalid_request_error", param="context size")
 

@@ -16,6 +16,7 @@ from corral.adapter.responses import error_response, stream_events
 from corral.adapter.scratch import Scratch
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
+from corral.wire.models import COUNT_TOKENS, MESSAGES
 
 Translate = Callable[[Served, bytes, Clock], Awaitable[bytes | AsyncGenerator[bytes, None]]]
 """Handles a JSON request; answers with JSON or with a stream of events."""
@@ -25,6 +26,8 @@ AudioHandler = Callable[[Served, web.Request, Scratch], Awaitable[web.StreamResp
 _ROUTES: Final[dict[str, Translate]] = {
     "/v1/chat/completions": handlers.chat,
     "/v1/completions": handlers.completions,
+    MESSAGES: handlers.messages,
+    COUNT_TOKENS: handlers.count_tokens,
     "/v1/embeddings": handlers.embeddings,
     "/v1/rerank": handlers.rerank,
     "/v1/vad": handlers.voice_activity,
@@ -36,7 +39,12 @@ _SOUND_ROUTES: Final[dict[str, AudioHandler]] = {
     "/v1/audio/speech": handlers.speech,
     "/v1/audio/transcriptions": handlers.transcriptions,
 }
-_PROMPT_FIELDS: Final = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
+_PROMPT_FIELDS: Final = {
+    "/v1/chat/completions": "messages",
+    MESSAGES: "messages",
+    COUNT_TOKENS: "messages",
+    "/v1/completions": "prompt",
+}
 """Name of the field that holds the prompt; `input` for other routes."""
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from corral.adapter.dialects import answers, calls, localai, openai, requests, sound
+from corral.adapter.dialects import answers, anthropic, calls, localai, openai, requests, sound
 from corral.adapter.forms import read_body, read_form
 from corral.adapter.node_files import files_of
 from corral.adapter.replicas import Served
@@ -28,12 +28,7 @@ _WAV: Final = {"Content-Type": "audio/wav"}
 
 async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
     request = requests.parse(body, requests.ChatRequest)
-    requests.check_chat(request)
     options = await _rendered(served, request)
-    if openai.MEDIA_MARK in options.Prompt and (options.Images or options.Audios):
-        with suppress(BackendError):  # LocalAI's llama.cpp invents a media marker of its own at every start
-            mark = (await served.backend.metadata(timeout=_MARK_WITHIN)).media_marker or openai.MEDIA_MARK
-            options.Prompt = options.Prompt.replace(openai.MEDIA_MARK, mark)
     stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
     predictions = openai.repeated(options, stamp.n)
     offered = calls.offered_calls(request, served.model)
@@ -43,11 +38,35 @@ async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenera
     return answers.chat_answer([calls.with_calls(reply, offered) if offered else reply for reply in replies], stamp)
 
 
+async def messages(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+    request = anthropic.chat_request(requests.parse(body, anthropic.MessagesRequest))
+    options = await _rendered(served, request)
+    stamp = _stamp("msg", request, served, clock, limit=options.Tokens)
+    offered = calls.offered_calls(request, served.model)
+    if request.stream:
+        return _prediction(served, [options], anthropic.MessageEvents(stamp), offered)
+    reply = await served.backend.predict(options)
+    return anthropic.message_answer(calls.with_calls(reply, offered) if offered else reply, stamp)
+
+
+async def count_tokens(served: Served, body: bytes, _: Clock) -> bytes:
+    request = anthropic.chat_request(requests.parse(body, anthropic.MessagesRequest))
+    text = anthropic.counted_text(await _rendered(served, request))
+    options = PredictOptions(Prompt=text, ModelIdentity=served.model.identity)
+    return msgspec.json.encode({"input_tokens": len(await served.backend.tokenize(options))})
+
+
 async def _rendered(served: Served, request: requests.ChatRequest) -> PredictOptions:
     """The message for the backend. Templates may work for seconds, beside which the others must be answered."""
+    requests.check_chat(request)
     if served.model.use_tokenizer_template:
         return openai.chat_options(request, served.model)
-    return await asyncio.to_thread(openai.chat_options, request, served.model)
+    options = await asyncio.to_thread(openai.chat_options, request, served.model)
+    if openai.MEDIA_MARK in options.Prompt and (options.Images or options.Audios):
+        with suppress(BackendError):  # LocalAI's llama.cpp invents a media marker of its own at every start
+            mark = (await served.backend.metadata(timeout=_MARK_WITHIN)).media_marker or openai.MEDIA_MARK
+            options.Prompt = options.Prompt.replace(openai.MEDIA_MARK, mark)
+    return options
 
 
 async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
@@ -80,7 +99,7 @@ def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, 
 async def _prediction(
     served: Served,
     predictions: list[PredictOptions],
-    events: answers.ChatEvents | answers.CompletionEvents,
+    events: answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvents,
     offered: calls.OfferedCalls | None = None,
 ) -> AsyncGenerator[bytes, None]:
     for prediction in predictions:

@@ -7,7 +7,6 @@ import logging
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import msgspec
 
@@ -37,8 +36,7 @@ class KeyUnknown(CorralError):
     code = "invalid_api_key"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class Served(msgspec.Struct, frozen=True, kw_only=True):
     """A replica and the gRPC channel to it."""
 
     replica: AdapterReplica

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from corral.adapter.dialects.engine_errors import refusal_in
+from corral.adapter.dialects import anthropic
+from corral.adapter.dialects.engine_errors import ANTHROPIC_ROUTES, refusal_in
 from corral.adapter.forms import RequestTooLarge
 from corral.adapter.node_files import NodeFilesUnusable
 from corral.adapter.replicas import KeyUnknown
@@ -81,10 +82,16 @@ async def stream_events(request: web.Request, events: AsyncGenerator[bytes, None
         try:
             await _pass_on(response, parts)
         except CorralError as error:
-            _, fields = _error_fields(error, about="messages")
-            await response.write(b"data: " + msgspec.json.encode({"error": {**fields, "param": None}}) + b"\n\n")
+            await response.write(_error_event(error, request.path))
         await response.write_eof()
     return response
+
+
+def _error_event(error: CorralError, path: str) -> bytes:
+    status, fields = _error_fields(error, about="messages")
+    if path in ANTHROPIC_ROUTES:
+        return anthropic.error_event(status, str(fields["message"]))
+    return b"data: " + msgspec.json.encode({"error": {**fields, "param": None}}) + b"\n\n"
 
 
 async def stream_sound(

@@ -91,7 +91,7 @@ class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
     rank: int = 0
     """Lower is better. A silent node's replica is ranked lower than others, and still asked when there is no other."""
     routes: tuple[str, ...] | None = None
-    """Which routes of inference it answers; None when that was not told: then `wire.models.ADAPTED_ROUTES`."""
+    """Which routes of inference it answers; None when that was not told: then `wire.models.ASSUMED_ROUTES`."""
     front_port: int = 0
     """A second port of the same host and key, for requests that need care; 0 when there is none."""
     door: str = ""

@@ -16,6 +16,7 @@ from corral.wire.adapter import MODEL_GONE_STATUS, AdapterModel, AdapterReplica,
 from tests.kit.backends import SOON
 
 CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
 HELLO = {"model": "echo-model", "messages": [{"role": "user", "content": "hello brave new world"}]}
 
 
@@ -45,6 +46,39 @@ async def test_a_chat_is_streamed_event_by_event(served: Any) -> None:
     assert events[4]["choices"][0]["finish_reason"] == "length"
     assert events[5]["usage"]["completion_tokens"] == 3
     assert len({event["id"] for event in events}) == 1
+
+
+async def test_anthropics_messages_are_answered(served: Any) -> None:
+    body = HELLO | {"max_tokens": 3, "system": "be kind"}
+    status, whole = await served.ask(MESSAGES, body)
+    assert (status, whole["type"], whole["model"]) == (200, "message", "echo-model")
+    assert whole["content"] == [{"type": "text", "text": "hello brave new"}]
+    assert (whole["stop_reason"], whole["usage"]["output_tokens"]) == ("max_tokens", 3)
+    async with served.post(MESSAGES, body | {"stream": True}) as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        events = [json.loads(line[6:]) for line in (await answer.text()).splitlines() if line.startswith("data: ")]
+    assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
+    deltas = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
+    assert deltas == ["hello", " brave", " new"]
+    assert events[-2]["usage"] == whole["usage"]
+    assert events[-2]["delta"]["stop_reason"] == "max_tokens"
+
+
+async def test_tokens_of_anthropics_messages_are_counted(served: Any) -> None:
+    status, one = await served.ask(f"{MESSAGES}/count_tokens", HELLO)
+    _, more = await served.ask(f"{MESSAGES}/count_tokens", HELLO | {"system": "be kind"})
+    assert (status, 0 < one["input_tokens"] < more["input_tokens"]) == (200, True)
+    status, refused = await served.ask(f"{MESSAGES}/count_tokens", {"messages": []})
+    assert (status, refused["error"]["param"]) == (400, "messages")
+
+
+async def test_a_failure_in_a_stream_of_messages_is_told_as_anthropic_does(served: Any) -> None:
+    await served.load("error_after:2")
+    async with served.post(MESSAGES, HELLO | {"stream": True}) as answer:
+        *_, last = (await answer.text()).strip().split("\n\n")
+    name, data = last.split("\n")
+    assert name == "event: error"
+    assert json.loads(data.removeprefix("data: "))["error"]["type"] == "api_error"
 
 
 async def test_completions_answer_every_prompt(served: Any) -> None:

@@ -24,8 +24,7 @@ DONE: Final = b"data: [DONE]\n\n"
 _encode: Final = msgspec.json.encode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
+class Stamp(msgspec.Struct, frozen=True, kw_only=True):
     """Values that all answers to one request share."""
 
     id: str
@@ -195,9 +194,7 @@ def finish_reason(tokens: int, limit: int, *, called: bool = False) -> str:
 def chat_answer(replies: Sequence[Reply], stamp: Stamp) -> bytes:
     choices = []
     for index, reply in enumerate(replies):
-        message: dict[str, Any] = {"role": "assistant", "content": reply.message.decode(errors="replace")}
-        if reply.chat_deltas:
-            message = _joined(reply.chat_deltas)
+        message = joined(reply)
         if stamp.prefix and message["content"] is not None:
             message["content"] = stamp.prefix + message["content"]
         reason = finish_reason(reply.tokens, stamp.limit, called="tool_calls" in message)
@@ -253,8 +250,11 @@ def _vector(result: EmbeddingResult, dimensions: int | None) -> "array[float]":
     return array("f", (number / length for number in kept))
 
 
-def _joined(deltas: Sequence[ChatDelta]) -> dict[str, Any]:
-    """Merge the parts into one message. Fragments of a tool call have the same index."""
+def joined(reply: Reply) -> dict[str, Any]:
+    """Merge the parts of a reply into one message. Fragments of a tool call have the same index."""
+    if not reply.chat_deltas:
+        return {"role": "assistant", "content": reply.message.decode(errors="replace")}
+    deltas = reply.chat_deltas
     message: dict[str, Any] = {"role": "assistant", "content": "".join(delta.content for delta in deltas)}
     if reasoning := "".join(delta.reasoning_content for delta in deltas):
         message["reasoning_content"] = reasoning

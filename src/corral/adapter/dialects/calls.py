@@ -6,8 +6,9 @@ Models write a call as JSON with a name and arguments, alone, in a list, or betw
 import json
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from corral.adapter.dialects.requests import ChatRequest
 from corral.base.ids import new_answer_id
@@ -27,8 +28,7 @@ _MARK: Final = re.compile(r"(?:<[^<>\s]{1,40}>|\[[A-Z_]{1,40}\]|```(?:json)?)\s*
 """What models write before a call, such as <tool_call>."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedCalls:
+class OfferedCalls(msgspec.Struct, frozen=True, kw_only=True):
     """What a call in an answer may name."""
 
     names: frozenset[str]
@@ -36,8 +36,7 @@ class OfferedCalls:
     """The function by which the model says that it calls none: its message is the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FoundCall:
+class _FoundCall(msgspec.Struct, frozen=True):
     name: str
     arguments: Mapping[str, object]
 

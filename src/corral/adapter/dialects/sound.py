@@ -3,7 +3,6 @@
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -105,8 +104,7 @@ def _reported_rate(message: bytes) -> int | None:
     return rate if isinstance(rate, int) and 0 < rate < 2**31 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TranscriptionWish:
+class TranscriptionWish(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the form, parsed."""
 
     response_format: str = "json"

@@ -17,7 +17,7 @@ from corral.base.clock import Clock
 from corral.base.errors import ChildFailed
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.catalogue import Models
-from corral.frontend.models.decide.model import ModelSpec, with_answer_limit
+from corral.frontend.models.decide.model import ModelSpec, weights_path, with_answer_limit
 from corral.frontend.nodes.client import NodeTokens
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.record.feed import Feed
@@ -153,6 +153,6 @@ class AdaptedReplicas:
 
     def _file_of(self, spec: ModelSpec, replica: Replica) -> str:
         """Where the node has the weights; where that is not known, where they are here."""
-        if replica.models_path and spec.model:
-            return str(PurePath(replica.models_path) / spec.model)
+        if replica.models_path and (path := weights_path(spec)):
+            return str(PurePath(replica.models_path) / path)
         return self._models.file_of(spec)

@@ -5,7 +5,6 @@ database that is away changes nothing: the last view stays what it is.
 """
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -28,6 +27,7 @@ from corral.frontend.serving.decide.scheduling import PREFIX_CACHE, SchedulingWi
 from corral.frontend.serving.gateways.adapted import AdaptedReplicas, AdaptedUrl
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.frontend.serving.store.scheduling import SchedulingStore
+from corral.wire.models import ADAPTED_ROUTES
 from corral.wire.registration import Feature
 from corral.wire.view import (
     AffinityEntry,
@@ -43,14 +43,14 @@ from corral.wire.view import (
 PERIOD: Final = timedelta(seconds=1)
 BEAT: Final = timedelta(seconds=5)
 """A gateway takes a silent stream for dead after three of them."""
+_ADAPTED: Final = tuple(sorted(ADAPTED_ROUTES))
 _RANKS: Final = {NodeStatus.HEALTHY: 0, NodeStatus.DRAINING: 10, NodeStatus.UNHEALTHY: 100}
 """Silence alone only makes a replica the last choice."""
 _BRAKED_RANK: Final = 200
 """For a node that is silent for so long that it counts as gone, while the brake says that it may well be there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewSources:
+class ViewSources(msgspec.Struct, frozen=True, kw_only=True):
     """What a view is made of."""
 
     models: Models
@@ -204,7 +204,7 @@ class ViewKeeper:
             limit=spec.max_concurrent,
             state=replica.state.value,
             rank=rank,
-            routes=replica.routes,
+            routes=replica.routes if adapted is None else _ADAPTED,
             front_port=replica.front_port,
             door=_door_of(node) if adapted is None else "",
         )
