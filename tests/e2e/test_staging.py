@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 
 from corral.base.tasks import running
+from corral.worker.files.uploads import BATCH
 from tests.kit.models import chat_model, write_model
 from tests.kit.serving import MODEL, ServingFleet, serving_fleet
 from tests.kit.waiting import eventually
 
 SIZE = 2_000_000_000
 """Of a file without content: large enough that a kill comes in the middle."""
-IN_FLIGHT = 32 * 1024 * 1024
-"""What two sockets may hold, and the worker had not written."""
+IN_FLIGHT = 2 * BATCH + sum(
+    int(Path(f"/proc/sys/net/ipv4/{name}").read_text().split()[-1]) for name in ("tcp_rmem", "tcp_wmem")
+)
+"""What the worker had received and not written, and what the kernel lets two sockets hold."""
 _SENT = re.compile(r"model files sent.*?bytes\W+(\d+)")
 
 

@@ -7,13 +7,15 @@ entry's.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
+
+import msgspec
 
 from corral.base.careful_yaml import UNREADABLE, YamlLimits, why
 from corral.base.config_fields import Config, kind, text
 from corral.base.errors import InvalidInput
+from corral.base.values import PartlyPrinted
 from corral.base.yaml_values import YamlItem, YamlMapping, read_document
 from corral.galleries.gallery import IndexContent, entry_texts, item_mapping
 from corral.galleries.model_key_checks import with_plain_switches
@@ -33,8 +35,7 @@ _SHOWN: Final = 80
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFile:
+class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a model, and where it is to be had."""
 
     filename: str
@@ -45,9 +46,10 @@ class ModelFile:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GalleryModel:
+class GalleryModel(PartlyPrinted, frozen=True, kw_only=True):
     """One model of a gallery."""
+
+    unprinted = ("config", "overrides", "description", "lines")
 
     name: str
     gallery: str = ""
@@ -56,14 +58,14 @@ class GalleryModel:
     """Where the base definition is; empty if there is none."""
     index_path: str = ""
     """The index on this machine that it was read from; otherwise empty."""
-    config: Config = field(default_factory=dict, repr=False)
+    config: Config = msgspec.field(default_factory=dict)
     """The base configuration, if it is in the entry itself."""
-    overrides: Config = field(default_factory=dict, repr=False)
+    overrides: Config = msgspec.field(default_factory=dict)
     files: tuple[ModelFile, ...] = ()
     variants: tuple[str, ...] = ()
     """Names of entries that are other builds of the same model."""
     backend: str = ""
-    description: str = field(default="", repr=False)
+    description: str = ""
     license: str = ""
     icon: str = ""
     size: str = ""
@@ -71,7 +73,7 @@ class GalleryModel:
     tags: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     """Keys that mean nothing."""
-    lines: Mapping[str, int] = field(default_factory=dict, repr=False)
+    lines: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The lines of its keys."""
 
     @property
@@ -205,13 +207,14 @@ def _config(value: Config, key: str) -> Config:
 # Base definitions.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseDefinition:
+class BaseDefinition(PartlyPrinted, frozen=True, kw_only=True):
     """What entries that name one url have in common."""
 
-    config: Config = field(default_factory=dict, repr=False)
+    unprinted = ("config", "templates")
+
+    config: Config = msgspec.field(default_factory=dict)
     files: tuple[ModelFile, ...] = ()
-    templates: Mapping[str, str] = field(default_factory=dict, repr=False)
+    templates: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Prompt templates by name, which the configuration refers to."""
     license: str = ""
     icon: str = ""
@@ -257,12 +260,13 @@ def _templates(document: Config) -> Mapping[str, str]:
 # What becomes of an entry.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPlan:
+class ModelPlan(PartlyPrinted, frozen=True, kw_only=True):
     """The configuration that an entry ends up with, and the files to download."""
 
+    unprinted = ("config",)
+
     name: str
-    config: Config = field(repr=False)
+    config: Config
     files: tuple[ModelFile, ...] = ()
     license: str = ""
     is_backend_assumed: bool = False

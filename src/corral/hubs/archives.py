@@ -8,10 +8,10 @@ import hashlib
 import io
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, Final
 from urllib.parse import quote, unquote
 
+import msgspec
 import zstandard
 
 from corral.oci.errors import ContentMismatch, ImageError
@@ -27,8 +27,7 @@ _GZIP_WINDOW: Final = 31
 _LIMITS: Final = UnpackLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class MemberUrl:
+class MemberUrl(msgspec.Struct, frozen=True):
     """The URL of an archive, and the path of one file inside it."""
 
     url: str

@@ -3,9 +3,11 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.errors import InvalidInput
 from corral.base.words import format_size, listed
@@ -36,8 +38,7 @@ _NEEDED_ENDINGS: Final = (".json", ".jinja", ".safetensors", ".py", ".tiktoken")
 _UNNEEDED: Final = ("onnx/", "openvino/", "original/", "coreml/", "consolidated", ".git")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineMemory:
+class MachineMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one machine of the fleet."""
 
     ram_bytes: int = 0
@@ -49,8 +50,7 @@ class MachineMemory:
         return self.vram_bytes or int(self.ram_bytes * _USABLE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullWish:
+class PullWish(msgspec.Struct, frozen=True, kw_only=True):
     """What a person asks to pull: a reference, a name, a build, and the machines that it should fit."""
 
     text: str
@@ -72,8 +72,7 @@ class PullWish:
         return max((machine.usable_bytes for machine in self.machines), default=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GgufBuild:
+class GgufBuild(msgspec.Struct, frozen=True, kw_only=True):
     """One model in a repository: a file, or all parts of a split one in their order."""
 
     name: str

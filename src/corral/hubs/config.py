@@ -38,7 +38,7 @@ class HubsConfig:
         HUB_URL,
         """URL of Hugging Face, or of a mirror with the same routes, for `hf://` references and for URLs of
         huggingface.co. A mirror is asked instead of it, never beside it.""",
-        aliases=("HF_MIRROR", "HF_ENDPOINT"),
+        aliases=("HF_MIRROR", "HF", "HF_ENDPOINT"),
         default=HUGGING_FACE,
     )
     hf_token: str = setting(

@@ -3,10 +3,10 @@
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
+import msgspec
 import yaml
 
 from corral.base.errors import InvalidInput
@@ -21,8 +21,7 @@ GENERIC_NAMES: Final = frozenset(("model", "ggml-model", "weights", "main", "lat
 """Names of files that tell nothing about the model inside."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredModel:
+class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """YAML."""
     notes: tuple[str, ...] = ()

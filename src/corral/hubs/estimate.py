@@ -8,8 +8,10 @@ Not counted is what grows with use: prompts that it remembers, up to half a giga
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.hubs.weight_shape import BlockShape, WeightShape
 
@@ -38,8 +40,7 @@ _CACHE_TYPES: Final[Mapping[str, tuple[int, int]]] = {
 """Numbers and bytes of one block of a cache, by the name of its type."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSettings:
+class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is loaded, as far as it matters for memory."""
 
     context: int = 0
@@ -59,8 +60,7 @@ class LoadSettings:
     has_cache_on_gpu: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNeed:
+class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Memory in one place, in bytes."""
 
     weights: int = 0
@@ -91,8 +91,7 @@ def estimate_by_size(size: int) -> MemoryNeed:
     return MemoryNeed(weights=size, compute=size // 10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadedNeed:
+class OffloadedNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Memory on a machine with GPUs."""
 
     ram: MemoryNeed

@@ -6,12 +6,14 @@ ranges of bytes and is sent them, and it bounds every length, count and sum befo
 
 import struct
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from corral.base.errors import InvalidInput
+from corral.base.values import PartlyPrinted
 from corral.hubs.weight_shape import MetadataValue, TensorSizes, WeightShape, number_at, shape_of
 
 WINDOW: Final = 1 << 20
@@ -84,9 +86,10 @@ class ByteRange(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GgufFacts:
+class GgufFacts(PartlyPrinted, frozen=True, kw_only=True):
     """What one file says about itself. Zero and empty where it says nothing."""
+
+    unprinted = ("chat_template", "shape")
 
     architecture: str
     name: str = ""
@@ -95,14 +98,14 @@ class GgufFacts:
     quantisation: str = ""
     kind: GgufKind = GgufKind.COMPLETION
     context_length: int = 0
-    chat_template: str = field(default="", repr=False)
+    chat_template: str = ""
     sees: bool = False
     hears: bool = False
     split_count: int = 1
     split_index: int = 0
     parameters: int = 0
     """In this file only, where the model is split; so also in its shape."""
-    shape: WeightShape = field(default_factory=WeightShape, repr=False)
+    shape: WeightShape = msgspec.field(default_factory=WeightShape)
 
 
 class GgufProblem(InvalidInput):

@@ -6,10 +6,11 @@ HubUnavailable      retryable: 429, 5xx, no connection, too slow
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
+
+import msgspec
 
 from corral.base.errors import CorralError, InvalidInput, NotFound
 from corral.hubs.plans import PlannedFile
@@ -49,8 +50,7 @@ class HubUnavailable(CorralError):
         super().__init__(message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubFile:
+class HubFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a model, as its hub lists it."""
 
     path: str
@@ -75,14 +75,13 @@ class HubFile:
         return PlannedFile(path=path, url=self.url, hub=self.hub.value, size=self.size, digest=self.digest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnSettings:
+class OwnSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a hub says about a model beside its files, in LocalAI's words."""
 
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    top: Mapping[str, object] = field(default_factory=dict)
+    parameters: Mapping[str, object] = msgspec.field(default_factory=dict)
+    top: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Keys at the top: `context_size`, `stopwords`, `system_prompt`."""
-    template: Mapping[str, object] = field(default_factory=dict)
+    template: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Used where the weights have no template of their own."""
     template_problem: str = ""
     """Why the hub's template cannot be used; empty if it can, or there is none."""
@@ -90,8 +89,7 @@ class OwnSettings:
     """Who says so, for notes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubListing:
+class HubListing(msgspec.Struct, frozen=True, kw_only=True):
     """A model at one revision."""
 
     name: str
@@ -103,9 +101,9 @@ class HubListing:
     """Files that belong to the model whichever build is taken, such as an adapter."""
     licence: str = ""
     notes: tuple[str, ...] = ()
-    tags: frozenset[str] = field(default=frozenset())
+    tags: frozenset[str] = msgspec.field(default=frozenset())
     """What the hub says that it is for: `text-generation`, `feature-extraction`, `sentence-transformers`."""
-    own: OwnSettings = field(default_factory=OwnSettings)
+    own: OwnSettings = msgspec.field(default_factory=OwnSettings)
 
 
 def check_file_path(path: str) -> str:

@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -27,8 +26,7 @@ class _ModelManifest(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLayers:
+class ModelLayers(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest of a model in a registry, pinned by its digest."""
 
     registry: Registry

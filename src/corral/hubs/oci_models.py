@@ -6,9 +6,10 @@ themselves. An image whose layers are archives, as `docker build` makes, has its
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from corral.base.errors import InvalidInput
 from corral.base.words import listed

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 from typing import Final
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from corral.base.errors import InvalidInput
 
@@ -24,8 +25,7 @@ _GALLERY_NAME: Final = re.compile(r"[^\s@/:]{1,100}@")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HuggingFaceReference:
+class HuggingFaceReference(msgspec.Struct, frozen=True, kw_only=True):
     repository: str
     """`owner/name`."""
     path: str = ""
@@ -35,21 +35,18 @@ class HuggingFaceReference:
     """Which of several GGUF files is meant, as in `hf.co/owner/name:Q4_K_M`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OllamaReference:
+class OllamaReference(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     tag: str = "latest"
     namespace: str = "library"
     registry: str = OLLAMA_REGISTRY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OciReference:
+class OciReference(msgspec.Struct, frozen=True, kw_only=True):
     image: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UrlReference:
+class UrlReference(msgspec.Struct, frozen=True, kw_only=True):
     url: str
 
     @property
@@ -57,13 +54,11 @@ class UrlReference:
         return PurePosixPath(unquote(urlsplit(self.url).path)).name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileReference:
+class FileReference(msgspec.Struct, frozen=True, kw_only=True):
     path: PurePath
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GalleryReference:
+class GalleryReference(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of a gallery of models, by its name; of any gallery when none is given."""
 
     name: str

@@ -5,13 +5,13 @@ Nothing is downloaded but heads of files. What a plan says is pinned: a commit, 
 
 import asyncio
 import os
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.disclosure import basic_environment
@@ -39,8 +40,7 @@ from corral.worker.processes.remains import Remains
 from corral.worker.processes.supervisor import ProcessDefaults, Supervisor, UnusedProcesses
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surrounding:
+class Surrounding(msgspec.Struct, frozen=True, kw_only=True):
     """What the backend part needs from the rest of the worker."""
 
     config: WorkerConfig
@@ -54,8 +54,7 @@ class Surrounding:
     confiner: Confiner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendPart:
+class BackendPart(msgspec.Struct, frozen=True, kw_only=True):
     supervisor: Supervisor
     installer: Installer
     inventory: InventoryReports
@@ -153,8 +152,14 @@ async def open_confiner(config: WorkerConfig, presence: Presence) -> Confiner:
     abilities = await asyncio.to_thread(look, config.confinement.users.start)
     served = served_directories(models=config.models_path, staging=config.files.staging_path)
     # Models in the cache of an object storage are read where they are.
-    models = (config.models_path, *ObjectPlaces.beside(config.models_path).cached_models)
-    places = BackendPlaces(data=config.data_path, models=models, exchanged=(served[Area.STAGING], served[Area.DATA]))
+    objects = ObjectPlaces.beside(config.models_path)
+    if config.storage is not None:
+        await asyncio.to_thread(objects.make)
+    places = BackendPlaces(
+        data=config.data_path,
+        models=(config.models_path, *objects.cached_models),
+        exchanged=(served[Area.STAGING], served[Area.DATA], *objects.exchanged),
+    )
     return Confiner(
         config.confinement, places=places, abilities=abilities, is_with_localai=lambda: presence.is_with_localai
     )

@@ -181,9 +181,12 @@ MESSAGES = [
     admin("POST", "/drain", 500, node_error(500, "failed to drain node"), "unknown", id=NONE),
     admin("POST", "/resume", 500, node_error(500, "failed to resume node"), "unknown", id=NONE),
     admin("POST", "/approve", 400, node_error(400, "failed to approve node"), "not pending"),
+    admin("POST", "/approve", 400, node_error(400, "failed to approve node"), "unknown", id=NONE),
     admin("PUT", "/labels", 200, {"a": "b"}, "replace labels", request={"a": "b"}),
     admin("PATCH", "/labels", 200, {"a": "b", "c": "d"}, "merge labels", request={"c": "d"}),
     admin("DELETE", "/labels/a", 204, "", "remove a label"),
+    admin("DELETE", "/labels/a", 204, "", "remove a label that is not there"),
+    admin("DELETE", "/labels/a", 204, "", "remove a label of an unknown node", id=NONE),
     admin("GET", "/labels", 200, {"c": "d"}, "labels"),
     admin("PUT", "/max-replicas-per-model", 200, {"max_replicas_per_model": 3}, "limit", request={"value": 3}),
     admin(

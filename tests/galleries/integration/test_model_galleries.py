@@ -1,12 +1,12 @@
 """Galleries of models over real HTTP: their base definitions are fetched, kept, and found beside a mirrored index."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from corral.base.errors import CorralError, InvalidInput
 from corral.galleries.config import GalleriesConfig

@@ -249,4 +249,4 @@ def test_every_name_and_capability_of_a_real_gallery_has_an_answer() -> None:
 
 
 def _fields(found: ResolvedBuild | UnresolvedBuild) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in type(found).__dataclass_fields__}
+    return {name: getattr(found, name) for name in type(found).__struct_fields__}

@@ -1,11 +1,11 @@
 """Whether a backend fits a node: before a byte is fetched, with the reason and with what would fit."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.base.yaml_values import YamlItem

@@ -1,10 +1,9 @@
 """Which build of a model suits which machines."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.errors import InvalidInput
 from corral.galleries.model_entries import GalleryModel

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -713,10 +714,11 @@ async def test_progress_only_grows(server: FileServer, tmp_path: Path) -> None:
     server.faults[PATH] += [lambda handler, file: handler.give(ServedFile(content=bytes(len(CONTENT)), etag=file.etag))]
     order = an_order(tmp_path, a_file(url))
     download = Download(order, clock=SystemClock())
-    seen = [download.reading()]
+    seen, one_at_a_time = [download.reading()], threading.Lock()
 
     def look(_: FileServer) -> None:
-        seen.append(download.reading())
+        with one_at_a_time:  # several connections send at once
+            seen.append(download.reading())
 
     server.before_chunk = look
     with RangeTransfers(order.network, order.limits) as transfers:

@@ -1,10 +1,9 @@
 """Memory of models: held against what llama.cpp allocated for the same shapes, and what must hold for any shape."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.hubs.estimate import (
     LoadSettings,

@@ -8,12 +8,13 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from corral.base.accepting import Acceptor
 from corral.base.clock import SystemClock

@@ -1,10 +1,11 @@
 """`corral worker --check`: everything that can be wrong before joining, provoked once, with its sentence."""
 
 import asyncio
+import dataclasses
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from corral.base.http_client import open_session
 from corral.base.private_files import held
@@ -123,13 +125,15 @@ async def test_a_secret_that_no_frontend_knows_is_not_presented(
     for name in filter(None, ["node-secret", remembered]):
         (data / name).write_text("s" * 43)
         (data / name).chmod(0o600)
-    by_token = replace(machine.config.frontend, registration_token="token")
-    await check_worker(replace(machine.config, frontend=by_token), limits=CheckLimits(least_disk=1, low_disk=2))
+    by_token = dataclasses.replace(machine.config.frontend, registration_token="token")
+    await check_worker(
+        dataclasses.replace(machine.config, frontend=by_token), limits=CheckLimits(least_disk=1, low_disk=2)
+    )
     assert frontend.presented == presented
 
 
 async def test_a_worker_with_tls_needs_one_port(machine: CheckedMachine, frontend: CheckFrontend) -> None:
-    with_tls = replace(machine, config=replace(machine.config, fleet_tls=True))
+    with_tls = replace(machine, config=dataclasses.replace(machine.config, fleet_tls=True))
     findings = await checked(with_tls, pin=frontend.key.pin)
     [ports] = [finding for finding in findings if finding.subject == "ports"]
     assert ports.verdict is Verdict.OK
@@ -137,8 +141,8 @@ async def test_a_worker_with_tls_needs_one_port(machine: CheckedMachine, fronten
 
 
 async def test_no_frontend(machine: CheckedMachine) -> None:
-    elsewhere = replace(machine.config.frontend, urls=("http://127.0.0.1:9",))
-    sentence = failed(await checked(replace(machine, config=replace(machine.config, frontend=elsewhere))))
+    elsewhere = dataclasses.replace(machine.config.frontend, urls=("http://127.0.0.1:9",))
+    sentence = failed(await checked(replace(machine, config=dataclasses.replace(machine.config, frontend=elsewhere))))
     assert "frontend: 127.0.0.1:9 does not answer: connection refused; is the URL right" in sentence
 
 
@@ -209,7 +213,7 @@ async def test_a_port_that_is_taken(machine: CheckedMachine) -> None:
 
 
 async def test_no_nats(machine: CheckedMachine) -> None:
-    away = replace(machine, config=replace(machine.config, bus=BusConfig(url=NO_NATS)))
+    away = replace(machine, config=dataclasses.replace(machine.config, bus=BusConfig(url=NO_NATS)))
     assert "nats: 127.0.0.1:9 cannot be reached (connection refused)" in failed(await checked(away))
 
 
@@ -242,10 +246,14 @@ async def speaking(greeting: bytes) -> AsyncIterator[int]:
 
 async def test_what_listens_is_no_nats(machine: CheckedMachine) -> None:
     async with speaking(b"SSH-2.0-x\r\n") as port:
-        other = replace(machine, config=replace(machine.config, bus=BusConfig(url=f"nats://127.0.0.1:{port}")))
+        other = replace(
+            machine, config=dataclasses.replace(machine.config, bus=BusConfig(url=f"nats://127.0.0.1:{port}"))
+        )
         assert "is no NATS server" in failed(await checked(other))
     async with speaking(b'INFO {"server_id":"x"}\r\n') as port:
-        good = replace(machine, config=replace(machine.config, bus=BusConfig(url=f"nats://127.0.0.1:{port}")))
+        good = replace(
+            machine, config=dataclasses.replace(machine.config, bus=BusConfig(url=f"nats://127.0.0.1:{port}"))
+        )
         assert [finding.verdict for finding in await checked(good)][-1] is Verdict.OK
 
 
@@ -265,7 +273,7 @@ async def test_a_full_disk(machine: CheckedMachine, limits: CheckLimits, verdict
 async def test_a_data_directory_that_cannot_be_used(machine: CheckedMachine, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    bad = replace(machine, config=replace(machine.config, data_path=file / "data"))
+    bad = replace(machine, config=dataclasses.replace(machine.config, data_path=file / "data"))
     assert "is not writable for this user" in failed(await checked(bad))
     machine.config.data_path.mkdir()
     with ExitStack() as stack:
@@ -283,6 +291,6 @@ async def test_a_gpu_without_a_driver(machine: CheckedMachine) -> None:
 
 async def test_a_frontend_of_localai_is_no_failure_for_who_does_not_join(machine: CheckedMachine) -> None:
     async with speaking(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as port:
-        there = replace(machine.config.frontend, urls=(f"http://127.0.0.1:{port}",), is_joining=False)
-        findings = await checked(replace(machine, config=replace(machine.config, frontend=there)))
+        there = dataclasses.replace(machine.config.frontend, urls=(f"http://127.0.0.1:{port}",), is_joining=False)
+        findings = await checked(replace(machine, config=dataclasses.replace(machine.config, frontend=there)))
     assert "does not say which fleet it is" in failed(findings, Verdict.WARNING)

@@ -6,13 +6,13 @@ import os
 import struct
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.wire.confinement import BackendNetwork, ConfinementWish
 from corral.wire.replicas import ProcessKey

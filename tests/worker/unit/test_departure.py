@@ -1,11 +1,11 @@
 """Leaving in good order, in a hurry, and when nobody answers."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
 from corral.worker.config import DepartureConfig

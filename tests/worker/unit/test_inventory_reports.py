@@ -1,10 +1,10 @@
 """When a worker says which backends it has, and to whom."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from corral.base.errors import BusUnavailable
 from corral.base.ids import NodeId

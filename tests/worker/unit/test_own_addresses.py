@@ -2,10 +2,10 @@
 
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from corral.frontend.diagnosis.doctor.addresses import BACKEND_PORTS
 from corral.worker.http import HttpServer

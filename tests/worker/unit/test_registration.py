@@ -1,13 +1,13 @@
 """Joining a frontend: the body on the wire, patience, and giving up."""
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from corral.base.errors import AccessDenied, PeerRefused, PeerUnavailable
 from corral.base.retry import Backoff

@@ -14,7 +14,7 @@ from typing import Final
 
 from corral.base.errors import NotFound
 from corral.base.tasks import Poke
-from corral.frontend.models.decide.model import Catalogue, ModelProblem, ModelSpec, collect
+from corral.frontend.models.decide.model import Catalogue, ModelProblem, ModelSpec, collect, weights_path
 from corral.frontend.models.decide.needs import ModelNeeds, is_part, needs_of
 from corral.frontend.models.decide.reading import ReadModel, read_stored
 from corral.frontend.models.decide.removal import paths_of
@@ -84,7 +84,8 @@ class Models:
 
     def file_of(self, spec: ModelSpec) -> str:
         """Where its weights are; empty when they are not below the directory."""
-        return str(self.directory.absolute() / spec.model) if spec.model and spec.model in self._here else ""
+        path = weights_path(spec)
+        return str(self.directory.absolute() / path) if path and path in self._here else ""
 
     def weights_of(self, spec: ModelSpec) -> list[WeightFile]:
         """What it is loaded from: as it is here, and of the rest as the database says."""
@@ -99,7 +100,7 @@ class Models:
 
     def size_of(self, spec: ModelSpec) -> int:
         """Bytes of its weights, all parts together; 0 when nobody has seen them."""
-        return sum(file.size for file in self.weights_of(spec) if is_part(file.path, spec.model))
+        return sum(file.size for file in self.weights_of(spec) if is_part(file.path, weights_path(spec)))
 
     def needs_of(self, spec: ModelSpec) -> ModelNeeds:
         """What one replica takes from its machine."""

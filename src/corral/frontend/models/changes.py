@@ -6,8 +6,10 @@ Nothing is written for what is refused, and nothing is overwritten that somebody
 import difflib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
@@ -42,8 +44,7 @@ ReplicaRevisions = Callable[[str], Awaitable[Mapping[str, str]]]
 _SHOWN_NAME: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedModel:
+class ChangedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model after a change, or as it would be."""
 
     name: str

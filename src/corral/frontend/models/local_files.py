@@ -14,9 +14,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.base.errors import CorralError
 from corral.base.open_directories import Confined, PathRefused, look
@@ -45,8 +46,7 @@ class LocalFileUnusable(CorralError):
     code = "local_file_unusable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalFile:
+class LocalFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Below the models directory."""
     size: int

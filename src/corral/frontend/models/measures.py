@@ -6,9 +6,10 @@ sentence.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.config_fields import value_at
@@ -30,16 +31,14 @@ _GGUF: Final = ".gguf"
 _PROJECTOR: Final = "mmproj"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredFile:
+class MeasuredFile(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None
     facts: GgufFacts | None = None
     """Of weights only."""
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredModel:
+class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True):
     """All files of a model."""
 
     files: Mapping[str, MeasuredFile]
@@ -65,8 +64,7 @@ class MeasuredModel:
         return tuple(dict.fromkeys(file.problem for file in self.files.values() if file.problem))
 
 
-@dataclass(frozen=True, slots=True)
-class _KeptMeasure:
+class _KeptMeasure(msgspec.Struct, frozen=True):
     file: MeasuredFile
     until: float
 

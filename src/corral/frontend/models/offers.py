@@ -6,10 +6,13 @@ next one. Galleries are asked only once somebody looked for a model; from then o
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
@@ -41,8 +44,7 @@ _REST: Final = timedelta(minutes=1)
 """How long a gallery that could not be read is left alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenEntry:
+class TakenEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of a gallery as it would be pulled."""
 
     asked: GalleryModel

@@ -7,12 +7,12 @@ files come in a child process, and the model is added when all of them are there
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, Overtaken
@@ -94,8 +94,7 @@ class DownloadTokens(Protocol):
         """Return what to do when the server refuses, as a clause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullTools:
+class PullTools(msgspec.Struct, frozen=True, kw_only=True):
     """What planning and carrying out share."""
 
     stores: StoreKeeper

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from corral.base.config_fields import Config
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.tasks import first_failure, in_thread, task_group
 from corral.base.yaml_values import write_document
@@ -20,13 +21,22 @@ from corral.frontend.models.decide.stored import WeightFile
 from corral.frontend.models.decide.trust import check_trust
 from corral.frontend.models.measures import weights_of
 from corral.frontend.models.offers import ModelOffers, TakenEntry
+from corral.galleries.model_artifacts import read_artifacts, snapshot_path, with_resolved
 from corral.galleries.model_entries import ModelFile
 from corral.galleries.model_variants import BuildFacts
 from corral.hubs.access import HubAccess
 from corral.hubs.archives import split_member
 from corral.hubs.choose import MachineMemory, PullWish
+from corral.hubs.huggingface import list_repository
+from corral.hubs.listings import HubModelMissing
 from corral.hubs.plans import BuildChoice, ModelOrigin, PlannedFile, PullPlan
-from corral.hubs.references import GalleryReference, ModelReference, likely_reference, parse_reference
+from corral.hubs.references import (
+    GalleryReference,
+    HuggingFaceReference,
+    ModelReference,
+    likely_reference,
+    parse_reference,
+)
 from corral.hubs.remote_files import local_path, look_into_gguf
 from corral.hubs.resolve import plan_file, plan_reference
 
@@ -110,12 +120,14 @@ class ReferencePlanner:
         return await plan_reference(reference, wish, self._access())
 
     async def _plan_taken(self, taken: TakenEntry, ask: PullAsk) -> PullPlan:
-        entry = taken.entry
+        entry, config = taken.entry, taken.plan.config
         files = await self._files(taken.plan.files, is_local=bool(entry.index_path))
+        if not files:
+            config, files = await self._with_artifacts(config)
         inside = weights_of(taken.plan)
         return PullPlan(
             name=taken.plan.name,
-            config=write_document(taken.plan.config),
+            config=write_document(config),
             files=tuple([await self._with_shape(file) if file.path in inside else file for file in files]),
             origin=ModelOrigin(
                 reference=ask.reference.strip(),
@@ -126,6 +138,23 @@ class ReferencePlanner:
             choices=_choices(taken),
             notes=_notes(taken),
         )
+
+    async def _with_artifacts(self, config: Config) -> tuple[Config, list[PlannedFile]]:
+        """Plan the repositories that a configuration names, and note in it what was found. Unchanged without any."""
+        resolved: list[dict[str, str]] = []
+        files: list[PlannedFile] = []
+        for artifact in read_artifacts(config):
+            reference = HuggingFaceReference(repository=artifact.repository, revision=artifact.revision)
+            listing = await list_repository(reference, self._access())
+            wanted = [file for file in listing.files if artifact.wants(file.path)]
+            if not wanted:
+                raise HubModelMissing(f"{listing.resolved} has no file that the entry's artifacts allow")
+            endpoint, commit = self._access().config.hf_url, listing.resolved.rpartition("@")[2]
+            key = artifact.cache_key(endpoint, commit)
+            primary = {"primary_file": wanted[0].path} if len(wanted) == 1 else {}
+            resolved.append({"endpoint": endpoint, "revision": commit, "cache_key": key, **primary})
+            files += [file.planned(snapshot_path(key, file.path)) for file in wanted]
+        return (with_resolved(config, resolved) if resolved else config), files
 
     def _check_private(self, plan: PullPlan) -> None:
         """InvalidInput for the frontend's own secrets and database, wherever links lead."""

@@ -6,10 +6,12 @@ import os
 import shutil
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, Overtaken
@@ -102,8 +104,7 @@ def _delete(directory: Path, path: str) -> None:
         target.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovalPreview:
+class RemovalPreview(msgspec.Struct, frozen=True, kw_only=True):
     """What the removal of a model would do, but for its replicas."""
 
     model: ModelSpec

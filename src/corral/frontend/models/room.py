@@ -1,10 +1,11 @@
 """Builds the models' room: configurations, offers of galleries, removals; and `PullRoom`, which downloads models."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from corral.frontend.backends.catalogue import Lookups
 from corral.frontend.models import offers, removal, stores, watch
@@ -31,8 +32,7 @@ from corral.hubs.plans import PlannedFile
 from corral.oci.limits import Network
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelsRoom:
+class ModelsRoom(msgspec.Struct, frozen=True, kw_only=True):
     catalogue: Models
     watch: ModelsWatch
     changes: ModelChanges
@@ -120,8 +120,7 @@ class NoTokens:
         return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadSettings:
+class DownloadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the process that downloads files is started with."""
 
     policy: PullPolicy
@@ -133,8 +132,7 @@ class DownloadSettings:
     """Directory of the frontend's own secrets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullRoom:
+class PullRoom(msgspec.Struct, frozen=True, kw_only=True):
     service: ModelPulls
     storage: ModelStorage
     stores: StoreKeeper

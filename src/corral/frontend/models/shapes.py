@@ -1,9 +1,9 @@
 """Answers about models, made of values: in Corral's own form, and in LocalAI's."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from msgspec import UNSET, structs
 
 from corral.base.words import format_size
@@ -194,8 +194,7 @@ _MULTIMODAL: Final = "multimodal"
 _USUAL_ITEMS: Final = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPageQuery:
+class ModelPageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """As a browser sends it; what cannot be understood is taken for its default."""
 
     term: str = ""

@@ -4,9 +4,10 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.base.errors import Conflict
 from corral.base.open_directories import Confined, PathRefused
@@ -32,8 +33,7 @@ _FRESH_SECONDS: Final = 3600.0
 """How long the receipt of a file that is not there is left alone: the file may be about to get its name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSurvey:
+class StoreSurvey(msgspec.Struct, frozen=True, kw_only=True):
     """All that is in a store."""
 
     files: tuple[FoundFile, ...]
@@ -90,8 +90,7 @@ def _partial(directory: Path) -> dict[str, int]:
     return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageReport:
+class StorageReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a store holds, for whom, and what nobody needs."""
 
     used_bytes: int

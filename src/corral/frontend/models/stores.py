@@ -6,10 +6,11 @@ import logging
 import os
 import socket
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -43,8 +44,7 @@ def place_of(store_id: str) -> NodeId:
     return NodeId(f"{_PREFIX}{store_id}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRoom:
+class StoreRoom(msgspec.Struct, frozen=True, kw_only=True):
     """A store of this machine, and how much room there is."""
 
     id: str

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId

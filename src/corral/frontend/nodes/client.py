@@ -11,7 +11,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -19,6 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
@@ -26,6 +26,7 @@ from corral.base.http_client import HttpFailed, asked, open_session, read_body
 from corral.base.ids import NodeId
 from corral.base.queues import Batches
 from corral.base.tasks import Poke
+from corral.base.values import PartlyPrinted
 from corral.bus.port import Bus
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess, contact_of
@@ -123,26 +124,26 @@ class WorkerUnreachable(CorralError):
     retryable = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedBackend:
+class StartedBackend(PartlyPrinted, frozen=True, kw_only=True):
     """A process that is ready to be told what to load."""
+
+    unprinted = ("key", "token")
 
     address: str
     """Empty when the node did not say: then the address of the node itself is meant."""
     url: str = ""
-    key: str = field(default="", repr=False)
+    key: str = ""
     routes: tuple[str, ...] | None = None
     """Which routes of inference the URL answers; None when the node did not say."""
     front_port: int = 0
     """A second port of the same host, with the same key, for requests that need care; 0 when there is none."""
-    token: str = field(default="", repr=False)
+    token: str = ""
     """What the process wants to hear over gRPC; empty where that is the node's secret or the shared token."""
     is_asked_directly: bool = False
     """Requests come to the backend as they are, and not through an adapter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppedProcess:
+class StoppedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that is to be ended, and no other one."""
 
     model: str
@@ -200,8 +201,10 @@ class NodeContacts:
 
 
 class NodeTokens:
-    """The bearer that a node's servers accept from control: the node's own secret, or the token that nodes without one
-    share."""
+    """The bearer that a node's servers accept from control: the node's own secret, or the token that it joined with.
+
+    Of a node without secret that registered before that was kept, it is taken for the shared one.
+    """
 
     def __init__(self, secrets: Secrets, registration_token: str) -> None:
         self._secrets = secrets
@@ -412,8 +415,7 @@ def _reach(node_id: NodeId, contact: NodeContact, access: ReplicaAccess) -> Reac
     return Reach(url=access.url, key=access.key, routes=routes, front_port=front_port, token=access.token)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerAnswer:
+class WorkerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker answered, without its headers: what a node calls its answer is nothing to go by."""
 
     status: int

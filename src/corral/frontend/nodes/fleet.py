@@ -4,9 +4,10 @@ import base64
 import binascii
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput, NotFound
@@ -24,13 +25,12 @@ _BATCH: Final = 500
 """Nodes that are read at once. Turning them into answers takes milliseconds in which nobody else is served."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFilter:
+class NodeFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes are asked for; all conditions must hold."""
 
     statuses: frozenset[NodeStatus] = frozenset()
     types: frozenset[NodeType] = frozenset()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     name_contains: str = ""
 
     @property
@@ -53,8 +53,7 @@ class NodeFilter:
 _EVERY_NODE: Final = NodeFilter()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenNodePage:
+class SeenNodePage(msgspec.Struct, frozen=True, kw_only=True):
     items: list[SeenNode]
     next_cursor: str | None
 

@@ -7,13 +7,13 @@ there did.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.ids import InvitationId, new_invitation_id
+from corral.base.values import PartlyPrinted
 from corral.frontend.nodes.decide.invitations import Invitation, InvitationRefused
 from corral.frontend.nodes.store.invitations import InvitationStore
 from corral.frontend.record.decide import Event, EventKind
@@ -65,11 +65,12 @@ class SourceLimit:
         return before + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewInvitation:
+class NewInvitation(PartlyPrinted, frozen=True, kw_only=True):
     """An invitation together with its code; the only moment at which both exist."""
 
-    code: str = field(repr=False)
+    unprinted = ("code",)
+
+    code: str
     invitation: Invitation
 
 

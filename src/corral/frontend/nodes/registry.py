@@ -5,16 +5,18 @@ Every change is load, decide (in `decide/`), apply guarded by the revision that 
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound, Overtaken
 from corral.base.ids import NodeId, new_incarnation, new_node_id
 from corral.base.tasks import Poke
+from corral.base.values import PartlyPrinted
 from corral.bus.credentials import UserJwt
 from corral.frontend.nodes.decide import node as domain
 from corral.frontend.nodes.decide.changes import change_of, identity_of, move_of
@@ -48,11 +50,12 @@ _SHOWN: Final = 80
 AUTO_APPROVE: Final = "auto-approve"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Registered(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("nats_user",)
+
     node: Node
     is_new: bool
-    nats_user: UserJwt | None = field(default=None, repr=False)
+    nats_user: UserJwt | None = None
     """What it may log in to NATS with."""
 
 
@@ -93,12 +96,14 @@ class NodeRegistry:
         self,
         registration: Registration,
         *,
-        secret: str | None,
+        secret: str,
         trusted_by: str | None = None,
         invitation: Invitation | None = None,
     ) -> Registered:
         """Admit a worker, or take it back. Idempotent: the same request again gives the same node.
 
+        `secret` is what the servers of the node accept from control. LocalAI's workers have no secret of their own, and
+        accept the token that they joined with, which need not be the one of the others.
         A node that came with the invitation before uses it no second time, also when it has ended since. Others get
         InvitationRefused then.
         """
@@ -125,7 +130,7 @@ class NodeRegistry:
         self,
         registration: Registration,
         *,
-        secret: str | None,
+        secret: str,
         approval: Approval | None,
         invitation: Invitation | None,
     ) -> Registered | None:
@@ -168,14 +173,14 @@ class NodeRegistry:
         known: Node,
         registration: Registration,
         *,
-        secret: str | None,
+        secret: str,
         approval: Approval | None,
         invitation: Invitation | None,
     ) -> Registered | None:
         registration = self._with_life(registration, known)
         node = register_again(known, registration, at=self._clock.now(), approval=approval, policy=self._policy)
         if known.facts.approved_at is not None and node.facts.approved_at is None:
-            return await self._suspected(known, node)
+            return await self._suspected(known, node, secret=secret)
         used = None
         if invitation is not None and known.invitation_id != invitation.id:
             node, used = self._accepted(node, invitation), invitation.id
@@ -195,7 +200,7 @@ class NodeRegistry:
         )
         return Registered(node=node, is_new=False, nats_user=nats_user) if is_stored else None
 
-    async def _suspected(self, before: Node, node: Node) -> Registered | None:
+    async def _suspected(self, before: Node, node: Node, *, secret: str) -> Registered | None:
         """It may be somebody else: it is pending again, and has neither keys nor replicas any more."""
         difference = change_of(before, node)
         alarm = self._event(
@@ -207,7 +212,7 @@ class NodeRegistry:
             registered_from=node.registered_from,
             why=node.facts.suspicion,
         )
-        if not await self._nodes.suspect(node, events=[alarm]):
+        if not await self._nodes.suspect(node, secret=self._sealed(node, secret), events=[alarm]):
             return None
         self._revocations.ring()
         log.warning(
@@ -258,8 +263,8 @@ class NodeRegistry:
             return replace(registration, incarnation=known.facts.incarnation)
         return replace(registration, incarnation=new_incarnation())
 
-    def _sealed(self, node: Node, secret: str | None) -> SealedSecret | None:
-        return None if secret is None else self._secrets.seal(node_secret_name(node.id), secret, at=node.updated_at)
+    def _sealed(self, node: Node, secret: str) -> SealedSecret:
+        return self._secrets.seal(node_secret_name(node.id), secret, at=node.updated_at)
 
     async def knows_secret(self, secret_hash: str) -> bool:
         """Does a node of this fleet have this secret?"""

@@ -4,16 +4,16 @@ Anybody with a NATS login can send a report under any node's id, so there is a l
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.frontend.nodes.client import MOST_BYTES, too_much
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportLimits:
+class ReportLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What is taken of one kind of report within one window. Whoever reads reports says how it learns what was
     dropped."""
 

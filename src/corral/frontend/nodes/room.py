@@ -1,8 +1,9 @@
 """Builds the nodes' room: who is in the fleet, how they are asked, and the loops that notice who is gone."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
 
 from corral.base.tasks import Poke
 from corral.frontend.access.fleet_tls import FleetTls
@@ -33,8 +34,7 @@ _CHECKS_PER_SOURCE: Final = 30
 """In a minute."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     liveness: LivenessPolicy
     admission: AdmissionPolicy
     brake_share: float
@@ -46,8 +46,7 @@ class NodeSettings:
     """Ends such users before they expire. None: they end then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodesRoom:
+class NodesRoom(msgspec.Struct, frozen=True, kw_only=True):
     store: Nodes
     fleet: Fleet
     registry: NodeRegistry

@@ -1,11 +1,13 @@
 """Builds serving: where models run, what gateways know of it, and the loops that keep replicas as they should be."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+import msgspec
+
 from corral.base.tasks import Poke
+from corral.base.values import PartlyPrinted
 from corral.bus.port import Handler
 from corral.files.storage import SharedStorage
 from corral.frontend.access.proofs import Proofs
@@ -53,23 +55,23 @@ from corral.wire.subjects import GATEWAY_SHARES, REPLICAS_EXITED
 from corral.wire.view import AffinityEntry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingSettings:
+class ServingSettings(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("admin_keys", "adapter_secret")
+
     loads: LoadPolicy
     staging: StagingPolicy
     room: RoomPolicy
     usual: UsualLimits
     scaling: ScalingPolicy
-    admin_keys: Sequence[str] = field(repr=False)
+    admin_keys: Sequence[str]
     metrics_public: bool
     affinity: AffinityEntry | None
     adapter_socket: Path | None
-    adapter_secret: bytes = field(repr=False)
+    adapter_secret: bytes
     """What the keys of this frontend's adapter are made of; the same after a restart of control."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierRooms:
+class EarlierRooms(msgspec.Struct, frozen=True, kw_only=True):
     """The rooms that serving stands on."""
 
     record: RecordRoom
@@ -80,8 +82,7 @@ class EarlierRooms:
     engines: EnginesRoom
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingRoom:
+class ServingRoom(msgspec.Struct, frozen=True, kw_only=True):
     replicas: ReplicaStore
     adapted: AdaptedReplicas
     loads: Loads

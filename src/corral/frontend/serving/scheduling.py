@@ -3,10 +3,12 @@
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.careful_yaml import UNREADABLE, YamlLimits, why
 from corral.base.clock import Clock
@@ -52,8 +54,7 @@ class PruneRules(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulesChange:
+class RulesChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of rules, as functions of the rules that there are."""
 
     wishes: Callable[[Sequence[SchedulingRule]], Sequence[SchedulingWish]] = lambda _: ()
@@ -241,4 +242,4 @@ def read_seed_file(path: Path) -> tuple[SchedulingWish, ...]:
 
 def revised(wish: SchedulingWish, **fields: object) -> SchedulingWish:
     """The wish with these fields; those that are None stay."""
-    return replace(wish, **{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]
+    return replace(wish, **{name: value for name, value in fields.items() if value is not None})

@@ -4,10 +4,11 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.http_facts import host_of
@@ -42,8 +43,7 @@ _AS_STREAM: Final = "stream "
 """Identity of a file whose server gives no ranges: nothing of it is of use until it is whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadTools:
+class DownloadTools(msgspec.Struct, frozen=True, kw_only=True):
     """What all files of an order share."""
 
     models: Confined

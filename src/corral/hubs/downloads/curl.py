@@ -7,12 +7,12 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import pycurl
 
 from corral.base.http_facts import host_of, user_agent
+from corral.base.values import PartlyPrinted
 from corral.hubs.downloads.orders import DownloadInvalid, DownloadLimits, DownloadRefused, ServerUnavailable
 from corral.oci.limits import Network
 
@@ -50,11 +50,12 @@ class CurlExchange(Protocol):
     def on_body(self, data: bytes) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurlRequest:
+class CurlRequest(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("headers", "proxy")
+
     url: str
-    headers: Sequence[str] = field(repr=False)
-    proxy: str = field(default="", repr=False)
+    headers: Sequence[str]
+    proxy: str = ""
 
 
 class CurlClient:

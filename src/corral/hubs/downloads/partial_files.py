@@ -14,9 +14,11 @@ import os
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.open_directories import Confined, ConfinedPath, PathRefused, look
 from corral.hubs.downloads.orders import DestinationUnusable, TooLittleDisk
@@ -47,8 +49,7 @@ def disk_errors(what: str) -> Iterator[None]:
         raise DestinationUnusable(f"destination: {what!r}: {error.strerror or error}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerFacts:
+class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a ledger says about the file."""
 
     size: int

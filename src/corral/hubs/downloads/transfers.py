@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 from urllib.parse import urljoin, urlsplit
 
+import msgspec
+
 from corral.base.http_facts import REDIRECTS, host_of, is_passing, origin_of, retry_after_seconds
 from corral.base.own_network import is_private_address
 from corral.hubs.downloads.curl import CurlClient, CurlRequest
@@ -47,16 +49,14 @@ class DownloadSource:
     """Whether the host of the URL has a private address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByteSpan:
+class ByteSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes to ask for. The end is exclusive; None: to the end of the file."""
 
     start: int
     end: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseHead:
+class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """Status and headers of a successful response: 200 or 206."""
 
     status: int

@@ -14,7 +14,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -76,8 +75,7 @@ async def why_not_public(url: str) -> str:
     return f"{host} is no public host" if await is_own_network(host) else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSettings:
+class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What fetches need of their worker."""
 
     node_id: Callable[[], str]

@@ -14,8 +14,9 @@ import queue
 import re
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from corral.base.open_directories import look
 from corral.worker.files import disk
@@ -121,8 +122,7 @@ def _identity(status: os.stat_result) -> FileIdentity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@dataclass(frozen=True, slots=True)
-class _Received:
+class _Received(msgspec.Struct, frozen=True):
     """A file to flush, with duplicated descriptors that are closed at the end."""
 
     directory: int

@@ -7,11 +7,12 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes
+
+import msgspec
 
 from corral.base.errors import SettingInvalid
 from corral.worker.files.refusals import bad_request, outside
@@ -31,8 +32,7 @@ class Area(StrEnum):
     STAGING = "staging"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class Location(msgspec.Struct, frozen=True, kw_only=True):
     """A normalised key: no empty parts, no dots. Symbolic links are not resolved here."""
 
     area: Area

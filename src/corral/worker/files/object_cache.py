@@ -4,16 +4,18 @@ Objects are stored under their keys, as in LocalAI's worker. A directory beside 
 the version of each file: an object that was replaced is fetched again.
 """
 
+import logging
 import os
 import secrets
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO, Final, Self
+
+import msgspec
 
 from corral.base.open_directories import (
     DIRECTORY_MODE,
@@ -28,6 +30,8 @@ from corral.base.open_directories import (
 from corral.files.storage import ObjectMissing, StorageUnavailable, StoredObject
 from corral.worker.files import disk
 
+log = logging.getLogger(__name__)
+
 TEMPORARY: Final = "staging-tmp"
 EPHEMERAL: Final = "ephemeral"
 NOTES: Final = ".corral"
@@ -36,8 +40,7 @@ RETENTION: Final = timedelta(hours=24)
 _PARTIAL: Final = ".tmp"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectPlaces:
+class ObjectPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """Directories of a worker for object storage, next to its models as in LocalAI's worker."""
 
     models: Path
@@ -53,6 +56,21 @@ class ObjectPlaces:
     def cached_models(self) -> tuple[Path, Path]:
         """Directory of model files, with the records of their versions."""
         return self.cache / "models", self.cache / NOTES / "models"
+
+    @property
+    def exchanged(self) -> tuple[Path, Path]:
+        """Directories through which a LocalAI frontend and backends pass files of requests."""
+        return self.cache / EPHEMERAL, self.cache / TEMPORARY
+
+    def make(self) -> None:
+        """Create the directories that backends use, before the first of them starts: what appears later is closed to
+        a confined process. A directory that cannot be created is logged, and its files are refused later. Blocks."""
+        for path in (self.cache, self.cache / NOTES, *self.cached_models, *self.exchanged):
+            try:
+                path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            except OSError as error:
+                text = "files of the object storage cannot be used: cannot create %s: %s"
+                log.warning(text, path, error.strerror, extra={"event": "objects.unusable"})
 
 
 class Incoming:

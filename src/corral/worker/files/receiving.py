@@ -6,10 +6,11 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from corral.base.open_directories import HERE, ConfinedPath, look
 from corral.wire.files import ContentRange
@@ -44,8 +45,7 @@ def judge(span: ContentRange, digest: str, *, size: int = 0, target: str = "", s
     return RangeVerdict.APPEND if span.start == size else RangeVerdict.ELSEWHERE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class Received(msgspec.Struct, frozen=True, kw_only=True):
     """The file that an upload is written into."""
 
     name: str

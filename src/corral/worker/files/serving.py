@@ -6,15 +6,16 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+import msgspec
 from aiohttp import web
 
 from corral.base.clock import Clock
 from corral.base.open_directories import DIRECTORY_MODE
 from corral.base.tasks import running
+from corral.base.values import PartlyPrinted
 from corral.oci.limits import Network
 from corral.worker.config import FilesConfig
 from corral.worker.files.fetching import FetchRoutes, FetchSettings, why_not_public
@@ -41,15 +42,16 @@ def _nothing() -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileMember:
+class FileMember(PartlyPrinted, frozen=True, kw_only=True):
     """Who this worker is among others. By default it is nobody: it serves no other worker."""
+
+    unprinted = ("environment",)
 
     node_id: Callable[[], str] = _nobody
     secret: Callable[[], str] = _nobody
     """Of which control derives the keys of tickets."""
-    network: Network = field(default_factory=Network)
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    network: Network = msgspec.field(default_factory=Network)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     why_not: Callable[[str], Awaitable[str]] = why_not_public
     """Why a file is not fetched from a URL; empty: it may be."""
     may_ask: Callable[[], bool] = _never

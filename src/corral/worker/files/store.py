@@ -12,10 +12,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.base.open_directories import Confined, ConfinedPath, PathEscapes, PathRefused, look, opened_directory
 from corral.hubs.downloads.orders import DownloadError
@@ -40,8 +41,7 @@ class FileKind(Enum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileLookup:
+class FileLookup(msgspec.Struct, frozen=True, kw_only=True):
     """What a key refers to at this moment."""
 
     kind: FileKind
@@ -52,8 +52,7 @@ class FileLookup:
     """Expected hash of an unfinished upload, if the client stated it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class Head(msgspec.Struct, frozen=True, kw_only=True):
     """Metadata of a file."""
 
     path: Path

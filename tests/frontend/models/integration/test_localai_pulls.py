@@ -22,7 +22,7 @@ from corral.hubs.plans import PullPlan
 from tests.kit.clock import ManualClock
 from tests.kit.galleries import open_gallery_of_models
 from tests.kit.gguf import LLAMA, gguf
-from tests.kit.hub_server import HuggingFaceServer
+from tests.kit.hub_server import COMMIT, HuggingFaceServer
 from tests.kit.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -45,6 +45,23 @@ INDEX = """
   files: [{filename: t.gguf, uri: 'hf://org/talker/t-Q4_K_M.gguf'}]
 - name: wrong
   overrides: {backend: llama-cpp, context_size: many, parameters: {model: t.gguf}}
+- name: whole
+  overrides:
+    backend: vllm-cpp
+    parameters: {model: org/whole}
+    artifacts:
+      - {name: model, target: model, source: {type: huggingface, repo: org/whole, ignore_patterns: ['*.md']}}
+      - {name: voice, target: companion, source: {type: huggingface, repo: org/voice, allow_patterns: ['*.nemo']}}
+- name: whole-lost
+  overrides:
+    backend: vllm-cpp
+    parameters: {model: org/voice}
+    artifacts: [{name: model, source: {type: huggingface, repo: org/voice, allow_patterns: ['*.bin']}}]
+- name: whole-elsewhere
+  overrides:
+    backend: vllm-cpp
+    parameters: {model: org/voice}
+    artifacts: [{name: model, source: {type: modelscope, repo: org/voice}}]
 """
 DEFINITION = """
 name: defined
@@ -62,6 +79,8 @@ files:
 def server() -> Iterator[HuggingFaceServer]:
     with HuggingFaceServer() as server:
         server.add_repository("org/talker", {"t-Q4_K_M.gguf": WEIGHTS, "t-Q8_0.gguf": WEIGHTS + bytes(99)})
+        server.add_repository("org/whole", {"config.json": b"{}", "part/w.safetensors": b"weights", "README.md": b"#"})
+        server.add_repository("org/voice", {"v.nemo": b"voice", "v.txt": b"text"})
         yield server
 
 
@@ -117,6 +136,32 @@ async def test_a_page_installs_a_gallerys_model(world: World) -> None:
     assert page["installedModels"] == 2
 
 
+async def test_repositories_of_an_entry_are_downloaded_to_where_localai_has_them(
+    world: World, server: HuggingFaceServer
+) -> None:
+    job = (await post(world, "/api/models/install/whole"))["jobID"]
+    await world.control.context.operations.dispatcher.tick()
+
+    assert (await world.frontend.call("GET", f"/api/models/job/{job}")).json()["completed"] is True
+    shown = (await world.frontend.call("GET", "/api/models/config-json/whole")).json()
+    own, voice = (artifact["resolved"] for artifact in shown["artifacts"])
+    assert shown["parameters"]["model"] == "org/whole"
+    assert own == {"endpoint": server.base, "revision": COMMIT, "cache_key": own["cache_key"]}
+    assert voice["primary_file"] == "v.nemo"
+    root = world.models / ".artifacts/huggingface"
+    assert (root / own["cache_key"] / "snapshot/config.json").read_bytes() == b"{}"
+    assert (root / own["cache_key"] / "snapshot/part/w.safetensors").read_bytes() == b"weights"
+    assert not (root / own["cache_key"] / "snapshot/README.md").exists()
+    assert [file.name for file in (root / voice["cache_key"] / "snapshot").iterdir()] == ["v.nemo"]
+
+    await world.node("w1")
+    await world.loads.ensure("whole")
+    await world.loads.tick()
+    (told,) = world.loader.told
+    assert (told.Model, told.ModelFile) == ("org/whole", str(root / own["cache_key"] / "snapshot"))
+    assert f"voice:.artifacts/huggingface/{voice['cache_key']}/snapshot" in told.Options
+
+
 async def test_a_dry_run_of_an_entry_with_one_build_tells_its_memory(world: World) -> None:
     plan = await post(world, "/api/v1/pulls", {"reference": "talker-fast", "dry_run": True})
     assert plan["choices"] == []
@@ -139,6 +184,8 @@ async def test_a_page_may_name_the_build(world: World) -> None:
         ("talkr", 404, "did you mean talker"),
         ("lost", 404, "nothing.gguf"),
         ("wrong", 400, "context_size"),
+        ("whole-lost", 404, "org/voice"),
+        ("whole-elsewhere", 400, "artifacts[0].source.type"),
     ],
 )
 async def test_what_cannot_be_had_is_no_job(world: World, name: str, status: int, said: str) -> None:

@@ -4,12 +4,12 @@ that are away."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.bus.port import Bus

@@ -317,7 +317,7 @@ async def test_too_little_room_is_told_before_the_first_byte(
     plan = await service.plan(PullAsk(reference=REFERENCE, by="me"))
     space = [PullPolicy(free_bytes=1 << 60), PullPolicy(free_bytes=0, quota_bytes=100_000)]
     for policy, words in zip(space, ("shall stay free (models_min_free)", "(models_quota)"), strict=True):
-        object.__setattr__(service._tools, "policy", policy)
+        msgspec.structs.force_setattr(service._tools, "policy", policy)
         problem = await puller.ask(status=409)
         assert words in str(problem)
         assert words in await service.refusal(plan)

@@ -97,6 +97,14 @@ class TwoPullers:
         ]
         return [msgspec.json.decode(answer.body, type=OperationView) for answer in answers]
 
+    async def until_some_are_kept(self, id: str) -> None:
+        """What the server sent may be on its way: wait until the frontend that fetches has written bytes down."""
+
+        async def are_kept() -> bool:
+            return (await self.shown(id))[0].targets[0].current_bytes > 0
+
+        await eventually(are_kept, "bytes on the disk")
+
 
 async def two_pullers(
     stack: AsyncExitStack, server: HuggingFaceServer, world_of: tuple[Database, ManualClock, Bus, Path], models: Path
@@ -143,6 +151,7 @@ async def test_another_frontend_goes_on_with_the_bytes_that_are_there(
     first, second = sharing.controls
     dying = asyncio.ensure_future(first.context.operations.dispatcher.tick())
     await held.until_held()
+    await sharing.until_some_are_kept(id)
     dying.cancel()
     await asyncio.wait([dying])
     held.let_go()

@@ -1,10 +1,11 @@
 """What files change about models, whatever people and frontends do: only a change counts, and it counts once."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from corral.frontend.models.decide.imports import ImportPlan, KnownModels, SaidFile, plan_imports
 from corral.frontend.models.decide.reading import ReadModel, digest_of, read_one

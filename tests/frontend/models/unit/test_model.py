@@ -207,6 +207,43 @@ def test_weights_that_are_an_address_have_no_file() -> None:
     assert "ModelFile" not in load_options(spec, models=PurePath("/m"), threads=4)
 
 
+KEY = "0a" * 32
+
+
+def test_a_model_is_loaded_from_what_localai_downloaded_for_it() -> None:
+    """The configuration says where that is, under `resolved`."""
+    artifacts = [
+        {"name": "model", "target": "model", "resolved": {"cache_key": KEY}},
+        {"name": "speaker", "target": "companion", "resolved": {"cache_key": "0b" * 32}},
+        {"name": "own", "target": "companion", "resolved": {"cache_key": "0c" * 32}},
+    ]
+    config = {**SMALL, "parameters": {"model": "org/name"}, "artifacts": artifacts, "options": ["own:elsewhere"]}
+    spec = read_model(config, source="s")
+
+    options = load_options(spec, models=PurePath("/m"), threads=4)
+
+    assert (options["Model"], options["ModelPath"]) == ("org/name", "/m")
+    assert options["ModelFile"] == f"/m/.artifacts/huggingface/{KEY}/snapshot"
+    assert options["Options"] == ["own:elsewhere", f"speaker:.artifacts/huggingface/{'0b' * 32}/snapshot"]
+
+
+@pytest.mark.parametrize(
+    ("resolved", "file"),
+    [
+        ({"cache_key": KEY, "primary_file": "a/x.nemo"}, f"/m/.artifacts/huggingface/{KEY}/snapshot/a/x.nemo"),
+        ({"cache_key": KEY, "primary_file": "../../x"}, "/m/org/name"),
+        ({"cache_key": "../" * 10}, "/m/org/name"),
+        ({"cache_key": 7}, "/m/org/name"),
+        (None, "/m/org/name"),
+    ],
+)
+def test_only_a_sound_place_of_a_download_counts(resolved: object, file: str) -> None:
+    artifacts = [{"name": "model", "resolved": resolved}]
+    spec = read_model({**SMALL, "parameters": {"model": "org/name"}, "artifacts": artifacts}, source="s")
+
+    assert load_options(spec, models=PurePath("/m"), threads=4)["ModelFile"] == file
+
+
 def test_an_alias_answers_with_the_model_it_names() -> None:
     alias = read_model({"name": "gpt", "alias": "small"}, source="gpt.yaml")
     catalogue = collect([read_model(SMALL, source="small.yaml"), alias])

@@ -1,11 +1,11 @@
 """Decisions about pulls: what is needed, what joins, what is refused, and which files may go."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from corral.base.errors import Conflict, InvalidInput
 from corral.base.ids import NodeId, OperationId

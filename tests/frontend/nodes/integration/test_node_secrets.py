@@ -99,3 +99,27 @@ async def test_the_secret_is_stored_sealed_and_hashed_never_plain(frontend: Fron
     node_id = await joined(frontend)
     for url in (f"/api/v1/nodes/{node_id}", "/api/v1/events?after=0", "/api/nodes"):
         assert SECRET.encode() not in (await frontend.call("GET", url)).body
+
+
+async def test_a_worker_without_secret_is_shown_the_token_that_it_joined_with(frontend: Frontend) -> None:
+    """LocalAI's workers and their backends accept nothing else. The token of other machines is not shown to them."""
+    made: Any = (await frontend.call("POST", "/api/v1/keys", {"name": "rack 7", "scopes": ["node"]})).json()
+    tokens = frontend.control.context.nodes.tokens
+
+    joined_by_key: Any = (await frontend.register(WORKER, token=made["key"])).json()
+    assert await tokens.of(joined_by_key["id"]) == made["key"]
+
+    await frontend.register(WORKER)
+    assert await tokens.of(joined_by_key["id"]) == REGISTRATION_TOKEN
+
+
+async def test_a_worker_that_moved_is_shown_the_token_that_it_moved_with(frontend: Frontend) -> None:
+    """It waits for approval again, and does not register again after that."""
+    made: Any = (await frontend.call("POST", "/api/v1/keys", {"name": "rack 7", "scopes": ["node"]})).json()
+    node_id = (await frontend.register(WORKER)).json()["id"]  # type: ignore[index]
+    await frontend.call("POST", f"/api/nodes/{node_id}/approve")
+
+    moved: Any = (await frontend.register({**WORKER, "address": "10.0.0.2:50051"}, token=made["key"])).json()
+
+    assert (moved["id"], moved["status"]) == (node_id, "pending")
+    assert await frontend.control.context.nodes.tokens.of(node_id) == made["key"]

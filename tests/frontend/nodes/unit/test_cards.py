@@ -1,12 +1,12 @@
 """GPUs one by one: what is taken of a node's report, and what people decide about them."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.frontend.nodes.decide.liveness import Hearing, Heartbeat, LivenessPolicy, beat
 from corral.frontend.nodes.decide.node import Capacity, Node, ReportedCard, put_card, report_cards

@@ -1,11 +1,11 @@
 """What a node came back with: which differences are told, and where its processes are after a move."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.changes import TOLD_EVERY, Difference, HardwareNews, change_of, move_of

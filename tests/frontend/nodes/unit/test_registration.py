@@ -1,9 +1,9 @@
 """What a registration makes of a node."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import Incarnation, NodeId
 from corral.frontend.nodes.decide import node

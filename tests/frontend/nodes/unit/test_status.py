@@ -1,11 +1,11 @@
 """What follows from a node's facts at a given time."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.ids import Incarnation, NodeId
 from corral.frontend.nodes.decide.liveness import (

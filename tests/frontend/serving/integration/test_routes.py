@@ -1,12 +1,12 @@
 """Replicas in the node routes, and the requests under way that gateways report."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import FrontendId, NodeId, ReplicaId
 from corral.bus.port import Bus, Message

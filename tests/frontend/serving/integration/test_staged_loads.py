@@ -76,6 +76,48 @@ async def test_an_adapter_is_told_where_the_file_is_on_its_node(fleet: Fleet) ->
     assert len(node.running) == 1
 
 
+@pytest.mark.parametrize("weights", ["org/name", "huggingface://org/name/weights.gguf"])
+async def test_a_backend_gets_no_paths_of_files_that_are_nowhere(fleet: Fleet, weights: str) -> None:
+    """As from a LocalAI frontend: the backend fetches by the name, and must not look in a directory of another
+    machine."""
+    await fleet.node("w1")
+    await fleet.world.write(f"name: small\nbackend: echo\nmmproj: eye.gguf\nparameters:\n  model: {weights}\n")
+
+    assert (await fleet.load()).state == "loaded"
+
+    (told,) = fleet.world.loader.told
+    assert told.Model == weights
+    assert (told.ModelFile, told.ModelPath, told.MMProj) == ("", "", "")
+
+
+async def test_a_downloaded_repository_is_brought_as_a_directory(fleet: Fleet) -> None:
+    """The paths of LocalAI's frontends: the folder of the model, and below it all as it is here."""
+    _, worker = await fleet.node("w1")
+    snapshot = f".artifacts/huggingface/{'0a' * 32}/snapshot"
+    (fleet.world.models / snapshot / "part").mkdir(parents=True)
+    (fleet.world.models / snapshot / "part/weights.safetensors").write_bytes(b"weights")
+    artifacts = f"[{{name: model, resolved: {{cache_key: {'0a' * 32}}}}}]"
+    text = f"name: small\nbackend: echo\nparameters: {{model: org/name}}\nartifacts: {artifacts}\n"
+    await fleet.world.write(text)
+
+    assert (await fleet.load()).state == "loaded"
+
+    (told,) = fleet.world.loader.told
+    assert (told.ModelFile, told.ModelPath) == (str(worker.models / "small" / snapshot), str(worker.models / "small"))
+    assert (worker.models / "small" / snapshot / "part/weights.safetensors").read_bytes() == b"weights"
+
+
+async def test_a_node_without_file_server_gets_the_paths_as_they_are_here(fleet: Fleet) -> None:
+    """It may share the models directory; nobody can ask it."""
+    await fleet.world.node("w1")
+
+    assert (await fleet.load()).state == "loaded"
+
+    (told,) = fleet.world.loader.told
+    models = fleet.world.models
+    assert (told.ModelFile, told.ModelPath) == (str(models / "small.gguf"), str(models))
+
+
 async def test_a_node_that_cannot_take_the_files_is_passed_over(fleet: Fleet) -> None:
     _, full = await fleet.node("w1")
     (full.models / "small").write_bytes(b"a file where a directory has to be")

@@ -2,15 +2,17 @@
 room for each other."""
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId
@@ -117,7 +119,9 @@ def rungs(operation: Operation) -> set[object]:
 
 @pytest.fixture
 async def fleet(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[StagingFleet]:
-    policy = replace(StagingPolicy(), order=(SourceKind.PEERS,), least_bytes=1024 * 1024, reserve_bytes=1024)
+    policy = dataclasses.replace(
+        StagingPolicy(), order=(SourceKind.PEERS,), least_bytes=1024 * 1024, reserve_bytes=1024
+    )
     async with open_world(database, clock, bus, tmp_path, staging=policy) as world, AsyncExitStack() as stack:
         yield StagingFleet(world, tmp_path / "nodes", stack)
 

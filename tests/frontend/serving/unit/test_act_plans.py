@@ -1,6 +1,6 @@
 """Plans of drains, removals and rules of scheduling: what becomes of what, the hash of it, and the words."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.models.decide.model import ModelSpec

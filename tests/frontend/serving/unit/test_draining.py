@@ -1,9 +1,8 @@
 """What a drain moves, what it ends, and what it must leave."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.models.decide.model import ModelSpec

@@ -1,13 +1,13 @@
 """Who makes room for whom, and whose turn it is."""
 
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from corral.frontend.serving.decide.eviction import AwaitEnd, AwaitTurn, EndReplicas, RoomPolicy
 from corral.frontend.serving.decide.load_job import LoadWhy

@@ -1,10 +1,10 @@
 """Where a model goes, and why not elsewhere."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.models.decide.needs import ModelNeeds, needs_by_size

@@ -1,13 +1,13 @@
 """Replacing backends under models in use: who goes first, who waits, and what is loaded again."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, OperationId, ReplicaId
 from corral.frontend.backends.decide.backend import Artefact, payload_of

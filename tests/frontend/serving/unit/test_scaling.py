@@ -1,6 +1,5 @@
 """How many replicas models get: by rules, by load, by time; and that plans come to an end."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import Capacity, NodeStatus

@@ -5,7 +5,15 @@ from pathlib import PurePath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.frontend.serving.staging.decide.paths import base_of, moved, moved_path, needed_paths, own_key, shared_key
+from corral.frontend.serving.staging.decide.paths import (
+    base_of,
+    moved,
+    moved_path,
+    needed_paths,
+    own_key,
+    shared_key,
+    without_paths,
+)
 
 MODELS = PurePath("/srv/models")
 THERE = PurePath("/node/models/m")
@@ -78,6 +86,28 @@ def test_paths_of_ours_become_those_of_the_node_and_others_stay() -> None:
         "LoraAdapter": "lora.gguf",
         "LoraAdapters": ["/node/models/m/l.gguf", "/elsewhere/l.gguf"],
         "Options": ["vae:/node/models/m/v", "a:b:c", "plain"],
+        "Threads": 4,
+    }
+
+
+def test_only_paths_of_ours_are_left_out_where_no_file_is() -> None:
+    options = {
+        "ModelFile": "/srv/models/org/name",
+        "ModelPath": "/srv/models",
+        "Model": "org/name",
+        "MMProj": "/elsewhere/eye.gguf",
+        "Tokenizer": "org/tokenizer",
+        "LoraAdapters": ["/srv/models/l.gguf", "org/adapter"],
+        "Options": ["vae:/srv/models/v"],
+        "Threads": 4,
+    }
+
+    assert without_paths(options, MODELS) == {
+        "Model": "org/name",
+        "MMProj": "/elsewhere/eye.gguf",
+        "Tokenizer": "org/tokenizer",
+        "LoraAdapters": ["org/adapter"],
+        "Options": ["vae:/srv/models/v"],
         "Threads": 4,
     }
 

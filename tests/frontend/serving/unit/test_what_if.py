@@ -1,10 +1,10 @@
 """What a change of the fleet would do: found by placing what would end, on a snapshot, without changing anything."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.models.decide.model import ModelSpec

@@ -247,13 +247,9 @@ async def sent_slowly(
     worker: FileWorker, meanwhile: Callable[[], None], first: bytes, rest: bytes
 ) -> AsyncIterator[bytes]:
     yield first
-    await eventually(lambda: is_being_received(worker), "the first bytes on disk")
+    await eventually(worker.is_receiving, "the first bytes on disk")
     meanwhile()
     yield rest
-
-
-async def is_being_received(worker: FileWorker) -> bool:
-    return any(path.stat().st_size for path in worker.models.rglob(".corral-*"))
 
 
 SWAPS = ["the directory", "its parent", "the name", "the hash", "the target"]

@@ -325,7 +325,7 @@ class Sender:
 
     async def begin(self) -> None:
         self._task = asyncio.create_task(self._worker.ask("PUT", PATH, headers=self._headers, body=self._body()))
-        await eventually(self._is_on_disk, "the first half on disk")
+        await eventually(self._worker.is_receiving, "the first half on disk")
 
     async def finish(self) -> FileAnswer:
         assert self._task is not None
@@ -340,9 +340,6 @@ class Sender:
         yield self._data[: 2 * BATCH]
         await self._may_go_on.wait()
         yield self._data[2 * BATCH :]
-
-    async def _is_on_disk(self) -> bool:
-        return any(path.stat().st_size for path in self._worker.root.rglob(".corral-*"))
 
 
 @pytest.mark.parametrize("first", ["ranged", "whole"])

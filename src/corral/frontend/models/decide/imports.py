@@ -6,15 +6,15 @@ that was known first says what it is.
 """
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+
+import msgspec
 
 from corral.frontend.models.decide.model import ModelProblem
 from corral.frontend.models.decide.reading import ReadModel, digest_of
 from corral.frontend.models.decide.stored import ImportedFile, StoredModel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaidFile:
+class SaidFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a file holds now."""
 
     digest: str
@@ -26,21 +26,19 @@ class SaidFile:
     """When it came to be as it is, to tell which of two was there first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownModels:
+class KnownModels(msgspec.Struct, frozen=True, kw_only=True):
     """What the database knows before files are taken over."""
 
     imports: Mapping[str, ImportedFile]
     """What the files of this directory said when they were last taken over, by their paths."""
     models: Mapping[str, StoredModel]
-    ended: Mapping[str, Set[str]] = field(default_factory=dict)
+    ended: Mapping[str, Set[str]] = msgspec.field(default_factory=dict)
     """Digests of what models were that were removed, for a directory that is seen for the first time."""
     is_new: bool = False
     """Whether the directory is seen for the first time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileChange:
+class FileChange(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from one file."""
 
     note: ImportedFile | None = None
@@ -50,8 +48,7 @@ class FileChange:
     removed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportPlan:
+class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[FileChange, ...] = ()
     problems: tuple[ModelProblem, ...] = ()
 

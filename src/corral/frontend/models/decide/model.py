@@ -8,15 +8,19 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
 from corral.base.errors import InvalidInput
+from corral.base.values import PartlyPrinted
 from corral.frontend.models.decide.keys import DEFAULT_CONTEXT, FIELDS, check_below, engine_defaults, request_rules
 from corral.frontend.models.decide.uses import meant_by
+from corral.galleries.model_artifacts import artifact_weights, companion_options
 from corral.galleries.model_key_checks import check_values
 from corral.galleries.model_keys import OWN_WEIGHTS
 
@@ -27,9 +31,10 @@ _NOT_MAPPED: Final = ("intel", "sycl")
 """In the name of a backend: it cannot use weights that are mapped into memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(PartlyPrinted, frozen=True, kw_only=True):
     """A model's configuration under its name, as far as Corral itself uses it."""
+
+    unprinted = ("config",)
 
     name: str
     backend: str = ""
@@ -45,11 +50,10 @@ class ModelSpec:
     revision: str = ""
     warnings: tuple[str, ...] = ()
     """What its author probably meant otherwise, with lines of the file; the model works all the same."""
-    config: Config = field(default_factory=dict, repr=False)
+    config: Config = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelProblem:
+class ModelProblem(msgspec.Struct, frozen=True, kw_only=True):
     """A file, or a part of one, that was passed over."""
 
     source: str
@@ -59,11 +63,10 @@ class ModelProblem:
     """Whether it may hold a model that nobody has heard of yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """All models at one moment, and what could not be read."""
 
-    models: Mapping[str, ModelSpec] = field(default_factory=dict)
+    models: Mapping[str, ModelSpec] = msgspec.field(default_factory=dict)
     problems: tuple[ModelProblem, ...] = ()
 
     def problems_of(self, name: str) -> list[ModelProblem]:
@@ -152,8 +155,8 @@ def load_options(
     A replica that is asked directly gets requests as they are: it must know itself what they leave open.
     """
     options: dict[str, object] = {"Model": spec.model, "ModelPath": str(models)}
-    if spec.model and "://" not in spec.model:
-        options["ModelFile"] = str(models / spec.model)
+    if weights := weights_path(spec):
+        options["ModelFile"] = str(models / weights)
     for entry in FIELDS:
         value = entry.read(spec.config, entry.key, entry.default)
         if value is not fields.MISSING:
@@ -167,9 +170,17 @@ def load_options(
     for name in ("MMProj", "DraftModel"):
         if options.get(name):
             options[name] = str(models / str(options[name]))
-    if is_asked_directly and (defaults := engine_defaults(spec.config)):
-        options["Options"] = [*fields.listed(options.get("Options")), *defaults]
+    more = companion_options(spec.config, fields.listed(options.get("Options")))
+    more += engine_defaults(spec.config) if is_asked_directly else []
+    if more:
+        options["Options"] = [*fields.listed(options.get("Options")), *more]
     return options
+
+
+def weights_path(spec: ModelSpec) -> str:
+    """Where the weights are expected below the models directory: a file or a directory. Empty where they are not there
+    by their nature, and for a backend to fetch."""
+    return artifact_weights(spec.config) or ("" if "://" in spec.model else spec.model)
 
 
 def threads_of(config: Config, usual: int) -> int:

@@ -6,14 +6,16 @@ is the least that it needs to start.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
 from corral.base.errors import InvalidInput
-from corral.frontend.models.decide.model import DEFAULT_BATCH, ModelSpec, load_options, read_model
+from corral.frontend.models.decide.model import DEFAULT_BATCH, ModelSpec, load_options, read_model, weights_path
 from corral.frontend.models.decide.stored import WeightFile
 from corral.frontend.models.decide.uses import spreading_of
 from corral.hubs.choose import parts_of
@@ -30,8 +32,7 @@ _KNOWN: Final = 0.9
 """A shape that tells less than this share of its file has tensors of a type that is not known here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelNeeds:
+class ModelNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes; 0 is not known, and then nothing is held against a machine."""
 
     disk: int = 0
@@ -69,7 +70,7 @@ def needs_of(spec: ModelSpec, weights: Sequence[WeightFile]) -> ModelNeeds:
         return UNKNOWN_NEEDS
     options = load_options(spec, models=PurePath(), threads=1)
     disk, spreading = sum(file.size for file in weights), spreading_of(spec.backend, spec.config)
-    own = [file for file in weights if is_part(file.path, spec.model)]
+    own = [file for file in weights if is_part(file.path, weights_path(spec))]
     shape = next((file.shape for file in own if file.shape is not None), None)
     if shape is None or _LLAMA not in spec.backend.lower():
         return replace(needs_by_size(disk), splits=spreading.splits, card_count=spreading.cards)

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from corral.base.errors import Conflict, InvalidInput
 from corral.frontend.backends.decide.backend import traits_of

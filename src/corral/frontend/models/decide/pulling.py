@@ -1,7 +1,7 @@
 """Pulling a model: what proves that it is there, who joins whom, and what is refused before the first byte. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -67,8 +67,7 @@ class PullPolicy:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullAsk:
+class PullAsk(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody wants to be pulled."""
 
     reference: str
@@ -78,7 +77,7 @@ class PullAsk:
     """Which of several builds; empty: the best that fits."""
     definition: str = ""
     """Where the definition of a model is that no gallery has; then the reference says no more."""
-    overrides: Mapping[str, object] = field(default_factory=dict)
+    overrides: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Laid over the configuration that it would have."""
     files: tuple[ModelFile, ...] = ()
     """More files to download."""
@@ -132,8 +131,7 @@ def evidence_of_pull(intent: Intent, plan: PullPlan, missing: Sequence[PlannedFi
 # What is refused.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSpace:
+class StoreSpace(msgspec.Struct, frozen=True, kw_only=True):
     """How much room a store has."""
 
     name: str

@@ -2,8 +2,10 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.careful_yaml import UNREADABLE, YamlLimits, why
 from corral.base.errors import InvalidInput
@@ -35,8 +37,7 @@ def no_templates(name: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadModel:
+class ReadModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that can be used."""
 
     spec: ModelSpec

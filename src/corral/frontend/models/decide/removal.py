@@ -3,10 +3,11 @@
 import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePath
 from typing import Final, NamedTuple
+
+import msgspec
 
 from corral.base.ids import OperationId
 from corral.frontend.models.decide.model import ModelSpec, load_options
@@ -24,14 +25,13 @@ CONFIGURATIONS: Final = frozenset({".yaml", ".yml"})
 _WEIGHTS: Final = ("ModelFile", "MMProj", "DraftModel")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovedModel:
+class RemovedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that nobody has any more: its files are deleted, wherever they are left."""
 
     name: str
     removed_at: datetime
     operation_id: OperationId
-    cleared: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    cleared: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     """The stores where nothing is left to delete, by their ids, each with what was kept there and why."""
 
 

@@ -1,16 +1,16 @@
 """Which files of a store models need, and which of the others may go. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+
+import msgspec
 
 from corral.frontend.models.decide.removal import is_among
 from corral.frontend.models.decide.stored import StoredModel
 from corral.hubs.plans import PullPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundFile:
+class FoundFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file in a store."""
 
     path: str
@@ -20,8 +20,7 @@ class FoundFile:
     """Whether it was downloaded or checked by a pull, and not touched since."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileVerdict:
+class FileVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a prune does about a file that no model needs."""
 
     path: str
@@ -30,8 +29,7 @@ class FileVerdict:
     """Why it stays; empty: it goes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """All that may need a file of the store: nothing that one of these names is deleted."""
 
     models: Sequence[StoredModel] = ()
@@ -39,7 +37,7 @@ class Needs:
     """Plans of the pulls that are not over."""
     texts: Mapping[str, str] | None = None
     """Configurations that lie in the store itself, by the names of their files."""
-    paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    paths: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     """What each model needs, by its name, as its configuration is understood: a text may be folded or escaped."""
 
     def owners(self, path: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Models as the database has them: what each is, what it was after every change, and which file said so. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -52,8 +51,7 @@ class WeightFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What it says about the memory that it takes; None when nobody has looked into it, or it is no GGUF file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredModel:
+class StoredModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model as the database has it after its latest change."""
 
     name: str
@@ -77,8 +75,7 @@ class StoredModel:
         return self.origin.reference if self.source is ModelSource.FILE and self.origin is not None else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRevision:
+class ModelRevision(msgspec.Struct, frozen=True, kw_only=True):
     """What a model was after one of its changes."""
 
     name: str
@@ -107,19 +104,17 @@ def revision_row(model: StoredModel, change: ModelChangeKind) -> ModelRevision:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedFile:
+class ImportedFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a file of a store said when it was last taken over."""
 
     path: str
     digest: str
     """Digest of the file's content and of the templates that the file names."""
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Digests of what it says about each model, by the model's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownStore:
+class KnownStore(msgspec.Struct, frozen=True, kw_only=True):
     """A directory with files of models, as a frontend that has it last saw it."""
 
     id: str

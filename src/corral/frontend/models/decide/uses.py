@@ -1,8 +1,9 @@
 """What a model is for, and which backend a name in its configuration means."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
@@ -93,8 +94,7 @@ use exactly as many."""
 _DEVELOPMENT: Final = "-development"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spreading:
+class Spreading(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine uses several GPUs for one model."""
 
     splits: bool = False

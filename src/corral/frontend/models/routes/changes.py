@@ -1,10 +1,10 @@
 """Changing models, and their history: Corral's own routes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

@@ -4,9 +4,9 @@ A name that nobody knows is an error at once, and not a job that fails.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

@@ -1,10 +1,10 @@
 """LocalAI's routes that change configurations of models. Each change is checked, and kept in the model's history."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

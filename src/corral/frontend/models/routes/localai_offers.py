@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_struct
 from starlette.requests import Request
 from starlette.responses import Response

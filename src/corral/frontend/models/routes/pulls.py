@@ -1,9 +1,9 @@
 """Pulling models, and what stores hold: Corral's own routes."""
 
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

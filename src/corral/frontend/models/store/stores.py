@@ -1,9 +1,9 @@
 """The directories with files of models, and what their YAML files said when they were last taken over."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
 from typing import NamedTuple
 
+from msgspec.structs import asdict
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 

@@ -1,12 +1,15 @@
 """Invitations: codes that let machines join, how long and how often, and what they make of a node that uses one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+import msgspec
+from msgspec.structs import replace
+
 from corral.base.errors import CorralError
 from corral.base.ids import InvitationId
+from corral.base.values import PartlyPrinted
 from corral.frontend.nodes.decide.node import Node
 
 
@@ -23,11 +26,12 @@ class InvitationState(StrEnum):
     REVOKED = "revoked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invitation:
+class Invitation(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("hash",)
+
     id: InvitationId
-    hash: str = field(repr=False)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    hash: str
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     auto_approve: bool = False
     max_uses: int = 1
     uses: int = 0

@@ -12,8 +12,11 @@ Status is computed and never stored, so no route, silence or re-registration can
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import Incarnation
 from corral.base.setting_kinds import whole
@@ -47,8 +50,7 @@ class LivenessPolicy:
     """How old the last proof that control can hear may be before silence stops counting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hearing:
+class Hearing(msgspec.Struct, frozen=True, kw_only=True):
     """The last unbroken time in which some control process could hear: itself, the database and NATS were up."""
 
     since: datetime
@@ -101,12 +103,11 @@ def next_look(facts: NodeFacts, now: datetime, policy: LivenessPolicy, hearing: 
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """A sign of life with what was measured; None means not reported, so the last value stays."""
 
     at: datetime
-    measured: Mapping[str, int] = field(default_factory=dict)
+    measured: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Names of Capacity fields to bytes."""
     gpu_vendor: str | None = None
     cards: tuple[ReportedCard, ...] | None = None
@@ -150,8 +151,7 @@ def forget_future(node: Node, *, now: datetime) -> Node:
     return replace(node, facts=replace(node.facts, last_heartbeat=now))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrakePolicy:
+class BrakePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When to believe that we are the ones who are wrong.
 
     When many nodes go silent together, a switch or a frontend is more likely to have failed than all these machines;
@@ -172,8 +172,7 @@ class BrakePolicy:
     """After control could not hear: three heartbeats, in which everybody can be heard again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     """Approved nodes that have not said good-bye."""
 
     heard: int

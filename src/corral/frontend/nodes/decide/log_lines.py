@@ -5,10 +5,10 @@ lines from the last one on that was seen. If that one is not there any more, lin
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import UNSET
 
 from corral.base.errors import InvalidInput
@@ -72,8 +72,7 @@ def _time_of(line: LogLine) -> str:
     return "".join(character for character in line.timestamp if "!" <= character <= "~")[:_LONGEST_TIME]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedLines:
+class WantedLines(msgspec.Struct, frozen=True, kw_only=True):
     """Which lines somebody wants to see."""
 
     lines: int = 200

@@ -1,15 +1,15 @@
 """Values about the users of NATS that nodes are given, and which workers do not use theirs."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+import msgspec
 
 from corral.frontend.nodes.decide.node import Node
 from corral.wire.registration import Feature, NatsLogin
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownUser:
+class KnownUser(msgspec.Struct, frozen=True, kw_only=True):
     """A user as it is stored: without anything that logs in."""
 
     public_key: str

@@ -5,10 +5,12 @@ control marks a node that did not respond. Its status is not a fact: see `fronte
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import Incarnation, InvitationId, NodeId
 from corral.wire.confinement import ConfinementReport
@@ -51,8 +53,7 @@ BY_WORKER = "worker"
 """Who asked for a drain when it was the worker itself: its next registration takes that back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """What the machine has, in bytes. `total_disk` 0 means not reported; `available_disk` 0 means really full."""
 
     total_vram: int = 0
@@ -63,8 +64,7 @@ class Capacity:
     available_disk: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedCard:
+class ReportedCard(msgspec.Struct, frozen=True, kw_only=True):
     """What a node says of one GPU, in bytes."""
 
     id: str
@@ -79,14 +79,12 @@ class ReportedCard:
     """It has no memory of its own: these are the numbers of the machine's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str = ""
     compute_capability: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuCard:
+class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of a machine that names them, in bytes."""
 
     id: str
@@ -102,8 +100,7 @@ class GpuCard:
     """People took it out of service: it gets nothing new."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """What a Corral worker said of itself; LocalAI workers say nothing."""
 
     version: str
@@ -114,8 +111,7 @@ class Peer:
     """Whether its backends lie on the disk that its capacity tells of, which is that of the models."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that status is computed from."""
 
     approved_at: datetime | None = None
@@ -132,8 +128,7 @@ class NodeFacts:
     incarnation: Incarnation = Incarnation("")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(msgspec.Struct, frozen=True, kw_only=True):
     id: NodeId
     name: str
     type: NodeType = NodeType.BACKEND
@@ -142,14 +137,14 @@ class Node:
     registered_from: str = ""
     """The source address of its last registration, as limits count it; empty where that is not known."""
     facts: NodeFacts
-    capacity: Capacity = field(default_factory=Capacity)
-    gpu: Gpu = field(default_factory=Gpu)
+    capacity: Capacity = msgspec.field(default_factory=Capacity)
+    gpu: Gpu = msgspec.field(default_factory=Gpu)
     cards: tuple[GpuCard, ...] = ()
     """Its GPUs one by one; none where it tells only sums, as LocalAI's workers do."""
     cards_out: frozenset[str] = frozenset()
     """Ids of the GPUs that people took out of service, also of those that it does not report now."""
     capability: str = ""
-    labels: NodeLabels = field(default_factory=NodeLabels)
+    labels: NodeLabels = msgspec.field(default_factory=NodeLabels)
     reported_max_replicas: int = 1
     admin_max_replicas: int | None = None
     reported_vram_budget: str = ""
@@ -277,12 +272,11 @@ def put_card(node: Node, card: str, *, is_out: bool, at: datetime) -> Node:
 
 
 def _with_facts(node: Node, at: datetime, **changes: object) -> Node:
-    facts = replace(node.facts, **changes)  # type: ignore[arg-type]
+    facts = replace(node.facts, **changes)
     return replace(node, facts=facts, updated_at=at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenNode:
+class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node as it is at one moment."""
 
     node: Node
@@ -293,8 +287,7 @@ class SeenNode:
     """The age of the last heartbeat."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLoad:
+class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
     """How much a node has to do."""
 
     loaded: int = 0

@@ -6,9 +6,12 @@ comes back as another type, or without a secret at another address: it is pendin
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.errors import CorralError
 from corral.base.ids import Incarnation, NodeId
@@ -98,8 +101,7 @@ def crowd_problem(policy: AdmissionPolicy, *, pending: int, from_source: int, so
     return f"{what} already; approve or remove some of them, or raise the frontend's setting {setting}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
     """What approves a node at its registration, in place of a person."""
 
     by: str
@@ -107,8 +109,7 @@ class Approval:
     """The caller proved to be one of ours. Otherwise everybody is approved who may register, except suspects."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """A join request after validation. None means not said, so that what is known stays."""
 
     name: str
@@ -117,7 +118,7 @@ class Registration:
     http_address: str = ""
     registered_from: str = ""
     """The source address of the request, as limits count it; empty where that is not known."""
-    measured: Mapping[str, int] = field(default_factory=dict)
+    measured: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Names of Capacity fields to bytes."""
     gpu_vendor: str | None = None
     gpu_compute_capability: str | None = None
@@ -126,7 +127,7 @@ class Registration:
     """Its GPUs one by one: all of them, or none where it tells only sums."""
     max_replicas_per_model: int = 1
     vram_budget: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     peer: Peer | None = None
     confinement: ConfinementReport | None = None
     secret_hash: str | None = None

@@ -2,12 +2,12 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeGuard
 
 import msgspec
 
+from corral.base.values import PartlyPrinted
 from corral.frontend.nodes.decide.node import Node, ReportedCard
 from corral.wire.registration import Feature
 
@@ -18,8 +18,7 @@ _LOCAL_NAMES: Final = frozenset({"", "localhost"})
 _LARGEST_PORT: Final = 65535
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeContact:
+class NodeContact(msgspec.Struct, frozen=True, kw_only=True):
     """What must be known of a node before it is contacted, and before its answers are believed."""
 
     name: str
@@ -106,18 +105,19 @@ class Reach(NamedTuple):
     token: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedProcess:
+class ReportedProcess(PartlyPrinted, frozen=True, kw_only=True):
     """What a node reports of one process that runs for a model."""
+
+    unprinted = ("key", "token")
 
     model: str
     index: int
     address: str
     url: str = ""
-    key: str = field(default="", repr=False)
+    key: str = ""
     routes: tuple[str, ...] | None = None
     front_port: int = 0
-    token: str = field(default="", repr=False)
+    token: str = ""
     """What it wants to hear over gRPC; empty where that is the node's secret or the shared token."""
 
     @property

@@ -1,6 +1,7 @@
 """Nodes for administrators in LocalAI's form: `/api/nodes/*`."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial, wraps
 
 import msgspec
@@ -110,7 +111,7 @@ async def resume_node(context: AdminContext, request: Request, caller: Caller) -
     return answer({"message": "node resumed"})
 
 
-@_or_not_found
+@_when_missing(400, "failed to approve node: no node has this id")
 async def approve_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
         node, minted = await context.nodes.registry.approve_localai(node_id_of(request), by=caller.name)
@@ -149,9 +150,10 @@ async def patch_labels(context: AdminContext, request: Request, caller: Caller) 
     return answer(node.labels.effective)
 
 
-@_or_not_found
 async def delete_label(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.nodes.registry.remove_label(node_id_of(request), request.path_params["key"], by=caller.name)
+    """A node that nobody knows has no labels, so LocalAI counts this label as removed."""
+    with suppress(NotFound):
+        await context.nodes.registry.remove_label(node_id_of(request), request.path_params["key"], by=caller.name)
     return no_content()
 
 
@@ -289,7 +291,7 @@ ROUTES = [
         "Admit a pending node: the only way to become healthy.",
         access=Permission.NODES_ADMIT,
         gives=ApproveResponse,
-        codes={200: "approved", 400: "it is not pending", **_UNKNOWN},
+        codes={200: "approved", 400: "it is not pending, or there is no such node"},
     ),
     _route(
         "GET",
@@ -324,7 +326,7 @@ ROUTES = [
         delete_label,
         "Take one label away, also one that the worker reports.",
         access=Permission.NODES_ACT,
-        codes={204: "gone", **_UNKNOWN},
+        codes={204: "gone, or never there"},
     ),
     _route(
         "PUT",

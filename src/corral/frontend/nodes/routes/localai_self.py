@@ -1,10 +1,10 @@
 """What workers say of themselves: `/api/node/*`, in LocalAI's form, so that its workers can join."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import cache, partial
 
 from msgspec import UNSET
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -132,7 +132,7 @@ async def _admit(
         return node_error(400, error.message)
     try:
         registered = await context.nodes.registry.register(
-            registration, secret=secret_of(body), trusted_by=trusted_by, invitation=invitation
+            registration, secret=secret_of(body) or body.token, trusted_by=trusted_by, invitation=invitation
         )
     except TooManyPending as error:
         return node_error(429, error.message)

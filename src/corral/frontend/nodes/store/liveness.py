@@ -4,11 +4,11 @@ Heartbeats and looks are written for many nodes at once, and only where nothing 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import Column, Executable, Select, Update, and_, bindparam, case, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -70,8 +70,7 @@ def _confirm(dialect: str) -> Executable:
     return upsert.returning(hearing.c.since, hearing.c.until)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedHeartbeat:
+class AcceptedHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """A heartbeat that was taken in: the node as it was read, what it became, and when to look at it next."""
 
     before: Node
@@ -158,8 +157,7 @@ def _write_beats(dialect: str) -> Update:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLook:
+class NodeLook(msgspec.Struct, frozen=True, kw_only=True):
     """What a look at a node, as it was read, led to."""
 
     node: Node

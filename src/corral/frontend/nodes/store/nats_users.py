@@ -1,9 +1,9 @@
 """Users of NATS that nodes were given: stored with a registration, revoked with the node, forgotten at their end."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -38,8 +38,7 @@ async def revoke_users_of(connection: AsyncConnection, node_id: NodeId, /, *, re
     await connection.execute(update(nats_users).where(living).values(revoked_at=at))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevokedUser:
+class RevokedUser(msgspec.Struct, frozen=True, kw_only=True):
     public_key: str
     expires_at: datetime
 

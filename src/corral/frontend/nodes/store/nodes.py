@@ -235,7 +235,7 @@ class Nodes:
         self.writes += 1
         return True
 
-    async def suspect(self, node: Node, *, events: Sequence[Event]) -> bool:
+    async def suspect(self, node: Node, *, secret: SealedSecret | None, events: Sequence[Event]) -> bool:
         """Write a registration that takes the approval away; its keys are revoked, and the other rooms end what it has,
         as of the time of the (required) event. False: somebody else was first."""
         at = max(event.at for event in events)
@@ -246,7 +246,7 @@ class Nodes:
             await revoke_keys_of(connection, node.id, at)
             for forget in self._on_suspicion:
                 await forget(connection, node.id, reason="the node is pending again", at=at)
-            await append(connection, events)
+            await _finish(connection, node, secret, None, events)
         self.writes += 1
         return True
 

@@ -1,7 +1,6 @@
 """A node as the columns of its row, and back. Only this package calls this; outlines are known outside, too."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -28,8 +27,7 @@ from corral.wire.nodes import NodeLabels
 from corral.wire.registration import CAPACITY_FIELDS, Feature
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes to find a node among thousands, and to count it: a quarter of the work that a whole node is."""
 
     id: NodeId

@@ -6,8 +6,9 @@ are under way changes with every heartbeat and is not part of it.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from corral.base.ids import NodeId
 from corral.base.words import printable
@@ -41,8 +42,7 @@ class EffectAbout(StrEnum):
     RULE = "rule"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActEffect:
+class ActEffect(msgspec.Struct, frozen=True, kw_only=True):
     """One consequence of an act."""
 
     kind: EffectKind
@@ -69,8 +69,7 @@ class ActEffect:
         return printable(f"{label}: {self.subject}{node}{to}{f'; {self.detail}' if self.detail else ''}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActPlan:
+class ActPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What an act would do."""
 
     title: str

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+import msgspec
+
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
 
@@ -30,8 +32,7 @@ class CardRoom:
         object.__setattr__(self, "room", room)  # every placement looks at it, for every card
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardShortage:
+class CardShortage(msgspec.Struct, frozen=True, kw_only=True):
     """No choice of cards has the room."""
 
     needed: int

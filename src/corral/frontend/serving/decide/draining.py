@@ -6,10 +6,12 @@ them. What fits nowhere stays, with the reasons of all nodes, until somebody for
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.models.decide.model import ModelSpec
@@ -39,12 +41,11 @@ class DrainStep(StrEnum):
     """Nothing else can serve its model, as far as is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainedReplica:
+class DrainedReplica(msgspec.Struct, frozen=True, kw_only=True):
     replica: Replica
     step: DrainStep
     why: str = ""
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Why other nodes cannot take it, by their names."""
     in_flight: int | None = 0
     """None while a gateway is silent."""
@@ -57,8 +58,7 @@ class WantedLoads(NamedTuple):
     loads: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainPlan:
+class DrainPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How far the drain of a node is, and what is to be done next."""
 
     replicas: tuple[DrainedReplica, ...] = ()

@@ -14,10 +14,13 @@ one node, and only if the load then fits. The first line that applies to any nod
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.base.setting_kinds import duration
@@ -70,8 +73,7 @@ class RoomPolicy:
 # What is to be done.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndReplicas:
+class EndReplicas(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     victims: tuple[Replica, ...]
     reason = LoadReason.ROOM_IS_MADE
@@ -81,8 +83,7 @@ class EndReplicas:
         return f"room is made on {self.node.name}: {_models(self.victims)} ends there"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitEnd:
+class AwaitEnd(msgspec.Struct, frozen=True, kw_only=True):
     """There will be room when these have ended."""
 
     node: Node
@@ -94,8 +95,7 @@ class AwaitEnd:
         return f"waits until {_models(self.replicas)} has ended on {self.node.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitTurn:
+class AwaitTurn(msgspec.Struct, frozen=True, kw_only=True):
     """There is room for it when these may go."""
 
     node: Node

@@ -10,10 +10,12 @@ again by whoever takes it over: what is there already is found and not made twic
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
 from corral.base.retry import Backoff
@@ -75,8 +77,7 @@ class LoadStep(NamedTuple):
     began_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepBound:
+class StepBound(msgspec.Struct, frozen=True, kw_only=True):
     """When a step has taken too long."""
 
     least: timedelta = timedelta(0)
@@ -143,8 +144,7 @@ class LoadPolicy:
         return StepBound(stall=self.stall + self.stall_per_gib * (size_bytes / 1024**3), most=self.longest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadJob:
+class LoadJob(msgspec.Struct, frozen=True, kw_only=True):
     id: LoadJobId
     model: str
     ordinal: int = 0
@@ -233,8 +233,7 @@ def may_claim(job: LoadJob, now: datetime) -> bool:
             return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadProgress:
+class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a load is."""
 
     phase: str = ""
@@ -254,8 +253,7 @@ class LoadProgress:
 NO_LOAD_PROGRESS: Final = LoadProgress()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadStatus:
+class LoadStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How far a model is, for those who wait for it."""
 
     model: str
@@ -268,7 +266,7 @@ class LoadStatus:
     progress: LoadProgress = NO_LOAD_PROGRESS
     step: str = ""
     """The step of the job that is being done."""
-    step_seconds: Mapping[str, float] = field(default_factory=dict)
+    step_seconds: Mapping[str, float] = msgspec.field(default_factory=dict)
     is_permanent: bool = False
     retry_after: timedelta = timedelta(seconds=5)
 

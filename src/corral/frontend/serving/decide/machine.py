@@ -5,8 +5,10 @@ A report that promises more than the machine has, less all that was given away t
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.serving.decide.cards import CardRoom
@@ -19,8 +21,7 @@ ALL_CARDS: Final = ""
 _UNSEEN: Final = frozenset({ReplicaState.RESERVED, ReplicaState.STAGING, ReplicaState.LOADING})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineRoom:
+class MachineRoom(msgspec.Struct, frozen=True, kw_only=True):
     """What is free, in bytes. None: the machine does not say, or there is no limit."""
 
     cards: tuple[CardRoom, ...] = ()

@@ -5,12 +5,12 @@ its files and its backend, where there is room, and where little else runs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.models.decide.needs import UNKNOWN_NEEDS, ModelNeeds
@@ -55,8 +55,7 @@ CURABLE: Final = frozenset({VerdictCode.NO_SLOT, VerdictCode.RIVAL, VerdictCode.
 """What may be otherwise when replicas on the node end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateNode:
+class CandidateNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node as placement sees it."""
 
     node: Node
@@ -69,7 +68,7 @@ class CandidateNode:
     """Why the backend cannot run there; empty when it can, as far as is known."""
     reclaimable: int = 0
     """Bytes on its disk that files take which were brought there, and which nobody needs now."""
-    disks: Mapping[str, int] = field(default_factory=dict)
+    disks: Mapping[str, int] = msgspec.field(default_factory=dict)
     """What the files of models take, of all models."""
     staged: frozenset[str] = frozenset()
     """Models with replicas there whose files its disk counts as taken already."""
@@ -99,19 +98,18 @@ class CandidateNode:
         return room_of(self.node, self.replicas)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementRequest:
+class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be placed."""
 
     model: str
     needs: ModelNeeds = UNKNOWN_NEEDS
-    selector: Mapping[str, str] = field(default_factory=dict)
+    selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Labels that the node must have."""
     pinned: frozenset[NodeId] = frozenset()
     """Only these; none mean any."""
     rivals: frozenset[str] = frozenset()
     """Models that may not run on the same machine."""
-    exclude: Mapping[NodeId, str] = field(default_factory=dict)
+    exclude: Mapping[NodeId, str] = msgspec.field(default_factory=dict)
     """Nodes that it must not go to now, and why."""
     prefer: NodeId | None = None
     """Where it was before; taken if it fits."""
@@ -146,8 +144,7 @@ class NodeVerdict(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.score.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     index: int
     """The replica index that is free there."""
@@ -164,8 +161,7 @@ class Placement:
         return {verdict.name: verdict.why or f"comes after {self.node.name}" for verdict in others}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementRefusal:
+class PlacementRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """No node can take it now."""
 
     verdicts: tuple[NodeVerdict, ...] = ()

@@ -5,7 +5,9 @@ finds, which gives no place away twice.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.base.words import counted, listed
@@ -135,8 +137,7 @@ def _by_model(found: Iterable[Consequence]) -> dict[str, list[Consequence]]:
     return moves
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovedFiles:
+class RemovedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of the files of a model that is removed."""
 
     deleted: tuple[str, ...] = ()

@@ -1,12 +1,14 @@
 """Replicas as values: their states, which transition is legal, and what a node's report says about them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from corral.base.ids import NodeId, ReplicaId
+from corral.base.values import PartlyPrinted
 from corral.frontend.models.decide.model import Catalogue
 from corral.frontend.nodes.decide.reports import Reach, ReportedProcess, port_of
 from corral.frontend.serving.decide.load_job import LoadJob, LoadWhy
@@ -47,8 +49,9 @@ def before(state: ReplicaState) -> frozenset[ReplicaState]:
     return frozenset(earlier for earlier, following in NEXT.items() if state in following)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class Replica(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("key", "token")
+
     id: ReplicaId
     node_id: NodeId
     model: str
@@ -61,13 +64,13 @@ class Replica:
     """The address of its gRPC port, as the node advertised it; empty before it answered."""
     url: str = ""
     """Where requests go, as its node says; empty when it says nothing, as LocalAI's never do."""
-    key: str = field(default="", repr=False)
+    key: str = ""
     """The bearer that its URL wants; new at every start of the process, and so the process's identity."""
     routes: tuple[str, ...] | None = None
     """Which routes of inference its URL answers; None when its node did not say."""
     front_port: int = 0
     """A port of the same host, with the same key, for requests that need care; 0 when there is none."""
-    token: str = field(default="", repr=False)
+    token: str = ""
     """What its process wants to hear over gRPC; empty where that is the node's secret or the shared token."""
     vram: int = 0
     ram: int = 0
@@ -130,8 +133,7 @@ def outgrown(replica: Replica, catalogue: Catalogue) -> Outgrown | None:
     return None if spec.revision == replica.revision else Outgrown.CHANGED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
     """The places that somebody takes, or is about to take, as one look at the database tells."""
 
     places: frozenset[tuple[NodeId, str, int]]

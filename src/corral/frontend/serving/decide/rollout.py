@@ -11,10 +11,11 @@ Replacing a backend ends its processes and starts none. What it will end is note
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
@@ -39,8 +40,7 @@ MOST_FAILURES: Final = 5
 """In a row, of loads; then the replica is given up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restoration:
+class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     """A replica that goes with its backend, and is to be loaded again."""
 
     replica_id: ReplicaId
@@ -54,8 +54,7 @@ class Restoration:
     noted_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the models in question at one moment."""
 
     replicas: Sequence[Replica]
@@ -70,8 +69,7 @@ class Seen:
         return frozenset(restoration.replica_id for restoration in self.restorations)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
+class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done before a backend is replaced. Nothing at all: it may be sent."""
 
     hold: Reason | None = None
@@ -171,8 +169,7 @@ class Restore(StrEnum):
     FORGET = "forget"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aftermath:
+class Aftermath(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one restoration when it is looked at."""
 
     intent: Intent | None

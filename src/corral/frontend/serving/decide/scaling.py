@@ -18,9 +18,11 @@ busy. While stale replicas are exchanged there may be one more than the maximum,
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
@@ -55,8 +57,7 @@ _MOST_IN_ALL: Final = 100
 """Loads of all models that one plan asks for: to place one in a large fleet takes milliseconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadMore:
+class LoadMore(msgspec.Struct, frozen=True, kw_only=True):
     """Load one more replica of a model."""
 
     model: str
@@ -64,14 +65,12 @@ class LoadMore:
     prefer: NodeId | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnloadOne:
+class UnloadOne(msgspec.Struct, frozen=True, kw_only=True):
     replica: Replica
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeBack:
+class TakeBack(msgspec.Struct, frozen=True, kw_only=True):
     """End a load that waits for a place."""
 
     job: LoadJob
@@ -80,8 +79,7 @@ class TakeBack:
 ScaleAction = LoadMore | UnloadOne | TakeBack
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaCounts:
+class ReplicaCounts(msgspec.Struct, frozen=True, kw_only=True):
     """How far the fleet is with a model."""
 
     loaded: int = 0
@@ -90,10 +88,9 @@ class ReplicaCounts:
     """What keeps it from what is wanted; empty when nothing does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingPlan:
+class ScalingPlan(msgspec.Struct, frozen=True, kw_only=True):
     actions: tuple[ScaleAction, ...] = ()
-    counts: Mapping[str, ReplicaCounts] = field(default_factory=dict)
+    counts: Mapping[str, ReplicaCounts] = msgspec.field(default_factory=dict)
 
 
 def plan(snapshot: FleetSnapshot, memory: ScalingMemory, policy: ScalingPolicy) -> ScalingPlan:

@@ -7,9 +7,12 @@ is what an upgrade of its backend ended, until it is loaded again.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.base.setting_kinds import duration
@@ -59,8 +62,7 @@ class ScalingPolicy:
     """How long a configuration must be what it is before replicas are replaced for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledModel:
+class ScaledModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model with all that scaling decides by."""
 
     spec: ModelSpec
@@ -95,20 +97,18 @@ def scaled_models(snapshot: FleetSnapshot) -> list[ScaledModel]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingMemory:
+class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What one look at the fleet does not show."""
 
-    revisions: Mapping[str, tuple[str, datetime]] = field(default_factory=dict)
+    revisions: Mapping[str, tuple[str, datetime]] = msgspec.field(default_factory=dict)
     """The revision of each model, and since when it is that one, as far as was seen."""
-    busy_since: Mapping[str, datetime] = field(default_factory=dict)
+    busy_since: Mapping[str, datetime] = msgspec.field(default_factory=dict)
     """Since when all replicas of a model are busy."""
-    rolling: Mapping[str, int] = field(default_factory=dict)
+    rolling: Mapping[str, int] = msgspec.field(default_factory=dict)
     """How many replicas models had when the first of them became stale."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaStanding:
+class ReplicaStanding(msgspec.Struct, frozen=True, kw_only=True):
     """A model's replicas, sorted by what they are."""
 
     serving: tuple[Replica, ...]

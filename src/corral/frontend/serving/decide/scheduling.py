@@ -11,10 +11,12 @@ A rule has one of three forms:
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
@@ -45,13 +47,12 @@ class RuleSource(StrEnum):
     """Written again at every start of a frontend that has the setting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulingWish:
+class SchedulingWish(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody wants for one model."""
 
     model: str
     """Its name, or an alias: then the rule follows the alias. It need not exist yet."""
-    node_selector: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Labels that a node must have."""
     pinned_nodes: tuple[NodeId, ...] = ()
     """Only these nodes; none mean any."""
@@ -77,8 +78,7 @@ class SchedulingWish:
         return is_pinned and has_labels(node.labels.effective, self.node_selector)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulingRule:
+class SchedulingRule(msgspec.Struct, frozen=True, kw_only=True):
     """A wish that is stored."""
 
     id: str
@@ -167,8 +167,7 @@ def in_words(wish: SchedulingWish) -> str:
 # Sets of rules.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulesUpdate:
+class RulesUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of all rules when some are written."""
 
     write: tuple[SchedulingRule, ...] = ()
@@ -181,8 +180,7 @@ class RulesUpdate:
         return not (self.write or self.removed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleStamp:
+class RuleStamp(msgspec.Struct, frozen=True, kw_only=True):
     """Who writes rules, from where, and when."""
 
     source: RuleSource
@@ -211,7 +209,7 @@ def update(
             added.append(wish.model)
             write.append(SchedulingRule(id=ids[wish.model], created_at=stamp.at, **fields))  # type: ignore[arg-type]
         elif (rule.wish, rule.source) != (wish, stamp.source):
-            write.append(replace(rule, **fields))  # type: ignore[arg-type]
+            write.append(replace(rule, **fields))
             if rule.wish != wish:
                 changed.append(wish.model)
     removed = sorted(before.keys() & set(drop))

@@ -7,8 +7,11 @@ consequence of the change.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from corral.base.ids import ReplicaId
 from corral.base.words import counted, listed
@@ -35,8 +38,7 @@ _MOST_STEPS: Final = 200
 _UNLOADED: Final = "it is unloaded; the next request loads it again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulesPreview:
+class RulesPreview(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the rules that was not made."""
 
     update: RulesUpdate

@@ -1,10 +1,12 @@
 """The fleet at one moment, as far as it decides where models run: what placing, scaling and draining look at. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base import config_fields as fields
 from corral.base.ids import NodeId
@@ -39,8 +41,7 @@ class AnyBackend:
         return ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FleetSnapshot:
+class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     at: datetime
     nodes: tuple[SeenNode, ...] = ()
     replicas: tuple[Replica, ...] = ()
@@ -50,25 +51,25 @@ class FleetSnapshot:
     jobs: tuple[LoadJob, ...] = ()
     restorations: tuple[Restoration, ...] = ()
     """Replicas that an upgrade of their backend ends, and which are loaded again after it."""
-    models: Mapping[str, ModelSpec] = field(default_factory=dict)
+    models: Mapping[str, ModelSpec] = msgspec.field(default_factory=dict)
     """All that can be loaded, without aliases."""
-    needs: Mapping[str, ModelNeeds] = field(default_factory=dict)
+    needs: Mapping[str, ModelNeeds] = msgspec.field(default_factory=dict)
     """By model."""
     staged: tuple[StagedSummary, ...] = ()
     sharing: frozenset[NodeId] = frozenset()
     """Nodes that have the very models directory of this frontend: the files of every model are there."""
-    backends: BackendFit = field(default_factory=AnyBackend)
-    in_flight: Mapping[str, int] = field(default_factory=dict)
+    backends: BackendFit = msgspec.field(default_factory=AnyBackend)
+    in_flight: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Requests under way by replica; 0 where there is none."""
-    last_used: Mapping[str, datetime] = field(default_factory=dict)
+    last_used: Mapping[str, datetime] = msgspec.field(default_factory=dict)
     """By replica, as far as it was heard."""
-    waiting: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Requests that wait for a replica, by model."""
     is_load_known: bool = True
     """False while a gateway is silent: then anything may be busy."""
     counting_since: datetime | None = None
     """Since when requests are counted here: what was used before is not known."""
-    rules: Mapping[str, SchedulingWish] = field(default_factory=dict)
+    rules: Mapping[str, SchedulingWish] = msgspec.field(default_factory=dict)
     """How many replicas models should have, and where; by model."""
     kept: frozenset[str] = frozenset()
     """Models that stay loaded once they are."""

@@ -4,11 +4,12 @@ A place that is free, or about to be, belongs to the longest waiting load that f
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.decide.model import ModelSpec
@@ -46,8 +47,7 @@ def room_made_for(replica: Replica) -> str:
     return replica.reason.removeprefix(_MAKES_ROOM) if is_for_another else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingLoad:
+class WaitingLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A load that has no place yet."""
 
     job: LoadJob

@@ -6,8 +6,10 @@ is listed. Nothing is evicted: what fits only if something else ends is told as 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.decide.model import ModelSpec
@@ -47,8 +49,7 @@ class Fate(StrEnum):
 LOSSES = frozenset({Fate.REPLICA_LOST, Fate.SERVICE_LOST, Fate.NOT_ADDED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consequence:
+class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of one replica, or of one that is wanted."""
 
     model: str
@@ -67,30 +68,26 @@ class Consequence:
     """Of all nodes, the chosen one first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDown:
+class NodeDown(msgspec.Struct, frozen=True, kw_only=True):
     """A node is gone, with all that it runs."""
 
     node_id: NodeId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDrained:
+class NodeDrained(msgspec.Struct, frozen=True, kw_only=True):
     """A node is to be emptied: what it runs goes on until it is loaded elsewhere."""
 
     node_id: NodeId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelScaled:
+class ModelScaled(msgspec.Struct, frozen=True, kw_only=True):
     """A model has so many replicas."""
 
     model: str
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendDeleted:
+class BackendDeleted(msgspec.Struct, frozen=True, kw_only=True):
     """No node has a backend any more."""
 
     backend: str

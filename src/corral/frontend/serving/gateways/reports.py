@@ -61,8 +61,7 @@ class _Gateway:
     """It said that it ends. Kept only so that a report of its that comes again does not count again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenGateway:
+class SeenGateway(msgspec.Struct, frozen=True, kw_only=True):
     """A gateway as it is at one moment."""
 
     id: str

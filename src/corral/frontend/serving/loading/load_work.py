@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import PurePath
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
@@ -89,15 +91,13 @@ def reason_of(error: CorralError) -> LoadReason:
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), LoadReason.OTHER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadStores:
+class LoadStores(msgspec.Struct, frozen=True, kw_only=True):
     jobs: LoadJobs
     replicas: ReplicaStore
     nodes: Nodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldJob:
+class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job that this process holds the lease of."""
 
     job: LoadJob

@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_struct
 
 from corral.base.clock import Clock
@@ -24,7 +24,7 @@ from corral.frontend.backends.planning import Ask
 from corral.frontend.backends.policies import BackendPolicies
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.keys import request_rules
-from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, with_answer_limit
+from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, weights_path, with_answer_limit
 from corral.frontend.nodes.client import NodeClient, NodeTokens, StartedBackend
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.doors import NodeDoors
@@ -32,7 +32,7 @@ from corral.frontend.operations.decide.intent import IntentKind, Verb
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.serving.decide.load_job import LoadNeed, LoadPolicy, LoadStepName, StepBound, needed_by_load
 from corral.frontend.serving.decide.replica import Replica
-from corral.frontend.serving.staging.decide.paths import moved
+from corral.frontend.serving.staging.decide.paths import moved, without_paths
 from corral.frontend.serving.staging.service import Staging, StagingWatch
 from corral.galleries.build_uris import BackendRef
 from corral.rpc.backend import Backend
@@ -79,8 +79,7 @@ def visible_cards(replica: Replica, node: Node) -> list[str]:
     return list(replica.cards) or [card.id for card in node.cards if not card.is_out]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsualLimits:
+class UsualLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What models get whose configuration does not say it."""
 
     threads: int
@@ -190,7 +189,8 @@ class ModelLoader:
 
     def _file_of(self, spec: ModelSpec, models: PurePath | None) -> str:
         """Where the weights are on the node; before that is known, where they are here."""
-        return str(models / spec.model) if models is not None and spec.model else self._models.file_of(spec)
+        path = weights_path(spec)
+        return str(models / path) if models is not None and path else self._models.file_of(spec)
 
     def _options(self, spec: ModelSpec, *, is_asked_directly: bool = False) -> dict[str, object]:
         return load_options(
@@ -216,6 +216,8 @@ class ModelLoader:
         fields = self._options(spec, is_asked_directly=installed.is_asked_directly)
         if models is not None:
             fields = moved(fields, self._staging.models, models)
+        elif not await self._staging.has_files(fields):
+            fields = without_paths(fields, self._staging.models)
         await self._backends.load(
             address,
             token=installed.token or await self._tokens.of(node.id),

@@ -1,7 +1,6 @@
 """What an act would do before it is done: drains, removals of nodes and models, changes of the rules of scheduling."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

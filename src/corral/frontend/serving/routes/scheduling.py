@@ -1,9 +1,9 @@
 """Rules of scheduling: LocalAI's routes under `/api/nodes/scheduling`, and Corral's own; loading by hand."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -125,7 +125,7 @@ async def _revise(context: AdminContext, request: Request, caller: Caller, *, ke
     stated = await _stated(context, fields)
 
     def revise(wish: SchedulingWish) -> SchedulingWish:
-        return replace(wish if keeps else SchedulingWish(model=model), **stated)  # type: ignore[arg-type]
+        return replace(wish if keeps else SchedulingWish(model=model), **stated)
 
     async def act(mark: str | None) -> Response:
         rule = await context.serving.scheduling.revise(model, revise, by=caller.name, mark=mark)

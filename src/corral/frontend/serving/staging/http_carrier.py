@@ -11,10 +11,11 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 from typing import Final, Protocol, TypeVar
+
+import msgspec
 
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
@@ -34,8 +35,7 @@ _TRIES: Final = 3
 """Times that a file is sent that changes meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Listener:
+class _Listener(msgspec.Struct, frozen=True):
     watch: StagingWatch
     path: str
 

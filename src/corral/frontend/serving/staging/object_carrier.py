@@ -12,12 +12,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePath
 from typing import Final
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import UNSET
 
 from corral.base.clock import Clock
@@ -58,8 +58,7 @@ _PASSING: Final = frozenset({"", BUSY, StorageUnavailable.code})
 """What a worker may say that asking again can cure."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DigestedFile:
+class DigestedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the models directory with exactly these bytes."""
 
     path: str
@@ -67,8 +66,7 @@ class DigestedFile:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class _StoringListener:
+class _StoringListener(msgspec.Struct, frozen=True):
     """Hears of the first of two legs."""
 
     watch: StagingWatch

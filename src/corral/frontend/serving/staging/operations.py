@@ -7,9 +7,10 @@ digests that the nodes tell are the proof.
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
@@ -49,13 +50,12 @@ _TOLD_SECONDS: Final = 0.5
 _MOST_PROOFS: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagingAsk:
+class StagingAsk(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody wants to be brought where."""
 
     model: str
     nodes: tuple[NodeId, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     is_everywhere: bool = False
     by: str
     idempotency_key: str = ""

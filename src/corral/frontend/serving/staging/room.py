@@ -1,8 +1,9 @@
 """Builds what brings files to nodes: the ways there, the sources, and the record of what is where."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
+
+import msgspec
 
 from corral.base.ids import NodeId
 from corral.files.file_peer import FilePeer
@@ -28,8 +29,7 @@ from corral.frontend.serving.staging.store import StagedModels
 from corral.wire.registration import Feature
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagingPart:
+class StagingPart(msgspec.Struct, frozen=True, kw_only=True):
     staging: Staging
     staged: StagedFiles
     store: StagedModels

@@ -9,9 +9,10 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final, Protocol
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -55,8 +56,7 @@ class NoRoute(RouteUnusable):
     code = "no_route"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagingCount:
+class StagingCount(msgspec.Struct, frozen=True, kw_only=True):
     """How far a staging is."""
 
     present_bytes: int = 0
@@ -226,7 +226,7 @@ class Staging:
     ) -> PurePath | None:
         """Have all files on the node that the fields of a load speak of; returns what is the models directory there.
 
-        None: nothing is known of the files here, or no way leads there; then the paths stay as they are.
+        None: nothing is known of the files here, or no way leads there; `has_files` tells which.
         StagingFailed names the file and the reason; ModelFilesUnusable when it is not the node's fault.
         """
         needed = needed_paths(options, self._models)
@@ -278,6 +278,11 @@ class Staging:
         if unusable is not None:
             raise unusable
         return None
+
+    async def has_files(self, options: Mapping[str, object]) -> bool:
+        """Whether this frontend has any file that the fields of a load speak of."""
+        needed = needed_paths(options, self._models)
+        return bool(needed and await asyncio.to_thread(self._files.below, needed))
 
     async def is_shared_with(self, node_id: NodeId) -> bool:
         """Whether the node has the very models directory of this frontend. False: it has not, or cannot be asked."""

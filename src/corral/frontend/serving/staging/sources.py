@@ -9,9 +9,10 @@ import logging
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -49,8 +50,7 @@ Origins = Callable[[str, str, str], Awaitable[str]]
 """The public URL of a file, by its model, its path and its SHA-256; empty: there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerDirectory:
+class PeerDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """How nodes are found that may serve others."""
 
     staged: StagedModels

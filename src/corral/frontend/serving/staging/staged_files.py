@@ -9,13 +9,13 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -91,8 +91,7 @@ class NodeListings:
             raise WorkerUnreachable(f"{contact.name} does not list its files: {error}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedStores:
+class StagedStores(msgspec.Struct, frozen=True, kw_only=True):
     """What says which files are needed, and where they are."""
 
     staged: StagedModels
@@ -103,8 +102,7 @@ class StagedStores:
     events: Events
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
+class Payload(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a model that are brought to a node."""
 
     node_id: NodeId

@@ -5,10 +5,10 @@ lease is its own: whoever was taken for dead and was not changes nothing any mor
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, Row, and_, delete, not_, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 

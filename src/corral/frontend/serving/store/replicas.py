@@ -7,10 +7,10 @@ sealed with the secrets key: without them a control that is restarted could not 
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 

@@ -115,11 +115,29 @@ def moved(options: Mapping[str, object], here: PurePath, there: PurePath) -> dic
     return changed
 
 
-def moved_path(text: str, here: PurePath, there: PurePath) -> str:
+def without_paths(options: Mapping[str, object], here: PurePath) -> dict[str, object]:
+    """Fields of a load without paths below our models directory, for a node that has no file of the model.
+
+    LocalAI's frontends send the same: a backend that gets no path fetches the model by its name.
+    """
+    kept = {
+        name: value
+        for name, value in options.items()
+        if name not in ("ModelPath", *_PATHS) or not _is_below(str(value), here)
+    }
+    for name in _LISTS:
+        if name in kept:
+            kept[name] = [value for value in fields.listed(kept[name]) if not _is_below(str(value), here)]
+    return kept
+
+
+def _is_below(text: str, here: PurePath) -> bool:
     path = PurePath(text)
-    if not text or not path.is_absolute() or not path.is_relative_to(here):
-        return text
-    return str(there / path.relative_to(here))
+    return path.is_absolute() and path.is_relative_to(here)
+
+
+def moved_path(text: str, here: PurePath, there: PurePath) -> str:
+    return str(there / PurePath(text).relative_to(here)) if _is_below(text, here) else text
 
 
 def _moved_pair(entry: str, here: PurePath, there: PurePath) -> str:

@@ -12,6 +12,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from corral.base.ids import NodeId
 from corral.base.setting_kinds import SettingKind, duration, items, size, whole
 from corral.base.settings import setting
@@ -84,8 +86,7 @@ class StagingPolicy:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FileSource:
+class FileSource(msgspec.Struct, frozen=True):
     """One place that serves a file."""
 
     kind: SourceKind
@@ -97,8 +98,7 @@ FRONTEND: Final = FileSource(SourceKind.FRONTEND)
 ORIGIN: Final = FileSource(SourceKind.ORIGIN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedFile:
+class WantedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a model that a node shall have."""
 
     node_id: NodeId

@@ -5,13 +5,13 @@ nobody needs would not be enough, nothing is deleted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from corral.base.ids import NodeId
+from corral.base.values import PartlyPrinted
 from corral.base.words import format_size
 from corral.frontend.serving.staging.decide.sources import StagingPolicy
 
@@ -35,15 +35,16 @@ class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
     """`sha256:…`"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedModel:
+class StagedModel(PartlyPrinted, frozen=True, kw_only=True):
     """What was brought to one node for one model."""
+
+    unprinted = ("files",)
 
     node_id: NodeId
     model: str
     revision: str
     bytes: int
-    files: tuple[StagedFile, ...] = field(default=(), repr=False)
+    files: tuple[StagedFile, ...] = ()
     """Empty when there are more than `MOST_RECORDED`, and when nothing was brought."""
     staged_at: datetime
     used_at: datetime
@@ -54,8 +55,7 @@ class StagedModel:
         return bool(self.bytes or self.files)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedSummary:
+class StagedSummary(msgspec.Struct, frozen=True, kw_only=True):
     """That a node has the files of a model, as far as it decides where models run."""
 
     node_id: NodeId
@@ -78,8 +78,7 @@ def needed_bytes(payload: int, policy: StagingPolicy) -> int:
     return payload + max(payload // _MARGIN, policy.reserve_bytes) if payload else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoomPlan:
+class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do before files are brought to a node."""
 
     delete: tuple[str, ...] = ()
