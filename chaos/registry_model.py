@@ -38,6 +38,7 @@ POLICY: Final = LivenessPolicy(tolerated_deafness=timedelta(minutes=1))
 """So that time may pass in long steps without control counting as deaf."""
 PERSON: Final = "admin"
 _NOBODY: Final = NodeId("nobody")
+_SHARED_TOKEN: Final = "the token of nodes without a secret"
 
 Identity = str
 """What a node is known by: its secret, or `name:` and its name."""
@@ -267,7 +268,8 @@ class RegistryMachine(RuleBasedStateMachine):
             interval=INTERVAL,
         )
         trusted_by = "corral up" if act.detail.endswith("+") else None
-        await context.nodes.registry.register(registration, secret=secret, trusted_by=trusted_by)
+        accepted = secret or _SHARED_TOKEN
+        await context.nodes.registry.register(registration, secret=accepted, trusted_by=trusted_by)
 
     async def _change(self, act: Act, node_id: NodeId, context: AdminContext) -> None:
         registry = context.nodes.registry

@@ -5,7 +5,7 @@ import io
 import os
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -60,6 +60,12 @@ class FileWorker:
         self.url = f"http://127.0.0.1:{port}"
         self.node_id = "n1"
         """Whom tickets have to be for."""
+
+    async def is_receiving(self) -> bool:
+        """Whether the first bytes of a file are on the disk."""
+        with suppress(FileNotFoundError):  # some names last for a moment only
+            return any(path.stat().st_size for path in self.root.rglob(".corral-*"))
+        return False
 
     async def ask(
         self,

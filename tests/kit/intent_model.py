@@ -3,9 +3,10 @@
 Everything that can go wrong is a method; the deciding is the product's own (`frontend/operations/decide/intent.py`). An
 oracle beside it knows what is truly on every disk, and the last wish that was accepted for each node and backend."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
+
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.backends.decide.backend import (
@@ -263,9 +264,9 @@ class FleetModel:
         free = {"lease_token": None, "lease_until": None}
         if intent.generation != settled.generation or intent.state is not IntentState.OPEN:
             is_corral = self.workers[place[0]].is_corral
-            self._put(place, replace(intents.overtaken(intent, settled, is_corral=is_corral), **free))  # type: ignore[arg-type]
+            self._put(place, replace(intents.overtaken(intent, settled, is_corral=is_corral), **free))
         else:
-            self._put(place, replace(settled, **free))  # type: ignore[arg-type]
+            self._put(place, replace(settled, **free))
 
     def crash(self, number: int) -> None:
         """Lose the frontend's memory, and the replies to its requests."""

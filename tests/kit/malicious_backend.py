@@ -15,11 +15,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from msgspec.structs import replace
 
 from corral.base import confining
 from corral.base.errors import ChildFailed

@@ -1,8 +1,10 @@
 """A fleet in which models take turns, as a model of what control does: pure decisions, applied one by one."""
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.decide.model import ModelSpec

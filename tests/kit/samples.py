@@ -24,7 +24,7 @@ _ARTEFACT: Final = Artefact(
 def a_node(**fields: Any) -> Node:
     """An approved node. Names of facts may be given as well."""
     number = next(_numbers)
-    facts = {name: fields.pop(name) for name in NodeFacts.__slots__ if name in fields}
+    facts = {name: fields.pop(name) for name in NodeFacts.__struct_fields__ if name in fields}
     at = fields.setdefault("created_at", START)
     return Node(
         **{

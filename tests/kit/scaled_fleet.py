@@ -1,8 +1,10 @@
 """A fleet of values, in which the plans of scaling are carried out: loads are placed, replicas end, time passes."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.decide.model import ModelSpec

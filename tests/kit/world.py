@@ -45,6 +45,8 @@ class FakeLoader:
         self.options: list[list[str]] = []
         self.files: list[str] = []
         """The path of the weights in each, as the backend was told."""
+        self.told: list[ModelOptions] = []
+        """Everything that the backend was told in each."""
         self.error: str = ""
         self.fails_at: set[str] | None = None
         """Only these addresses fail; None means all."""
@@ -55,6 +57,7 @@ class FakeLoader:
         self.loads.append((address, token, options.Model))
         self.options.append(list(options.Options))
         self.files.append(options.ModelFile)
+        self.told.append(options)
         if self.error and (self.fails_at is None or address in self.fails_at):
             raise LoadFailed(address, self.error)
 

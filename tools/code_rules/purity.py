@@ -10,7 +10,7 @@ CLOCK_READS = frozenset(
     {"datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"}
 )
 PURE_GALLERIES = """
-    build_uris catalogue fit gallery
+    build_uris catalogue fit gallery model_artifacts
     model_catalogue model_check model_entries model_key_checks model_keys model_sizes model_variants places
 """
 PURE = (

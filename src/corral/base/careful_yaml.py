@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import yaml
 from yaml.events import (
     AliasEvent,
@@ -32,8 +33,7 @@ class YamlRefused(YamlUnusable):
     """Why nothing of a document can be used, however good its parts may be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YamlLimits:
+class YamlLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits that no honest document of its kind reaches."""
 
     deepest: int = 32

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, Self
+
+import msgspec
 
 
 class Clock(Protocol):
@@ -33,8 +34,7 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """Comes when the wall clock shows it, or when so much time has passed, whichever is first: a clock that is set back
     does not put it off, and a machine that slept does not miss it."""
 

@@ -13,9 +13,10 @@ import posixpath
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
+
+import msgspec
 
 from corral.base.errors import CorralError
 
@@ -66,8 +67,7 @@ def opened_directory(name: str, within: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenDirectory:
+class OpenDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """An open directory and the names that lead to it from the root, without links. A context that closes it."""
 
     descriptor: int
@@ -224,8 +224,7 @@ class _UnlinkedWalk(_WalkBelow):
         raise PathEscapes("there is a link on the way")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfinedPath:
+class ConfinedPath(msgspec.Struct, frozen=True, kw_only=True):
     """A name in a directory that is held open. The name may not exist; it was no link when it was reached."""
 
     directory: int

@@ -13,14 +13,16 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
+import msgspec
+
 from corral.base.errors import ChildFailed, CorralError
 from corral.base.tasks import first_failure, task_group
+from corral.base.values import PartlyPrinted
 
 _ALLOCATIONS: Final = 20_000
 
@@ -55,20 +57,20 @@ class Output(StrEnum):
     """Keep the last lines of both, for error messages; show nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
+class Streams(msgspec.Struct, frozen=True, kw_only=True):
     """Pass both outputs to callbacks as they arrive, in pieces of any length."""
 
     stdout: Callable[[bytes], None]
     stderr: Callable[[bytes], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildCommand:
+class ChildCommand(PartlyPrinted, frozen=True, kw_only=True):
     """A command to start. Descriptors keep their numbers in the child."""
 
+    unprinted = ("env",)
+
     argv: Sequence[str]
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     cwd: Path | None = None
     output: Output | Streams = Output.INHERIT
     shared: Sequence[int] = ()
@@ -366,8 +368,7 @@ SHOWN_LINES: Final = 20
 """Number of output lines that are shown in an error or a log line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Child:
+class Child(msgspec.Struct, frozen=True, kw_only=True):
     """How to start a child, how to check that it is ready, and how to stop it."""
 
     name: str

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Generic, Self, TypeVar
 
@@ -47,8 +46,7 @@ class FailureLine(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
         return cls(code=error.code, message=str(error), retryable=error.retryable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportingKind(Generic[ProgressT, ResultT]):
+class ReportingKind(msgspec.Struct, Generic[ProgressT, ResultT], frozen=True, kw_only=True):
     """What children of one kind are called, what they say, and how they fail."""
 
     name: str

@@ -4,12 +4,12 @@ Apart from `clock`, which needs asyncio: commands and pure decisions compute pau
 """
 
 import random
-from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """Doubling pauses up to a cap, with jitter so that the nodes of a fleet do not retry in step."""
 
     first: timedelta

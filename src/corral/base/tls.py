@@ -6,23 +6,26 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
+
+from corral.base.values import PartlyPrinted
 
 _IN_MEMORY: Final = sys.platform == "linux"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsIdentity:
+class TlsIdentity(PartlyPrinted, frozen=True, kw_only=True):
     """A certificate with its key, and the authority that peers are checked against; all in PEM form."""
 
+    unprinted = ("key",)
+
     certificate: str
-    key: str = field(repr=False)
+    key: str
     authority: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsPeer:
+class TlsPeer(msgspec.Struct, frozen=True, kw_only=True):
     """How a peer is dialled that must prove its name."""
 
     address: str

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import yaml
 from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, Event, MappingStartEvent, ScalarEvent
 from yaml.scanner import ScannerError
@@ -53,8 +54,7 @@ class YamlMapping(dict[str, object]):
         """Keys whose values have an anchor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YamlItem:
+class YamlItem(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of a list."""
 
     line: int
@@ -224,8 +224,7 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
     yield line, text[position:]
 
 
-@dataclass(frozen=True, slots=True)
-class _Broken:
+class _Broken(msgspec.Struct, frozen=True):
     """Stands for a value that cannot be used, and for all that holds it."""
 
     problem: str

@@ -6,7 +6,6 @@ its resolver's folder: what is revoked there stays revoked when the server start
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
@@ -15,6 +14,7 @@ import msgspec
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.values import PartlyPrinted
 
 KEYS_FILE: Final = "authority.json"
 SYSTEM_CREDS: Final = "system.creds"
@@ -38,16 +38,17 @@ class _AuthorityKeys(msgspec.Struct, kw_only=True, frozen=True):
     system_creds: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Authority:
+class Authority(PartlyPrinted, frozen=True, kw_only=True):
     """What the server must know, and what control needs to mint users and to end them."""
 
-    operator_seed: str = field(repr=False)
-    account_seed: str = field(repr=False)
+    unprinted = ("operator_seed", "account_seed", "server_config")
+
+    operator_seed: str
+    account_seed: str
     account: str
     system_creds: Path
     """File with the user of the system account, which may give the server new claims."""
-    server_config: Mapping[str, object] = field(repr=False)
+    server_config: Mapping[str, object]
 
     @property
     def frontend_environment(self) -> dict[str, str]:

@@ -1,31 +1,35 @@
 """How to reach NATS: URLs of servers, made fit for logs, and the settings they come from."""
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import unquote, urlsplit
 
+from msgspec.structs import replace
+
 from corral.base.errors import InvalidInput
 from corral.base.setting_kinds import EXISTING_FILE, SECRET, SettingKind, hide_password
 from corral.base.settings import setting
+from corral.base.values import PartlyPrinted
 
 DEFAULT_PORT: Final = 4222
 _SCHEMES: Final = ("nats", "tls")
 _HARMLESS: Final = re.compile(r"\s*([a-z]+://)?([\w.-]*|\[[0-9a-f:.]+\])(:\d*)?/?\s*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(PartlyPrinted, frozen=True, kw_only=True):
     """One server, with the login of its URL if there is one."""
+
+    unprinted = ("password", "token")
 
     host: str
     port: int = DEFAULT_PORT
     tls: bool = False
     user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
+    password: str | None = None
+    token: str | None = None
     tls_name: str | None = None
     """The name that its certificate must have, when that is not the host."""
 

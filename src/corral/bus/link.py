@@ -18,10 +18,10 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
+import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -45,8 +45,7 @@ _NO_RESPONDERS: Final = "503"
 _VIOLATION: Final = re.compile(r'permissions violation for (subscription|publish) to "((?:[^"\\]|\\.)*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):
     """A message as it was received."""
 
     subject: str

@@ -5,11 +5,11 @@ Only control imports this file: its libraries cost each process 8 MB.
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.ids import NodeId
+from corral.base.values import PartlyPrinted
 from corral.bus.credentials import UserJwt
 from corral.bus.nkey_claims import ClaimsKey
 from corral.bus.replies import FRONTEND_INBOX, answers_of
@@ -45,11 +45,12 @@ _AGENT_SUBSCRIBES: Final = (
 """What LocalAI's agents subscribe to when they start: one that is refused ends. Corral sends nothing there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IssuedUser:
+class IssuedUser(PartlyPrinted, frozen=True, kw_only=True):
     """A user that a node was given."""
 
-    user: UserJwt = field(repr=False)
+    unprinted = ("user",)
+
+    user: UserJwt
     public_key: str
     issued_at: datetime
     expires_at: datetime

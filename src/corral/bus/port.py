@@ -5,11 +5,11 @@ only makes changes known quickly.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol
 
 from corral.base.errors import InvalidInput
+from corral.base.values import PartlyPrinted
 
 DEFAULT_CONCURRENCY: Final = 64
 """Enough that slow handlers rarely hold up the rest, few enough that a flood cannot start thousands of tasks."""
@@ -18,15 +18,16 @@ CLOSE_GRACE: Final = timedelta(seconds=5)
 """How long running handlers may still take when their subscription is closed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(PartlyPrinted, frozen=True, kw_only=True):
     """A message as a handler gets it."""
+
+    unprinted = ("reply",)
 
     subject: str
     data: bytes
     reply_to: str = ""
     """Subject for the answer; empty when the sender expects none."""
-    reply: Callable[[str, bytes], Awaitable[None]] = field(repr=False)
+    reply: Callable[[str, bytes], Awaitable[None]]
 
     async def respond(self, data: bytes) -> None:
         """Answer a request; do nothing when no answer is expected.

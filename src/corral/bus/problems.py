@@ -4,9 +4,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +34,7 @@ _ERRORS: Final = frozenset({ProblemKind.UNAUTHORIZED, ProblemKind.PERMISSION_DEN
 _ENDURING: Final = frozenset({ProblemKind.UNREACHABLE, ProblemKind.UNAUTHORIZED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that went wrong. Holds no secret."""
 
     kind: ProblemKind

@@ -8,7 +8,6 @@ import http.client
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -18,6 +17,7 @@ import msgspec
 
 from corral.base.errors import AccessDenied, CorralError, NotFound, PeerRefused, PeerUnavailable
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.values import PartlyPrinted
 from corral.base.words import printable
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ _FAILURES: Final = (OSError, http.client.HTTPException, UnicodeError)
 """UnicodeError is what a host name raises that cannot be looked up at all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontendTarget:
+class FrontendTarget(PartlyPrinted, frozen=True, kw_only=True):
     """Where a frontend is, and how to call it."""
 
+    unprinted = ("key",)
+
     url: str
-    key: str = field(repr=False)
+    key: str
     """Empty when there is none; the frontend will say so."""
     origin: str
     """Where the URL comes from, for messages."""

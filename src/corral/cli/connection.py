@@ -3,11 +3,11 @@
 """
 
 import contextlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.errors import NotFound, PathNotUsable, PeerUnavailable
 from corral.base.private_files import read_private, write_private

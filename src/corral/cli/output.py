@@ -4,10 +4,10 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import click
+import msgspec
 
 from corral.base.words import printable
 from corral.wire.state_words import StateWord, Subject, Tone, state_word
@@ -126,8 +126,7 @@ def plain(text: str) -> str:
     return escape(printable(text))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column(Generic[T]):
+class Column(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One column of a table; with a `least_width` it is left out on terminals narrower than that.
 
     Only a column that `wraps` is shown whole where there is little room.

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
@@ -23,6 +22,7 @@ import msgspec
 from corral.base.errors import CorralError
 from corral.base.tls import TlsPeer
 from corral.base.tls_tunnel import open_tunnel
+from corral.base.values import PartlyPrinted
 from corral.wire.files import CONTENT_RANGE, ContentRange
 
 FILES: Final = "/v1/files/"
@@ -64,13 +64,14 @@ class LocalFileChanged(CorralError):
     retryable = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilePeer:
+class FilePeer(PartlyPrinted, frozen=True, kw_only=True):
     """A worker's file server."""
+
+    unprinted = ("token",)
 
     address: str
     """Host and port."""
-    token: str = field(repr=False)
+    token: str
     tls: TlsPeer | None = None
     """How it is dialled where it speaks TLS."""
     can_fetch: bool = False
@@ -86,8 +87,7 @@ class FilePeer:
         return self.stall_seconds + size / _HASHED_PER_SECOND
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteFile:
+class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a file server says of a file."""
 
     size: int
@@ -99,8 +99,7 @@ class RemoteFile:
     """What the digest of an unfinished one will be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutAnswer:
+class PutAnswer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     path: str = ""
     """Where the file is, if all of it is there."""
@@ -302,8 +301,7 @@ def _sending(connection: socket.socket) -> Iterator[int]:
         os.set_blocking(connection.fileno(), False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     headers: http.client.HTTPMessage
     body: bytes

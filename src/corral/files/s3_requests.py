@@ -9,13 +9,13 @@ import hmac
 import html
 import re
 from collections.abc import AsyncIterable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from corral.base.http_client import HttpFailed, asked, read_body
@@ -33,8 +33,7 @@ _PASSING_CODES: Final = frozenset({"InternalError", "RequestTimeout", "ServiceUn
 Body = bytes | AsyncIterable[bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Answer:
+class S3Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     etag: str
     text: str

@@ -8,10 +8,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Final, Protocol
+
+import msgspec
 
 from corral.base.errors import CorralError
 from corral.base.retry import Backoff
@@ -63,8 +64,7 @@ class PeerDiskFull(FileNotTaken):
     retryable = True
 
 
-@dataclass(frozen=True, slots=True)
-class FileMark:
+class FileMark(msgspec.Struct, frozen=True):
     """What tells a file from another one under its name, or the same one with another content."""
 
     size: int
@@ -88,8 +88,7 @@ class TransferListener(Protocol):
         """So many bytes more were sent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutgoingFile:
+class OutgoingFile(msgspec.Struct, frozen=True, kw_only=True):
     """An open file of this machine."""
 
     descriptor: int

@@ -3,9 +3,11 @@
 import hashlib
 import os
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import BinaryIO, Final, Protocol
+
+import msgspec
 
 from corral.base.errors import CorralError
 from corral.base.setting_kinds import HTTP_URL, SECRET, TEXT
@@ -106,8 +108,7 @@ class StorageConfig:
     """Per request, with growing pauses. Few: the frontend asks again by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredObject:
+class StoredObject(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     etag: str
     """Changes with the content; empty when the server does not say."""
@@ -115,15 +116,14 @@ class StoredObject:
     """Its SHA-256, as whoever stored it said; empty when nobody did, as LocalAI never does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileToStore:
+class FileToStore(msgspec.Struct, frozen=True, kw_only=True):
     """An open file of this machine, and how far it is."""
 
     name: str
     descriptor: int
     mark: FileMark
     listener: TransferListener
-    moved: dict[int, int] = field(default_factory=dict)
+    moved: dict[int, int] = msgspec.field(default_factory=dict)
     """Bytes of each part that are there, or on their way."""
 
     def check(self) -> None:

@@ -4,9 +4,10 @@ whether an installed build is still the offered one, which frontends and workers
 Published tags go missing, so a build whose release tag is missing is looked up under its branch tag.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from corral.galleries.gallery import GalleryEntry
 
@@ -37,8 +38,7 @@ def is_same_source(uri: str, other: str) -> bool:
     return uri.removeprefix(SCHEME) == other.removeprefix(SCHEME)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendRef:
+class BackendRef(msgspec.Struct, frozen=True, kw_only=True):
     """Identifies a backend: by its name in galleries, or by the uri of a build and the name to give it."""
 
     backend: str = ""
@@ -51,8 +51,7 @@ class BackendRef:
     alias: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TagWords:
+class TagWords(msgspec.Struct, frozen=True, kw_only=True):
     """Tag names of images; LocalAI's workers always use these."""
 
     release: str = "latest"
@@ -88,8 +87,7 @@ class Evidence(StrEnum):
     """There is nothing to compare."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildMarks:
+class BuildMarks(msgspec.Struct, frozen=True, kw_only=True):
     """Version and digests that identify a build. Empty fields are unknown."""
 
     version: str = ""

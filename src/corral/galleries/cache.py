@@ -7,7 +7,6 @@ call it in a thread. A failing cache only costs additional fetches.
 import hashlib
 import logging
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ import msgspec
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import make_private_directory, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.values import PartlyPrinted
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,14 @@ class _Header(msgspec.Struct, kw_only=True):
     checked_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class Copy(PartlyPrinted, frozen=True, kw_only=True):
     """An index as last fetched."""
+
+    unprinted = ("content",)
 
     url: str
     """The source's own URL, or a mirror's."""
-    content: bytes = field(repr=False)
+    content: bytes
     etag: str = ""
     last_modified: str = ""
     """HTTP validators, like the etag; empty if the server sends none."""

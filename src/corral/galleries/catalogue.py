@@ -12,9 +12,10 @@ in a capability map is exact: `nvidia-cuda-12` finds the key `nvidia-cuda-12`, e
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry
 
@@ -36,8 +37,7 @@ def derived_capability(vendor: str, total_vram: int | None) -> str:
     return DEFAULT if not vendor or (total_vram or 0) <= SMALL_GPU_BYTES else vendor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Maker:
+class Maker(msgspec.Struct, frozen=True, kw_only=True):
     """A hardware vendor whose hardware a build needs."""
 
     name: str
@@ -59,8 +59,7 @@ _MAKERS: Final = (
 """The first entry with a word in a build's name or uri decides. Substrings match: `amd64` counts as AMD as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsuited:
+class Unsuited(msgspec.Struct, frozen=True, kw_only=True):
     """Why a build does not suit a machine."""
 
     maker: str
@@ -126,8 +125,7 @@ class Missing(StrEnum):
     """The build needs other hardware."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedBuild:
+class ResolvedBuild(msgspec.Struct, frozen=True, kw_only=True):
     """The build that a name resolves to on a machine."""
 
     asked: str
@@ -141,8 +139,7 @@ class ResolvedBuild:
         return self.build.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnresolvedBuild:
+class UnresolvedBuild(msgspec.Struct, frozen=True, kw_only=True):
     """Why a name has no build on a machine, and alternatives."""
 
     asked: str

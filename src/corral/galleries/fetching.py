@@ -4,17 +4,18 @@ artefact, as `oras push` makes them.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final, Protocol
 
 import aiohttp
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.http_client import HttpFailed, HttpFault, asked, is_passing, read_body
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.values import PartlyPrinted
 from corral.base.words import format_size
 from corral.galleries.cache import Copy
 from corral.galleries.places import IndexLocation, Scheme, without_secrets
@@ -25,13 +26,14 @@ from corral.oci.references import check_digest, digest_of, parse_reference
 from corral.oci.registry import open_registry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArtefactFile:
+class ArtefactFile(PartlyPrinted, frozen=True, kw_only=True):
     """The file of a single-file artefact."""
+
+    unprinted = ("content",)
 
     digest: str
     """Digest of its manifest."""
-    content: bytes = field(repr=False)
+    content: bytes
 
 
 class ArtefactReader(Protocol):

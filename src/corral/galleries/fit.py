@@ -4,9 +4,10 @@ unknown.
 The rules are those of the node's own worker. Missing facts never block: the worker checks again.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
+
+import msgspec
 
 from corral.base.words import format_size
 from corral.galleries.build_uris import SCHEME, candidates, is_known_to_localai, is_pulled
@@ -24,8 +25,7 @@ def read_platform(text: str) -> ImagePlatform | None:
             return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTraits:
+class NodeTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a node that decide what fits it."""
 
     capability: str = ""
@@ -73,36 +73,33 @@ _HINDRANCES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fits:
+class Fits(msgspec.Struct, frozen=True, kw_only=True):
     """The backend can be installed."""
 
+    word: ClassVar[str] = "fits"
     build: GalleryEntry
     manifest: PlatformImage | None = None
     """The chosen member of the image index; None when nothing is pulled."""
-    word: str = field(default="fits", init=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocked:
+class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     """The backend cannot be installed; a retry would not help."""
 
+    word: ClassVar[str] = "blocked"
     hindrance: Hindrance
     reason: str
     would_fit: tuple[str, ...] = ()
     """Names of backends that could be installed instead."""
-    word: str = field(default="blocked", init=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing known prevents the install, but a relevant fact is missing."""
 
+    word: ClassVar[str] = "unknown"
     build: GalleryEntry
     reason: str
     manifest: PlatformImage | None = None
     """What would be fetched, if known."""
-    word: str = field(default="unknown", init=False)
 
 
 Verdict = Fits | Blocked | Unknown

@@ -8,10 +8,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Generic
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -33,8 +35,7 @@ _MOST_KNOWN: Final = 64
 _SourceKey = tuple[str, str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known(Generic[E]):
+class _Known(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
     """The last good copy of a source, parsed."""
 
     copy: Copy

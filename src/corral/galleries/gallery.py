@@ -6,8 +6,9 @@ often carry the map of their meta because YAML merges put it there; only the mis
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
 
 from corral.base.config_fields import kind, text, texts
 from corral.base.errors import InvalidInput
@@ -23,15 +24,14 @@ _RESERVED_ENDS: Final = (".install-tmp", ".install-backup", ".upgrade-tmp", ".ba
 _SHOWN: Final = 80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GallerySource:
+class GallerySource(msgspec.Struct, frozen=True, kw_only=True):
     """A gallery's name, URLs and signature policy."""
 
     name: str
     url: str
     mirrors: tuple[str, ...] = ()
     """Tried in this order when the url fails."""
-    verification: Mapping[str, str] = field(default_factory=dict)
+    verification: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Whose signatures its images need; empty: none."""
 
     @property
@@ -40,8 +40,7 @@ class GallerySource:
         return tuple(dict.fromkeys(url for url in (self.url.strip(), *map(str.strip, self.mirrors)) if url))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GalleryEntry:
+class GalleryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One backend of a gallery, or a meta backend."""
 
     name: str
@@ -52,7 +51,7 @@ class GalleryEntry:
     """Resolved path of a uri that is relative to an index on this machine; otherwise empty."""
     mirrors: tuple[str, ...] = ()
     alias: str = ""
-    capabilities: Mapping[str, str] = field(default_factory=dict)
+    capabilities: Mapping[str, str] = msgspec.field(default_factory=dict)
     version: str = ""
     sha256: str = ""
     description: str = ""
@@ -81,8 +80,7 @@ class GalleryEntry:
         return f"{self.gallery}@{self.name}" if self.gallery else self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryProblem:
+class EntryProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Why one entry is unusable."""
 
     gallery: str
@@ -108,8 +106,7 @@ class Named(Protocol):
 E = TypeVar("E", bound=Named)
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: they break calls of aliases such as GalleryContent
-class IndexContent(Generic[E]):
+class IndexContent(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
     """The parsed entries of a gallery of any kind."""
 
     source: GallerySource

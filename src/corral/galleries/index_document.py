@@ -5,9 +5,11 @@ mapping's own keys take precedence. An error inside one entry affects only that 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.careful_yaml import UNREADABLE, YamlLimits, why
 from corral.base.errors import InvalidInput
@@ -23,8 +25,7 @@ BUILT_IN_FILES: Final = Path(__file__).absolute().parent / "builtin"
 _RELATIVE: Final = ("./", "../")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexKind(Generic[E]):
+class IndexKind(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
     """What indexes of a kind list, and how they are read."""
 
     thing: str

@@ -2,9 +2,10 @@
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
+
+import msgspec
 
 from corral.base.config_fields import listed, value_at
 from corral.base.errors import InvalidInput, NotFound
@@ -30,8 +31,7 @@ _TAGS_OF_USES: Final[Mapping[str, frozenset[str]]] = {
 """What tags say about the use of entries that do not name their uses."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelQuery:
+class ModelQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What is looked for; empty parts say nothing."""
 
     term: str = ""
@@ -85,8 +85,7 @@ def uses_of_entry(entry: GalleryModel) -> frozenset[str]:
     return frozenset(use for use, words in _TAGS_OF_USES.items() if tags & words)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPage:
+class ModelPage(msgspec.Struct, frozen=True, kw_only=True):
     """One page of a list."""
 
     items: tuple[GalleryModel, ...]

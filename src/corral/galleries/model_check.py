@@ -4,9 +4,10 @@ import difflib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from corral.base.config_fields import value_at
 from corral.base.errors import InvalidInput
@@ -59,8 +60,7 @@ class CheckKind(StrEnum):
     NO_FILES = "no files named"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckProblem:
+class CheckProblem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong with an entry."""
 
     severity: ProblemSeverity
@@ -73,8 +73,7 @@ class CheckProblem:
     base: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckSummary:
+class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     readable: int
     refused: int
@@ -84,8 +83,7 @@ class CheckSummary:
     """Problems of each kind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GalleryCheck:
+class GalleryCheck(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[CheckProblem, ...]
     summary: CheckSummary
 
@@ -94,8 +92,7 @@ def _no_problem(_: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRules:
+class CheckRules(msgspec.Struct, frozen=True, kw_only=True):
     """What entries are measured by, as far as others know it."""
 
     template_problem: Callable[[str], str | None] = _no_problem
@@ -255,8 +252,7 @@ def _hint(name: str, names: Collection[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _CheckedPlace:
+class _CheckedPlace(msgspec.Struct, frozen=True):
     """Where the parts of a model come from: the entry, or its base."""
 
     entry: GalleryModel

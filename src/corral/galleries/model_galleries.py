@@ -9,11 +9,13 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
@@ -53,11 +55,10 @@ MODELS: Final = IndexKind(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelReadings:
+class ModelReadings(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Several galleries of models, in order of precedence."""
 
-    readings: tuple[ModelGalleryReading, ...] = field(default=())
+    readings: tuple[ModelGalleryReading, ...] = msgspec.field(default=())
 
     @cached_property
     def catalogue(self) -> ModelCatalogue:
@@ -73,8 +74,7 @@ class ModelReadings:
         return next((reading.url for reading in self.readings if reading.source.name == entry.gallery), "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KnownDefinition:
+class _KnownDefinition(msgspec.Struct, frozen=True, kw_only=True):
     definition: BaseDefinition
     checked_at: float
 

@@ -5,9 +5,10 @@ import difflib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
@@ -49,8 +50,7 @@ def shown_path(path: ConfigPath) -> str:
     return text[:_SHOWN]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownKey:
+class UnknownKey(msgspec.Struct, frozen=True, kw_only=True):
     path: ConfigPath
     near: str
     """The known key that was probably meant, dotted; empty when there is none."""
@@ -129,8 +129,7 @@ def _near_option(name: str) -> str:
     return match[0] if match else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrongValue:
+class WrongValue(msgspec.Struct, frozen=True, kw_only=True):
     """A value that its key cannot have."""
 
     path: ConfigPath

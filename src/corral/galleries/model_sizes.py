@@ -6,8 +6,9 @@ bits. It is a guess, and called one.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from corral.galleries.model_entries import GalleryModel
 from corral.galleries.model_variants import parse_size
@@ -26,8 +27,7 @@ _BITS: Final[Mapping[str, float]] = {
 _UNITS: Final = {"b": 1e9, "m": 1e6}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntrySize:
+class EntrySize(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     is_guess: bool
 

@@ -8,8 +8,9 @@ counts by the machine that suits it best.
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from corral.base.config_fields import value_at
 from corral.base.errors import InvalidInput
@@ -41,8 +42,7 @@ def parse_size(text: str) -> int | None:
     return int(float(match[1]) * base ** _POWERS[match[2].upper()])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineFacts:
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What of a machine decides which build suits it."""
 
     name: str
@@ -59,8 +59,7 @@ class MachineFacts:
         return self.vram_bytes or self.ram_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildFacts:
+class BuildFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What of a build decides which machine it suits."""
 
     backend: str = ""
@@ -79,8 +78,7 @@ def stated_facts(entry: GalleryModel) -> BuildFacts:
     return BuildFacts(backend=backend if isinstance(backend, str) else "", size_bytes=parse_size(entry.size))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantVerdict:
+class VariantVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What was found about one build."""
 
     name: str
@@ -88,8 +86,7 @@ class VariantVerdict:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantChoice:
+class VariantChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The build to install, and what was found about each."""
 
     entry: GalleryModel
@@ -97,8 +94,7 @@ class VariantChoice:
     verdicts: tuple[VariantVerdict, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _JudgedBuild:
+class _JudgedBuild(msgspec.Struct, frozen=True, kw_only=True):
     entry: GalleryModel
     rank: tuple[int, int, int, int]
     reason: str
@@ -178,8 +174,7 @@ def _fit_sentence(facts: BuildFacts, machine: MachineFacts, *, is_proven: bool) 
     return f"{facts.shown_size} fit into the {memory} of {machine.name}{engine}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetFit:
+class FleetFit(msgspec.Struct, frozen=True, kw_only=True):
     """How many machines of the fleet could run a build, by its size and its backend."""
 
     verdict: str

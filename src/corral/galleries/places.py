@@ -1,10 +1,11 @@
 """Parses a gallery's URL into the location of its index."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.galleries.gallery import BUILT_IN_URL
@@ -25,8 +26,7 @@ class Scheme(StrEnum):
     OCI = "oci"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexLocation:
+class IndexLocation(msgspec.Struct, frozen=True, kw_only=True):
     """A location of an index."""
 
     scheme: Scheme

@@ -1,10 +1,11 @@
 """The result of reading a gallery: its entries, their origin and age; and the API views of it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Generic
+
+import msgspec
 
 from corral.galleries.catalogue import BackendCatalogue, ResolvedBuild
 from corral.galleries.fit import Blocked, NodeTraits, blocked_by, judge_build
@@ -14,8 +15,7 @@ from corral.wire.galleries import FitView, GalleryEntryView, GalleryView, Skippe
 from corral.wire.go_json import format_time
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: they break calls of aliases such as GalleryReading
-class IndexReading(Generic[E]):
+class IndexReading(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
     """One gallery of any kind as last read."""
 
     gallery: IndexContent[E]
@@ -50,11 +50,10 @@ GalleryReading = IndexReading[GalleryEntry]
 """One gallery of backends as last read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Readings:
+class Readings(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Several galleries of backends, in order of precedence."""
 
-    readings: tuple[GalleryReading, ...] = field(default=())
+    readings: tuple[GalleryReading, ...] = msgspec.field(default=())
 
     @cached_property
     def catalogue(self) -> BackendCatalogue:

@@ -10,13 +10,15 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from corral.base.errors import InvalidInput, PathNotUsable
 from corral.base.tasks import in_thread
+from corral.base.values import PartlyPrinted
 from corral.imaging.description import CREATED, BackendDescription
 from corral.imaging.entries import PLAIN, RUNNABLE, Entry, entries_of, in_order
 from corral.imaging.layers import FIXED_TIME, Packing, WrittenLayer, write_layer
@@ -31,40 +33,39 @@ _PROGRAM: Final = "bin/python3"
 _LIBRARY: Final = re.compile(r"python(3\.\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildOrder:
+class BuildOrder(PartlyPrinted, frozen=True, kw_only=True):
     """Everything that a build of an image needs to know."""
 
+    unprinted = ("environment",)
+
     directory: Path
-    platforms: tuple[ImagePlatform, ...] = field(default_factory=lambda: (this_platform(),))
-    interpreters: Mapping[ImagePlatform, Path] = field(default_factory=dict)
+    platforms: tuple[ImagePlatform, ...] = msgspec.field(default_factory=lambda: (this_platform(),))
+    interpreters: Mapping[ImagePlatform, Path] = msgspec.field(default_factory=dict)
     """Interpreter trees to include. A platform without one needs a Python on the machine."""
     python_versions: tuple[str, ...] = ()
     """Python versions to install packages for if there is no interpreter; empty: the running one."""
-    libraries: Mapping[ImagePlatform, tuple[Path, ...]] = field(default_factory=dict)
+    libraries: Mapping[ImagePlatform, tuple[Path, ...]] = msgspec.field(default_factory=dict)
     """Native libraries, copied to `lib`."""
-    packing: Packing = field(default_factory=Packing)
+    packing: Packing = msgspec.field(default_factory=Packing)
     sdk: Path | None = None
     glibc: str = USUAL_GLIBC
     wheels: Path | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Additional annotations; they take precedence over those from the backend's description."""
     created: datetime | None = None
     """None: a fixed time, so that the build is reproducible."""
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Environment of the package installer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltLayer:
+class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer of an image, and its title."""
 
     title: str
     written: WrittenLayer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltImage:
+class BuiltImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image for one platform."""
 
     platform: ImagePlatform
@@ -72,8 +73,7 @@ class BuiltImage:
     layers: tuple[BuiltLayer, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltBackend:
+class BuiltBackend(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a build: the images, and their digest and size."""
 
     description: BackendDescription

@@ -1,7 +1,6 @@
 """Reads the description in a backend's `corral.json`, as far as images and galleries repeat it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +36,7 @@ class _DescriptionFile(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendDescription:
+class BackendDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A backend's name, description and links."""
 
     name: str

@@ -7,9 +7,10 @@ dropped.
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+import msgspec
 
 from corral.imaging.errors import BuildFailed
 
@@ -17,8 +18,7 @@ PLAIN: Final = 0o644
 RUNNABLE: Final = 0o755
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A file, a link or a directory of an image."""
 
     name: str

@@ -7,10 +7,10 @@ judge builds by words in names and uris.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import yaml
 
 from corral.base.errors import InvalidInput
@@ -32,8 +32,7 @@ _PREFIXES: Final = {
 """Suffixes of builds in LocalAI's gallery by capability; for others the capability itself is used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """An image to list in a gallery index."""
 
     facts: DescribedImage

@@ -1,7 +1,6 @@
 """Reads an image's own description from its manifest, locally or in a registry."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -22,8 +21,7 @@ class _Annotated(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedImage:
+class DescribedImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image's description and its location for an index."""
 
     shown: str
@@ -33,7 +31,7 @@ class DescribedImage:
     is_archive: bool = False
     reference: str = ""
     digest: str = ""
-    description: BackendDescription = field(default_factory=lambda: BackendDescription(name=""))
+    description: BackendDescription = msgspec.field(default_factory=lambda: BackendDescription(name=""))
 
 
 async def image_facts(image: str, *, config: ImagesConfig, clock: Clock) -> DescribedImage:

@@ -7,11 +7,11 @@ import io
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
+import msgspec
 import zstandard
 
 from corral.base.errors import PathNotUsable
@@ -45,16 +45,14 @@ LEVELS: Final = {Compression.GZIP: range(1, 10), Compression.ZSTD: range(1, 20),
 USUAL_LEVEL: Final = {Compression.GZIP: 6, Compression.ZSTD: 9, Compression.NONE: 0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
+class Packing(msgspec.Struct, frozen=True, kw_only=True):
     """A compression and its level."""
 
     compression: Compression = Compression.GZIP
     level: int = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenLayer:
+class WrittenLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer file, and its description for the manifest."""
 
     descriptor: Descriptor

@@ -2,7 +2,6 @@
 one image of a layout that this machine needs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,16 +26,14 @@ from corral.oci.references import digest_of
 _VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """A blob of a layout and its descriptor."""
 
     descriptor: Descriptor
     part: FilePart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutContents:
+class LayoutContents(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that belongs to the one image or index that a layout offers."""
 
     manifests: Sequence[Stored]

@@ -8,10 +8,11 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.base.processes import ChildCommand, Output, start_process
@@ -43,8 +44,7 @@ class InstallerKind(StrEnum):
     PIP = "pip"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageInstaller:
+class PackageInstaller(msgspec.Struct, frozen=True, kw_only=True):
     """A program that installs Python packages."""
 
     kind: InstallerKind
@@ -52,8 +52,7 @@ class PackageInstaller:
     """Command line prefix."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageRequest:
+class PackageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which packages to install, for which platform, and where."""
 
     lock: Path

@@ -6,10 +6,11 @@ is last: an interrupted push leaves the tag unchanged.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.tasks import in_thread, task_group
@@ -27,8 +28,7 @@ _PIECE_BYTES: Final = 256 * 1024
 _BINARY: Final = {"Content-Type": "application/octet-stream"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushedBlob:
+class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
     """One blob of a push, and whether the registry had it already."""
 
     digest: str
@@ -37,8 +37,7 @@ class PushedBlob:
     """It was not sent: the registry had it, here or in the repository to mount from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushResult:
+class PushResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a push sent to the registry, and under which digest."""
 
     reference: str

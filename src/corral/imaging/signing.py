@@ -5,7 +5,6 @@ Signatures are added to the existing ones, like cosign does. Signing again with 
 
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
@@ -37,8 +36,7 @@ class _Signatures(msgspec.Struct, frozen=True, kw_only=True):
     layers: Sequence[_Layer] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedDigest:
+class SignedDigest(msgspec.Struct, frozen=True, kw_only=True):
     """Result of signing one image or index."""
 
     digest: str

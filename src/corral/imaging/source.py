@@ -1,8 +1,10 @@
 """Reads a backend's directory for `corral backend build`: its own files, and what it needs."""
 
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.imaging.description import BackendDescription, read_description
 from corral.imaging.entries import RUNNABLE, Entry, entries_of, in_order, is_left_over
@@ -20,8 +22,7 @@ _NOT_OURS: Final = frozenset({"venv", "metadata.json"})
 _MOST_SCRIPT_BYTES: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendSource:
+class BackendSource(msgspec.Struct, frozen=True, kw_only=True):
     """A directory that can become an image."""
 
     directory: Path

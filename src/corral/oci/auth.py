@@ -3,7 +3,6 @@
 import base64
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -50,12 +49,11 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     store: str = msgspec.field(default="", name="credsStore")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCredentials:
+class StoredCredentials(msgspec.Struct, frozen=True, kw_only=True):
     """The credentials of the files, and notes about entries that have no effect."""
 
     credentials: tuple[Credential, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = msgspec.field(default=())
 
 
 def config_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
@@ -139,8 +137,7 @@ def credential_for(credentials: Iterable[Credential], reference: Reference) -> C
     return max(fitting, key=lambda credential: len(credential.place), default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     """What a registry asks for in `WWW-Authenticate`."""
 
     scheme: str

@@ -10,9 +10,10 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.tasks import in_thread
@@ -27,8 +28,7 @@ UNFINISHED: Final = ".part"
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedBlob:
+class WantedBlob(msgspec.Struct, frozen=True, kw_only=True):
     """A blob to download, and what its content must be."""
 
     key: str
@@ -41,8 +41,7 @@ class WantedBlob:
     """Maximum size; a larger blob is refused whatever size was announced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class Body(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a response that is being received."""
 
     start: int

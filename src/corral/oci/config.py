@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final
 
+import msgspec
+
 from corral.base.errors import InvalidInput
 from corral.base.setting_kinds import EXISTING_FILE, SWITCH, SettingKind, size, whole
 from corral.base.settings import Derived, setting
@@ -120,8 +122,7 @@ class ImagesConfig:
     """What pullers are started with; each of them gets only what it needs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """What the content must be. Empty fields are not checked."""
 
     digest: str = ""

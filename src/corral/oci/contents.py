@@ -45,8 +45,7 @@ class Layer(Protocol):
         """Remove what was downloaded of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(msgspec.Struct, frozen=True, kw_only=True):
     """An opened source: its layers, or a directory to copy."""
 
     name: str
@@ -58,7 +57,7 @@ class Image:
     """Digest of the image for this machine; equals `digest` if there is no index."""
     has_whiteouts: bool = True
     """False for an archive that is not an image layer."""
-    directory: Path | None = field(default=None)
+    directory: Path | None = msgspec.field(default=None)
     """Set for a directory that is copied; there are no layers then."""
 
 
@@ -85,8 +84,7 @@ class FetchedLayer:
         self.cache.forget(self.blob)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalLayer:
+class LocalLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer in a file of this machine, or in a part of one. Its file is never removed."""
 
     path: Path
@@ -196,8 +194,7 @@ class _DockerImage(msgspec.Struct, frozen=True, kw_only=True):
     layers: Sequence[str] = msgspec.field(name="Layers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilePart:
+class FilePart(msgspec.Struct, frozen=True, kw_only=True):
     """Content in a file, or in a part of one."""
 
     path: Path

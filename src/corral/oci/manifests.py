@@ -3,7 +3,6 @@
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -77,8 +76,7 @@ def best_platform(offered: Sequence[ImagePlatform | None], machine: ImagePlatfor
     return max(fitting, key=lambda number: (platforms[number].level, -number), default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformImage:
+class PlatformImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image for one platform, as its registry describes it."""
 
     platform: ImagePlatform | None = None
@@ -92,8 +90,7 @@ class PlatformImage:
         return None if self.download_bytes is None else 2 * self.download_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFacts:
+class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a registry reports about an image."""
 
     is_index: bool

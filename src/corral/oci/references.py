@@ -3,10 +3,11 @@
 import hashlib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from corral.oci.errors import SourceInvalid
 
@@ -69,8 +70,7 @@ _MAX_URI: Final = 4096
 _ENDINGS: Final = (".tar.gz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tgz", ".tar")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """An image in a registry. With both a tag and a digest the digest takes precedence."""
 
     registry: str
@@ -127,29 +127,25 @@ def parse_reference(text: str) -> Reference:
     return Reference(registry=registry, repository=repository, tag=tag or ("" if at else _DEFAULT_TAG), digest=digest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryImage:
+class RegistryImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image in a registry."""
 
     reference: Reference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFile:
+class ImageFile(msgspec.Struct, frozen=True, kw_only=True):
     """An image on this machine: an OCI layout, as a directory or an archive, or what `docker save` writes."""
 
     path: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveUrl:
+class ArchiveUrl(msgspec.Struct, frozen=True, kw_only=True):
     """An archive to download, whose content is the backend."""
 
     url: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalSource:
+class LocalSource(msgspec.Struct, frozen=True, kw_only=True):
     """A directory to copy, an OCI layout, or an archive; which one is decided when it is opened."""
 
     path: Path

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -45,8 +44,7 @@ class _Tags(msgspec.Struct, frozen=True, kw_only=True):
     tags: list[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest or an index, with its actual digest."""
 
     body: bytes

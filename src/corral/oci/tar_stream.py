@@ -9,9 +9,10 @@ Applies no policy: names are returned as stored. See `unpack.py`.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import BinaryIO, Final
+
+import msgspec
 
 from corral.oci.errors import ContentMismatch, LimitExceeded, UnpackRefused
 from corral.oci.limits import UnpackLimits
@@ -130,16 +131,14 @@ _KINDS: Final[Mapping[bytes, MemberKind]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class Extent(msgspec.Struct, frozen=True, kw_only=True):
     """A range of a sparse file that has content."""
 
     offset: int
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveMember:
+class ArchiveMember(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of an archive; a file's content follows in the stream."""
 
     name: str

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import msgspec
 import zstandard
 
 from corral.base.open_directories import OpenDirectory
@@ -238,8 +239,7 @@ def directory_size(folder: Path | None) -> int:
     return sum(entry.status.st_size for entry in _entries_below(folder) if stat.S_ISREG(entry.status.st_mode))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FolderEntry:
+class _FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     parts: tuple[str, ...]
     status: os.stat_result

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.base.errors import ChildFailed, DataInUse, NotFound, PeerUnavailable
 from corral.base.private_files import held, make_private_directory
@@ -28,8 +29,7 @@ STOP_PATIENCE: Final = timedelta(minutes=1)
 """Far longer than a stop takes, which has a limit of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackgroundFleet:
+class BackgroundFleet(msgspec.Struct, frozen=True, kw_only=True):
     """A fleet that is ready."""
 
     content: UpFile

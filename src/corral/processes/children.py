@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Self
 
+import msgspec
+
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed, CorralError
 from corral.base.processes import Child, ChildProcess, describe_exit, failure_of, start_process, until_ready
@@ -40,8 +42,7 @@ FINAL_BUT_IN_USE: Final = FINAL - {ExitCode.IN_USE}
 _BACKOFF: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartPolicy:
+class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Pauses before restarts, and the healthy time after which past failures are forgotten."""
 
     backoff: Backoff = _BACKOFF

@@ -5,8 +5,9 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from corral.base.clock import Clock, SystemClock
 from corral.base.ids import FrontendId, new_frontend_id
@@ -78,8 +79,7 @@ class Stores(NamedTuple):
     secrets: Secrets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class Control(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the control process consists of, built and not yet running."""
 
     context: AdminContext

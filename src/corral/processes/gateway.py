@@ -8,10 +8,11 @@ import resource
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import msgspec
 import uvloop
 
 from corral.base.clock import Clock, SystemClock
@@ -41,8 +42,7 @@ _OWN_DESCRIPTORS: Final = 64
 _FEWEST_WAITING: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gateway:
+class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     """All parts of the gateway process, built and serving."""
 
     port: int

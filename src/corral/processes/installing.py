@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import PathNotUsable
@@ -28,8 +29,7 @@ _LAYERS_KEPT: Final = timedelta(days=1)
 """How long partial layers are kept for the next attempt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallingConfig:
+class InstallingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where backends are installed, and their sources."""
 
     backends: Path

@@ -18,7 +18,6 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,7 @@ from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import bind_private_socket, make_private_directory
 from corral.base.processes import ChildCommand, look_for_garbage_rarely, secret_descriptor
 from corral.base.tasks import run_services, stop_on_signals
+from corral.base.values import PartlyPrinted
 from corral.frontend.config import ControlConfig
 from corral.processes.adapter_child import FrontendAdapter, adapter_argv
 from corral.processes.children import FINAL_BUT_IN_USE, Child, Children, own_command, start_patiently
@@ -113,16 +113,17 @@ async def _launch(
     return ExitCode.OK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSettings:
+class ChildSettings(PartlyPrinted, frozen=True, kw_only=True):
     """What the children of one frontend have in common."""
+
+    unprinted = ("key",)
 
     host: str
     port: int
     socket: Path
     adapter: Path
     """The socket at which control asks for an adapter."""
-    key: str = field(repr=False)
+    key: str
     sources: SettingSources
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -6,7 +6,6 @@ They use the worker's directory by the same rules, and change it only while no w
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -52,8 +51,7 @@ UpgradeState = Literal["current", "outdated", "unknown", "unreachable"]
 LocalOutcome = Literal["installed", "upgraded", "unchanged", "of the system", "deleted", "absent", "rolled back"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineConfig:
+class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a worker that describe this machine."""
 
     capability: CapabilityRule
@@ -138,8 +136,7 @@ class LocalChange(msgspec.Struct, frozen=True, kw_only=True):
     installed_at: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalConfig:
+class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     machine: MachineConfig
     installing: InstallingConfig
 

@@ -226,6 +226,7 @@ SECRET_VARIABLES: Final = frozenset(
         "DOCKER_AUTH_CONFIG",
         "GALLERIES",
         "HF_ENDPOINT",
+        "HF",
         "HF_MIRROR",
         "HF_TOKEN",
         "HUGGING_FACE_HUB_TOKEN",

@@ -11,10 +11,12 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
+
+import msgspec
 
 from corral.base.clock import SystemClock
 from corral.base.errors import ChildFailed, PathNotUsable, SettingInvalid
@@ -53,8 +55,7 @@ LOOPBACK: Final = "127.0.0.1"
 FLEET_FILE: Final = "fleet.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyFleet:
+class ReadyFleet(msgspec.Struct, frozen=True, kw_only=True):
     """Summary of a fleet that has started."""
 
     url: str

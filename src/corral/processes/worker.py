@@ -1,19 +1,21 @@
 """The worker process: builds its parts, runs them until a stop, and returns an exit code."""
 
 import asyncio
+import dataclasses
 import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import uvloop
 from aiohttp import ClientSession
+from msgspec.structs import replace
 
 from corral import __version__
 from corral.base.clock import Clock, SystemClock
@@ -144,8 +146,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         await http.close()  # before the drain too, so that no new request arrives meanwhile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OwnNode:
+class _OwnNode(msgspec.Struct, frozen=True, kw_only=True):
     """Who this worker is, and what it knows of its machine."""
 
     config: WorkerConfig
@@ -175,7 +176,7 @@ async def _node(config: WorkerConfig, places: addresses.Addresses, clock: Clock)
     hardware = _hardware(config)
     _introduce(profile, hardware.machine(), remembered)
     bus = NatsBus(
-        replace(config.bus, url=user.first_url),
+        dataclasses.replace(config.bus, url=user.first_url),
         name=f"corral worker {profile.name}",
         credentials=user.provider,
         overlaps=True,

@@ -8,9 +8,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol, Self, TypeVar
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed, Conflict, CorralError, InvalidInput
@@ -27,8 +28,7 @@ _WORTH_TELLING: Final = 3
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterConfig:
+class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long an adapter may take, how long it stays, and when it is started again."""
 
     ready_within: timedelta = timedelta(seconds=30)
@@ -47,8 +47,7 @@ class AdapterConfig:
     """A life of this length makes earlier deaths forgotten."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveAdapter:
+class LiveAdapter(msgspec.Struct, frozen=True, kw_only=True):
     """An adapter that takes orders."""
 
     link: AdapterLink

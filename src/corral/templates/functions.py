@@ -9,8 +9,9 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from corral.templates.errors import ValueProblem
 from corral.templates.printing import JsonStyle, formatted, joined, json_text, plain, quoted
@@ -44,8 +45,7 @@ _SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".j
 """What Go calls white space: not all that Python does."""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateFunction:
+class TemplateFunction(msgspec.Struct, frozen=True):
     call: Callable[..., object]
     parameters: tuple[str, ...]
     """What it takes: `any`, `string`, `int`, `bool` or `map`."""

@@ -6,9 +6,10 @@ Spaces are no tokens: a token knows whether a space is before it, which is all t
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from corral.templates.errors import TemplateRefused, ValueProblem
 
@@ -38,8 +39,7 @@ class TokenKind(StrEnum):
     END = "end of the template"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     kind: TokenKind
     text: str
     line: int
@@ -193,8 +193,7 @@ class _Lexer:
 # Literals.
 
 
-@dataclass(frozen=True, slots=True)
-class NumberTerm:
+class NumberTerm(msgspec.Struct, frozen=True):
     """A number as it was written. What it is depends on who takes it."""
 
     whole: int | None

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeVar
+
+import msgspec
 
 from corral.templates.errors import TemplateRefused, ValueProblem
 from corral.templates.functions import FUNCTIONS
@@ -20,48 +21,41 @@ MOST_NESTED: Final = 40
 """Blocks and parentheses inside each other: far more than anyone writes, and far from the interpreter's own limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldTerm:
+class FieldTerm(msgspec.Struct, frozen=True):
     """`.A.B`: fields of dot; `.` alone has none."""
 
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class VariableTerm:
+class VariableTerm(msgspec.Struct, frozen=True):
     name: str
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionTerm:
+class FunctionTerm(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class LiteralTerm:
+class LiteralTerm(msgspec.Struct, frozen=True):
     """A text, `true`, `false` or, with None, `nil`."""
 
     value: str | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class ChainTerm:
+class ChainTerm(msgspec.Struct, frozen=True):
     """Fields of what a function or a pipeline in parentheses returns."""
 
     of: "FunctionTerm | Pipeline"
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateCommand:
+class TemplateCommand(msgspec.Struct, frozen=True):
     terms: "tuple[Term, ...]"
     line: int
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(msgspec.Struct, frozen=True):
     variables: tuple[str, ...]
     assigns: bool
     """Whether the variables exist already: `=`, not `:=`."""
@@ -71,18 +65,15 @@ class Pipeline:
 Term = FieldTerm | VariableTerm | FunctionTerm | LiteralTerm | NumberTerm | ChainTerm | Pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class TextNode:
+class TextNode(msgspec.Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ActionNode:
+class ActionNode(msgspec.Struct, frozen=True):
     pipeline: Pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class BranchNode:
+class BranchNode(msgspec.Struct, frozen=True):
     """`if` and `with`, with all their `else if` and `else with`."""
 
     sets_dot: bool
@@ -90,22 +81,19 @@ class BranchNode:
     otherwise: "Nodes"
 
 
-@dataclass(frozen=True, slots=True)
-class RangeNode:
+class RangeNode(msgspec.Struct, frozen=True):
     pipeline: Pipeline
     body: "Nodes"
     otherwise: "Nodes"
 
 
-@dataclass(frozen=True, slots=True)
-class JumpNode:
+class JumpNode(msgspec.Struct, frozen=True):
     """`break` or `continue`."""
 
     word: str
 
 
-@dataclass(frozen=True, slots=True)
-class IncludeNode:
+class IncludeNode(msgspec.Struct, frozen=True):
     """`template`, and `block` where it stands."""
 
     name: str
@@ -117,8 +105,7 @@ TemplateNode = TextNode | ActionNode | BranchNode | RangeNode | JumpNode | Inclu
 Nodes = tuple[TemplateNode, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedTemplate:
+class ParsedTemplate(msgspec.Struct, frozen=True):
     name: str
     nodes: Nodes
     defined: Mapping[str, Nodes]

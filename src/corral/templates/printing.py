@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.templates.errors import ValueProblem
 from corral.templates.values import MISSING, StructValue, as_bytes, is_list, is_map, is_nil, kind
@@ -80,8 +82,7 @@ _SPECIAL: Final = re.compile('["\\\\\x00-\x1f\u2028\u2029\ud800-\udfff]')
 _SPECIAL_FOR_HTML: Final = re.compile('["\\\\\x00-\x1f\u2028\u2029\ud800-\udfff<>&]')
 
 
-@dataclass(frozen=True, slots=True)
-class JsonStyle:
+class JsonStyle(msgspec.Struct, frozen=True):
     safe_for_html: bool = True
     indent: str = ""
 
@@ -149,8 +150,7 @@ def _json_float(value: float) -> str:
 # printf.
 
 
-@dataclass(frozen=True, slots=True)
-class _Verb:
+class _Verb(msgspec.Struct, frozen=True):
     letter: str
     flags: str = ""
     width: int = 0

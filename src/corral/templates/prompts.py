@@ -7,8 +7,9 @@ never hears of its tools. Nor are tools lost because of a `tool_choice` that is 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from corral.base import config_fields as fields
 from corral.base.errors import InvalidInput
@@ -33,15 +34,14 @@ _NO_ACTION_PARAMETERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptSettings:
+class PromptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a model's configuration says about prompts."""
 
-    templates: Mapping[str, str] = field(default_factory=dict)
+    templates: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Those of TEMPLATES that are not empty."""
     use_tokenizer_template: bool = False
     joined_by: str = "\n"
-    roles: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, str] = msgspec.field(default_factory=dict)
     system_prompt: str = ""
     reasoning_effort: str = ""
     """That of a request which does not say."""
@@ -80,11 +80,10 @@ def _roles(config: Config) -> Mapping[str, str]:
     return roles if isinstance(roles, dict) else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedTools:
+class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
     """What the model hears of the request's tools."""
 
-    functions: list[object] = field(default_factory=NilSlice)
+    functions: list[object] = msgspec.field(default_factory=NilSlice)
     used: bool = False
     """Whether the template for functions is taken."""
     constrained: bool = False

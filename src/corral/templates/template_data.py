@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.templates.values import NilMap, NilSlice, NilStringMap, StringMap, StructValue
@@ -76,13 +77,12 @@ def _float(value: float, where: str) -> float:
     return number
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """One of LocalAI's structs: its name, and its fields in order."""
 
     name: str
     fields: Mapping[str, Converter]
-    json_names: Mapping[str, str] = field(default_factory=dict)
+    json_names: Mapping[str, str] = msgspec.field(default_factory=dict)
     left_out_when_empty: frozenset[str] = frozenset()
 
     def record(self, **values: object) -> StructValue:

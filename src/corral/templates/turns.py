@@ -1,8 +1,9 @@
 """Reads the messages of a request as OpenAI has them. Pictures and sounds become marks and are not fetched. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.templates import template_data
@@ -19,8 +20,7 @@ _MEDIA: Final = {"audio": 0, "audio_url": 0, "input_audio": 0, "image": 1, "imag
 """Which count a part of a message belongs to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a chat."""
 
     role: str

@@ -1,6 +1,5 @@
 """Moving files to and from a worker: the range of an upload, and messages about object storage."""
 
-from dataclasses import dataclass
 from typing import Final, Self
 
 import msgspec
@@ -11,8 +10,7 @@ from corral.base.errors import InvalidInput
 CONTENT_RANGE: Final = "Content-Range"
 
 
-@dataclass(frozen=True, slots=True)
-class ContentRange:
+class ContentRange(msgspec.Struct, frozen=True):
     """Which bytes of a file an upload carries; both ends belong to it."""
 
     start: int

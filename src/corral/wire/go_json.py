@@ -1,10 +1,10 @@
 """JSON as LocalAI's peers read and write it, times included."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
+from types import UnionType
 from typing import Final, TypeVar
 
 import msgspec
@@ -80,25 +80,8 @@ def convert(document: Mapping[str, object], struct: type[StructT]) -> StructT:
         raise InvalidInput(path, match["problem"][:1].lower() + match["problem"][1:]) from error
 
 
-def _as_named(value: object, kind: inspect.Type) -> object:
-    """The value with the names of its type. What does not fit the type is left for the conversion to complain of."""
-    match kind, value:
-        case inspect.StructType(cls=struct), dict():
-            return _object_as_named(value, struct)
-        case _, None:
-            return _NOTHING.get(type(kind))
-        case inspect.ListType(item_type=inner), list():
-            return [_as_named(item, inner) for item in value]
-        case inspect.DictType(value_type=inner), dict():
-            return {key: _as_named(item, inner) for key, item in value.items()}
-        case inspect.UnionType(types=types), dict() | list():
-            fitting = inspect.ListType if isinstance(value, list) else inspect.StructType | inspect.DictType
-            return next((_as_named(value, option) for option in types if isinstance(option, fitting)), value)
-        case _:
-            return value
-
-
 def _object_as_named(document: Mapping[str, object], struct: type[msgspec.Struct]) -> dict[str, object]:
+    """The object with the names of the struct. What does not fit is left for the conversion to complain of."""
     fields, folded = _fields_of(struct)
     named: dict[str, object] = {}
     for key, value in document.items():
@@ -109,15 +92,18 @@ def _object_as_named(document: Mapping[str, object], struct: type[msgspec.Struct
             if field.may_be_null:
                 named[field.name] = None
         else:
-            named[field.name] = _as_named(value, field.type) if isinstance(value, dict | list) else value
+            named[field.name] = value if field.as_named is None else field.as_named(value)
     return named
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(msgspec.Struct, frozen=True):
     name: str
-    type: inspect.Type
     may_be_null: bool
+    as_named: "_AsNamed | None"
+
+
+_AsNamed = Callable[[object], object]
+"""Gives names of structs to what is inside a value, which is not null. None where nothing can be inside."""
 
 
 @cache
@@ -128,8 +114,41 @@ def _fields_of(struct: type[msgspec.Struct]) -> tuple[dict[str, _Field], dict[st
     fields = []
     for own in info.fields:
         is_optional = isinstance(own.type, inspect.UnionType) and own.type.includes_none
-        fields.append(_Field(own.encode_name, own.type, is_optional or isinstance(own.type, inspect.NoneType)))
+        may_be_null = is_optional or isinstance(own.type, inspect.NoneType)
+        fields.append(_Field(own.encode_name, may_be_null, _as_named_by(own.type)))
     return {field.name: field for field in fields}, {field.name.lower(): field for field in fields}
+
+
+def _as_named_by(kind: inspect.Type) -> _AsNamed | None:
+    match kind:
+        case inspect.StructType(cls=struct):
+            return lambda value: _object_as_named(value, struct) if isinstance(value, dict) else value
+        case inspect.ListType(item_type=inner):
+            item = _item_as_named_by(inner)
+            return lambda value: [item(one) for one in value] if isinstance(value, list) else value
+        case inspect.DictType(value_type=inner):
+            item = _item_as_named_by(inner)
+            return lambda value: {key: item(one) for key, one in value.items()} if isinstance(value, dict) else value
+        case inspect.UnionType(types=types):
+            of_list = _first_of(types, inspect.ListType)
+            of_dict = _first_of(types, inspect.StructType | inspect.DictType)
+            return lambda value: _with_first(of_list if isinstance(value, list) else of_dict, value)
+    return None
+
+
+def _item_as_named_by(kind: inspect.Type) -> _AsNamed:
+    nothing, as_named = _NOTHING.get(type(kind)), _as_named_by(kind)
+    if as_named is None:
+        return lambda item: nothing if item is None else item
+    return lambda item: nothing if item is None else as_named(item)
+
+
+def _first_of(types: Iterable[inspect.Type], wanted: type | UnionType) -> _AsNamed | None:
+    return next((_as_named_by(option) for option in types if isinstance(option, wanted)), None)
+
+
+def _with_first(as_named: _AsNamed | None, value: object) -> object:
+    return value if as_named is None else as_named(value)
 
 
 def _with_whole_numbers(value: object) -> object:

@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -73,8 +72,7 @@ LIMITED_INFERENCE: Final = "inference of some models"
 stored: gateways and frontends of a version that knows nothing of such limits then refuse the key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKey:
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     id: KeyId
     name: str
     hash: str
@@ -117,8 +115,7 @@ class RequiredProof(StrEnum):
     """A key that a gateway without a view can tell nothing about. Only control can check it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeylessRoute:
+class KeylessRoute(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
     """As control's router writes it: with names in braces for what differs."""

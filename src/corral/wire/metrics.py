@@ -18,8 +18,7 @@ class MetricKind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     labels: Mapping[str, str]
     value: float
     suffix: str = ""
@@ -36,8 +35,7 @@ class MetricFamily:
     samples: list[Sample] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class MetricDescription:
+class MetricDescription(msgspec.Struct, frozen=True):
     """A metric without its samples; the reference is made of these."""
 
     name: str

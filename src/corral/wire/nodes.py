@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from corral.wire.confinement import ConfinementReport
 
@@ -284,13 +284,12 @@ _GIB = 1024**3
 _VRAM_BUCKETS = ((80, "80GB+"), (48, "48GB"), (24, "24GB"), (16, "16GB"), (8, "8GB"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLabels:
+class NodeLabels(msgspec.Struct, frozen=True, kw_only=True):
     """Three layers, so that a re-registration replaces the worker's words and keeps the people's."""
 
-    reported: Mapping[str, str] = field(default_factory=dict)
+    reported: Mapping[str, str] = msgspec.field(default_factory=dict)
     """From the last registration, with the automatic ones."""
-    admin: Mapping[str, str] = field(default_factory=dict)
+    admin: Mapping[str, str] = msgspec.field(default_factory=dict)
     removed: frozenset[str] = frozenset()
     """Reported labels that a person took away; they stay away when the worker reports them again."""
 
@@ -379,8 +378,7 @@ _BARE = re.compile(_NUMBER)
 MAX_VRAM_BUDGET: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class VramBudget:
+class VramBudget(msgspec.Struct, frozen=True):
     """A share of the whole, or a number of bytes, or neither: no budget."""
 
     fraction: float | None = None

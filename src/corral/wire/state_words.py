@@ -6,9 +6,10 @@ explains it. `tools/make_ui_words.py` writes this table for the page.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 
 class Tone(StrEnum):
@@ -34,8 +35,7 @@ GLYPHS: Final[Mapping[Tone, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StateWord:
+class StateWord(msgspec.Struct, frozen=True):
     """How one state is shown to people."""
 
     label: str

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -40,8 +41,7 @@ class GalleriesUnreadable(CorralError):
     code = "galleries_unreadable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallPlan:
+class InstallPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A source, or the reason why there is none. Without either nothing has been looked up."""
 
     backend: InstallableBackend | None = None

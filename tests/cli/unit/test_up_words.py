@@ -3,12 +3,12 @@
 import shlex
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from msgspec.structs import replace
 
 from corral.cli.processes.commands import TerminalWords, client_command
 from corral.processes.settings import UpSettings, gather

@@ -20,6 +20,7 @@ def config(**environment: str) -> HubsConfig:
         ({}, "https://huggingface.co"),
         ({"HF_ENDPOINT": "https://hub.lan/"}, "https://hub.lan"),
         ({"HF_ENDPOINT": "https://hub.lan", "HF_MIRROR": "mirror.lan/hf"}, "https://mirror.lan/hf"),
+        ({"HF_ENDPOINT": "https://hub.lan", "HF": "mirror.lan/hf"}, "https://mirror.lan/hf"),
         ({"HF_MIRROR": "mirror.lan", "CORRAL_HF_URL": "http://own.lan:81"}, "http://own.lan:81"),
     ],
 )

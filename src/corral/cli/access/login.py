@@ -5,11 +5,11 @@ A password is typed or read from a descriptor. It is never an argument: others o
 
 import os
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 import click
+from msgspec.structs import replace
 
 from corral.base.errors import AccessDenied, InvalidInput
 from corral.base.private_files import make_private_directory

@@ -1,9 +1,10 @@
 """Reads the options of `corral backend build` into an order."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.imaging.build import BuildOrder
@@ -13,8 +14,7 @@ from corral.oci.manifests import ImagePlatform, this_platform
 from corral.oci.references import Reference, parse_reference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildOptions:
+class BuildOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command as they were given."""
 
     output: Path | None

@@ -16,11 +16,11 @@ models:
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
+import msgspec
 import yaml
 from msgspec import UNSET
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -56,8 +56,7 @@ _LONGEST_NUMBER: Final = 18
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredFleet:
+class DeclaredFleet(msgspec.Struct, frozen=True, kw_only=True):
     """What a file declares; None for what it does not speak of."""
 
     rules: list[RuleAsk] | None = None

@@ -1,7 +1,6 @@
 """How backends of the fleet look on a terminal: installed, planned, outdated. Nodes with the same build share a row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One build of one backend, and the nodes that have it."""
 
     name: str

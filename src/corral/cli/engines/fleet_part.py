@@ -10,11 +10,11 @@ engines:
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 from msgspec import UNSET, structs
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
@@ -40,8 +40,7 @@ _SWITCH: Final = "tag:yaml.org,2002:bool"
 _LONGEST_NUMBER: Final = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineChanges:
+class EngineChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes to make the engines those of a file."""
 
     added: tuple[EngineAsk, ...]

@@ -4,13 +4,14 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from corral import __version__
 from corral.base.errors import AccessDenied, CorralError
@@ -32,8 +33,7 @@ WARNING: Final = "warning"
 PROBLEM: Final = "problem"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontendWords:
+class FrontendWords(msgspec.Struct, frozen=True, kw_only=True):
     """What the frontend answered, or why it did not."""
 
     target: FrontendTarget | None = None
@@ -50,8 +50,7 @@ class FrontendWords:
         return self.report is not None or isinstance(self.trouble, AccessDenied)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class Examination(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about this machine and its frontend, gathered once before the first diagnostic runs."""
 
     settings: ClientSettings

@@ -31,8 +31,7 @@ _RECONNECT: Final = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=5)
 _TOO_MANY: Final = 429
 
 
-@dataclass(frozen=True, slots=True)
-class LogSource:
+class LogSource(msgspec.Struct, frozen=True):
     """One process, or all processes of a model, on one node."""
 
     node_id: str

@@ -155,7 +155,7 @@ def _uri_check(*, is_local: bool) -> Callable[[str], str | None]:
 
 
 def _as_json(result: _Result) -> dict[str, Any]:
-    from dataclasses import asdict
+    from msgspec.structs import asdict
 
     return {
         "url": result.url,

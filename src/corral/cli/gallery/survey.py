@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
 from msgspec.structs import asdict
 
 from corral.base.clock import SystemClock
@@ -23,8 +23,7 @@ from corral.processes.settings_sources import SettingSources, resolve
 from corral.wire.galleries import BackendView, FitView, GalleryListing, GalleryView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """The galleries and this machine's properties, read at one moment."""
 
     readings: Readings

@@ -7,11 +7,11 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 import click
+import msgspec
 
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
 from corral.base.words import printable
@@ -31,8 +31,7 @@ _PATIENCE = timedelta(minutes=15)
 """Longer than any timeout of the gateway, so that the gateway's error says what took too long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is to answer; what is None is left to the model's own configuration."""
 
     system: str

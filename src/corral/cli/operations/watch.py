@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from typing import Any, Final
@@ -40,8 +39,7 @@ PATIENCE: Final = timedelta(minutes=1)
 _LEAST_SECONDS: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watching:
+class Watching(msgspec.Struct, frozen=True, kw_only=True):
     """How the caller of a command wants to watch an operation."""
 
     wait: bool

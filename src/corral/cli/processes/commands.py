@@ -167,7 +167,6 @@ def frontend(report_descriptor: int | None) -> int:
 def control(gateway_key_descriptor: int | None) -> None:
     """Run the control process of a frontend; `corral frontend` starts it."""
     import asyncio
-    from dataclasses import replace
 
     import uvloop
 

@@ -6,15 +6,18 @@ A key has scopes. Those of people are roles; the scopes `node` and `gateway` are
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import SessionId, UserId
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
+from corral.base.values import PartlyPrinted
 from corral.wire.keys import IMPLIED, ROLES, ApiKey, Scope
 
 
@@ -165,15 +168,16 @@ class LoginPolicy:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(PartlyPrinted, frozen=True, kw_only=True):
     """A person, or a program that is treated like one."""
+
+    unprinted = ("password_hash",)
 
     id: UserId
     name: str
     role: Scope | None
     """None: a role of a newer version, which gives nothing here."""
-    password_hash: str | None = field(default=None, repr=False)
+    password_hash: str | None = None
     created_at: datetime
     created_by: str
     changed_at: datetime
@@ -190,8 +194,7 @@ class User:
         return set(scopes) <= scopes_of_role(self.role)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(msgspec.Struct, frozen=True, kw_only=True):
     """What a browser may do after somebody signed in with it: as much as the key or the user that opened it, and never
     longer than these."""
 

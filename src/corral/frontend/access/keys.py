@@ -3,12 +3,12 @@ is shown once and never stored."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, NotFound
@@ -16,6 +16,7 @@ from corral.base.ids import KeyId, NodeId, new_key_id, new_secret
 from corral.base.private_files import read_private, write_private
 from corral.base.tasks import Poke
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.values import PartlyPrinted
 from corral.frontend.access.decide import User
 from corral.frontend.access.store.keys import Keys
 from corral.frontend.access.store.rows import AccessWrite
@@ -30,18 +31,18 @@ REGISTRATION_TOKEN: Final = "registration-token"  # noqa: S105 - the name of the
 ADMIN: Final = "admin"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewKey:
+class NewKey(PartlyPrinted, frozen=True, kw_only=True):
     """A key together with its record; the only moment at which both exist."""
 
-    key: str = field(repr=False)
+    unprinted = ("key",)
+
+    key: str
     record: ApiKey
     unconfirmed: tuple[str, ...] = ()
     """Gateways that did not say in time that they know it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOwner:
+class KeyOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Whose a key is, and the models that it is limited to."""
 
     user: User | None = None
@@ -194,11 +195,12 @@ class CredentialsFile(msgspec.Struct, kw_only=True):
     registration: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    registration_token: str = field(repr=False)
+class Credentials(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("registration_token", "new_admin_key")
+
+    registration_token: str
     new_registration_token: bool
-    new_admin_key: str | None = field(repr=False)
+    new_admin_key: str | None
     """Only when it was made just now; it is not stored anywhere else."""
 
     def write_new(self, file: Path) -> bool:

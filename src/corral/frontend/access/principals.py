@@ -1,11 +1,13 @@
 """Turns what a caller presents, in headers or otherwise, into a principal: a named holder of scopes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from hmac import compare_digest
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
+from corral.base.values import PartlyPrinted
 from corral.frontend.access.decide import SET_KEYS, Permission, Session, actor_of, permits
 from corral.frontend.access.keys import KeyUse
 from corral.frontend.access.store.keys import Keys
@@ -14,9 +16,10 @@ from corral.wire.keys import API_KEY_HEADERS, IMPLIED, ApiKey, Scope, bearer, ha
 from corral.wire.sessions import csrf_of, hash_token, tokens_in
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
+class Principal(PartlyPrinted, frozen=True, kw_only=True):
     """Who calls. `node_id` is set when a node speaks with its own secret."""
+
+    unprinted = ("csrf",)
 
     name: str
     """Who did it, for the record: the name of the key, with that of its user."""
@@ -26,7 +29,7 @@ class Principal:
     node_id: NodeId | None = None
     session: Session | None = None
     """Set when a browser calls with the cookie of a session; then `key` is the one that opened it."""
-    csrf: str = field(default="", repr=False)
+    csrf: str = ""
     """What such a browser must send along with every change."""
 
     @property
@@ -47,8 +50,7 @@ class Principal:
         return permits(self.scopes, permission)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinToken:
+class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of checking what a worker presented to join."""
 
     trusted: bool
@@ -146,14 +148,15 @@ async def principal_of(headers: Mapping[str, str], authenticator: Authenticator)
     return await authenticator.by_session(tokens_in(headers.get("cookie", "")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeClaim:
+class NodeClaim(PartlyPrinted, frozen=True, kw_only=True):
     """A worker's bearer, held against the node it speaks for.
 
     A node with a secret of its own listens to that secret only; the shared token speaks for nodes without one.
     """
 
-    presented: str = field(repr=False)
+    unprinted = ("presented",)
+
+    presented: str
     authenticator: Authenticator
 
     async def fits(self, secret_hash: str | None) -> bool:

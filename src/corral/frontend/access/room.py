@@ -1,8 +1,9 @@
 """Builds access: who is calling, the keys that administrators make, users, and their sessions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from corral.frontend.access.decide import LoginPolicy
 from corral.frontend.access.keys import KeyAudience, KeyRing, KeyUse
@@ -19,8 +20,7 @@ from corral.frontend.record.room import Foundation, Loop, RecordRoom
 from corral.wire.keys import hash_secret
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessRoom:
+class AccessRoom(msgspec.Struct, frozen=True, kw_only=True):
     authenticator: Authenticator
     key_ring: KeyRing
     key_use: KeyUse

@@ -8,10 +8,11 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, PathNotUsable
@@ -124,8 +125,7 @@ class SealingKeys:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotationOutcome:
+class RotationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a change of the key."""
 
     sealed: int

@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import AccessDenied, Conflict, NotFound
 from corral.base.ids import SessionId, new_session_id
+from corral.base.values import PartlyPrinted
 from corral.frontend.access.decide import (
     CHAT,
     CHAT_KEY_LIFETIME,
@@ -32,8 +35,7 @@ from corral.wire.sessions import hash_token, new_token
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class Visit(msgspec.Struct, frozen=True, kw_only=True):
     """Where somebody signs in from."""
 
     source: str
@@ -42,11 +44,12 @@ class Visit:
     """The one that the browser has until now. It ends when the next one begins."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSession:
+class NewSession(PartlyPrinted, frozen=True, kw_only=True):
     """A session together with its token; the only moment at which both exist."""
 
-    token: str = field(repr=False)
+    unprinted = ("token",)
+
+    token: str
     session: Session
     unconfirmed: tuple[str, ...] = ()
     """Gateways that did not say in time that they know it."""

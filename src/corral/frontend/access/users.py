@@ -2,13 +2,16 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
 from corral.base.ids import new_user_id
+from corral.base.values import PartlyPrinted
 from corral.base.words import format_duration
 from corral.frontend.access.decide import (
     LOGIN,
@@ -39,30 +42,31 @@ class LoginRefused(CorralError):
     code = "login_refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserWish:
+class UserWish(PartlyPrinted, frozen=True, kw_only=True):
     """What shall become of a user; None: it stays."""
 
+    unprinted = ("password",)
+
     role: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = None
     """Empty takes it away."""
     is_disabled: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedUser:
+class ChangedUser(msgspec.Struct, frozen=True, kw_only=True):
     user: User
     ended: Sequence[ApiKey] = ()
     unconfirmed: tuple[str, ...] = ()
     """Gateways that did not say in time that they refuse the keys that ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guess:
+class Guess(PartlyPrinted, frozen=True, kw_only=True):
     """A name with a password, and where it comes from."""
 
+    unprinted = ("password",)
+
     name: str
-    password: str = field(repr=False)
+    password: str
     source: str
 
 

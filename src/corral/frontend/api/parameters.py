@@ -1,15 +1,15 @@
 """Query parameters as data: what each means, and which values it takes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class QueryField:
+class QueryField(msgspec.Struct, frozen=True):
     """A query parameter. A plain text instead of one describes a parameter that takes any text."""
 
     text: str
-    schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
+    schema: Mapping[str, object] = msgspec.field(default_factory=lambda: {"type": "string"})
     """Its values, as JSON Schema says it."""
 
 

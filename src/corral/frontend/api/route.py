@@ -5,7 +5,6 @@ bodies, writing answers.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -85,8 +84,7 @@ BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminContext:
+class AdminContext(msgspec.Struct, frozen=True, kw_only=True):
     """The rooms of the frontend, built in `processes/control.py`. Routes may use all of them."""
 
     config: ControlConfig
@@ -111,8 +109,7 @@ class AdminContext:
     """Set when the process is about to end, so that open event streams end first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """The sender of a request: an administrator, a worker, or an unknown client on public routes."""
 
     principal: Principal | None = None
@@ -159,12 +156,16 @@ class Dialect(StrEnum):
     NATIVE = "native"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteSpec:
-    method: str = field(kw_only=False)
-    path: str = field(kw_only=False)
-    handler: RouteHandler = field(kw_only=False)
-    summary: str = field(kw_only=False)
+class _Route(msgspec.Struct, frozen=True):
+    """The fields of a route that are given by position."""
+
+    method: str
+    path: str
+    handler: RouteHandler
+    summary: str
+
+
+class RouteSpec(_Route, frozen=True, kw_only=True):
     access: Access | Permission
     """The permission that a caller's key must give; or how callers get in without one."""
     codes: Mapping[int, str]
@@ -177,11 +178,11 @@ class RouteSpec:
     """The type of a good answer's body."""
     media: str = JSON
     """The content type of an answer that is not JSON: then it is a text, also where it is an error of the handler's."""
-    streams: Mapping[str, object] = field(default_factory=dict)
+    streams: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Where the answer may be a stream of server-sent events: the names of events, and the types of their data."""
-    refusals: Mapping[int, object] = field(default_factory=dict)
+    refusals: Mapping[int, object] = msgspec.field(default_factory=dict)
     """Errors whose body has more than a code and a message, by status."""
-    query: Mapping[str, str | QueryField] = field(default_factory=dict)
+    query: Mapping[str, str | QueryField] = msgspec.field(default_factory=dict)
 
     @property
     def permission(self) -> Permission | None:

@@ -5,11 +5,11 @@ import gzip
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -52,8 +52,7 @@ _WORTHWHILE: Final = 1024
 """Shorter files are not compressed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageFile:
+class PageFile(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes
     gzipped: bytes | None
     """None where that would not be shorter."""

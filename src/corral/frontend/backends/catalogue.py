@@ -3,9 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Protocol
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -131,12 +133,11 @@ class NoImages:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lookups:
+class Lookups(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is looked up what can be had; by default nowhere."""
 
-    galleries: CatalogueSource = field(default_factory=NoCatalogue)
-    images: ImageSource = field(default_factory=NoImages)
+    galleries: CatalogueSource = msgspec.field(default_factory=NoCatalogue)
+    images: ImageSource = msgspec.field(default_factory=NoImages)
     models: ModelGalleries | None = None
     hub: HubAccess | None = None
     """Where models come from without a gallery, and what their files say."""

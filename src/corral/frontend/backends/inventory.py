@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import convert
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
@@ -47,8 +47,7 @@ class WishGuard(Protocol):
         """What these wishes go against, as sentences."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """What an operation would do as things are now, and what it was found out on."""
 
     id: OperationId

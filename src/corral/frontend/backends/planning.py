@@ -6,11 +6,11 @@ worker decides.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.backends.catalogue import Lookups, facts_of
@@ -42,8 +42,7 @@ _ALIAS_UNKNOWN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """What a person asks an operation to do, before nodes and builds are chosen."""
 
     verb: Verb
@@ -51,7 +50,7 @@ class Ask:
     force: bool = False
     nodes: tuple[NodeId, ...] = ()
     """Exactly these; none mean all that match the labels."""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     by: str
     idempotency_key: str = ""
     delay: timedelta = timedelta(0)
@@ -62,18 +61,16 @@ class Ask:
     """What this was decided on. Where something else is wanted by now nothing is started, and Overtaken says so."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenNames:
+class GivenNames(msgspec.Struct, frozen=True, kw_only=True):
     """What earlier operations asked for under a name. Nodes report neither aliases nor who asked for an install."""
 
-    aliased: Mapping[NodeId, str] = field(default_factory=dict)
+    aliased: Mapping[NodeId, str] = msgspec.field(default_factory=dict)
     """The backend that this name is an alias of, by node."""
-    installed: Mapping[NodeId, Artefact] = field(default_factory=dict)
+    installed: Mapping[NodeId, Artefact] = msgspec.field(default_factory=dict)
     """What was last asked for under this name itself, unless it was deleted, by node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """What an operation would do at one node."""
 
     node: SeenNode
@@ -128,8 +125,7 @@ async def plan_targets(
     return [_planned(ask, draft, images.get(draft.uri), id) for draft in drafts]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
+class _Draft(msgspec.Struct, frozen=True, kw_only=True):
     """What a name means at one node."""
 
     node: SeenNode
@@ -161,8 +157,7 @@ class _Draft:
         return "" if self.build is None else self.build.artefact
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Meaning:
+class _Meaning(msgspec.Struct, frozen=True, kw_only=True):
     """What the galleries say about a name, for machines of one capability."""
 
     resolved: ResolvedBuild | None = None

@@ -1,7 +1,8 @@
 """Builds the backends' room: what is installed where, installing it, and upgrades."""
 
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from corral.bus.port import Handler
 from corral.frontend.backends import inventory, upgrades
@@ -19,8 +20,7 @@ from corral.frontend.record.room import Foundation, Loop, RecordRoom
 from corral.wire.subjects import INVENTORIES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendsRoom:
+class BackendsRoom(msgspec.Struct, frozen=True, kw_only=True):
     galleries: CatalogueSource
     inventory: InventoryKeeper
     operations: BackendOperations

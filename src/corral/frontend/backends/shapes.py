@@ -1,11 +1,11 @@
 """Answers about backends and galleries: what is installed where, LocalAI's page of galleries, what nodes can use."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Final
 
+import msgspec
 from msgspec import UNSET, convert
 from msgspec.structs import asdict
 
@@ -41,8 +41,7 @@ from corral.wire.galleries import (
 from corral.wire.go_json import format_time
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reported:
+class Reported(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What nodes last said, looked at now."""
 
     nodes: Sequence[SeenNode]
@@ -150,8 +149,7 @@ def _node_view(held: Holding, reported: Reported) -> NodeBackendView:
 _USUAL_ITEMS: Final = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageQuery:
+class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     term: str = ""
     tag: str = ""
     page: str = ""
@@ -160,8 +158,7 @@ class PageQuery:
     order: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CataloguePage:
+class CataloguePage(msgspec.Struct, frozen=True, kw_only=True):
     entries: Sequence[GalleryEntry]
     matching: int
     """On all pages."""

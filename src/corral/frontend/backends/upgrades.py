@@ -4,9 +4,11 @@ what it found; it is compared with the nodes' reports whenever somebody asks."""
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -38,16 +40,14 @@ _AUTOMATIC: Final = "automatic upgrade"
 _UNREAD: Final = "the galleries could not be read"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """How the fleet stands now against what was offered when it was last looked."""
 
     check: Check | None
     backends: tuple[Comparison, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """A build to look for."""
 
     build: GalleryEntry

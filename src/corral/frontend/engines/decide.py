@@ -13,15 +13,18 @@ An engine is never started or stopped, only looked at:
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+import msgspec
+from msgspec.structs import replace
+
 from corral.base.errors import InvalidInput
 from corral.base.own_network import forbidden_address
 from corral.base.retry import Backoff
+from corral.base.values import PartlyPrinted
 from corral.wire.engines import ENGINE_USES
 
 MOST_WEIGHT: Final = 100
@@ -39,8 +42,9 @@ USUAL_PATH: Final = "/v1"
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalEngine:
+class ExternalEngine(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("key", "ca")
+
     id: str
     model: str
     name: str
@@ -48,8 +52,8 @@ class ExternalEngine:
     url: str
     remote_model: str
     uses: tuple[str, ...]
-    key: str = field(default="", repr=False)
-    ca: str = field(default="", repr=False)
+    key: str = ""
+    ca: str = ""
     health_path: str = ""
     max_concurrent: int = 0
     weight: int = 1
@@ -202,8 +206,7 @@ _DOUBT: Final = Backoff(first=timedelta(seconds=5), cap=timedelta(minutes=5))
 _DOUBT_FADES: Final = timedelta(minutes=10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLook:
+class EngineLook(msgspec.Struct, frozen=True, kw_only=True):
     """What one look at an engine found."""
 
     state: EngineState
@@ -214,8 +217,7 @@ class EngineLook:
     """The names that it lists; None when it does not list any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineObservation:
+class EngineObservation(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of an engine at one frontend."""
 
     state: EngineState = EngineState.UNKNOWN

@@ -1,8 +1,8 @@
 """What gateways are told of engines that somebody else runs, and of the models that they answer for."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from corral.frontend.engines.decide import ASKED, EngineObservation, ExternalEngine, rank_of, share_of
@@ -16,8 +16,7 @@ OWNER = "external"
 ELSEWHERE = "elsewhere"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineEntries:
+class EngineEntries(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a view that engines make."""
 
     replicas: tuple[ReplicaEntry, ...]

@@ -1,8 +1,9 @@
 """Builds the room of engines that somebody else runs, and names the loop that looks at them."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from corral.frontend.engines import watch
 from corral.frontend.engines.addresses import EngineAddresses, Places
@@ -13,8 +14,7 @@ from corral.frontend.models.room import ModelsRoom
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnginesRoom:
+class EnginesRoom(msgspec.Struct, frozen=True, kw_only=True):
     service: ExternalEngines
     watch: EngineWatch
 

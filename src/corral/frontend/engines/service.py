@@ -3,11 +3,11 @@
 import ssl
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
 from msgspec import UNSET
+from msgspec.structs import fields, replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound

@@ -8,7 +8,6 @@ import logging
 import ssl
 import time
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from socket import AF_INET, AF_INET6, AddressFamily
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.http_client import HttpFailed, asked, read_body, user_agent

@@ -1,7 +1,8 @@
 """Which backends are not as they were asked for: what was proven once, held against the nodes' latest reports."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.backends.decide.backend import Inventory, Wish, prove, wish_of

@@ -3,10 +3,11 @@ after something was announced, or after its period. A thousand nodes cost as man
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, Protocol
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId, OperationId
@@ -94,8 +95,7 @@ class DriftSource(Protocol):
         """Those on these nodes, which last reported this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PictureSources:
+class PictureSources(msgspec.Struct, frozen=True, kw_only=True):
     feed: Feed
     nodes: NodesRoom
     operations: OperationsRoom

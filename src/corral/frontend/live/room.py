@@ -1,8 +1,9 @@
 """Builds the live room: the hub that people watch the fleet through, and the last hour."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
+
+import msgspec
 
 from corral.base.ids import new_hub_id
 from corral.frontend.live.event_log import EventLog
@@ -13,8 +14,7 @@ from corral.frontend.live.topic_rows import TopicRows
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveRoom:
+class LiveRoom(msgspec.Struct, frozen=True, kw_only=True):
     hub: Hub
     history: FleetHistory
 

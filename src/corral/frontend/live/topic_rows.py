@@ -1,10 +1,10 @@
 """What is on each topic, made of a picture of the fleet."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from corral.base.clock import Clock
@@ -33,9 +33,8 @@ _DRAIN_LASTS: Final = 2.0
 """Seconds that one look at a drain serves everybody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicState:
-    rows: Mapping[str, object] = field(default_factory=dict)
+class TopicState(msgspec.Struct, frozen=True, kw_only=True):
+    rows: Mapping[str, object] = msgspec.field(default_factory=dict)
     is_missing: bool = False
 
 

@@ -4,9 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -152,8 +155,7 @@ class KindActions(Protocol):
         """The node has answered, and ended these processes. Must not fail."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchStores:
+class DispatchStores(msgspec.Struct, frozen=True, kw_only=True):
     intents: Intents
     nodes: NodeContacts
     events: Events

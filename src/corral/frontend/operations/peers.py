@@ -7,13 +7,13 @@ ours, as those frontends do it with each other. Of Corral's only the progress is
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
@@ -44,8 +44,7 @@ _ANOTHER: Final = "another frontend"
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerOperation:
+class PeerOperation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that a LocalAI frontend works on."""
 
     job_id: str

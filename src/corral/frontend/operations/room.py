@@ -1,7 +1,8 @@
 """Builds operations: the engine that brings intents about, whatever kind they are of, and what shows its progress."""
 
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from corral.base.tasks import Poke
 from corral.bus.port import Handler
@@ -21,16 +22,14 @@ from corral.frontend.operations.watch import OperationWatch
 from corral.frontend.record.room import Foundation, Loop, RecordRoom
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationStores:
+class OperationStores(msgspec.Struct, frozen=True, kw_only=True):
     """The stores, with what other rooms have them do in the same transactions."""
 
     operations: OperationStore
     intents: Intents
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationsRoom:
+class OperationsRoom(msgspec.Struct, frozen=True, kw_only=True):
     stores: OperationStores
     service: Operations
     dispatcher: Dispatcher

@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final, Protocol, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import NotFound
@@ -34,8 +36,7 @@ _LOOK_SECONDS: Final = 0.1
 _AWAY: Final = (NodeStatus.OFFLINE, NodeStatus.UNHEALTHY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTarget:
+class PlannedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What an operation wants of one node, or of a store."""
 
     node_id: NodeId
@@ -43,7 +44,7 @@ class PlannedTarget:
     is_away: bool = False
     subject: str
     """The canonical name on that node."""
-    payload: Payload = field(default_factory=dict)
+    payload: Payload = msgspec.field(default_factory=dict)
     hindrance: Reason | None = None
     """Why nothing will be sent; None when something may be."""
 
@@ -61,8 +62,7 @@ class PlannedTarget:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that only has to be stored."""
 
     operation: Operation
@@ -267,8 +267,7 @@ _LEASE_TIME: Final = timedelta(minutes=5)
 _KEPT_EVENTS: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long what is kept."""
 
     events: timedelta

@@ -6,7 +6,6 @@ Nothing is kept for any reader. What it gets follows from the number that it had
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -29,8 +28,7 @@ _MISSED: Final = 100
 _SKEW: Final = timedelta(seconds=10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchCursor:
+class WatchCursor(msgspec.Struct, frozen=True, kw_only=True):
     """How far a reader is."""
 
     version: int = 0
@@ -38,8 +36,7 @@ class WatchCursor:
     at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedOperation:
+class WatchedOperation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation as it was when it was last looked at."""
 
     operation: Operation

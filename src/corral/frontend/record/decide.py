@@ -1,10 +1,11 @@
 """What happened: the append-only record of who did what, with the state before and after, and why."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from corral.base.ids import NodeId
 
@@ -136,15 +137,14 @@ class EventKind(StrEnum):
     """The secrets key before opens nothing any more; `sealed` says how many secrets the next one was put on last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     kind: EventKind
     at: datetime
     actor: str
     """Who: the name of a key, `USER (KEY)` for a key of a user, `USER (session)` for one who signed in with a password,
     `worker`, `control`, `auto-approve`, `anonymous`, or a fleet rule."""
     node_id: NodeId | None = None
-    data: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Plain JSON values: before, after, why."""
 
 
@@ -166,8 +166,7 @@ def subjects_of(event: Event) -> list[str]:
     return list(subjects)[:_MOST_SUBJECTS]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventFilter:
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which events are meant; what is empty says nothing."""
 
     node: str = ""
@@ -180,8 +179,7 @@ class EventFilter:
     """Occurs in the kind, the actor or the data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEvent:
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event with its place in the order that every frontend agrees on."""
 
     sequence: int

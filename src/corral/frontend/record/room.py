@@ -1,10 +1,11 @@
 """What all rooms are built on: the foundation, and the record with the feed that their loops follow."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Self
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
@@ -21,8 +22,7 @@ Loop = Callable[[], Coroutine[None, None, None]]
 Step = Callable[[], Awaitable[timedelta | None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foundation:
+class Foundation(msgspec.Struct, frozen=True, kw_only=True):
     """What every room stands on."""
 
     database: Database
@@ -38,8 +38,7 @@ class Foundation:
         return cls(database=database, secrets=secrets, bus=bus, clock=clock, frontend_id=frontend_id, leader=leader)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordRoom:
+class RecordRoom(msgspec.Struct, frozen=True, kw_only=True):
     events: Events
     counts: EventCounts
     feed: Feed

@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from corral.frontend.backends.decide.backend import Artefact, Inventory, Wish, artefact_of
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 from corral.frontend.operations.decide.operation import TargetStatus, status_of
@@ -40,12 +42,11 @@ _ANY_MACHINE: Final = "default"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetRule:
+class FleetRule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """What people call it; there is one of each name."""
     artefact: Artefact
-    selector: Mapping[str, str] = field(default_factory=dict)
+    selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Labels that a node must have; none mean every node."""
     made_by: str
     made_at: datetime
@@ -120,8 +121,7 @@ def _clash(rule: FleetRule, other: FleetRule) -> bool:
     return rule.artefact.name == other.artefact.name and not apart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetChange:
+class SetChange(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a set of rules, by name."""
 
     rules: tuple[FleetRule, ...]

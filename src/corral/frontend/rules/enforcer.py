@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, Overtaken
@@ -54,8 +55,7 @@ Spot = tuple[NodeId, str]
 _Demand = tuple[FleetRule, SeenNode, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulePlace:
+class RulePlace(msgspec.Struct, frozen=True, kw_only=True):
     """One backend on one node, because of one rule."""
 
     rule: FleetRule

@@ -1,8 +1,9 @@
 """Builds the rules' room: what the fleet shall have for ever, and the loop that brings it about."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
+
+import msgspec
 
 from corral.base.tasks import Poke
 from corral.frontend.backends.room import BackendsRoom
@@ -15,8 +16,7 @@ from corral.frontend.rules.service import FleetRules, RuleGuard
 from corral.frontend.rules.store import FleetRuleStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulesRoom:
+class RulesRoom(msgspec.Struct, frozen=True, kw_only=True):
     service: FleetRules
     enforcer: RuleEnforcer
     drift: DriftFinder

@@ -1,9 +1,9 @@
 """Fleet rules: `/api/v1/fleet-rules`, changed as one set that nobody overwrites by accident."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

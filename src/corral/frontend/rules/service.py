@@ -1,8 +1,9 @@
 """Setting and removing fleet rules, and guarding what they demand against other operations."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import AccessDenied, Conflict, InvalidInput, NotFound
@@ -98,16 +99,14 @@ class RulesChanged(Conflict):
     code = "precondition_failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleStanding:
+class RuleStanding(msgspec.Struct, frozen=True, kw_only=True):
     rule: FleetRule
     places: tuple[RulePlace, ...]
     doubt: str = ""
     """Why perhaps nobody can satisfy it; empty when there is no reason to think so."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedAct:
+class PlannedAct(msgspec.Struct, frozen=True, kw_only=True):
     """What would be done because of a rule, or because there no longer is one."""
 
     verb: Verb
@@ -117,8 +116,7 @@ class PlannedAct:
     planned: tuple[Planned, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diff:
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """What a set of rules would lead to."""
 
     revision: str
@@ -131,8 +129,7 @@ class Diff:
     """Rules that perhaps nobody can satisfy, and why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSetResult:
+class RuleSetResult(msgspec.Struct, frozen=True, kw_only=True):
     change: SetChange
     operations: tuple[Operation, ...]
     """All that brings about what is demanded, or deletes what is not, and is not over."""

@@ -46,9 +46,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LARGEST: Final = 2**63 - 1
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
-_JSON: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-"""Made once: `json.dumps` makes one for each call with options."""
+_ASCII_WRITER: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 _READER: Final = msgspec.json.Decoder()
+_WRITER: Final = msgspec.json.Encoder()
 
 
 def from_json(text: str | bytes) -> Any:
@@ -60,8 +60,15 @@ def from_json(text: str | bytes) -> Any:
 
 
 def to_json(value: object) -> str:
-    """ASCII only, so that any string survives: PostgreSQL takes no NUL and no lone surrogate except as an escape."""
-    return _JSON.encode(value)
+    """ASCII only, so that any string survives: PostgreSQL takes no NUL and no lone surrogate except as an escape.
+
+    The fast writer escapes control characters and nothing else, and refuses half a surrogate pair and large numbers.
+    """
+    try:
+        data = _WRITER.encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        return _ASCII_WRITER.encode(value)
+    return data.decode() if data.isascii() else _ASCII_WRITER.encode(value)
 
 
 class UtcTime(TypeDecorator[datetime]):

@@ -10,13 +10,13 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import aiosqlite
 import asyncpg
+import msgspec
 from sqlalchemy import AsyncAdaptedQueuePool, Connection, NullPool, event
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -72,8 +72,7 @@ _PAUSE_SECONDS: Final = 0.02
 """Between tries to set a pragma while another program writes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait for the database before a caller is told that it is unavailable."""
 
     connect: timedelta = timedelta(seconds=5)
@@ -91,8 +90,7 @@ class Timeouts:
 DEFAULT_TIMEOUTS: Final = Timeouts()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engines:
+class Engines(msgspec.Struct, frozen=True, kw_only=True):
     """The ways into one database."""
 
     writer: AsyncEngine

@@ -4,7 +4,6 @@ An empty database beside the keys of a fleet was lost, or its setting is wrong. 
 whose nodes, keys and models nobody knows: so that is refused unless a person asks for a new fleet.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -30,8 +29,7 @@ class FleetMark(msgspec.Struct, kw_only=True):
     id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetData:
+class FleetData(msgspec.Struct, frozen=True, kw_only=True):
     """A data directory, as far as it tells that a fleet was there."""
 
     directory: Path

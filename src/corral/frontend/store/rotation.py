@@ -6,10 +6,10 @@ and broken off is taken up by the next attempt.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
 from sqlalchemy import Column, and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -36,8 +36,7 @@ InTransaction = Callable[[AsyncConnection], Awaitable[None]]
 """What is written together with a step, if that step changed something."""
 
 
-@dataclass(frozen=True, slots=True)
-class SealedColumn:
+class SealedColumn(msgspec.Struct, frozen=True):
     """Where sealed values are, and under which name each is sealed."""
 
     id: Column[str]
@@ -54,8 +53,7 @@ SEALED_COLUMNS: Final = (
 """All of them: what is forgotten here is lost with the key before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyHolder:
+class KeyHolder(msgspec.Struct, frozen=True, kw_only=True):
     """A running frontend, and which secrets key it works with."""
 
     host: str
@@ -65,8 +63,7 @@ class KeyHolder:
     """It would start with the next key, and not with the one before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resealing:
+class Resealing(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the sealed values."""
 
     sealed: int

@@ -5,7 +5,6 @@ import binascii
 import contextlib
 import hashlib
 import os
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from corral.base.errors import InvalidInput, PathNotUsable, SecretsKeyMismatch
 from corral.base.ids import NodeId, new_secret
 from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.values import PartlyPrinted
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import secrets
@@ -25,11 +25,12 @@ from corral.frontend.store.schema import secrets
 _BYTES: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class SecretsKey:
+class SecretsKey(PartlyPrinted, frozen=True):
     """256 bits; written as 43 characters of URL-safe base64."""
 
-    raw: bytes = field(repr=False)
+    unprinted = ("raw",)
+
+    raw: bytes
 
     @classmethod
     def generate(cls) -> Self:
@@ -114,12 +115,13 @@ def engine_key_name(id: str) -> str:
     return f"engine/{id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedSecret:
+class SealedSecret(PartlyPrinted, frozen=True, kw_only=True):
     """A secret ready to be stored by whoever has a transaction open; see `Secrets.seal`."""
 
+    unprinted = ("sealed",)
+
     name: str
-    sealed: bytes = field(repr=False)
+    sealed: bytes
     at: datetime
 
 

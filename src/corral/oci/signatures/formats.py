@@ -10,7 +10,6 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -18,8 +17,7 @@ import msgspec
 from corral.base.unreadable_json import UNREADABLE_JSON
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimpleSignature:
+class SimpleSignature(msgspec.Struct, frozen=True, kw_only=True):
     """Cosign's first format: a payload that names an image, and its signature."""
 
     place: str
@@ -29,8 +27,7 @@ class SimpleSignature:
     """Base64."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SigstoreBundle:
+class SigstoreBundle(msgspec.Struct, frozen=True, kw_only=True):
     """A Sigstore bundle, which can be verified offline."""
 
     place: str

@@ -5,9 +5,9 @@ A key proves who signed, not when, so no log and no clock is used. A lost key mu
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
@@ -37,8 +37,7 @@ _HASHED: Final = Prehashed(hashes.SHA256())
 _PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 
 
-@dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(msgspec.Struct, frozen=True):
     """A key type that cosign supports: ECDSA, Ed25519 or RSA. ECDSA and RSA sign SHA-256 hashes."""
 
     key: _PublicKey

@@ -8,8 +8,9 @@ that Landlock does not see. Refusals are errors of the call, so that libraries f
 import errno
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from corral.wire.confinement import BackendNetwork
 
@@ -38,8 +39,7 @@ _STREAM: Final = 1
 _TCP: Final = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of system calls on one kind of processor."""
 
     audit: int

@@ -11,9 +11,10 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.worker.confinement.loopback_programs import keep_to_loopback
 
@@ -28,13 +29,12 @@ _LOOK_SECONDS: Final = 0.01
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CgroupParents:
+class CgroupParents(msgspec.Struct, frozen=True, kw_only=True):
     """Groups of this worker in which groups for backends can be made."""
 
     unified: Path | None = None
     """In version 2."""
-    separate: Mapping[str, Path] = field(default_factory=dict)
+    separate: Mapping[str, Path] = msgspec.field(default_factory=dict)
     """In version 1, by controller: `memory`, `pids`."""
 
     @property
@@ -42,8 +42,7 @@ class CgroupParents:
         return "v2" if self.unified is not None else "v1" if self.separate else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendGroup:
+class BackendGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The groups of one process."""
 
     unified: Path | None

@@ -13,9 +13,10 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from corral.base.errors import ChildFailed
 from corral.base.tasks import in_thread
@@ -41,8 +42,7 @@ from corral.worker.confinement.machine import (
 from corral.worker.processes.process import Launch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendUser:
+class BackendUser(msgspec.Struct, frozen=True, kw_only=True):
     """The user of a process."""
 
     uid: int | None

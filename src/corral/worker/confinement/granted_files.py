@@ -7,9 +7,10 @@ entries are given, and anything else that leads there is left out.
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.worker.confinement.config import ConfinementConfig
 from corral.worker.confinement.landlock import FileAccess
@@ -44,8 +45,7 @@ _MARKS_OF_PYTHON: Final = ("pyvenv.cfg", "conda-meta")
 """What only a directory has that was made for an interpreter and nothing else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendPlaces:
+class BackendPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """Directories of this worker that concern backends."""
 
     data: Path

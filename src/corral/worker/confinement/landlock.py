@@ -5,8 +5,9 @@ what is handled, so that it is not restricted there; `worker/confinement/machine
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from corral.wire.confinement import BackendNetwork
 
@@ -53,8 +54,7 @@ _SCOPES: Final = 0b11
 """Neither abstract sockets of other processes, nor signals to them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileAccess:
+class FileAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Paths by what a backend may do beneath them. Paths that do not exist are ignored."""
 
     read: Sequence[str] = ()
@@ -63,8 +63,7 @@ class FileAccess:
     devices: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortAccess:
+class PortAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What Landlock is asked to restrict about TCP."""
 
     network: BackendNetwork

@@ -8,9 +8,10 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 _CALL: Final = {"x86_64": 321, "aarch64": 280}
 _LOAD_PROGRAM: Final = 5
@@ -33,8 +34,7 @@ _MAPPED: Final = -0x10000
 """The third word of an IPv4 address inside of IPv6, as a signed number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Unless:
+class _Unless(msgspec.Struct, frozen=True):
     """Refuse, or allow, when a register compares so with a value."""
 
     comparison: int

@@ -7,9 +7,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base import confining
 from corral.base.confining import landlock_version
@@ -52,8 +54,7 @@ _NEEDED_FOR_USERS: Final = frozenset({0, CAP_OVERRIDE, 5, 6, 7})
 """What a worker uses to give files to another user, remove them, signal its processes, and become it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abilities:
+class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """What the machine can give to a worker of this user."""
 
     is_root: bool
@@ -66,7 +67,7 @@ class Abilities:
     """What the worker has of root's rights; in a container seldom all of them."""
     drops_bounding: bool = False
     """Rights can be taken out of what programs may ever gain."""
-    groups: CgroupParents = field(default_factory=CgroupParents)
+    groups: CgroupParents = msgspec.field(default_factory=CgroupParents)
     limits: frozenset[str] = frozenset()
     """Controllers that a group of this machine really has: `memory`, `pids`."""
     keeps_loopback: bool = False

@@ -2,9 +2,10 @@
 
 import logging
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock, Moment
 from corral.base.errors import PeerRefused, PeerUnavailable
@@ -27,8 +28,7 @@ LONGEST_SLEEP: Final = timedelta(minutes=5)
 """Between two looks at the clock: a machine that slept finds its certificate old when it wakes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
+class _Term(msgspec.Struct, frozen=True):
     """When the present certificate is to be followed by another one."""
 
     renew_at: Moment

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, cast
 
+import msgspec
+
 from corral.base.ids import source_of
 from corral.base.tasks import end_tasks, start_task
 from corral.base.tls import TlsIdentity, server_context, uris_of
@@ -33,8 +35,7 @@ _ALLOWED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorLimits:
+class DoorLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What callers may take before they have shown who they are."""
 
     opening_seconds: float = 10.0

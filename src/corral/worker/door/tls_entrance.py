@@ -3,8 +3,9 @@
 import ssl
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.tasks import running

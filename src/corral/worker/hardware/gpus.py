@@ -5,12 +5,14 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.tasks import task_group
 from corral.worker.hardware.readings import BoundedReading, Space, number_in, text_in
@@ -27,8 +29,7 @@ class Vendor(StrEnum):
     APPLE = "apple"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredGpu:
+class MeasuredGpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU. None: could not be read, which is not the same as 0."""
 
     vendor: Vendor
@@ -45,8 +46,7 @@ class MeasuredGpu:
     """The GPU has no memory of its own and uses the machine's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpus:
+class Gpus(msgspec.Struct, frozen=True, kw_only=True):
     """All GPUs together; empty and 0 without one. None: there are GPUs, but the value cannot be read."""
 
     vendor: str = ""

@@ -8,11 +8,11 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
+import msgspec
 import psutil
 
 from corral.base.tasks import task_group
@@ -24,13 +24,12 @@ SMALL_GPU_BYTES: Final = 4 * 1024**3
 """With no more than this, models run better without the GPU, by LocalAI's rule."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured at one moment; None: could not be read."""
 
     ram: Space | None = None
     disk: Space | None = None
-    gpus: Gpus = field(default_factory=Gpus)
+    gpus: Gpus = msgspec.field(default_factory=Gpus)
     cards: tuple[MeasuredGpu, ...] = ()
     """GPUs that models can be given one by one."""
     capability: str = "default"
@@ -42,8 +41,7 @@ class Gauge(Protocol):
     async def measure(self) -> Measurement: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What does not change while the process lives; None: could not be read."""
 
     os: str
@@ -53,8 +51,7 @@ class Machine:
     cpu_model: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapabilityRule:
+class CapabilityRule(msgspec.Struct, frozen=True, kw_only=True):
     """Which builds of a backend suit this machine: what people forced, then the run file, then what was found."""
 
     forced: str
@@ -64,8 +61,7 @@ class CapabilityRule:
         return self.forced or text_in(self.run_file) or detect_capability(gpus)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLimit:
+class MemoryLimit(msgspec.Struct, frozen=True, kw_only=True):
     """What one control group may use, and what is left of it, in bytes."""
 
     limit: int

@@ -6,9 +6,11 @@ written by its author.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.errors import PathNotUsable
 from corral.galleries.catalogue import preferred_words
@@ -31,8 +33,7 @@ UNFINISHED: Final = (STAGING, BACKUP, ".upgrade-tmp")
 """Suffixes of directories that are not backends; the same as LocalAI's, so that its leftovers are recognised."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
+class Home(msgspec.Struct, frozen=True, kw_only=True):
     """An installed backend: its executable and names."""
 
     name: str
@@ -41,7 +42,7 @@ class Home:
     """Every name of this backend alone; an alias may refer to several."""
     shared_names: frozenset[str] = frozenset()
     """Its alias, and meta backends that lead to it."""
-    manifest: BackendManifest = field(default_factory=BackendManifest)
+    manifest: BackendManifest = msgspec.field(default_factory=BackendManifest)
     """What its author declares: its HTTP ports and their routes."""
     vulkan_drivers: tuple[Path, ...] = ()
     """Driver manifests that the backend includes."""
@@ -55,8 +56,7 @@ class Home:
         return self.executable.parent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class Located(msgspec.Struct, frozen=True, kw_only=True):
     """Where a name leads on the disk, runnable or not."""
 
     concrete: Path
@@ -66,14 +66,13 @@ class Located:
     is_system: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BackendEntry:
+class _BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One directory as read from disk."""
 
     path: Path
     is_system: bool
-    metadata: Metadata = field(default_factory=Metadata)
-    manifest: BackendManifest = field(default_factory=BackendManifest)
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    manifest: BackendManifest = msgspec.field(default_factory=BackendManifest)
 
     @property
     def name(self) -> str:

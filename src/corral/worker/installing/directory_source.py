@@ -10,9 +10,10 @@ import shutil
 import stat
 import urllib.parse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from corral.base.errors import CorralError
 from corral.base.tasks import CancelSignal, in_own_thread
@@ -95,16 +96,14 @@ def _fetch(source: Path, fetching: Fetching, cancelled: CancelSignal) -> None:
     copy_tree(tree, into, check=cancelled.check, copied=copied)
 
 
-@dataclass(frozen=True, slots=True)
-class _TreeEntry:
+class _TreeEntry(msgspec.Struct, frozen=True):
     path: Path
     mode: int
     target: str = ""
     """Where a link leads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTree:
+class SourceTree(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a directory, folders before their content."""
 
     root: Path

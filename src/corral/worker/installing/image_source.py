@@ -4,7 +4,6 @@ directory of the next version."""
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -39,15 +38,14 @@ from corral.worker.installing.progress import InstallStep
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullArtefact:
+class PullArtefact(msgspec.Struct, frozen=True, kw_only=True):
     """What to pull, and from where."""
 
     uris: tuple[str, ...]
     """The primary uri, then its mirrors and other tags, in the order to try."""
     sha256: str = ""
     """Hash of an archive that is not an image; empty when unknown."""
-    verification: Mapping[str, str] = field(default_factory=dict)
+    verification: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Signature policy of the gallery; empty when no signature is needed."""
 
 

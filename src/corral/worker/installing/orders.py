@@ -1,10 +1,10 @@
 """Requests to the installer, and the answers of its sources."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from corral.base.errors import CorralError
@@ -38,16 +38,14 @@ class NoRoom(CannotInstall):
     code = "no_room"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallOrder(BackendRef):
+class InstallOrder(BackendRef, frozen=True, kw_only=True):
     """A request to install one backend. Without a name, a backend from a uri is called as its source calls it."""
 
     wants_newest: bool = False
     """Whether galleries are refreshed even if their cached copy is fresh."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetching:
+class Fetching(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to get a backend."""
 
     into: Path
@@ -57,8 +55,7 @@ class Fetching:
     """Digests of the installed version, whose content need not be fetched again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivered:
+class Delivered(msgspec.Struct, frozen=True, kw_only=True):
     """What a source has put into the directory that it was given."""
 
     digest: str = ""
@@ -79,8 +76,7 @@ class Delivered:
         return replace(metadata, digest=self.digest or metadata.digest, corral=corral)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallableBackend:
+class InstallableBackend(msgspec.Struct, frozen=True, kw_only=True):
     """A backend that a source can deliver."""
 
     metadata: Metadata
@@ -102,8 +98,7 @@ class InstallSource(Protocol):
         """Return None when the order is not for this source. Raise CannotInstall when it is, but cannot be met."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepPrevious:
+class KeepPrevious(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the previous version is kept for a rollback."""
 
     is_wanted: bool = False

@@ -5,9 +5,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -21,8 +23,7 @@ log = logging.getLogger(__name__)
 INTERVAL: Final = timedelta(milliseconds=250)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallStep:
+class InstallStep(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of one step: bytes downloaded, and the share of the whole install."""
 
     what: str

@@ -18,6 +18,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from corral.base.errors import SettingInvalid
 from corral.base.setting_kinds import ANY_WHOLE, SettingKind
 from corral.base.settings import setting
@@ -115,8 +117,7 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
+class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     """Every address of one worker, decided."""
 
     base_port: int

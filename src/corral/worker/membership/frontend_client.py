@@ -7,7 +7,6 @@ the status and its reason, and never a token.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -17,6 +16,7 @@ import msgspec
 from corral.base.errors import InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.http_client import HttpFailed, HttpFault, asked, host_of, is_passing, read_body
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.base.values import PartlyPrinted
 from corral.bus.config import reached_from
 from corral.wire import go_json
 from corral.wire.fleet_tls import CertificateAsk, IssuedCertificate
@@ -36,11 +36,12 @@ MAX_ANSWER: Final = 4 * 1024 * 1024
 MAX_REASON: Final = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _Call(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("bearer",)
+
     method: str
     path: str
-    bearer: str = field(repr=False)
+    bearer: str
     body: bytes | None = None
 
     @property
@@ -51,8 +52,7 @@ class _Call:
         return headers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FrontendAnswer:
+class _FrontendAnswer(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     host: str
     """The frontend's host as we dialled it."""

@@ -9,7 +9,6 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -48,8 +47,7 @@ class Verdict(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckLine:
+class CheckLine(msgspec.Struct, frozen=True):
     """The result of one check, as a line for people."""
 
     subject: str
@@ -57,8 +55,7 @@ class CheckLine:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckLimits:
+class CheckLimits(msgspec.Struct, frozen=True, kw_only=True):
     """When something is worth a warning, and when it is a failure."""
 
     least_disk: int = 1 * _GIB
@@ -69,8 +66,7 @@ class CheckLimits:
     patience: timedelta = timedelta(seconds=5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedMachine:
+class CheckedMachine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine and the configuration that the checks are about."""
 
     config: WorkerConfig
@@ -295,8 +291,7 @@ def _from_here(nats_urls: list[str], url: str) -> list[str]:
 _HTTP_REMEDY: Final = "open that port to frontends and gateways, or set advertise_http_address"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Destination:
+class _Destination(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     bind: HostPort
     advertised: HostPort

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -13,6 +13,7 @@ from corral.base.clock import Clock
 from corral.base.errors import AccessDenied, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId, new_secret
 from corral.base.retry import Backoff
+from corral.base.values import PartlyPrinted
 from corral.bus.credentials import UserJwt
 from corral.wire.backends import InstallRequest
 from corral.wire.nodes import REPLICA_SLOTS
@@ -72,12 +73,13 @@ class Outage:
         self._log.info("%s: works now", self._what, extra={"event": f"{self._event}.works"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedRegistration:
+class AcceptedRegistration(PartlyPrinted, frozen=True, kw_only=True):
     """A registration that a frontend accepted."""
 
+    unprinted = ("bearer", "nats_user", "nats_authorities")
+
     node_id: NodeId
-    bearer: str = field(repr=False)
+    bearer: str
     """What to present from now on."""
     status: str = ""
     """How the frontend saw this node when it answered; empty when it did not say."""
@@ -85,11 +87,11 @@ class AcceptedRegistration:
     """The frontend is Corral; otherwise it is LocalAI."""
     features: frozenset[str] = frozenset()
     """Extensions that the frontend named, too."""
-    nats_user: UserJwt | None = field(default=None, repr=False)
+    nats_user: UserJwt | None = None
     """NATS credentials from the frontend, if it provides them."""
     nats_urls: str = ""
     """Where NATS is, if the frontend says so, and with which authorities it is checked."""
-    nats_authorities: str = field(default="", repr=False)
+    nats_authorities: str = ""
 
     @property
     def waits_for_nats_user(self) -> bool:
@@ -145,15 +147,16 @@ class Presence:
         return self._member is not None and not self._member.is_corral
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(PartlyPrinted, frozen=True, kw_only=True):
     """Static facts that a worker sends at every registration, in addition to measurements."""
+
+    unprinted = ("token", "hello")
 
     name: str
     addresses: Addresses
-    token: str = field(repr=False)
-    hello: CorralHello = field(repr=False)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    token: str
+    hello: CorralHello
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     max_replicas_per_model: int = 1
     vram_budget: str = ""
     has_code: bool = False

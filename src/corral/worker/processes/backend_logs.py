@@ -42,8 +42,7 @@ class OutputStream(StrEnum):
     STDERR = "stderr"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     at: datetime
     stream: OutputStream
     text: str
@@ -188,8 +187,7 @@ _MOST_RECEIVED: Final = 4096
 _CLOSE_SECONDS: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTimes:
+class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
     """In seconds, as LocalAI's worker has them."""
 
     ping: float = 30

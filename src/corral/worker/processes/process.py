@@ -7,17 +7,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 import psutil
 
 from corral.base.errors import ChildFailed, Conflict, CorralError
 from corral.base.processes import ChildCommand, ChildProcess, Streams, describe_exit, start_process
 from corral.base.tasks import first_done
+from corral.base.values import PartlyPrinted
 from corral.wire.confinement import ConfinementWish
 from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
@@ -66,9 +67,10 @@ Connect = Callable[[str, str], BackendLink]
 """From an address and a token to the backend that serves there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(PartlyPrinted, frozen=True, kw_only=True):
     """What one process is started with."""
+
+    unprinted = ("token", "http_key", "environment")
 
     key: ProcessKey
     backend: str
@@ -81,17 +83,17 @@ class Launch:
     http_port: int | None
     front_port: int | None = None
     """Port for requests that the engine itself ignores or refuses; only together with an HTTP port."""
-    token: str = field(repr=False)
+    token: str
     has_own_token: bool = False
     """Nothing else has this token."""
-    http_key: str = field(repr=False)
+    http_key: str
     mark: str
-    environment: Mapping[str, str] = field(repr=False)
+    environment: Mapping[str, str]
     cards: frozenset[str] = frozenset()
     """The GPUs that it may see."""
-    device_variables: Mapping[str, str] = field(default_factory=dict)
+    device_variables: Mapping[str, str] = msgspec.field(default_factory=dict)
     """What hides the others from it; empty when it may see all."""
-    wish: ConfinementWish = field(default_factory=ConfinementWish)
+    wish: ConfinementWish = msgspec.field(default_factory=ConfinementWish)
     """What an administrator decided about its confinement."""
     scratch: Path | None = None
     """A directory of its own, which is removed with it; None: it uses the worker's directories."""
@@ -168,8 +170,7 @@ class Unconfined:
         """Do nothing: processes without confinement leave no directories or groups behind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Why and how a backend process ended."""
 
     reason: str

@@ -8,14 +8,16 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Protocol, Self
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import new_secret
 from corral.base.tasks import end_tasks, first_done, start_task
+from corral.base.values import PartlyPrinted
 from corral.wire.backends import InstallRequest
 from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
@@ -33,13 +35,14 @@ log = logging.getLogger(__name__)
 _SHOWN_TAIL: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessDefaults:
+class ProcessDefaults(PartlyPrinted, frozen=True, kw_only=True):
     """What all processes of a node have in common."""
 
+    unprinted = ("environment", "token")
+
     bind_host: str
-    environment: Mapping[str, str] = field(repr=False)
-    token: Callable[[InstallRequest], ProcessToken] = field(repr=False)
+    environment: Mapping[str, str]
+    token: Callable[[InstallRequest], ProcessToken]
     """What callers of a backend must present that is started for a request."""
     limits: SupervisionConfig
     """How long each may take for what."""
@@ -47,11 +50,10 @@ class ProcessDefaults:
     """Whether a backend still listens at its address."""
     cards: Callable[[], Sequence[MeasuredGpu]] = tuple
     """The GPUs of the machine, as of now."""
-    confinement: Confinement = field(default_factory=Unconfined)
+    confinement: Confinement = msgspec.field(default_factory=Unconfined)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopResult:
+class StopResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of processes that were to end."""
 
     gone: Sequence[ProcessKey] = ()

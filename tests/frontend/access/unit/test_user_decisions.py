@@ -1,11 +1,11 @@
 """What a user's keys may be, and what becomes of them when the user changes."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import KeyId, UserId

@@ -1,9 +1,9 @@
 """What is outdated: node by node, and across a fleet."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from corral.frontend.backends.decide.backend import BackendEntry, Holding
 from corral.frontend.backends.decide.upgrades import Check, Comparison, Offer, assess, compare, offer_for

@@ -1,12 +1,12 @@
 """Which engines are allowed, what looks at them mean, and how gateways rank them."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.errors import InvalidInput
 from corral.base.own_network import forbidden_address, is_private_address, is_this_machine, plain_host

@@ -4,11 +4,12 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 from starlette.types import Message, Receive, Scope, Send
 
 from corral.base.tasks import running

@@ -183,7 +183,7 @@ async def test_at_another_hub_it_gets_snapshots(frontend: Frontend) -> None:
     node = await register(frontend, "gpu-1")
     async with reading(frontend) as reader:
         state = reader.state
-    object.__setattr__(
+    msgspec.structs.force_setattr(
         frontend.control.context, "live", LiveRoom(hub=new_hub(frontend), history=frontend.control.context.live.history)
     )
     state.topics["nodes"]["long gone"] = {}
@@ -248,7 +248,7 @@ async def test_events_come_as_they_are_written_and_are_resumed_by_their_sequence
         assert event.data["items"][str(newest + 1)]["kind"] == "node.labels"
     await frontend.call("PATCH", f"/api/v1/nodes/{node}/labels", {"rack": "8"})
     hub = new_hub(frontend)
-    object.__setattr__(
+    msgspec.structs.force_setattr(
         frontend.control.context, "live", LiveRoom(hub=hub, history=frontend.control.context.live.history)
     )
     async with reading(frontend, "events,nodes", after=state.place, state=state):

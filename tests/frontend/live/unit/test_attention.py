@@ -1,13 +1,13 @@
 """What needs a person: every kind, in its order, with an act that exists."""
 
 import shlex
-from dataclasses import replace
 from datetime import timedelta
 
 import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.cli.main import cli

@@ -1,8 +1,7 @@
 """Backends that were proven once, and are not as they were asked for any more."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, payload_of

@@ -1,9 +1,9 @@
 """What proves a wish, and what becomes of an intent: the ladder, rung by rung, and the stories that went wrong once."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.backends.decide.backend import (

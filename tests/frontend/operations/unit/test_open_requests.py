@@ -1,9 +1,9 @@
 """Requests to workers that were started anew or went offline are given up, once and for all."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.tasks import start_task
 from corral.frontend.operations.decide.intent import Before, Intent, Outstanding

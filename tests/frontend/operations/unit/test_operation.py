@@ -1,9 +1,9 @@
 """How an operation stands, computed from its targets, in Corral's words and in LocalAI's."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.operations.decide.intent import Verb

@@ -1,9 +1,9 @@
 """Fleet rules: what they mean, what goes against them, and when a node is told, line by line."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish, payload_of, prove

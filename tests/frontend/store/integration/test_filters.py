@@ -1,10 +1,10 @@
 """Looking for operations and events on both databases: who finds what, page by page, and by which indexes."""
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Select, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 

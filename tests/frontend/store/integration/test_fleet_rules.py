@@ -1,9 +1,9 @@
 """Fleet rules on both databases: one set, changed whole or not at all, and never by two at once."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.errors import Overtaken
 from corral.base.ids import LeaseToken, NodeId, OperationId

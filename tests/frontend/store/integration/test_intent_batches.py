@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.backends.decide.backend import BackendEntry, Inventory, evidence_of, with_alias_kept

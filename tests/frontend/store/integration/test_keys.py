@@ -1,9 +1,9 @@
 """API keys on both databases."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import KeyId, NodeId
 from corral.frontend.access.store.keys import Keys, revoke_keys_of

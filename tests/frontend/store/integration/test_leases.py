@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import LeaseToken
 from corral.frontend.backends.decide.backend import with_alias_kept

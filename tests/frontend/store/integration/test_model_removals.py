@@ -1,8 +1,7 @@
 """Removals of models: one transaction that takes the model, its loads and its replicas away, and asks the nodes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.backends.decide.backend import with_alias_kept

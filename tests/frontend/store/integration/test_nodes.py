@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import select, text
 
 from corral.base.ids import Incarnation, NodeId

@@ -1,10 +1,10 @@
 """Operations, intents and inventories: one transaction, one holder, nothing lost when wishes overtake each other."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.frontend.backends.decide.backend import BackendEntry, Inventory, evidence_of, with_alias_kept

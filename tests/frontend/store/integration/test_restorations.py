@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.ids import LeaseToken, NodeId
 from corral.frontend.operations.decide.reasons import ReasonCode, because

@@ -1,12 +1,12 @@
 """Any node, key and event survives the way through the database, to the microsecond and the last bit."""
 
 import string
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.base.ids import Incarnation, NodeId, new_node_id
 from corral.frontend.nodes.decide.node import (
@@ -67,7 +67,7 @@ NODES = st.builds(
     http_address=WORDS,
     registered_from=WORDS,
     facts=FACTS,
-    capacity=st.builds(Capacity, **dict.fromkeys(Capacity.__slots__, SIZES)),
+    capacity=st.builds(Capacity, **dict.fromkeys(Capacity.__struct_fields__, SIZES)),
     gpu=st.builds(Gpu, vendor=WORDS, compute_capability=WORDS),
     cards=st.lists(CARDS, max_size=3).map(tuple),
     cards_out=st.frozensets(ANY_TEXT.map("out-{}".format), max_size=2).map(lambda ids: ids | {OUT}),

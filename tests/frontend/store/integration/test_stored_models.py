@@ -1,8 +1,7 @@
 """Models in the database: a change wins or writes nothing, and everything that a model ever was can be read again."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from corral.frontend.models.decide.stored import (
     ImportedFile,

@@ -15,12 +15,12 @@ proves a wish before the node was asked for anything, nothing was changed there,
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 import msgspec
+from msgspec.structs import fields, replace
 
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import Node, SeenNode
@@ -43,8 +43,7 @@ from corral.galleries.fit import NodeTraits, read_platform
 BACKEND_VERBS: Final = tuple(verb for verb in Verb if verb.kind is IntentKind.BACKEND)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendEntry:
+class BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One backend of a node, in the node's own words."""
 
     name: str
@@ -68,8 +67,7 @@ class BackendEntry:
         return frozenset({self.digest, self.platform_digest} - {""})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """A node's report of what is on its disk."""
 
     entries: tuple[BackendEntry, ...] = ()
@@ -89,8 +87,7 @@ BuildIdentity = tuple[str, str]
 """Version and digest: what makes two installed backends the same. Either is empty when unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """A backend on one node."""
 
     seen: SeenNode
@@ -117,8 +114,7 @@ def holdings_by_backend(nodes: Iterable[SeenNode], known: Mapping[NodeId, Invent
     return dict(sorted(holdings.items()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Artefact(BackendRef):
+class Artefact(BackendRef, frozen=True, kw_only=True):
     """The backend that a node is asked for, kept whole: a retry sends exactly this. Its name is without a gallery."""
 
     digests: frozenset[str] = frozenset()
@@ -130,8 +126,7 @@ class Artefact(BackendRef):
     """When set, what is there must be replaced. New for each demand, so that a retry is not a second demand."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What a node should do about one backend."""
 
     verb: Verb

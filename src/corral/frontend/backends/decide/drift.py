@@ -11,9 +11,11 @@
 | none or cancelled                | lacks what a fleet rule demands       | `missing`: the rule asks for it by itself|
 """
 
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.frontend.backends.decide.backend import BackendEntry, Inventory, Wish, prove, wish_of
 from corral.frontend.nodes.decide.node import SeenNode
@@ -38,8 +40,7 @@ class DriftKind(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendFix:
+class BackendFix(msgspec.Struct, frozen=True, kw_only=True):
     """The operation that would make a backend on its node what was asked for."""
 
     verb: Verb
@@ -47,8 +48,7 @@ class BackendFix:
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """A backend on one node that is not as it was asked for."""
 
     kind: DriftKind

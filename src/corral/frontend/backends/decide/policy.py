@@ -1,8 +1,9 @@
 """What people decided about the confinement of a backend."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.wire.confinement import BackendNetwork, ConfinementWish, PolicyAsk, read_network
@@ -11,8 +12,7 @@ MOST_REASON = 500
 _LONGEST_NAME = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendPolicy:
+class BackendPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How one backend is confined. A backend without a policy is, with the network of its manifest or the setting."""
 
     backend: str

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from corral.base.setting_kinds import SWITCH, duration
 from corral.base.settings import setting
 from corral.frontend.backends.decide.backend import BackendEntry, BuildIdentity, Holding
@@ -47,8 +49,7 @@ class UpgradePolicy:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What can be had under the name of a backend."""
 
     backend: str
@@ -67,8 +68,7 @@ class Offer:
         return frozenset(self.member_digests | {self.digest} - {""})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(msgspec.Struct, frozen=True, kw_only=True):
     """What was offered at one moment, for all that the fleet had then."""
 
     at: datetime
@@ -77,8 +77,7 @@ class Check:
     """Why the galleries could not be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
     holding: Holding
     freshness: Freshness
     reason: str = ""
@@ -87,8 +86,7 @@ class Judged:
     """Most nodes have another build, and this is not the one that is offered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One backend across the fleet."""
 
     backend: str

@@ -1,9 +1,9 @@
 """LocalAI's routes that install, upgrade and delete backends, on all nodes or on one, and list those of one node."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

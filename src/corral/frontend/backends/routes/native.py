@@ -1,9 +1,9 @@
 """What is installed, what galleries offer and what is outdated: LocalAI's routes and Corral's own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from corral.base.ids import NodeId
 from corral.base.words import listed
@@ -24,8 +25,7 @@ BACKEND_PORTS: Final = "61000 to 65535"
 """Ports of backends with all defaults on Linux: from the base port on, without those of outgoing connections."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reachable:
+class _Reachable(msgspec.Struct, frozen=True, kw_only=True):
     """An address that must answer."""
 
     what: str

@@ -5,24 +5,24 @@ any reader. What is gone is remembered for a while; a reader that was away for l
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 MOST_GONE: Final = 1000
 """Items that are gone and remembered, for each topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoardEntry:
+class BoardEntry(msgspec.Struct, frozen=True):
     value: object
     encoded: bytes
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
-    entries: Mapping[str, BoardEntry] = field(default_factory=dict)
-    gone: Mapping[str, int] = field(default_factory=dict)
+class Board(msgspec.Struct, frozen=True, kw_only=True):
+    entries: Mapping[str, BoardEntry] = msgspec.field(default_factory=dict)
+    gone: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Keys that are there no more, and since which version; the longest gone first."""
     floor: int = 0
     """Whoever has seen less than this version cannot be told what is gone."""
@@ -32,8 +32,7 @@ class Board:
     """What it is about does not exist."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardChange:
+class BoardChange(msgspec.Struct, frozen=True, kw_only=True):
     """What became different on a board."""
 
     items: Mapping[str, bytes]

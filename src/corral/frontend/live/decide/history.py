@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+import msgspec
+
 STEP_SECONDS: Final = 10
 POINTS: Final = 360
 """An hour."""
@@ -104,8 +106,7 @@ class Ring:
         return None if math.isnan(value) else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlottedSeries:
+class PlottedSeries(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     labels: Mapping[str, str]
     values: list[float | None]

@@ -1,9 +1,10 @@
 """The fleet as readers of the live stream see it at one moment: all that topics, summary and attention are made of."""
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
+
+import msgspec
 
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.liveness import Hearing, LivenessPolicy, heartbeat_interval, next_look, status_of
@@ -13,8 +14,7 @@ from corral.frontend.serving.decide.load_job import LoadJob
 from corral.frontend.serving.decide.replica import SERVING, Replica
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftedBackend:
+class DriftedBackend(msgspec.Struct, frozen=True, kw_only=True):
     """A backend that is not as it was asked for, on one node."""
 
     node_id: NodeId
@@ -26,8 +26,7 @@ class DriftedBackend:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutdatedBackend:
+class OutdatedBackend(msgspec.Struct, frozen=True, kw_only=True):
     """A backend that there is something newer for."""
 
     backend: str
@@ -39,8 +38,7 @@ class OutdatedBackend:
     """When it was last looked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowFacts:
+class SlowFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What takes long to find out, and seldom changes."""
 
     drift: tuple[DriftedBackend, ...] = ()
@@ -52,20 +50,18 @@ class SlowFacts:
 BRAKE: Final = "brake"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlHealth:
+class ControlHealth(msgspec.Struct, frozen=True, kw_only=True):
     """What control lacks, as far as it knows without asking."""
 
     brake: str = ""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     """What becomes a problem if nobody does anything."""
-    since: Mapping[str, datetime] = field(default_factory=dict)
+    since: Mapping[str, datetime] = msgspec.field(default_factory=dict)
     """When each of these texts, and `BRAKE`, was first noticed by this process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetPicture:
+class FleetPicture(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     policy: LivenessPolicy
     nodes: tuple[SeenNode, ...] = ()
@@ -75,14 +71,14 @@ class FleetPicture:
     jobs: tuple[LoadJob, ...] = ()
     operations: tuple[Operation, ...] = ()
     """Those that are not over, and the newest."""
-    in_flight: Mapping[str, int] = field(default_factory=dict)
+    in_flight: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Requests under way by replica; 0 where there is none."""
-    waiting: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Requests that wait for a replica, by model."""
     is_load_known: bool = True
     """False while a gateway is silent: its share may be anything."""
     models: int = 0
-    disk_needs: Mapping[str, int] = field(default_factory=dict)
+    disk_needs: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Bytes that the files of a model take, by model, of those that are being loaded."""
     has_answer: bool = False
     control: ControlHealth = ControlHealth()
@@ -142,8 +138,7 @@ def status_since(seen: SeenNode, policy: LivenessPolicy) -> datetime:
             return max(facts.approved_at or node.registered_at, node.registered_at)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judgement:
+class _Judgement(msgspec.Struct, frozen=True):
     seen: SeenNode
     until: datetime | None
     """From then on silence alone may change it; None: never."""

@@ -7,9 +7,10 @@ this holds for: a reader that comes back with one topic more gets a snapshot of 
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.frontend.access.decide import Permission
@@ -116,8 +117,7 @@ def allowed(topics: Iterable[Topic], may: Callable[[Permission], bool]) -> tuple
 # Places.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderPlace:
+class ReaderPlace(msgspec.Struct, frozen=True, kw_only=True):
     """How far a reader was when it was last heard of."""
 
     hub: str = ""

@@ -24,15 +24,19 @@ that comes out, and only if it still holds the lease on the one that went in.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
+from corral.base.values import PartlyPrinted
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 
 
@@ -176,8 +180,7 @@ class IntentPolicy:
         }[verb]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
+class Before(msgspec.Struct, frozen=True, kw_only=True):
     """What a node had of a subject at some moment. If the date differs later, the subject was replaced since."""
 
     present: bool
@@ -185,14 +188,12 @@ class Before:
     """In the node's own words; only compared for being different, since the clock of a node may be set back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proven:
+class Proven(msgspec.Struct, frozen=True, kw_only=True):
     rung: str
     """How strong the proof is; the kind has the list."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unproven:
+class Unproven(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason
     is_hopeless: bool = False
     """No further attempt can change that."""
@@ -214,8 +215,7 @@ class Report(Protocol):
     def seen_at(self) -> datetime: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class Sighting(msgspec.Struct, frozen=True, kw_only=True):
     """What a kind concludes from one look at a node, about one intent."""
 
     proof: Proof
@@ -229,8 +229,7 @@ class Sighting:
     """Stored together with what becomes of the intent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outstanding:
+class Outstanding(msgspec.Struct, frozen=True, kw_only=True):
     """A request that the node may still be working on."""
 
     generation: int
@@ -267,13 +266,14 @@ def together(first: Outstanding | None, second: Outstanding | None) -> Outstandi
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intent:
+class Intent(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("lease_token",)
+
     node_id: NodeId
     verb: Verb
     subject: str
     """The canonical name on the node: a backend's directory, or the name of a model."""
-    payload: Payload = field(default_factory=dict)
+    payload: Payload = msgspec.field(default_factory=dict)
     operation_id: OperationId
     generation: int = 1
     state: IntentState = IntentState.OPEN
@@ -293,7 +293,7 @@ class Intent:
     waits_for_node: bool = False
     reason: Reason | None = None
     """Why it is not satisfied, or what proved it."""
-    lease_token: LeaseToken | None = field(default=None, repr=False)
+    lease_token: LeaseToken | None = None
     lease_until: datetime | None = None
 
     @property

@@ -1,7 +1,9 @@
 """What becomes of an intent while somebody works on it: after a look at the node, and after each end of a call."""
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+import msgspec
+from msgspec.structs import replace
 
 from corral.frontend.operations.decide.intent import (
     CLOCK_SKEW,
@@ -19,15 +21,13 @@ from corral.frontend.operations.decide.intent import (
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rest:
+class Rest(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing to send: it is satisfied, blocked, or waits."""
 
     intent: Intent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(msgspec.Struct, frozen=True, kw_only=True):
     """Store the intent, then send the request that brings it about."""
 
     intent: Intent
@@ -227,4 +227,4 @@ def _look_again(intent: Intent, now: datetime, at: datetime, reason: Reason | No
 
 def _rested(intent: Intent, now: datetime, **changes: object) -> Intent:
     rested = replace(intent, outstanding=None, waits_for_node=False, misses=0, changed_at=now)
-    return replace(rested, **changes)  # type: ignore[arg-type]
+    return replace(rested, **changes)

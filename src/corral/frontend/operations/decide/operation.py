@@ -21,12 +21,15 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from corral.base.ids import NodeId, OperationId
+from corral.base.values import PartlyPrinted
 from corral.frontend.operations.decide.intent import RETRIES, Intent, IntentKind, IntentState, Payload, Verb
 from corral.frontend.operations.decide.reasons import Reason, sentence
 
@@ -54,8 +57,7 @@ class OperationState(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: OperationId
     node_id: NodeId
     node_name: str
@@ -68,13 +70,14 @@ class Target:
     changed_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(PartlyPrinted, frozen=True, kw_only=True):
+    unprinted = ("payload", "targets")
+
     id: OperationId
     verb: Verb
     subject: str
     """What it is about, as it was asked for."""
-    payload: Payload = field(default_factory=dict, repr=False)
+    payload: Payload = msgspec.field(default_factory=dict)
     asked_by: str
     accepted_at: datetime
     node_id: NodeId | None = None
@@ -82,7 +85,7 @@ class Operation:
     idempotency_key: str = ""
     dismissed_at: datetime | None = None
     """Since then it is history."""
-    targets: tuple[Target, ...] = field(default=(), repr=False)
+    targets: tuple[Target, ...] = ()
     """In the order of the names of their nodes."""
 
     @property
@@ -150,8 +153,7 @@ def is_over(operation: Operation) -> bool:
     return all(target.status in FINAL for target in operation.targets)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationFilter:
+class OperationFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which operations are meant; what is empty says nothing."""
 
     states: frozenset[OperationState] = frozenset()
@@ -174,8 +176,7 @@ def error_text(targets: Sequence[Target]) -> str:
 # Progress.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How fast bytes arrive, measured over the time between two events."""
 
     at: float | None = None
@@ -184,8 +185,7 @@ class Pace:
     per_second: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileShare:
+class FileShare(msgspec.Struct, frozen=True, kw_only=True):
     """How far one file of a target is."""
 
     name: str
@@ -195,8 +195,7 @@ class FileShare:
     """0 while unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far one node is, as far as it says. Kept in memory only: the status is what is true."""
 
     attempt: int = 0
@@ -292,8 +291,7 @@ def overall(shares: Sequence[tuple[Target, Progress]]) -> float:
 # LocalAI's view of an operation, which knows fewer words.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompatStatus:
+class CompatStatus(msgspec.Struct, frozen=True, kw_only=True):
     processed: bool
     message: str
     is_queued: bool = False

@@ -5,9 +5,10 @@ each stored code has exactly one sentence.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 
 class ReasonCode(StrEnum):
@@ -61,10 +62,9 @@ class ReasonCode(StrEnum):
         return cls.OTHER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
     code: ReasonCode
-    fields: "Mapping[str, str | Reason]" = field(default_factory=dict)
+    fields: "Mapping[str, str | Reason]" = msgspec.field(default_factory=dict)
     """What the sentence of the code names; a field may be a reason itself."""
 
 

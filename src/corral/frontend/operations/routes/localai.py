@@ -1,8 +1,7 @@
 """Operations in LocalAI's form: `/api/operations`, and the status of a job."""
 
-from dataclasses import replace
-
 from msgspec import UNSET
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

@@ -1,8 +1,7 @@
 """Corral's own routes that start an operation on backends, and that plan one before."""
 
-from dataclasses import replace
-
 from msgspec import convert
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

@@ -5,10 +5,11 @@ that may still be under way at the node is.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select, true, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -46,8 +47,7 @@ _AT_ONCE: Final = 500
 """Places in one statement: databases take only so many values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntentChange:
+class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an intent that somebody worked on."""
 
     intent: Intent
@@ -58,8 +58,7 @@ class IntentChange:
     """What the node said to have; stored in the same transaction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingIntents:
+class WaitingIntents(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there is something to claim, and when there will be."""
 
     is_due: bool
