@@ -65,6 +65,8 @@ def test_variables_pass_by_list_and_secrets_never_by_a_pattern() -> None:
         "CUDA_VISIBLE_DEVICES": "0",
         "HF_TOKEN": "x",
         "HF_HUB_TOKEN": "x",
+        "HF_ENDPOINT": "https://hub.example",
+        "HUGGINGFACE_HUB_CACHE": "/cache",
         "TOKENIZERS_PARALLELISM": "false",
         "https_proxy": "http://proxy:3128",
         "HTTP_PROXY": "http://me:word@proxy:3128",
@@ -74,6 +76,7 @@ def test_variables_pass_by_list_and_secrets_never_by_a_pattern() -> None:
         "MY_TOKEN": "x",
     }
     usual = {"PATH", "CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", "https_proxy"}
+    usual |= {"HF_ENDPOINT", "HUGGINGFACE_HUB_CACHE"}
 
     assert inherited(worker).keys() == usual
     assert inherited(worker, ["MY_*"]).keys() == usual | {"MY_FLAG"}

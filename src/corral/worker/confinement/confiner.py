@@ -39,6 +39,7 @@ from corral.worker.confinement.machine import (
     report,
     unreadable_to_others,
 )
+from corral.worker.confinement.python_places import make_python_place
 from corral.worker.processes.process import Launch
 
 
@@ -171,6 +172,9 @@ class Confiner:
                 folder.chmod(closed | stat.S_IRGRP | stat.S_IXGRP)
             elif user.uid is not None:
                 os.chown(folder, user.uid, user.uid)
+        if launch.python_place is not None:
+            for path in make_python_place(launch.home.directory, launch.python_place):
+                os.chown(path, -1 if user.uid is None else user.uid, -1)
 
     def network_of(self, launch: Launch) -> BackendNetwork:
         decided = decide_network(launch.wish, launch.home.manifest.network, self._config.network)

@@ -36,7 +36,10 @@ _READABLE: Final = (
     ),
 )
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where programs expect it
-_CACHES: Final = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+_CACHES: Final = (
+    *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME"),
+    *("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"),
+)
 """Variables that name directories for caches. Setting one for the worker means that backends may write there."""
 _MOST_LINKS: Final = 2000
 _PYTHONS: Final = ("CORRAL_BACKEND_PYTHON", "CORRAL_WORKER_PYTHON")

@@ -16,6 +16,7 @@ from corral.base.errors import PathNotUsable
 from corral.galleries.catalogue import preferred_words
 from corral.oci.contents import INDEX_FILE, offered_digests
 from corral.wire.backends import InstalledBackend, InstalledDetails
+from corral.worker.confinement.python_places import brings_python
 from corral.worker.installing.backend_metadata import (
     MANIFEST,
     METADATA,
@@ -50,6 +51,8 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     """Device and inode of the directory when it was read; a change means that the backend was replaced."""
     is_system: bool = False
     """It came with the system or with Corral, not from an image."""
+    brings_python: bool = False
+    """It has an interpreter and a virtual environment for it, as LocalAI's Python images do."""
 
     @property
     def directory(self) -> Path:
@@ -100,6 +103,7 @@ class _BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
             vulkan_drivers=tuple(sorted(self.path.absolute().glob("vulkan/icd.d/*.json"))),
             identity=identity_of(self.path),
             is_system=self.is_system,
+            brings_python=brings_python(self.path),
         )
 
     def described(self, offered: Sequence[str] = ()) -> InstalledBackend:

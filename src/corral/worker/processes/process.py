@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 LOOPBACK: Final = "127.0.0.1"
 TOKEN_VARIABLE: Final = "LOCALAI_GRPC_AUTH_TOKEN"  # noqa: S105 - a name, not a token
 KEY_VARIABLE: Final = "CORRAL_HTTP_KEY"
+PYTHON_VARIABLE: Final = "ENV_DIR"
+"""Tells start scripts of LocalAI's Python images where interpreter and virtual environment are."""
 VULKAN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 MARK_VARIABLE: Final = "CORRAL_PROCESS_MARK"
 """Environment variable that identifies our processes, even when their pid is reused."""
@@ -112,6 +114,11 @@ class Launch(PartlyPrinted, frozen=True, kw_only=True):
         """Where files of requests are passed to it and fetched from it, if it has a directory of its own."""
         return None if self.scratch is None else self.scratch / "exchange"
 
+    @property
+    def python_place(self) -> Path | None:
+        """Where a backend that brings its own Python prepares it, if the process has a directory of its own."""
+        return None if self.scratch is None or not self.home.brings_python else self.scratch / "backend"
+
     def argv(self) -> list[str]:
         words = [str(self.home.executable), "--addr", str(HostPort(self.bind_host, self.port))]
         if self.http_port is not None:
@@ -133,6 +140,8 @@ class Launch(PartlyPrinted, frozen=True, kw_only=True):
         if self.scratch is not None:
             variables["HOME"] = str(self.scratch / "home")
             variables["TMPDIR"] = str(self.scratch / "tmp")
+        if self.python_place is not None:
+            variables[PYTHON_VARIABLE] = str(self.python_place)
         if self.home.vulkan_drivers:
             variables |= dict.fromkeys(VULKAN_VARIABLES, ":".join(map(str, self.home.vulkan_drivers)))
         return variables
