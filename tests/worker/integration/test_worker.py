@@ -162,9 +162,28 @@ async def test_a_node_that_was_forgotten_registers_again(
         running.stop.set()
         assert await running.ended() is ExitCode.OK
 
+    asked = ["models"] if status == 404 else []  # LocalAI says it without its database, too
     assert frontend.actions == [
-        "register", "heartbeat", "register", "heartbeat", "drain", "models", "deregister",
+        "register", "heartbeat", *asked, "register", "heartbeat", "drain", "models", "deregister",
     ]  # fmt: skip
+
+
+async def test_a_localai_frontend_without_its_database_is_not_registered_with_again(
+    worker: Any, config: WorkerConfig, frontend: Any, answer: Any
+) -> None:
+    gone = answer(404, {"error": {"code": 404, "message": "node not found", "type": "node_error"}})
+    failed = answer(500, {"error": {"code": 500, "message": "failed to list models", "type": "node_error"}})
+    frontend.will_answer("heartbeat", gone, gone)
+    frontend.will_answer("models", failed, failed)
+
+    async with worker(config) as running:
+        for number in (1, 2, 3):
+            await running.pass_time(seconds=10)
+            await frontend.until_received("heartbeat", number)
+        running.stop.set()
+        assert await running.ended() is ExitCode.OK
+
+    assert frontend.actions.count("register") == 1, "it would forget which models are loaded"
 
 
 async def test_a_node_that_counts_as_gone_registers_again(

@@ -92,6 +92,13 @@ class Frontend:
         self.bodies: list[HeartbeatRequest] = []
         self.takes: dict[int, float] = {}
         """How long some beats take, by their number."""
+        self.knows_models = True
+        """Whether its database answers."""
+
+    async def in_flight(self, member: AcceptedRegistration) -> int:
+        if not self.knows_models:
+            raise PeerUnavailable("its database is down")
+        return 0
 
     async def heartbeat(self, member: AcceptedRegistration, body: HeartbeatRequest) -> HeartbeatResponse:
         self.times.append(self._clock.seconds)
@@ -140,6 +147,20 @@ async def test_what_becomes_of_a_heartbeat(
     expected: BeatResult,
 ) -> None:
     assert await heartbeat(Frontend(clock, answer)).beat(member, Measurement()) is expected
+
+
+@pytest.mark.parametrize("status", [404, 401])
+@pytest.mark.parametrize("is_corral", [False, True])
+async def test_a_localai_frontend_without_its_database_has_forgotten_nobody(
+    heartbeat: Any, clock: Any, member: AcceptedRegistration, status: int, is_corral: bool
+) -> None:
+    frontend = Frontend(clock, PeerRefused("node not found", status=status))
+    frontend.knows_models = False
+
+    result = await heartbeat(frontend).beat(replace(member, is_corral=is_corral), Measurement())
+
+    is_unclear = status == 404 and not is_corral
+    assert result is (BeatResult.UNHEARD if is_unclear else BeatResult.FORGOTTEN)
 
 
 async def test_each_gpu_is_told_where_both_sides_know_of_that(

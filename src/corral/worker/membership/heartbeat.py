@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 FORGOTTEN_STATUSES: Final = frozenset({401, 404})
 """The frontend knows neither this id nor, with 401, this secret: an administrator removed the node, or a backup was
-restored. LocalAI answers 404 for database errors too; registering again is harmless then."""
+restored."""
+_UNKNOWN: Final = 404
 MOST_AHEAD: Final = 1.0
 """Seconds before a beat at which measuring begins, or a quarter of a short interval: a busy disk or driver must not
 make the beat late."""
@@ -37,6 +38,8 @@ class BeatResult(StrEnum):
 
 class HeartbeatApi(Protocol):
     async def heartbeat(self, member: AcceptedRegistration, body: HeartbeatRequest) -> HeartbeatResponse: ...
+
+    async def in_flight(self, member: AcceptedRegistration) -> int: ...
 
 
 def heartbeat_body(measured: Measurement, member: AcceptedRegistration, corral: CorralBeat) -> HeartbeatRequest:
@@ -125,7 +128,8 @@ class HeartbeatLoop:
             return BeatResult.UNHEARD
         except PeerRefused as error:
             self._outage.failed(error.message)
-            return BeatResult.FORGOTTEN if error.status in FORGOTTEN_STATUSES else BeatResult.UNHEARD
+            is_forgotten = error.status in FORGOTTEN_STATUSES and await self._can_know(member, error)
+            return BeatResult.FORGOTTEN if is_forgotten else BeatResult.UNHEARD
         self._outage.worked()
         if isinstance(answer.corral, CorralStatus):
             if answer.corral.deregistered:
@@ -134,6 +138,23 @@ class HeartbeatLoop:
             self._note_status(member, answer.corral.status)
             self._on_status(answer.corral.status)
         return BeatResult.HEARD
+
+    async def _can_know(self, member: AcceptedRegistration, refusal: PeerRefused) -> bool:
+        """Whether the frontend can know who its nodes are.
+
+        LocalAI's says 404 for a database that is down, too, and whoever registers again then loses what it knows of
+        loaded models. A question about the node's models is answered for nodes that it does not know, and fails then.
+        """
+        if member.is_corral or refusal.status != _UNKNOWN:
+            return True
+        try:
+            await self._frontend.in_flight(member)
+        except PeerUnavailable as error:
+            self._outage.failed(error.message)
+            return False
+        except PeerRefused:
+            return True
+        return True
 
     def _note_status(self, member: AcceptedRegistration, status: str) -> None:
         """Log once what changed in how the frontend sees this node; a new id is a new node."""
