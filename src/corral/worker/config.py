@@ -311,9 +311,9 @@ class WorkerConfig:
     )
     system_backends: tuple[Path, ...] = setting(
         PATH.into(lambda path: (path,)),
-        """Directory of backends that came with the system; they are used but never changed, and an installed one of the
-        same name hides them. LocalAI's place, so that its packages are found. Those that ship with Corral are found
-        as well.""",
+        """Directory of backends that came with the system; they are used but never changed, and an installed one with
+        their name, or with it as its alias, hides them. LocalAI's place, so that its packages are found. Those that
+        ship with Corral are found as well.""",
         env="CORRAL_SYSTEM_BACKENDS_PATH",
         aliases=("LOCALAI_BACKENDS_SYSTEM_PATH",),
         default="/var/lib/local-ai/backends",

@@ -61,6 +61,22 @@ def test_an_installed_backend_hides_a_system_s_one(disk: Disk) -> None:
     assert len(disk.listing()) == 1
 
 
+def test_an_installed_build_hides_the_system_s_backend_of_its_alias(disk: Disk) -> None:
+    """A build for a GPU is called by the alias of its family, which is the name of what ships with Corral."""
+    system = disk.add(disk.system / "llama-cpp")
+    build = disk.add(disk.user / "cuda12-llama-cpp", name="cuda12-llama-cpp", alias="llama-cpp")
+    directory = disk.directory("nvidia-cuda-12")
+
+    assert disk.find("llama-cpp", "nvidia-cuda-12") == build / "run.sh"
+    located = directory.locate("llama-cpp")
+    assert located is not None
+    assert (located.concrete, located.is_system) == (build, False)
+    assert directory.identity("llama-cpp") == directory.identity("cuda12-llama-cpp")
+
+    (build / "run.sh").unlink()
+    assert disk.find("llama-cpp", "nvidia-cuda-12") == system / "run.sh", "what cannot run hides nothing"
+
+
 def test_a_system_s_backend_says_only_its_name(disk: Disk) -> None:
     disk.add(disk.system / "sysmock", name="sysmock", uri="oci://x", version="1")
     assert disk.listing() == [{"name": "sysmock", "is_system": True, "is_meta": False}]

@@ -130,7 +130,7 @@ class _BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendDirectory:
-    """The installed backends and the system's. An installed one hides a system backend with the same name."""
+    """The installed backends and the system's. An installed one hides a system backend with its name or its alias."""
 
     def __init__(self, *, installed: Path, system: Sequence[Path], capability: str) -> None:
         self._installed = installed.absolute()
@@ -265,8 +265,10 @@ def make_executable(path: Path) -> None:
 
 
 def _readings(name: str, entries: Sequence[_BackendEntry]) -> Iterator[tuple[str, Sequence[_BackendEntry]]]:
-    """Yield the name with all entries; then, for `gallery@name`, the plain name with the entries of that gallery."""
-    yield name, entries
+    """Yield the name with the installed entries, then with the system's, which they hide, also by an alias; then, for
+    `gallery@name`, the plain name with the entries of that gallery."""
+    yield name, [entry for entry in entries if not entry.is_system]
+    yield name, [entry for entry in entries if entry.is_system]
     gallery, at, plain_name = name.rpartition("@")
     if at:
         yield plain_name, [entry for entry in entries if entry.metadata.gallery.lower() == gallery.lower()]
