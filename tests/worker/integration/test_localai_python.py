@@ -49,6 +49,9 @@ BESIDE = """
 import sys, helper
 assert sys.prefix != sys.base_prefix, "not in its virtual environment"
 assert os.path.exists(os.path.join(os.environ["LD_LIBRARY_PATH"].split(":")[0], "libgpu.so"))
+assert os.path.exists("helper.py"), "it does not start beside its files"
+with open("weights.pth", "w") as file:  # as libraries do that fetch what they need to where they were started
+    file.write("fetched")
 """
 
 

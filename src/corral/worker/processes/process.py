@@ -119,6 +119,11 @@ class Launch(PartlyPrinted, frozen=True, kw_only=True):
         """Where a backend that brings its own Python prepares it, if the process has a directory of its own."""
         return None if self.scratch is None or not self.home.brings_python else self.scratch / "backend"
 
+    @property
+    def working_directory(self) -> Path:
+        """The backend's own; or where it has links to the same files and may add others, as its libraries do."""
+        return self.python_place or self.home.directory
+
     def argv(self) -> list[str]:
         words = [str(self.home.executable), "--addr", str(HostPort(self.bind_host, self.port))]
         if self.http_port is not None:
@@ -255,7 +260,7 @@ class BackendProcess:
         return ChildCommand(
             argv=self.launch.argv(),
             env=self.launch.variables(),
-            cwd=self.launch.home.directory,
+            cwd=self.launch.working_directory,
             output=Streams(stdout=self._stdout.feed, stderr=self._stderr.feed),
             confinement=confinement,
         )
