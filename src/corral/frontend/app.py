@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.base.errors import AddressInUse, SettingInvalid
@@ -90,7 +91,14 @@ async def _no_route(request: Request, error: Exception) -> Response:
     reason, hint = ("no such route", "; /docs lists all") if error.status_code == 404 else (error.detail, "")
     message = f"{reason}: {request.method} {request.url.path[:200]}{hint}"
     body = {"error": {"code": error.status_code, "message": message, "type": "invalid_request_error"}}
-    return answer(body, error.status_code, error.headers)
+    headers = {"Allow": ", ".join(_methods_at(request))} if error.status_code == 405 else error.headers
+    return answer(body, error.status_code, headers)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """All methods that the path has. Each method is a route of its own, and the framework names those of the first."""
+    matching = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return sorted({method for route in matching for method in route.methods})
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -113,7 +113,7 @@ MODEL_KEYS: Final = (
     ModelKey(
         "draft_model", _T.TEXT, _L, "A small model for speculative decoding, below the models directory.", "", _LLAMA
     ),
-    ModelKey("n_draft", _T.WHOLE, _N, "Tokens that LocalAI lets the draft model guess."),
+    ModelKey("n_draft", _T.WHOLE, _R, "Tokens that the draft model guesses, with LocalAI's backends.", "the engine's"),
     ModelKey("main_gpu", _T.TEXT, _L, "The GPU for small tensors.", "", _LLAMA),
     ModelKey("tensor_split", _T.TEXT, _L, "Shares of the model per GPU, as in `3,1`.", "", _LLAMA),
     ModelKey(
@@ -158,7 +158,7 @@ MODEL_KEYS: Final = (
     ModelKey("grpc.attempts", _T.WHOLE, _N, "How often LocalAI asks a starting backend whether it is ready."),
     ModelKey("grpc.attempts_sleep_time", _T.WHOLE, _N, "Seconds that LocalAI waits in between."),
     ModelKey("debug", _T.SWITCH, _N, "Whether LocalAI logs more about the model.", "false"),
-    ModelKey("prompt_cache_all", _T.SWITCH, _N, "Whether LocalAI keeps whole prompts.", "true"),
+    ModelKey("prompt_cache_all", _T.SWITCH, _R, "Whether LocalAI's backends keep prompts that they have read.", "true"),
     ModelKey("prompt_cache_path", _T.TEXT, _N, "Where LocalAI keeps prompts."),
     ModelKey("prompt_cache_ro", _T.SWITCH, _N, "Whether kept prompts are only read.", "false"),
     # Defaults of requests.
@@ -183,7 +183,7 @@ MODEL_KEYS: Final = (
     ModelKey("parameters.translate", _T.SWITCH, _N, "Whether speech is translated into English.", "false", "whisper"),
     ModelKey("parameters.n", _T.WHOLE, _N, "Answers per request."),
     ModelKey("parameters.echo", _T.SWITCH, _N, "Whether answers begin with their prompt.", "false"),
-    ModelKey("parameters.n_keep", _T.WHOLE, _N, "Tokens that stay when the context is full."),
+    ModelKey("parameters.n_keep", _T.WHOLE, _R, "Tokens that stay when the context is full.", "0"),
     ModelKey("parameters.negative_prompt", _T.TEXT, _N, "What a picture shall not show.", "", _IMAGES),
     ModelKey("parameters.negative_prompt_scale", _T.NUMBER, _N, "How strongly that counts.", "", _IMAGES),
     ModelKey("parameters.use_fast_tokenizer", _T.SWITCH, _N, "Whether the fast tokenizer is used.", "", "transformers"),

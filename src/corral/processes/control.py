@@ -144,6 +144,7 @@ async def build_control(  # noqa: PLR0913 - what control stands on
         config, foundation, rooms, replicas, readiness, loader=loader or GrpcLoader(), storage=storage
     )
     _plug_kinds(config, rooms, serving, lookups)
+    rooms.models.changes.on_changed.append(serving.view.spread_model)
     await _seed_scheduling(config, serving)
     access = _build_access(config, foundation, rooms.record, serving, credentials, sealing)
     serving.gateways.on_news.append(access.key_use.hear_report)

@@ -48,6 +48,10 @@ class RequestDefaults(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     """Added to the request's own."""
     threads: int = 0
     ignore_eos: bool = False
+    n_keep: int = 0
+    """Tokens of the prompt that stay when the context is full."""
+    n_draft: int = 0
+    prompt_cache_all: bool = True
 
 
 class PromptTemplates(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

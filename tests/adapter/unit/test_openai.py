@@ -60,6 +60,46 @@ def test_what_the_request_says_wins_over_the_models_defaults() -> None:
     assert (loud.Temperature, loud.Tokens, list(loud.StopPrompts), loud.Seed) == (0.0, 5, ["</s>", "END"], 3)
 
 
+def test_localais_own_fields_reach_the_backend() -> None:
+    usual = AdapterModel(
+        name="m",
+        use_tokenizer_template=True,
+        defaults=RequestDefaults(n_keep=4, repeat_last_n=64, tail_free_z=0.5, n_draft=8, prompt_cache_all=False),
+    )
+    quiet = chat({}, usual)
+    assert (quiet.NKeep, quiet.Repeat, quiet.TailFreeSamplingZ) == (4, 64, 0.5)
+    assert (quiet.NDraft, quiet.PromptCacheAll) == (8, False)
+    loud = chat({"n_keep": -1, "repeat_last_n": 0, "tfz": 0.25, "ignore_eos": True, "grammar": "root ::= 1"}, usual)
+    assert (loud.NKeep, loud.Repeat, loud.TailFreeSamplingZ) == (-1, 0, 0.25)
+    assert (loud.IgnoreEOS, loud.Grammar) == (True, "root ::= 1")
+
+
+@pytest.mark.parametrize("field", ["seed", "top_k", "n_keep", "repeat_last_n"])
+def test_a_number_that_does_not_fit_into_the_message_is_refused_by_its_name(field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        chat({field: 2**31})
+    assert refused.value.field == field
+
+
+def test_sounds_and_films_may_come_as_data_urls() -> None:
+    parts = [
+        {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,QQ=="}},
+        {"type": "video_url", "video_url": "data:video/mp4;base64,Qg=="},
+    ]
+    options = chat({"messages": [{"role": "user", "content": parts}]})
+    assert (list(options.Audios), list(options.Videos)) == (["QQ=="], ["Qg=="])
+    rendered = chat({"messages": [{"role": "user", "content": parts}]}, AdapterModel(name="m"))
+    assert rendered.Prompt == "<__media__>[vid-0]"
+
+
+@pytest.mark.parametrize("kind", ["image_url", "audio_url", "video_url"])
+def test_media_that_would_have_to_be_fetched_are_refused(kind: str) -> None:
+    part = {"type": kind, kind: {"url": "http://example.com/x"}}
+    with pytest.raises(InvalidInput) as refused:
+        chat({"messages": [{"role": "user", "content": [part]}]})
+    assert refused.value.field == f"messages.content.{kind}"
+
+
 def test_the_models_system_prompt_stands_where_its_template_says() -> None:
     silent = AdapterModel(name="m", system_prompt="Be brief.", templates=PromptTemplates(chat="{{.Input}}"))
     assert chat({}, silent).Prompt == "hi"
@@ -253,6 +293,8 @@ def test_the_prompt_is_what_the_command_shows(body: dict[str, Any]) -> None:
         ({"best_of": 2}, "best_of"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"logprobs": 2**31}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
         ({"prompt": ""}, "prompt"),
     ],
 )
@@ -298,7 +340,21 @@ def test_texts_and_tokens_can_be_embedded(body: str, texts: list[Any]) -> None:
     assert [one.Embeddings or list(one.EmbeddingTokens) for one in made] == texts
 
 
-@pytest.mark.parametrize("body", ['{"input": []}', '{"input": ["a", 1]}', '{"input": {}}', "{}"])
+_NO_TOKEN = 2**31
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"input": []}',
+        '{"input": ["a", 1]}',
+        '{"input": {}}',
+        "{}",
+        f'{{"input": [{_NO_TOKEN}]}}',
+        f'{{"input": [[1], [{_NO_TOKEN}]]}}',
+        '{"input": [-1]}',
+    ],
+)
 def test_what_cannot_be_embedded_is_refused(body: str) -> None:
     with pytest.raises(InvalidInput):
         parse(body.encode(), EmbeddingRequest).texts()

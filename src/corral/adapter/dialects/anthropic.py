@@ -12,7 +12,7 @@ import msgspec
 
 from corral.adapter.dialects.answers import Stamp, finish_reason, joined
 from corral.adapter.dialects.engine_errors import anthropic_error
-from corral.adapter.dialects.requests import ChatMessage, ChatRequest, ImageUrl, MessagePart
+from corral.adapter.dialects.requests import ChatMessage, ChatRequest, MediaUrl, MessagePart
 from corral.base.errors import InvalidInput
 from corral.base.ids import new_answer_id
 from corral.base.unreadable_json import UNREADABLE_JSON
@@ -184,7 +184,7 @@ def _part(block: Block, place: str) -> MessagePart:
         # Other sources are refused: this process does not fetch files for clients.
         raise InvalidInput(f"{place}.source", "must be of type base64, with data")
     url = f"data:{source.media_type or 'image/png'};base64,{source.data}"
-    return MessagePart(type="image_url", image_url=ImageUrl(url=url))
+    return MessagePart(type="image_url", image_url=MediaUrl(url=url))
 
 
 def _text(block: Block, place: str) -> str:

@@ -7,7 +7,14 @@ import json
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from corral.adapter.dialects.requests import ChatMessage, ChatRequest, CompletionRequest, MessagePart, Sampling
+from corral.adapter.dialects.requests import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    MediaUrl,
+    MessagePart,
+    Sampling,
+)
 from corral.adapter.dialects.templates import chat_prompt, completion_prompts
 from corral.base.errors import InvalidInput
 from corral.rpc.messages import Message, PredictOptions
@@ -92,10 +99,12 @@ def _sampling_options(request: Sampling, model: AdapterModel) -> PredictOptions:
         TopK=_or(request.top_k, defaults.top_k),
         MinP=_or(request.min_p, defaults.min_p),
         TypicalP=_or(request.typical_p, defaults.typical_p),
-        TailFreeSamplingZ=defaults.tail_free_z,
+        TailFreeSamplingZ=_or(request.tfz, defaults.tail_free_z),
         Seed=_or(request.seed, defaults.seed),
         Penalty=_or(request.repeat_penalty, defaults.repeat_penalty),
-        Repeat=defaults.repeat_last_n,
+        Repeat=_or(request.repeat_last_n, defaults.repeat_last_n),
+        NKeep=_or(request.n_keep, defaults.n_keep),
+        NDraft=defaults.n_draft,
         FrequencyPenalty=_or(request.frequency_penalty, defaults.frequency_penalty),
         PresencePenalty=_or(request.presence_penalty, defaults.presence_penalty),
         Mirostat=defaults.mirostat,
@@ -105,7 +114,7 @@ def _sampling_options(request: Sampling, model: AdapterModel) -> PredictOptions:
         IgnoreEOS=_or(request.ignore_eos, defaults.ignore_eos),
         StopPrompts=[*defaults.stop, *stop],
         Grammar=request.grammar or "",
-        PromptCacheAll=True,
+        PromptCacheAll=defaults.prompt_cache_all,
         MMap=True,
     )
     if request.logit_bias:
@@ -145,13 +154,13 @@ def _text_of(part: MessagePart, options: PredictOptions) -> str:
         case "text":
             return part.text or ""
         case "image_url":
-            link = part.image_url
-            url = link if isinstance(link, str) else (link and link.url) or ""
-            head, comma, data = url.partition(",")
-            if not comma or not head.startswith("data:") or not head.endswith(";base64"):
-                # Other URLs are refused: this process does not fetch files for clients.
-                raise InvalidInput("messages.content.image_url", "must be a data URL in base64")
-            options.Images.append(data)
+            options.Images.append(_data_of(part.image_url, part.type))
+            return ""
+        case "audio_url":
+            options.Audios.append(_data_of(part.audio_url, part.type))
+            return ""
+        case "video_url":
+            options.Videos.append(_data_of(part.video_url, part.type))
             return ""
         case "input_audio":
             if part.input_audio is None or not part.input_audio.data:
@@ -160,6 +169,15 @@ def _text_of(part: MessagePart, options: PredictOptions) -> str:
             return ""
         case _:
             raise InvalidInput("messages.content.type", f"there are no parts of type {part.type}")
+
+
+def _data_of(link: MediaUrl | str | None, kind: str) -> str:
+    """Return the base64 of a data URL. Other URLs are refused: this process does not fetch files for clients."""
+    url = link if isinstance(link, str) else (link and link.url) or ""
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+        raise InvalidInput(f"messages.content.{kind}", "must be a data URL in base64")
+    return data
 
 
 def _set_metadata(options: PredictOptions, request: ChatRequest, model: AdapterModel) -> None:

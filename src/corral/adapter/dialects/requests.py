@@ -19,7 +19,7 @@ _HOTTEST: Final = 2.0
 """OpenAI's own limit of `temperature`."""
 
 
-class ImageUrl(msgspec.Struct):
+class MediaUrl(msgspec.Struct):
     url: str | None = None
 
 
@@ -28,11 +28,13 @@ class Sound(msgspec.Struct):
 
 
 class MessagePart(msgspec.Struct):
-    """One part of a message: text, an image or a sound."""
+    """One part of a message: text, an image, a sound or a film. LocalAI's clients give the last two as URLs as well."""
 
     type: str
     text: str | None = None
-    image_url: ImageUrl | str | None = None
+    image_url: MediaUrl | str | None = None
+    audio_url: MediaUrl | str | None = None
+    video_url: MediaUrl | str | None = None
     input_audio: Sound | None = None
 
 
@@ -80,6 +82,9 @@ class Sampling(msgspec.Struct, kw_only=True):
     logit_bias: dict[str, float] | None = None
     grammar: str | None = None
     ignore_eos: bool | None = None
+    n_keep: int | None = None
+    repeat_last_n: int | None = None
+    tfz: float | None = None
 
 
 class ChatRequest(Sampling, kw_only=True):
@@ -122,7 +127,10 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
         texts = [entry for entry in self.input if not isinstance(entry, int)]
         if tokens and texts:
             raise InvalidInput("input", "mixes texts and tokens")
-        return [tokens] if tokens else list(texts)
+        entries: list[str | list[int]] = [tokens] if tokens else list(texts)
+        if any(not 0 <= token < 2**31 for entry in entries if not isinstance(entry, str) for token in entry):
+            raise InvalidInput("input", "must be texts, or numbers of tokens")
+        return entries
 
 
 def parse(body: bytes, kind: type[Parsed]) -> Parsed:
@@ -163,6 +171,8 @@ def check_completion(request: CompletionRequest) -> None:
         raise InvalidInput("suffix", "is not offered by this backend: it continues texts, and does not fill gaps")
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise InvalidInput("best_of", "is not offered: ask for several answers with n")
+    if request.logprobs is not None and not 0 <= request.logprobs < 2**31:
+        raise InvalidInput("logprobs", "must be a number of alternatives")
     if request.echo and request.logprobs is not None:
         raise InvalidInput("logprobs", "is not offered together with echo")
 
@@ -207,8 +217,10 @@ def _check_sampling(request: Sampling) -> None:
     _check_count("max_tokens", request.max_tokens)
     if request.temperature is not None and not 0 <= request.temperature <= _HOTTEST:
         raise InvalidInput("temperature", f"must be between 0 and {_HOTTEST:g}")
-    if request.seed is not None and not -(2**31) <= request.seed < 2**31:
-        raise InvalidInput("seed", "must fit into 32 bits")
+    for field in ("seed", "top_k", "n_keep", "repeat_last_n"):
+        value = getattr(request, field)
+        if value is not None and not -(2**31) <= value < 2**31:
+            raise InvalidInput(field, "must fit into 32 bits")
 
 
 def _check_count(field: str, value: int | None) -> None:

@@ -76,6 +76,8 @@ class ModelChanges:
         self._feed = feed
         self._clock = clock
         self._replicas = replicas
+        self.on_changed: list[Callable[[str], Awaitable[None]]] = []
+        """Awaited with the name of each model that was changed, before whoever changed it hears that it was."""
 
     async def add(
         self,
@@ -266,6 +268,8 @@ class ModelChanges:
         log.info("a model was changed", extra=details)
         await self._refresh()
         await self._feed.announce()
+        for tell in self.on_changed:
+            await tell(model.name)
         return changed
 
     async def _overtaken(self, name: str) -> Conflict:

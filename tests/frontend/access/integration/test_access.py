@@ -345,6 +345,21 @@ async def test_an_unknown_route_is_a_404_in_json(shared: Frontend) -> None:
     assert (await shared.call("PUT", "/api/nodes")).status == 405
 
 
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/api/nodes", "GET, HEAD"),
+        ("/api/nodes/x", "DELETE, GET, HEAD"),
+        ("/api/nodes/x/labels", "GET, HEAD, PATCH, PUT"),
+        ("/api/nodes/x/vram-budget", "DELETE, PUT"),
+    ],
+)
+@shares_a_frontend
+async def test_a_wrong_method_is_answered_with_all_that_the_path_has(shared: Frontend, path: str, methods: str) -> None:
+    answer = await shared.call("POST", path)
+    assert (answer.status, answer.headers["allow"]) == (405, methods)
+
+
 @shares_a_frontend
 async def test_the_registration_token_opens_nothing_else(shared: Frontend) -> None:
     for route in ROUTES:

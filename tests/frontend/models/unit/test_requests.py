@@ -57,6 +57,9 @@ parameters:
   presence_penalty: 0.4
   seed: 7
   ignore_eos: true
+  n_keep: 12
+n_draft: 6
+prompt_cache_all: false
 """
 
 
@@ -114,6 +117,9 @@ def test_every_word_of_the_configuration_arrives() -> None:
             stop=("<end>", "</s>"),
             threads=3,
             ignore_eos=True,
+            n_keep=12,
+            n_draft=6,
+            prompt_cache_all=False,
         ),
     )
 

@@ -180,6 +180,9 @@ DEFAULTS: Final = (
     ConfigField("stop", "stopwords", fields.texts),
     ConfigField("threads", "threads", fields.whole),
     ConfigField("ignore_eos", "parameters.ignore_eos", fields.switch),
+    ConfigField("n_keep", "parameters.n_keep", fields.whole),
+    ConfigField("n_draft", "n_draft", fields.whole),
+    ConfigField("prompt_cache_all", "prompt_cache_all", fields.switch),
 )
 _ENGINE_DEFAULTS: Final = """
     temperature top_p top_k min_p typical_p repeat_penalty repeat_last_n frequency_penalty presence_penalty max_tokens

@@ -4,7 +4,9 @@ Made again whenever something is announced, or changes in this process. A lost m
 database that is away changes nothing: the last view stays what it is.
 """
 
-from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -17,6 +19,7 @@ from corral.frontend.access.proofs import Proofs
 from corral.frontend.engines.entries import entries_of
 from corral.frontend.engines.room import EnginesRoom
 from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.uses import uses_of
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
@@ -43,6 +46,8 @@ from corral.wire.view import (
 PERIOD: Final = timedelta(seconds=1)
 BEAT: Final = timedelta(seconds=5)
 """A gateway takes a silent stream for dead after three of them."""
+_MODELS_WITHIN_SECONDS: Final = 2.0
+_LOOK: Final = timedelta(milliseconds=200)
 _ADAPTED: Final = tuple(sorted(ADAPTED_ROUTES))
 _RANKS: Final = {NodeStatus.HEALTHY: 0, NodeStatus.DRAINING: 10, NodeStatus.UNHEALTHY: 100}
 """Silence alone only makes a replica the last choice."""
@@ -93,6 +98,11 @@ class ViewKeeper:
         self._clock = clock
         self._current: View | None = None
         self._followers = Listeners()
+        self._models: Mapping[str, ModelEntry] = {}
+        """The fleet's own models, as the current view was made of them."""
+        self._sent: dict[object, int] = {}
+        """The version that each gateway which follows here was sent last; 0 before the first."""
+        self._deliveries = Listeners()
 
     @property
     def current(self) -> View | None:
@@ -114,11 +124,12 @@ class ViewKeeper:
         """
         version = 1 if self._current is None else self._current.version
         try:
-            view = await self._make(version)
+            models, view = await self._make(version)
         except DatabaseUnavailable:
             if self._current is not None:
                 self._replace(msgspec.structs.replace(self._current, control=self._control_state()))
             raise
+        self._models = models
         self._replace(view)
         return False
 
@@ -131,7 +142,8 @@ class ViewKeeper:
         self._current = view if self._current is None else msgspec.structs.replace(view, version=view.version + 1)
         self.ring()
 
-    async def _make(self, version: int) -> View:
+    async def _make(self, version: int) -> tuple[Mapping[str, ModelEntry], View]:
+        """The fleet's own models, and the view with them."""
         sources = self._sources
         living = await sources.replicas.living()
         nodes = await sources.nodes.load_many(replica.node_id for replica in living) if living else {}
@@ -142,22 +154,21 @@ class ViewKeeper:
         entries = [
             self._replica_entry(replica, nodes.get(replica.node_id), adapted.get(replica.id)) for replica in living
         ]
+        engines = await sources.engines.service.load()
+        models = {
+            spec.name: msgspec.structs.replace(
+                _entry_of(spec), affinity=affinity_of(rules.get(spec.name), sources.affinity)
+            )
+            for spec in sources.models.catalogue.models.values()
+        }
         told = entries_of(
-            await sources.engines.service.load(),
+            engines,
             sources.engines.watch.of,
-            {
-                spec.name: ModelEntry(
-                    name=spec.name,
-                    alias_of=spec.alias_of,
-                    uses=tuple(sorted(uses_of(spec.config))),
-                    affinity=affinity_of(rules.get(spec.name), sources.affinity),
-                )
-                for spec in sources.models.catalogue.models.values()
-            },
+            models,
             hidden={row.name for row in sources.models.rows.values() if row.is_disabled},
             gateways=sources.gateways(),
         )
-        return View(
+        return models, View(
             version=version,
             models=dict(told.models),
             replicas={entry.id: entry for entry in (*entries, *told.replicas) if entry is not None},
@@ -171,16 +182,44 @@ class ViewKeeper:
 
     async def follow(self) -> AsyncGenerator[ViewMessage, None]:
         """The full view, then every change, and a beat when there is none. For ever: whoever follows ends it."""
+        follower = object()
         with self._followers.listener() as poke:
             last: View | None = None
-            while True:
-                current = self._current
-                if current is not None and last is not None:
-                    yield Beat(version=current.version) if last is current else change_between(last, current)
-                elif current is not None:
-                    yield current
-                last = current
-                await poke.wait(self._clock, BEAT)
+            self._sent[follower] = 0
+            try:
+                while True:
+                    current = self._current
+                    if current is not None and last is not None:
+                        yield Beat(version=current.version) if last is current else change_between(last, current)
+                    elif current is not None:
+                        yield current
+                    last = current
+                    self._sent[follower] = 0 if current is None else current.version
+                    self._deliveries.ring()
+                    await poke.wait(self._clock, BEAT)
+            finally:
+                del self._sent[follower]
+
+    async def spread_model(self, name: str) -> None:
+        """Wait until the gateways that follow here were sent a model as it is now. Call after `announce`.
+
+        The wait is bounded: a gateway that takes nothing must not hold up whoever changes models.
+        """
+        with contextlib.suppress(TimeoutError), self._deliveries.listener() as poke:
+            async with asyncio.timeout(_MODELS_WITHIN_SECONDS):
+                while self._sent and not self._shows(name):
+                    await poke.wait(self._clock, _LOOK)
+                version = 0 if self._current is None else self._current.version
+                while any(sent < version for sent in self._sent.values()):
+                    await poke.wait(self._clock, _LOOK)
+
+    def _shows(self, name: str) -> bool:
+        """Whether the current view was made of the model as it is now, or made without it if it is gone."""
+        spec = self._sources.models.catalogue.models.get(name)
+        told = self._models.get(name)
+        if spec is None or told is None:
+            return spec is None and told is None
+        return msgspec.structs.replace(told, affinity=None) == _entry_of(spec)
 
     def _replica_entry(self, replica: Replica, node: Node | None, adapted: AdaptedUrl | None) -> ReplicaEntry | None:
         """None for what no request can be sent to."""
@@ -208,6 +247,11 @@ class ViewKeeper:
             front_port=replica.front_port,
             door=_door_of(node) if adapted is None else "",
         )
+
+
+def _entry_of(spec: ModelSpec) -> ModelEntry:
+    """What gateways are told of a model, but for how its replicas are chosen."""
+    return ModelEntry(name=spec.name, alias_of=spec.alias_of, uses=tuple(sorted(uses_of(spec.config))))
 
 
 def _door_of(node: Node) -> str:

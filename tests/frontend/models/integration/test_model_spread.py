@@ -1,0 +1,75 @@
+"""A model that was added or enabled is known to gateways by the time of the answer that says so."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from corral.base.tasks import running
+from corral.frontend.serving.gateways import view as view_module
+from corral.wire.view import View, ViewChange
+from tests.kit.frontend import Frontend
+
+YAML = "application/x-yaml"
+MODEL = b"name: echo\nbackend: echo\nparameters: {model: echo.bin}\n"
+
+
+async def refresh_when_rung(frontend: Frontend) -> None:
+    """The loop of control that makes the view."""
+    context = frontend.control.context
+    with context.record.feed.listener() as poke:
+        while True:
+            await poke.wait(context.clock, view_module.PERIOD * 1000)
+            await context.serving.view.refresh()
+
+
+@asynccontextmanager
+async def gateway(frontend: Frontend) -> AsyncIterator[set[str]]:
+    """The names of the models that a gateway knows, which follows the view."""
+    names: set[str] = set()
+    began = asyncio.Event()
+
+    async def follow() -> None:
+        async with aclosing(frontend.control.context.serving.view.follow()) as messages:
+            async for message in messages:
+                if isinstance(message, View):
+                    names.update(message.models)
+                elif isinstance(message, ViewChange):
+                    names.difference_update(message.gone_models)
+                    names.update(entry.name for entry in message.models)
+                began.set()
+
+    await frontend.control.context.serving.view.refresh()
+    async with running(refresh_when_rung(frontend), name="view"), running(follow(), name="gateway"):
+        await began.wait()
+        yield names
+
+
+async def test_a_model_can_be_asked_once_it_was_added(frontend: Frontend) -> None:
+    async with gateway(frontend) as names:
+        added = await frontend.call("POST", "/models/import", MODEL, content_type=YAML)
+        assert (added.status, names) == (200, {"echo"})
+
+
+async def test_a_model_is_gone_or_back_once_it_was_disabled_or_enabled(frontend: Frontend) -> None:
+    async with gateway(frontend) as names:
+        await frontend.call("POST", "/models/import", MODEL, content_type=YAML)
+        disabled = await frontend.call("PUT", "/models/toggle-state/echo/disable", {})
+        assert (disabled.status, names) == (200, set())
+        enabled = await frontend.call("PUT", "/models/toggle-state/echo/enable", {})
+        assert (enabled.status, names) == (200, {"echo"})
+
+
+async def test_a_gateway_that_takes_nothing_does_not_hold_up_changes(
+    frontend: Frontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "_MODELS_WITHIN_SECONDS", 0.05)
+    await frontend.control.context.serving.view.refresh()
+    async with aclosing(frontend.control.context.serving.view.follow()) as messages:
+        await anext(messages)
+        async with running(refresh_when_rung(frontend), name="view"):
+            added = await frontend.call("POST", "/models/import", MODEL, content_type=YAML)
+        assert added.status == 200
+        assert isinstance(change := await anext(messages), ViewChange)
+        assert [entry.name for entry in change.models] == ["echo"]
