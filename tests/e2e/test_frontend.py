@@ -174,3 +174,11 @@ def test_mistakes_are_told_in_a_sentence(
 def test_a_data_directory_that_is_not_writable_ends_it_with_73(start: Any, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o500)
     assert start("--port", "0").process.wait(timeout=90) == 73
+
+
+def test_a_data_directory_that_cannot_be_made_ends_it_with_73_and_a_sentence(start: Any, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    running = start("--port", "0", "--data", str(tmp_path / "data" / "fleet"))
+    assert running.process.wait(timeout=90) == 73
+    assert f"cannot create the directory {tmp_path}/data/fleet: Not a directory" in running.output
+    assert "Traceback" not in running.output

@@ -362,6 +362,15 @@ class TestWhatCannotStart:
         assert refused.returncode == 73
         assert "is not writable; choose another directory with --data" in refused.stderr
 
+    def test_a_data_directory_that_cannot_be_looked_at_is_told(self, corral: Any, tmp_path: Path) -> None:
+        """A name that is too long stands for the directory of another user, which root may look at."""
+        data = tmp_path / ("n" * 300)
+        refused = corral("up", "--data", str(data), "--port", "0")
+        assert refused.returncode == 73
+        assert refused.stderr == (
+            f"error: cannot look at {data}: File name too long; choose another directory with --data\n"
+        )
+
     def test_a_disk_that_takes_no_more_is_told(self, corral: Any, tmp_path: Path) -> None:
         """A limit on the size of files stands for a full disk: the same call fails."""
         nothing = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731 - runs between fork and exec

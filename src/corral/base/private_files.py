@@ -36,6 +36,17 @@ def bind_private_socket(path: Path) -> socket.socket:
     return listener
 
 
+def is_there(path: Path) -> bool:
+    """Whether something has this path. Raise where that cannot be seen, such as in the directory of another user."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise PathNotUsable(f"cannot look at {path}: {error.strerror}") from error
+    return True
+
+
 def make_private_directory(path: Path) -> Path:
     """Create a directory that only its owner may enter. An existing one is not changed."""
     try:

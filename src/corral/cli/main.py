@@ -3,6 +3,7 @@
 import difflib
 import errno
 import gc
+import io
 import json
 import logging
 import os
@@ -15,11 +16,13 @@ import click
 
 from corral import __version__
 from corral.base.errors import CorralError
+from corral.base.words import printable
 from corral.cli.options import lazy_group, print_error
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 
 log = logging.getLogger(__name__)
 
+_SHOWN: Final = 80
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 COMMANDS: Final = {
@@ -78,7 +81,15 @@ def main() -> NoReturn:
     control would go into looking for garbage among it. Processes that live long choose another one when they run.
     """
     gc.set_threshold(_ALLOCATIONS)
+    _replace_what_is_no_text()
     sys.exit(run(sys.argv[1:]))
+
+
+def _replace_what_is_no_text() -> None:
+    """Let no character end a command: neither one that a terminal's encoding lacks, nor bytes of another encoding."""
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):  # None where the process was started without it
+            stream.reconfigure(errors="replace")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -104,12 +115,24 @@ def run(arguments: Sequence[str]) -> int:
         _discard_output()
         return ExitCode.OK
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:  # nobody's fault
+        code = _explained(error)
+        if code is None:
+            log.exception("a fault in Corral itself", extra={"event": "process.fault"})
+        return ExitCode.INTERNAL if code is None else code
+
+
+def _explained(error: Exception) -> ExitCode | None:
+    """Print a sentence where the machine or an argument is to blame; None where it is a fault of ours."""
+    match error:
+        case OSError() if error.errno in _NO_ROOM:
             _discard_output()
             print_error(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
             return ExitCode.CANNOT_CREATE
-        log.exception("a fault in Corral itself", extra={"event": "process.fault"})
-        return ExitCode.INTERNAL
+        case UnicodeEncodeError():  # only arguments can have what UTF-8 has not: bytes of another encoding
+            print_error(f"'{printable(error.object[:_SHOWN])}' cannot be sent: it is not UTF-8 text")
+            return ExitCode.USAGE
+        case _:
+            return None
 
 
 def _outcome(arguments: Sequence[str]) -> int:

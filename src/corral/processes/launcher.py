@@ -86,10 +86,10 @@ async def _launch(
         tls_key=settings.tls_key,
         adapter=socket_path(settings.data, ADAPTER),
     )
+    make_private_directory(family.socket.parent)
     stop = asyncio.Event()
     try:
         with stop_on_signals(stop):
-            make_private_directory(family.socket.parent)
             # The adapter is ended last, after the gateways have passed on its answers.
             async with (
                 _adapter(family, settings.adapter_host, logs),

@@ -9,8 +9,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from corral.base.clock import SystemClock
 from corral.base.errors import ChildFailed, PathNotUsable, SettingInvalid
 from corral.base.ids import new_secret
 from corral.base.logs import LogOutput, set_up_logs
-from corral.base.private_files import held, make_private_directory
+from corral.base.private_files import held, is_there, make_private_directory
 from corral.base.processes import look_for_garbage_rarely
 from corral.base.tasks import run_services, stop_on_signals, task_group
 from corral.bus.server import NatsServer
@@ -85,14 +85,13 @@ def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words
     """Run a fleet until a signal, or until a part of it cannot be kept alive; return the exit code."""
     began = time.monotonic()
     refuse_private(models=settings.models, staging=None, private=settings.data)
-    _refuse_lost(settings, sources)
-    if not settings.data.exists():  # a refused start leaves nothing behind; an existing fleet is reported first
+    if _is_made(settings.data):
+        _refuse_lost(settings, sources)
+    else:  # a refused start leaves nothing behind; an existing fleet is reported first
         take_port(settings.host, settings.port)
         take_port(settings.nats_host, settings.nats_port or 0, flag="--nats-port")
-    try:
-        make_private_directory(settings.data)
-    except PathNotUsable as error:
-        raise PathNotUsable(f"{error.message}; choose another directory with --data") from error
+        with _naming_the_flag():
+            make_private_directory(settings.data)
     log_directory = logs.directory or settings.data / LOGS
     already = f"another `corral up` runs in {settings.data}; stop it first, or choose another directory with --data"
     with held(settings.data / LOCK, already):
@@ -103,6 +102,20 @@ def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words
             return asyncio.run(Up(settings, sources, words, log_directory=log_directory, began=began).run())
         except asyncio.CancelledError:  # second signal: no time for messages
             return ExitCode.INTERRUPTED
+
+
+@contextmanager
+def _naming_the_flag() -> Iterator[None]:
+    try:
+        yield
+    except PathNotUsable as error:
+        raise PathNotUsable(f"{error.message}; choose another directory with --data") from error
+
+
+@_naming_the_flag()
+def _is_made(data: Path) -> bool:
+    """Whether the data directory is there, which means that it can be used as well."""
+    return is_there(data) and make_private_directory(data).is_dir()
 
 
 def _refuse_lost(settings: UpSettings, sources: SettingSources) -> None:

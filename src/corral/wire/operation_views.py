@@ -96,7 +96,7 @@ class OperationView(msgspec.Struct, kw_only=True):
     """The sum over all targets that are under way."""
     bytes_per_second: int = 0
     seconds_left: float | None = None
-    """The time that the slowest target needs."""
+    """The time that the slowest target needs until it has all bytes; null where that of one is unknown."""
     notes: list[str] = []
     """What to know about it, as sentences: the files that the removal of a model keeps, and why."""
     targets: list[TargetView]

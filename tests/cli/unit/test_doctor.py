@@ -118,6 +118,19 @@ def test_a_data_directory_that_is_a_file_is_a_problem(corral: Any, tmp_path: Pat
     assert levels(outcome)["data directory"] == "problem"
 
 
+def test_a_data_directory_that_cannot_be_looked_at_is_a_problem_and_no_fault(corral: Any, tmp_path: Path) -> None:
+    """A name that is too long stands for the directory of another user, which root may look at."""
+    data = tmp_path / ("n" * 300)
+    outcome = corral("doctor", "--json", "--data", str(data))
+    assert outcome.code == 1
+    findings = {finding["check"]: finding for finding in outcome.json()["here"]}
+    assert findings["data directory"]["summary"] == f"cannot look at {data}: File name too long"
+    assert findings["data directory"]["remedy"].startswith("Run as the user whose fleet it is")
+    assert findings["frontend"]["summary"] == f"no frontend is known: cannot read {data}/up.json: File name too long"
+    assert (findings["data directory"]["level"], findings["disk space"]["level"]) == ("problem", "warning")
+    assert "processes" not in findings
+
+
 @pytest.mark.parametrize(("free", "level"), [(5 * GIB, "ok"), (GIB // 2, "warning"), (50 * 1024**2, "problem")])
 def test_little_space_is_told(free: int, level: str) -> None:
     assert judge_disk_space(free, Path("/x")).level == level

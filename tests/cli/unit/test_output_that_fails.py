@@ -1,13 +1,16 @@
-"""What a command does when nobody reads its output, or the disk has no room for it."""
+"""What a command does when its output finds no reader or no room, and with texts that it cannot show or send."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 CORRAL = [sys.executable, "-P", "-m", "corral"]
+MODEL = {"backend": "llama-cpp", "model": "w.gguf", "revision": "1", "source": "", "state": "cold"}
 
 
 @pytest.fixture
@@ -40,3 +43,37 @@ def test_a_full_disk_is_told_in_one_sentence(words: list[str], full_disk: int) -
         73,
         "error: the output cannot be written: No space left on device\n",
     )
+
+
+def test_what_a_terminal_cannot_show_is_replaced_and_ends_no_command(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONIOENCODING": "latin-1"}
+    finished = subprocess.run([*CORRAL, "doctor"], env=environment, capture_output=True, text=True, check=False)
+    assert finished.stderr == ""
+    assert "? Start one with `corral up`" in finished.stdout  # an arrow in UTF-8
+    assert finished.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["chat", "run"])
+def test_a_pipe_may_have_bytes_that_are_no_text(frontend: Any, tmp_path: Path, command: str) -> None:
+    frontend.tell("GET /api/v1/models", {"items": [{**MODEL, "name": "small"}]})
+    frontend.tell("POST /v1/chat/completions", b"data: [DONE]\n\n")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "CORRAL_URL": frontend.url,
+        "CORRAL_KEY": "corral_key",
+        "LANG": "C.UTF-8",
+    }
+    finished = subprocess.run(
+        [*CORRAL, command, "small"], env=environment, input=b"caf\xe9\n", capture_output=True, check=False
+    )
+    assert (finished.returncode, finished.stderr) == (0, b"")
+    asked = frontend.calls[-1].body["messages"][-1]["content"]
+    assert asked.strip() == "caf\ufffd"
+
+
+@pytest.mark.parametrize("words", [("chat", "small", "--once", "caf\udce9"), ("models", "show", "caf\udce9")])
+def test_an_argument_that_is_no_text_is_refused(connected: Any, frontend: Any, words: tuple[str, ...]) -> None:
+    outcome = connected(*words)
+    assert (outcome.code, outcome.out) == (64, "")
+    assert outcome.err == "error: 'caf\ufffd' cannot be sent: it is not UTF-8 text\n"

@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from corral import __version__
-from corral.base.errors import AccessDenied, CorralError
+from corral.base.errors import AccessDenied, CorralError, PathNotUsable
+from corral.base.private_files import is_there
 from corral.base.words import format_duration
 from corral.cli.client import ApiClient, FrontendFailed, FrontendTarget, Unreachable
 from corral.cli.connection import connected, target_of
@@ -137,7 +138,12 @@ def _finding(check: str, level: str, summary: str, remedy: str = "") -> Finding:
 def check_data_directory(examination: Examination) -> Finding:
     """Can the data directory be used, and is it private?"""
     path = examination.settings.data
-    if not path.exists():
+    try:
+        is_made = is_there(path)
+    except PathNotUsable as error:
+        remedy = "Run as the user whose fleet it is, or choose another one with --data."
+        return _finding("data directory", PROBLEM, error.message, remedy)
+    if not is_made:
         return _finding("data directory", OK, f"{path} is not there yet; `corral up` makes it")
     if not path.is_dir():
         return _finding("data directory", PROBLEM, f"{path} is not a directory", "Choose another one with --data.")
@@ -158,11 +164,13 @@ TOO_LITTLE: Final = 100 * 1024**2
 def check_disk_space(examination: Examination) -> Finding:
     """Is there space on the disk of the data directory?"""
     data = examination.settings.data
-    path = next((place for place in (data, *data.absolute().parents) if place.exists()), Path("/"))
     try:
+        path = next((place for place in (data, *data.absolute().parents) if is_there(place)), Path("/"))
         free = shutil.disk_usage(path).free
+    except PathNotUsable as error:
+        return _finding("disk space", WARNING, f"the disk is unknown: {error.message}")
     except OSError as error:
-        return _finding("disk space", WARNING, f"the disk of {path} cannot be looked at: {error.strerror}")
+        return _finding("disk space", WARNING, f"the disk of {data} cannot be looked at: {error.strerror}")
     return judge_disk_space(free, path)
 
 
@@ -190,8 +198,10 @@ def check_file(examination: Examination) -> Finding | None:
     return _finding("database file", PROBLEM, damage(file, problems[0]))
 
 
-def check_processes(examination: Examination) -> Finding:
-    """Do the processes run that `up.json` names?"""
+def check_processes(examination: Examination) -> Finding | None:
+    """Do the processes run that `up.json` names? Not checked where nobody may read it."""
+    if isinstance(examination.frontend.trouble, PathNotUsable):
+        return None
     if examination.up is None:
         return _finding("processes", OK, f"no `corral up` runs in {examination.settings.data}")
     pids = examination.up.pids
@@ -222,6 +232,9 @@ def check_frontend(examination: Examination) -> Finding:
     """Does a frontend answer?"""
     words = examination.frontend
     if words.target is None:
+        if isinstance(words.trouble, PathNotUsable):
+            summary = f"no frontend is known: {words.trouble.message}"
+            return _finding("frontend", PROBLEM, summary, "Name one with --url or CORRAL_URL.")
         summary = f"no frontend is known: there is no up.json in {examination.settings.data}"
         remedy = "Start one with `corral up`, or name one with --url or CORRAL_URL."
         return _finding("frontend", PROBLEM, summary, remedy)

@@ -22,6 +22,7 @@ from corral.frontend.operations.decide.operation import (
     compat_status,
     overall,
     seconds_left,
+    seconds_left_of_all,
     share_of,
     shown_progress,
     speed_of,
@@ -61,10 +62,11 @@ def _uri(operation: Operation) -> str:
 
 def operation_view(operation: Operation, progress: ProgressByNode, now: float) -> OperationView:
     """`now` is of the clock that progress was heard by."""
-    targets = [
-        _target_view(operation, target, shown_progress(target, progress.get(target.node_id, NO_PROGRESS)), now)
-        for target in operation.targets
+    shares = [
+        (target, shown_progress(target, progress.get(target.node_id, NO_PROGRESS))) for target in operation.targets
     ]
+    targets = [_target_view(operation, target, share, now) for target, share in shares]
+    left = seconds_left_of_all(shares, now)
     return OperationView(
         id=operation.id,
         verb=operation.verb.value,
@@ -79,7 +81,7 @@ def operation_view(operation: Operation, progress: ProgressByNode, now: float) -
         current_bytes=sum(target.current_bytes for target in targets),
         total_bytes=sum(target.total_bytes for target in targets),
         bytes_per_second=sum(target.bytes_per_second for target in targets),
-        seconds_left=max((target.seconds_left for target in targets if target.seconds_left is not None), default=None),
+        seconds_left=None if left is None else round(left, 1),
         notes=list(operation.payload.get("notes", ())),
         targets=targets,
     )

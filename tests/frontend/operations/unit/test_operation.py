@@ -11,6 +11,7 @@ from corral.frontend.operations.decide.operation import (
     NO_PROGRESS,
     Operation,
     OperationState,
+    Pace,
     Progress,
     Target,
     TargetStatus,
@@ -19,6 +20,7 @@ from corral.frontend.operations.decide.operation import (
     merge,
     overall,
     seconds_left,
+    seconds_left_of_all,
     shown_progress,
     speed_of,
     state_of,
@@ -130,6 +132,35 @@ def test_a_speed_is_measured_over_time_and_forgotten_when_nothing_is_heard() -> 
     assert (speed_of(known, 60.0), seconds_left(known, 60.0)) == (0, None)
     anew = merge(known, Progress(current_bytes=10, total_bytes=1000), at=3.0)
     assert speed_of(anew, 3.0) == 0
+
+
+def moving(current: int, total: int, *, speed: int) -> Progress:
+    """One that has heard of `speed` bytes per second, one second ago."""
+    return Progress(current_bytes=current, total_bytes=total, pace=Pace(at=0.0, bytes=current, per_second=speed))
+
+
+FAST, SLOW = moving(0, 100, speed=100), moving(0, 100, speed=10)
+SILENT, HERE, MUTE = moving(0, 100, speed=0), moving(100, 100, speed=0), NO_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("shares", "left"),
+    [
+        ([(target(DOWNLOADING), FAST), (target(DOWNLOADING), SLOW)], 10),
+        ([(target(DOWNLOADING), FAST), (target(SUCCESS), SLOW), (target(BLOCKED), MUTE)], 1),
+        ([(target(DOWNLOADING), FAST), (target(BUSY), HERE), (target(ERROR), SLOW)], 1),
+        ([(target(DOWNLOADING), FAST), (target(QUEUED, away=True), MUTE)], 1),
+        ([(target(DOWNLOADING), FAST), (target(DOWNLOADING), SILENT)], None),
+        ([(target(DOWNLOADING), FAST), (target(BUSY), MUTE)], None),
+        ([(target(DOWNLOADING), FAST), (target(QUEUED), MUTE)], None),
+        ([(target(SUCCESS), MUTE)], None),
+        ([], None),
+    ],
+)
+def test_the_whole_takes_as_long_as_its_slowest_and_is_unknown_where_one_is(
+    shares: list[tuple[Target, Progress]], left: float | None
+) -> None:
+    assert seconds_left_of_all(shares, 1.0) == left
 
 
 def test_a_late_word_changes_nothing_about_an_end() -> None:

@@ -288,6 +288,21 @@ def overall(shares: Sequence[tuple[Target, Progress]]) -> float:
     return sum(counted) / len(counted) if counted else 0.0
 
 
+def seconds_left_of_all(shares: Sequence[tuple[Target, Progress]], now: float) -> float | None:
+    """Estimated seconds until the slowest target has all bytes; None where one is about to begin, or does not say."""
+    longest = None
+    for target, progress in shares:
+        if target.status is TargetStatus.QUEUED and not waits(target):
+            return None
+        if target.status not in _MOVING or 0 < progress.total_bytes <= progress.current_bytes:
+            continue
+        left = seconds_left(progress, now)
+        if left is None:
+            return None
+        longest = max(left, longest or 0.0)
+    return longest
+
+
 # LocalAI's view of an operation, which knows fewer words.
 
 
