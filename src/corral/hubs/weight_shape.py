@@ -107,14 +107,14 @@ class WeightShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             each = (blocks + more) // max(1, self.block_count)
             even = tuple(msgspec.structs.replace(run, bytes=each) for run in self.blocks)
             return msgspec.structs.replace(self, blocks=even, parts=1)
-        known = self.weights
-        if known <= 0:
+        weight_bytes = self.weights
+        if weight_bytes <= 0:
             return msgspec.structs.replace(self, output_bytes=max(0, size))
         return msgspec.structs.replace(
             self,
-            embedding_bytes=self.embedding_bytes * size // known,
-            output_bytes=self.output_bytes * size // known,
-            blocks=tuple(msgspec.structs.replace(run, bytes=run.bytes * size // known) for run in self.blocks),
+            embedding_bytes=self.embedding_bytes * size // weight_bytes,
+            output_bytes=self.output_bytes * size // weight_bytes,
+            blocks=tuple(msgspec.structs.replace(run, bytes=run.bytes * size // weight_bytes) for run in self.blocks),
         )
 
 
@@ -152,7 +152,7 @@ def number_at(metadata: Mapping[str, MetadataValue], key: str, default: int = 0)
 def shape_of(architecture: str, metadata: Mapping[str, MetadataValue], tensors: TensorSizes) -> WeightShape:
     """What metadata and tensors of a GGUF file tell."""
     keys = _Keys(architecture, metadata)
-    own = {block: size for block, size in tensors.blocks.items() if block < keys.number("block_count")}
+    block_sizes = {block: size for block, size in tensors.blocks.items() if block < keys.number("block_count")}
     used = keys.number("expert_used_count")
     wide = keys.largest("feed_forward_length")
     return WeightShape(
@@ -168,10 +168,10 @@ def shape_of(architecture: str, metadata: Mapping[str, MetadataValue], tensors: 
         state_width=keys.number("ssm.inner_size"),
         vocabulary=min(number_at(metadata, "tokenizer.ggml.tokens#"), _LARGEST),
         embedding_bytes=tensors.embedding,
-        output_bytes=tensors.bytes - tensors.embedding - sum(own.values()),
+        output_bytes=tensors.bytes - tensors.embedding - sum(block_sizes.values()),
         is_tied=not tensors.has_output,
         is_causal=architecture not in _WITHOUT_CACHE,
-        blocks=tuple(_runs(_blocks(keys, own))),
+        blocks=tuple(_runs(_blocks(keys, block_sizes))),
         parts=max(1, min(number_at(metadata, "split.count"), MOST_BLOCKS)),
     )
 
@@ -208,9 +208,9 @@ class _Keys:
             return default
         return values[block] if block < len(values) else values[0] if len(values) == 1 else default
 
-    def head_width(self, what: str) -> int:
+    def head_width(self, kind: str) -> int:
         heads = self.largest("attention.head_count")
-        return self.number(f"attention.{what}_length") or (self.number("embedding_length") // heads if heads else 0)
+        return self.number(f"attention.{kind}_length") or (self.number("embedding_length") // heads if heads else 0)
 
 
 def _blocks(keys: _Keys, sizes: Mapping[int, int]) -> Iterator[BlockShape]:
@@ -265,13 +265,13 @@ def _state(keys: _Keys) -> int:
     width = keys.number("embedding_length")
     inner, state = keys.number("ssm.inner_size"), keys.number("ssm.state_size")
     if head := keys.number("wkv.head_size"):
-        kept = width * (keys.number("token_shift_count") or 2) + width * head
+        numbers = width * (keys.number("token_shift_count") or 2) + width * head
     elif kernel := keys.number("shortconv.l_cache"):
-        kept = width * (kernel - 1)
+        numbers = width * (kernel - 1)
     else:
         columns = max(0, keys.number("ssm.conv_kernel") - 1)
-        kept = columns * (inner + 2 * keys.number("ssm.group_count") * state) + state * inner
-    return min(kept * _FLOAT, _LARGEST)
+        numbers = columns * (inner + 2 * keys.number("ssm.group_count") * state) + state * inner
+    return min(numbers * _FLOAT, _LARGEST)
 
 
 def _runs(blocks: Iterator[BlockShape]) -> Iterator[BlockShape]:

@@ -30,13 +30,13 @@ class TemplateAdvice(NamedTuple):
 
 def advice(config: Config) -> list[TemplateAdvice]:
     """What to tell the author of a configuration. Templates that cannot be parsed are passed over."""
-    found = [TemplateAdvice("system_prompt", sentence) for sentence in _unseen_system_prompt(config)]
+    hints = [TemplateAdvice("system_prompt", sentence) for sentence in _unseen_system_prompt(config)]
     for name in TEMPLATES:
         source = value_at(config, f"template.{name}")
         if isinstance(source, str) and source:
             key = f"template.{name}"
-            found += [TemplateAdvice(key, f"{key}: {sentence}") for sentence in _absent_fields(source, name)]
-    return found
+            hints += [TemplateAdvice(key, f"{key}: {sentence}") for sentence in _absent_fields(source, name)]
+    return hints
 
 
 def _unseen_system_prompt(config: Config) -> Iterator[str]:

@@ -233,5 +233,5 @@ def check_order(order: DownloadOrder) -> None:
         seen.add(file.destination)
 
 
-def too_large(what: str, limits: DownloadLimits) -> DownloadTooLarge:
-    return DownloadTooLarge(f"{what} has more than {limits.largest_bytes} bytes, which is the limit of one file")
+def too_large(name: str, limits: DownloadLimits) -> DownloadTooLarge:
+    return DownloadTooLarge(f"{name} has more than {limits.largest_bytes} bytes, which is the limit of one file")
