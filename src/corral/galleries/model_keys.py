@@ -32,8 +32,8 @@ def _mappings(config: Config, key: str, default: object) -> object:
 class ValueType(Enum):
     """What a key's value must be, and how that is checked."""
 
-    def __init__(self, shown: str, read: Callable[[Config, str, object], object]) -> None:
-        self.shown = shown
+    def __init__(self, name: str, read: Callable[[Config, str, object], object]) -> None:
+        self.shown = name
         self.read = read
         """Raises InvalidInput for another value."""
 

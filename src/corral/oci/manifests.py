@@ -186,8 +186,8 @@ def choose_image(index: Index, machine: ImagePlatform, *, name: str) -> Descript
     number = best_platform([entry.platform for entry in entries], machine)
     if number is None:
         platforms = {entry.platform or ASSUMED for entry in entries}
-        there = ", ".join(sorted(str(platform) for platform in platforms if platform.os != _UNKNOWN)) or "nothing"
-        raise PlatformMissing(f"{name}: there is no image for {machine}; there are images for {there}")
+        offered = ", ".join(sorted(str(platform) for platform in platforms if platform.os != _UNKNOWN)) or "nothing"
+        raise PlatformMissing(f"{name}: there is no image for {machine}; there are images for {offered}")
     return _checked(entries[number], name)
 
 
