@@ -140,9 +140,9 @@ class DirectoryWalk:
         if name == ".." and self._names:
             self._leave()
         elif name == "..":
-            rest = self._above_root(pending)
+            remaining = self._above_root(pending)
             pending.clear()
-            pending.extend(rest)
+            pending.extend(remaining)
         elif name not in ("", HERE) and (target := self._open(name)) is not None:
             self._follow(target, pending)
 

@@ -33,13 +33,13 @@ class ClaimsKey:
         prefix, start = _KINDS[kind]
         article = "a" if kind == "user" else "an"
         try:
-            found, raw = nkeys.decode_seed(bytearray(seed.encode("ascii")))
-            is_whole = nkeys.encode_seed(bytes(raw), found).decode() == seed
+            decoded_prefix, raw = nkeys.decode_seed(bytearray(seed.encode("ascii")))
+            is_whole = nkeys.encode_seed(bytes(raw), decoded_prefix).decode() == seed
         except (nkeys.NkeysError, ValueError, IndexError) as error:
             raise InvalidInput(
                 f"NATS {kind} seed", f"is no seed; that of {article} {kind} starts with {start}"
             ) from error
-        if not is_whole or found != prefix:
+        if not is_whole or decoded_prefix != prefix:
             problem = f"is mistyped, or the seed of something else; that of {article} {kind} starts with {start}"
             raise InvalidInput(f"NATS {kind} seed", problem)
         self.seed = seed

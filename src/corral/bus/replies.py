@@ -131,9 +131,9 @@ class Replies:
             if concerns(waiting.subject):
                 waiting.put(error)
 
-    def _next_subject(self, asked: str) -> str:
+    def _next_subject(self, subject: str) -> str:
         """Return a new reply subject. Its last part cannot be guessed: each peer that is asked learns the shared inbox,
         and must not be able to answer for another."""
-        first, *rest = asked.split(".")
-        node = rest[0] if first == "nodes" and rest else _NOBODY
+        first, *tokens = subject.split(".")
+        node = tokens[0] if first == "nodes" and tokens else _NOBODY
         return f"{self._prefix}.{node}.{self._inbox}.{secrets.token_hex(8)}"
