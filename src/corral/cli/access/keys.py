@@ -131,9 +131,9 @@ def _scopes(key: KeyView) -> str:
     return ", ".join(key.scopes) + of
 
 
-def _unconfirmed(gateways: Sequence[str], what: str) -> list[str]:
+def _unconfirmed(gateways: Sequence[str], consequence: str) -> list[str]:
     return (
-        [f"{counted(len(gateways), 'gateway')} did not answer in time and {what}: {', '.join(gateways)}"]
+        [f"{counted(len(gateways), 'gateway')} did not answer in time and {consequence}: {', '.join(gateways)}"]
         if gateways
         else []
     )
