@@ -257,10 +257,10 @@ class RequestDispatcher:
         if affinity is None or not (chain := waiter.prompt_chain()):
             return directory.pick(model, waiter.excluded)
         now = asyncio.get_running_loop().time()
-        known = self._prefixes.find(model, chain, since=now - affinity.seconds)
+        match = self._prefixes.find(model, chain, since=now - affinity.seconds)
         replica = None
-        if known is not None and known.share >= affinity.min_match:
-            replica = directory.pick_known(model, known.replica, waiter.excluded)
+        if match is not None and match.share >= affinity.min_match:
+            replica = directory.pick_known(model, match.replica, waiter.excluded)
         if replica is None:
             replica = directory.pick(model, waiter.excluded)
         if replica is not None:

@@ -180,7 +180,7 @@ class Exchange:
         """Handle a failure before the first byte: ask another replica, or refuse."""
         raise NotImplementedError
 
-    def _left(self, outcome: RequestOutcome) -> None:
+    def _on_end(self, outcome: RequestOutcome) -> None:
         """Account the end of the request. Called exactly once, on every path."""
         raise NotImplementedError
 
@@ -374,7 +374,7 @@ class Exchange:
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
-        self._left(outcome)
+        self._on_end(outcome)
 
 
 def _dialling_failure(error: Exception) -> UpstreamFailure:

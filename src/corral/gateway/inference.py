@@ -180,11 +180,11 @@ class Inference(Exchange):
         if self._body.startswith(BOM_UTF8):
             self._body = self._body[len(BOM_UTF8) :]
         services, only = self._services, self._key.models
-        asked = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
-        name = asked.named()
+        parsed = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
+        name = parsed.named()
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
-        asked.check(takes_null=self._route not in ANTHROPIC_PATHS)
-        self._needs_care = self._route == _RESPONSES or asked.needs_care()
+        parsed.check(takes_null=self._route not in ANTHROPIC_PATHS)
+        self._needs_care = self._route == _RESPONSES or parsed.needs_care()
         use = _USES[self._route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
@@ -390,8 +390,8 @@ class Inference(Exchange):
         if head.status == 401:
             return UpstreamFailure.DENIED
         if head.status in _NOT_HERE:
-            others = self._services.directory.serves(self.model, {*self.excluded, replica.id})
-            if not others or len(self._failures) >= _ENGINE_RETRIES:
+            has_others = self._services.directory.serves(self.model, {*self.excluded, replica.id})
+            if not has_others or len(self._failures) >= _ENGINE_RETRIES:
                 return None
             return UpstreamFailure.DECLINED if head.status in _DECLINED else UpstreamFailure.OVERLOADED
         replica.restore()
@@ -472,7 +472,7 @@ class Inference(Exchange):
             self._replica.in_flight -= 1
             self._services.dispatcher.freed(self.model)
 
-    def _left(self, outcome: RequestOutcome) -> None:
+    def _on_end(self, outcome: RequestOutcome) -> None:
         if not self.model:
             return
         if not self._is_counted:
