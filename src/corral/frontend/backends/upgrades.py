@@ -109,7 +109,7 @@ class Upgrades:
 
     async def look(self) -> bool:
         """Ask nodes, galleries and registries now. False: another frontend is at it."""
-        async with self._leader.turn("upgrade-check", lasts=_LEASE_TIME) as is_ours:
+        async with self._leader.turn("upgrade-check", duration=_LEASE_TIME) as is_ours:
             if is_ours:
                 await self._look()
                 if self._policy.is_automatic:

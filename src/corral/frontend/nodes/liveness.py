@@ -240,7 +240,7 @@ class Brake:
             log.error("nothing is evicted or rescheduled: %s", reason, extra={"event": "brake.held", "why": reason})
         else:
             log.warning("the brake is released", extra={"event": "brake.released", "was": before})
-        if await self._leader.holds("brake", lasts=_BRAKE_LEASE_TIME):
+        if await self._leader.holds("brake", duration=_BRAKE_LEASE_TIME):
             kind = EventKind.BRAKE_HELD if reason else EventKind.BRAKE_RELEASED
             event = Event(kind=kind, at=self._clock.now(), actor="control", data={"why": reason or before})
             await self._events.record([event])

@@ -298,7 +298,7 @@ class Housekeeping:
 
     async def tidy(self) -> None:
         now = self._clock.now()
-        async with self._leader.turn("housekeeping", lasts=_LEASE_TIME) as is_ours:
+        async with self._leader.turn("housekeeping", duration=_LEASE_TIME) as is_ours:
             if not is_ours:
                 return
             events = await self._events.trim(now - self._retention.events, keep_at_least=_KEPT_EVENTS)

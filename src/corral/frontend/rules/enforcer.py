@@ -290,7 +290,7 @@ class RuleEnforcer:
                 await self._operations.retry(operation, by=rule.asks_as, nodes=fitting)
 
     async def _is_ours(self) -> bool:
-        return await self._leader.holds("fleet rules", lasts=PERIOD * 2)
+        return await self._leader.holds("fleet rules", duration=PERIOD * 2)
 
 
 def missing(rules: Iterable[FleetRule], places: Iterable[RulePlace]) -> list[tuple[FleetRule, list[RulePlace]]]:

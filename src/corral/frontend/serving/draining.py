@@ -66,7 +66,7 @@ class Draining:
             return False
         if self._brake.holds:
             return True
-        if not await self._leader.holds("drains", lasts=DRAINING_PERIOD * 12, left=DRAINING_PERIOD * 4):
+        if not await self._leader.holds("drains", duration=DRAINING_PERIOD * 12, renew_below=DRAINING_PERIOD * 4):
             return False
         snapshot = await self._snapshots.take()
         for job in left_over(snapshot):

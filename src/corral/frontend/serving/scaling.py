@@ -86,7 +86,7 @@ class Scaling:
 
     async def sweep(self) -> bool:
         """Look, plan and act once; whether something is left under way."""
-        if not await self._leader.holds("scaling", lasts=PERIOD * 30, left=PERIOD * 10):
+        if not await self._leader.holds("scaling", duration=PERIOD * 30, renew_below=PERIOD * 10):
             self._memory, self._elastic = ScalingMemory(), frozenset()
             return False
         if await self._snapshots.is_empty():  # galleries, which may be away, are not asked for nothing

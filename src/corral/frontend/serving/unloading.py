@@ -264,7 +264,7 @@ class Orphans:
     async def sweep(self) -> None:
         """Look at the next nodes; stop what was unexplained in their last two reports."""
         if self._brake.holds or not await self._leader.holds(
-            "orphans", lasts=ORPHANS_PERIOD * 6, left=ORPHANS_PERIOD * 2
+            "orphans", duration=ORPHANS_PERIOD * 6, renew_below=ORPHANS_PERIOD * 2
         ):
             self._suspects.clear()
             return
