@@ -34,7 +34,7 @@ MACHINE_SETTINGS: Final = frozenset({"capability", "capability_run_file", "data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpSettings(PublicPort):
-    """What `corral up` needs; the rest its frontend and its workers take from the environment and the same file."""
+    """The settings of `corral up` itself. Its frontend and workers read the environment and the same file."""
 
     section: ClassVar[str] = "up"
     title: ClassVar[str] = "`corral up`"
@@ -355,7 +355,8 @@ def listed_environment(
 def hide_secrets(sections: Iterable[str]) -> None:
     """Forget the secrets of these sections, and let nobody look into this process any more.
 
-    Whoever needs a secret has read it by now. Children are given what they need, and never this process's environment.
+    Code that needs a secret has read it by now. Children are given what they need, and never this process's
+    environment.
     """
     from corral.base.disclosure import blot_out, refuse_inspection
 
