@@ -1,4 +1,4 @@
-"""What the gateways are told: models, replicas and keys, as one versioned view, with the change from one to the next.
+"""The gateways' view: models, replicas and keys at one version, with the change from one version to the next.
 
 Made again whenever something is announced, or changes in this process. A lost message costs a second: see `feed.py`. A
 database that is away changes nothing: the last view stays what it is.
@@ -107,10 +107,10 @@ class ViewKeeper:
         return (*sources.problems(), sources.brake.holds, sources.engines.watch.mark(), gateways)
 
     async def refresh(self) -> bool:
-        """Make the view again; those who follow are told when it is another one.
+        """Make the view again, and notify its followers when it changed.
 
-        What control lacks is told in any case. Without the database everything else stays as it was. Nothing is ever
-        left under way: False.
+        What control lacks is sent in any case. Without the database everything else stays as it was. Returns False,
+        because nothing is left under way.
         """
         version = 1 if self._current is None else self._current.version
         try:
@@ -142,7 +142,7 @@ class ViewKeeper:
         entries = [
             self._replica_entry(replica, nodes.get(replica.node_id), adapted.get(replica.id)) for replica in living
         ]
-        told = entries_of(
+        engine_entries = entries_of(
             await sources.engines.service.load(),
             sources.engines.watch.of,
             {
@@ -159,8 +159,8 @@ class ViewKeeper:
         )
         return View(
             version=version,
-            models=dict(told.models),
-            replicas={entry.id: entry for entry in (*entries, *told.replicas) if entry is not None},
+            models=dict(engine_entries.models),
+            replicas={entry.id: entry for entry in (*entries, *engine_entries.replicas) if entry is not None},
             keys=keys,
             control=self._control_state(),
         )
@@ -170,7 +170,7 @@ class ViewKeeper:
         self._followers.ring()
 
     async def follow(self) -> AsyncGenerator[ViewMessage, None]:
-        """The full view, then every change, and a beat when there is none. For ever: whoever follows ends it."""
+        """The full view, then every change, and a beat when there is none. It never ends by itself."""
         with self._followers.listener() as poke:
             last: View | None = None
             while True:
