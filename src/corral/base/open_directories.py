@@ -230,7 +230,7 @@ class ConfinedPath(msgspec.Struct, frozen=True, kw_only=True):
     directory: int
     name: str
     path: Path
-    """As it was asked for, links unresolved: what backends and frontends are told."""
+    """The requested path, with links unresolved. Backends and frontends get this form."""
 
     @property
     def identity(self) -> tuple[int, int, str]:

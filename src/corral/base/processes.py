@@ -381,7 +381,8 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     final_exit_codes: frozenset[int] = frozenset()
     """Exit codes after which a restart would fail in the same way, such as a wrong configuration."""
     final_when_ready: bool = False
-    """These codes are final also after it was ready. For a supervisor, which ends only when a restart is no help."""
+    """These codes are final also after it was ready. For a supervisor, which ends only when a restart would not
+    help."""
 
 
 async def until_ready(child: Child, process: ChildProcess) -> None:

@@ -327,9 +327,9 @@ async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda:
 
 
 class SharedThread:
-    """A thread for blocking work that may hang, such as a look at a mount: there is never more than one of it.
+    """A thread for blocking work that may hang, such as a look at a mount. It runs one call at a time.
 
-    Whoever asks while it works waits for the same result.
+    Callers that arrive meanwhile wait for the same result.
     """
 
     def __init__(self, name: str) -> None:

@@ -65,7 +65,7 @@ class Minter:
 
     @property
     def account(self) -> str:
-        """The account's public key."""
+        """The public key of the NATS account that signs the users."""
         return self._account.public
 
     def mint(

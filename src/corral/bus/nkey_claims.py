@@ -54,7 +54,8 @@ class ClaimsKey:
         return cls(seed.decode(), kind)
 
     def sign(self, claims: Mapping[str, object]) -> str:
-        """Return the JWT. Its issuer is this key, and its id the digest of the rest, as NATS's own library does it."""
+        """Return the JWT. Its issuer is this key, and its id is the digest of the other claims, as in NATS's own
+        library."""
         body = {**claims, "iss": self.public}
         body.pop("jti", None)
         digest = hashes.Hash(hashes.SHA512_256())

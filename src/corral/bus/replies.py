@@ -27,7 +27,8 @@ SendRequest = Callable[[str], Awaitable[None]]
 
 
 class _Question:
-    """A request that takes one answer. A class of its own: a queue for each would cost more than the rest."""
+    """A request that takes one answer. It has no queue: creating one would cost more than everything else in a
+    request."""
 
     __slots__ = ("_answer", "subject")
 

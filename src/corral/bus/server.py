@@ -181,7 +181,7 @@ class NatsServer:
         raise AddressInUse(f"no free port was found on {self._host} for nats-server")
 
     async def stop(self) -> None:
-        """Stop the server. Idempotent."""
+        """Stop the server, and wait until its process has ended. Idempotent."""
         process, self.process = self.process, None
         if process is not None:
             await process.stop(STOP_GRACE)

@@ -34,7 +34,7 @@ class Handlers:
         task.add_done_callback(self._ended)
 
     async def finish(self, within: timedelta, *, apart_from: asyncio.Task[object] | None) -> None:
-        """Wait for the running handlers, then cancel the rest, except the one that is calling this."""
+        """Wait for the running handlers, then cancel those that are still running, except the caller's own."""
         pending = {task for task in self._running if task is not apart_from}
         try:
             if pending:

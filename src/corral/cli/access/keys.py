@@ -157,7 +157,7 @@ def choose_key(keys: Sequence[KeyView], reference: str) -> KeyView:
 def reset_admin(as_json: bool) -> None:
     """Make a new administrator key on this machine, and revoke the lost one.
 
-    Works on the database itself and needs no key: whoever may read the data directory may do this.
+    Works on the database itself and needs no key: everybody who can read the data directory can do this.
     """
     import asyncio
     from dataclasses import replace

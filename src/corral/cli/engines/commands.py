@@ -1,4 +1,4 @@
-"""`corral engines add`, `set`, `list`, `show`, `test` and the rest: one engine that somebody else runs at a time."""
+"""`corral engines add`, `set`, `list`, `show`, `test` and so on: each works on one external engine."""
 
 import difflib
 import sys
@@ -275,7 +275,7 @@ def _trial_words(trial: EngineTrial) -> str:
 
 
 def find_engine(client: ApiClient, reference: str) -> ExternalEngineView:
-    """The engine of this id, MODEL/NAME or name; NotFound or Conflict when that is none, or several."""
+    """The engine of this id, MODEL/NAME or name. NotFound when no engine matches, Conflict when several do."""
     engines = client.get(PATH, list[ExternalEngineView])
     for means in (lambda each: each.id, lambda each: f"{each.model}/{each.name}", lambda each: each.name):
         matches = [each for each in engines if means(each) == reference]
