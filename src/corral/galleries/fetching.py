@@ -32,7 +32,7 @@ class ArtefactFile(PartlyPrinted, frozen=True, kw_only=True):
     unprinted = ("content",)
 
     digest: str
-    """Digest of its manifest."""
+    """Digest of the manifest that the copy was read from."""
     content: bytes
 
 

@@ -134,8 +134,8 @@ def artifact_weights(config: Config) -> str:
 
 
 def companion_options(config: Config, options: Sequence[object]) -> list[str]:
-    """What a backend is told of the companions, as paths below the models directory; without those that `options` has
-    an entry of."""
+    """The options that name the companions for a backend, as paths below the models directory. Entries that `options`
+    already has are left out."""
     stated = {str(option).partition(":")[0] for option in options}
     return [
         f"{name}:{place}"

@@ -80,7 +80,7 @@ class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
     warned: int
     """Entries that are readable, with warnings."""
     kinds: Mapping[CheckKind, int]
-    """Problems of each kind."""
+    """Number of problems of each kind."""
 
 
 class GalleryCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,7 +70,7 @@ class ModelReadings(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return failures_of(self.readings)
 
     def url_of(self, entry: GalleryModel) -> str:
-        """Return where the gallery of an entry was read from; empty if it is none of these."""
+        """Return where the gallery of an entry was read from; empty if the entry is of no known gallery."""
         return next((reading.url for reading in self.readings if reading.source.name == entry.gallery), "")
 
 

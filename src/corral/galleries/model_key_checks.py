@@ -31,7 +31,7 @@ _MISTAKEN_PARTS: Final = ("", "parameters.", "template.", "tts.", "limits.")
 """Where keys stand that people write into another part."""
 _NEAR: Final = 0.6
 _MISSPELLED: Final = 0.85
-"""Similarity from which a name that may be right is told as a misspelling all the same."""
+"""Similarity from which a name that may be right is still reported as a misspelling."""
 _MOST: Final = 20
 _MOST_LOOKED_AT: Final = 100
 """How many unknown keys or words of a configuration are compared with known ones, which takes a while."""

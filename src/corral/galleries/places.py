@@ -31,7 +31,7 @@ class IndexLocation(msgspec.Struct, frozen=True, kw_only=True):
 
     scheme: Scheme
     url: str
-    """URL to request."""
+    """URL to send the request to."""
     path: Path | None = None
     """Path of a local file."""
 

@@ -74,7 +74,7 @@ def _until_broken(reader: BinaryIO | zstandard.ZstdDecompressionReader, most: in
 
 
 def members_in(prefix: bytes) -> list[ArchiveMember]:
-    """Return the files that begin in the beginning of a tar archive; empty if it is none."""
+    """Return the files that begin in the beginning of a tar archive; empty if it is not a tar archive."""
     members: list[ArchiveMember] = []
     stream = TarStream(Pieces([prefix]), _LIMITS)
     try:

@@ -23,7 +23,7 @@ GENERIC_NAMES: Final = frozenset(("model", "ggml-model", "weights", "main", "lat
 
 class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True):
     text: str
-    """YAML."""
+    """The configuration as YAML."""
     notes: tuple[str, ...] = ()
 
 

@@ -96,7 +96,7 @@ class OffloadedNeed(msgspec.Struct, frozen=True, kw_only=True):
 
     ram: MemoryNeed
     vram: MemoryNeed
-    """On all GPUs together."""
+    """What is needed on all GPUs together."""
     per_card: int = 0
     """What of `vram` every further GPU takes again."""
 

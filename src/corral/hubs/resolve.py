@@ -72,7 +72,7 @@ async def plan_reference(reference: ModelReference, wish: PullWish, hub: HubAcce
     """Return what to download, and the configuration of the model that it makes.
 
     Raise InvalidInput for what cannot be a model, HubModelMissing, HubRefused or HubUnavailable for what a hub says.
-    Names of galleries are for whoever has galleries.
+    Names of galleries are resolved by the caller.
     """
     if wish.name:
         check_name(wish.name)

@@ -21,12 +21,13 @@ _ALL: Final = 0
 _WITHOUT_CACHE: Final = frozenset(
     ("bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "modern-bert", "jina-bert-v2", "jina-bert-v3", "t5encoder")
 )
-"""They read a text once and keep nothing of it."""
+"""Architectures without a cache: they read a text once and keep nothing of it."""
 _WINDOW_PATTERNS: Final[Mapping[str, int]] = {
     "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gemma-embedding": 6, "cohere2": 4, "gpt-oss": 2, "exaone4": 4,
     "olmo2": 4, "llama4": 4, "smallthinker": 4, "afmoe": 4,
 }  # fmt: skip
-"""Of so many blocks all but one keep only a window of the last tokens, where the file does not say which."""
+"""By architecture, the number of blocks of which all but one keep only a window of the last tokens. Used where the file
+does not say which blocks do."""
 _FULL_FIRST: Final = frozenset(("smallthinker",))
 _BUILT_IN_WINDOWS: Final[Mapping[str, int]] = {"llama4": 8192}
 _CACHED_BLOCKS: Final[Mapping[str, int]] = {"gemma3n": 20}
@@ -68,7 +69,7 @@ class WeightShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     experts_used: int = 0
     """Experts that work on one token; 0: it has none."""
     expert_width: int = 0
-    """`feed_forward` of one expert."""
+    """The width `feed_forward` of one expert."""
     is_gated: bool = True
     """Whether one half of what is inside of a block decides about the other."""
     state_width: int = 0
@@ -88,7 +89,7 @@ class WeightShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def weights(self) -> int:
-        """Bytes of the tensors."""
+        """Bytes of all tensors: blocks, embedding and output."""
         return self.embedding_bytes + self.output_bytes + sum(run.count * run.bytes for run in self.blocks)
 
     @property

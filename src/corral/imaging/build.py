@@ -247,7 +247,8 @@ def _may_replace(output: Path) -> bool:
 
 
 def _interpreter_version(tree: Path) -> str:
-    """Return the version of a relocatable Python from the name of its library; InvalidInput when this is none.
+    """Return the version of a relocatable Python from the name of its library; InvalidInput when the tree is no such
+    Python.
 
     The interpreter is never executed: it may be for another platform.
     """

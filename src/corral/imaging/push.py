@@ -34,7 +34,8 @@ class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     size: int
     was_there: bool
-    """It was not sent: the registry had it, here or in the repository to mount from."""
+    """Whether the registry had the content already, in this repository or in the one to mount from, so that it was not
+    sent."""
 
 
 class PushResult(msgspec.Struct, frozen=True, kw_only=True):

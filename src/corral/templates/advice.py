@@ -1,4 +1,4 @@
-"""What is odd about the templates of a configuration that can be used: their author is told, and nobody else. Pure."""
+"""Advice to the author of a configuration about oddities of its templates that do not prevent its use. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from corral.templates.template_data import SHAPES, Shape
 
 class TemplateAdvice(NamedTuple):
     key: str
-    """Of the configuration."""
+    """The key of the configuration that the advice is about."""
     sentence: str
 
 

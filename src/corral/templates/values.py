@@ -50,7 +50,7 @@ class StructValue:
     fields: Mapping[str, object]
     json_names: Mapping[str, str]
     left_out_when_empty: frozenset[str] = frozenset()
-    """Names in JSON."""
+    """Names in JSON of fields that are left out when they are empty."""
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:

@@ -1,8 +1,8 @@
 """Files that are not whole yet, in `.corral/partial` of the directory they are for, and what is known about them.
 
 Beside the bytes lies a ledger: how many bytes of each piece are there. It is a mapped file and written after the bytes,
-so a kill loses none of it. Whoever works on a file holds the lock on its bytes; several processes, on several machines,
-may share the directory. Blocks.
+so a kill loses none of it. A process that works on a file holds the lock on its bytes; several processes, on several
+machines, may share the directory. Blocks.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def unpacked(cls, data: bytes) -> "LedgerFacts | None":
-        """The facts of a header; None when it is none, or makes no sense."""
+        """The facts of a header; None when the data is not a header, or makes no sense."""
         if len(data) != _HEADER.size:
             return None
         magic, size, piece_bytes, *texts = _HEADER.unpack(data)
