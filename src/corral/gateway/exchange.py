@@ -210,7 +210,7 @@ class Exchange:
             self._connection.write(data)
 
     def sweep(self, now: float) -> None:
-        """Enforce timeouts. Called periodically."""
+        """End the exchange if one of its timeouts has passed. Called periodically."""
         if self._phase is _ANSWERING:
             self._sweep_answer(now)
         elif self._phase is _SENT:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 _WINDOW: Final = 256
 _MOST_WINDOWS: Final = 64
 MOST_LINKS: Final = 16384
-"""About 3 MB."""
+"""Most links in memory, about 3 MB."""
 _BEGINNING: Final = re.compile(rb'"(?:messages|prompt|input)"')
 """What a prompt begins with in a body. Fields in front of it differ between requests that go on with a talk."""
 

@@ -357,7 +357,7 @@ class ClientConnection(asyncio.Protocol):
         self._sender.judged(self, self._head, status)
 
     def answer(self, answer: Answer) -> None:
-        """Write a complete response."""
+        """Write a complete response to the client."""
         self._write_answer(answer)
         self.finish(keep=True)
 
@@ -438,7 +438,7 @@ class ClientConnection(asyncio.Protocol):
             self._deadline = min(self._deadline, self._time() + _LAST_LINGER_SECONDS)
 
     def sweep(self, now: float) -> None:
-        """Enforce timeouts. Called periodically."""
+        """Close the connection if one of its timeouts has passed. Called periodically."""
         if self._stall is not None and self._stall.seconds(now) >= self._time_outs.stalled_client:
             self._services.tally.time_outs["stalled_client"] += 1
             self.abort()

@@ -2,8 +2,8 @@
 
 Nothing else of the body changes, and it is not copied as a whole: the result is a list of pieces. Engines disagree
 about which of two names they take, and some read `Model` as `model`; so a body that has the name twice is refused,
-because whoever sent it could reach another model of the engine. For the same reason a form is refused that parsers
-may read in different ways.
+because its sender could reach another model of the engine. For the same reason a form is refused that parsers may read
+in different ways.
 """
 
 import itertools

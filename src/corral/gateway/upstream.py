@@ -58,8 +58,8 @@ class Origin(NamedTuple):
     socket: str
     tls: bool = False
     engine_ca: str | None = None
-    """Of an engine that somebody else runs: PEM of the authorities that it is checked against, empty for those of the
-    system. None for processes of Corral's."""
+    """For an external engine, the PEM of the authorities that check its certificate; empty for those of the system.
+    None for Corral's own processes."""
     door: str = ""
     """Host and port that is dialled instead, of a worker with TLS; empty for others."""
     node: str = ""
@@ -182,7 +182,7 @@ _NO_ANSWER: Final = AnswerHead(0, b"HTTP/1.1 ?")
 
 
 class Taker(Protocol):
-    """Receives a response."""
+    """Receives the head, the body and the end of one response."""
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None: ...
     def upstream_data(self, data: bytes) -> None: ...

@@ -1,4 +1,5 @@
-"""What control told this gateway: models, replicas and keys at one version, and which replica is picked."""
+"""The view that this gateway got from control (models, replicas and keys at one version), and the choice of a
+replica."""
 
 import difflib
 import itertools
@@ -174,7 +175,8 @@ class Directory:
         self._replicas: dict[str, UpstreamReplica] = {}
         self._serving: dict[str, list[UpstreamReplica]] = {}
         self.affinities: dict[str, AffinityEntry] = {}
-        """Of models with several replicas, one of which may know the beginning of a prompt."""
+        """The affinity settings of models with several replicas, one of which may have the beginning of a prompt in its
+        cache."""
         self._turn = itertools.count()
         self._near_names = NearNames(())
         self._near_of: View | None = None

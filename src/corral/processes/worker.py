@@ -197,7 +197,7 @@ async def _node(config: WorkerConfig, places: addresses.Addresses, clock: Clock)
 
 
 async def _open_files(stack: AsyncExitStack, node: _OwnNode, entrance: Entrance) -> FileServing:
-    """Files have the times of the machine, whatever clock the rest has."""
+    """Open the file server. It uses the machine's clock even in tests, because files have the machine's times."""
     config = node.config
     member = replace(_file_member(config, node.profile, node.presence), tls=entrance.context)
     serving = FileServing(config.files, models=config.models_path, clock=SystemClock(), member=member)
@@ -308,7 +308,8 @@ def _profile(config: WorkerConfig, places: addresses.Addresses, hello: CorralHel
 
 
 def _presented(frontend: FrontendConfig, secret: str) -> str:
-    """What to show until the node's own secret is known. Whoever joined by a code has nothing else."""
+    """The credential to use until the node has its own secret. A worker that joins by a code has no registration
+    token."""
     if frontend.is_joining:
         return frontend.join_code or secret
     return frontend.registration_token

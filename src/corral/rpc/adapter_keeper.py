@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 ADAPTER: Final = "adapter"
 _WORTH_TELLING: Final = 3
-"""Failures in a row: one death is repaired before anybody could be told."""
+"""Failures in a row before a problem is reported: a single crash is repaired sooner than that."""
 T = TypeVar("T")
 
 
@@ -149,7 +149,7 @@ class Adapters:
         self._ring()
 
     def retain(self, keys: Collection[str]) -> None:
-        """Forget all but these."""
+        """Stop serving all replicas whose keys are not among these."""
         for key in self._demanded.keys() - set(keys):
             self.forget(key)
 

@@ -66,7 +66,8 @@ class FrameSender:
             self.send(call, body)
 
     def send(self, call: Call, data: bytes) -> None:
-        """Send a framed message: now what the windows allow, the rest later. `call.unsent` is None when all is out."""
+        """Send a framed message: now what the windows allow, and the remainder when they open. `call.unsent` is None
+        when all is out."""
         call.unsent = memoryview(data)
         self._unsent[call.number] = call
         self.flush()
@@ -181,11 +182,11 @@ class Places:
         self._promised -= 1
 
     def take(self) -> None:
-        """A call begins."""
+        """Take one of the places for a call that begins."""
         self._open_count += 1
 
     def give_back(self) -> None:
-        """A call has ended."""
+        """Return the place of a call that has ended."""
         self._open_count -= 1
         self._wake()
 
