@@ -20,8 +20,8 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 class Acceptor:
     """Watches a listening socket until it is closed, and owns that socket.
 
-    `take` gets each connection and the address of its peer. `failed` is told when the process, or the machine, has no
-    descriptors or memory for more; it goes on after a pause.
+    `take` gets each connection and the address of its peer. `failed` is called when the process, or the machine, has no
+    descriptors or memory for more; accepting goes on after a pause.
     """
 
     def __init__(

@@ -47,8 +47,8 @@ class Moment(msgspec.Struct, frozen=True):
 
     def left(self, clock: Clock) -> float:
         """Seconds until then; 0 when it has come."""
-        left = min((self.wall - clock.now()).total_seconds(), self.monotonic - clock.monotonic())
-        return max(left, 0.0)
+        seconds = min((self.wall - clock.now()).total_seconds(), self.monotonic - clock.monotonic())
+        return max(seconds, 0.0)
 
     def has_come(self, clock: Clock) -> bool:
         return self.left(clock) == 0

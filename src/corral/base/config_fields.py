@@ -77,11 +77,11 @@ def numbers(config: Config, key: str, default: object = MISSING) -> object:
     return default if values is None else [float(value) for value in values]
 
 
-def _list_of(config: Config, key: str, types: type | UnionType, what: str) -> list[Any] | None:
+def _list_of(config: Config, key: str, types: type | UnionType, item_kind: str) -> list[Any] | None:
     value = value_at(config, key)
     if value is None or (isinstance(value, list) and all(isinstance(item, types) for item in value)):
         return value
-    raise InvalidInput(key, f"must be a list of {what}, got {kind(value)}")
+    raise InvalidInput(key, f"must be a list of {item_kind}, got {kind(value)}")
 
 
 def texts_by_name(config: Config, key: str, default: object = MISSING) -> object:

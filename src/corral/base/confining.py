@@ -147,29 +147,29 @@ def _become(order: dict[str, Any]) -> None:
 
     Without the right to change the bounding set that stays as it is: `no_new_privs` keeps programs from gaining by it.
     """
-    kept: list[int] = order["capabilities"]
+    capabilities: list[int] = order["capabilities"]
     if order["drops_bounding"]:
         with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
             last = int(file.read())
         for capability in range(last + 1):
-            if capability not in kept:
+            if capability not in capabilities:
                 _control(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     if "uid" in order:
         _control(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
         os.setgroups(order["groups"])
         os.setresgid(order["gid"], order["gid"], order["gid"])
         os.setresuid(order["uid"], order["uid"], order["uid"])
-    _keep_capabilities(kept)
+    _keep_capabilities(capabilities)
 
 
-def _keep_capabilities(kept: list[int]) -> None:
+def _keep_capabilities(capabilities: list[int]) -> None:
     """Keep these alone, across exec as well."""
-    low = sum(1 << capability for capability in kept)
+    low = sum(1 << capability for capability in capabilities)
     sets = (_CapabilitySet * 2)(_CapabilitySet(low, low, low), _CapabilitySet(0, 0, 0))
     header = _CapabilityHeader(_CAPABILITY_VERSION, 0)
     if _LIBC.capset(ctypes.byref(header), sets) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    for capability in kept:
+    for capability in capabilities:
         _control(_PR_CAP_AMBIENT, _AMBIENT_RAISE, capability, 0, 0)
 
 

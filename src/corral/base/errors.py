@@ -5,7 +5,7 @@ from typing import ClassVar, TypeVar
 
 
 class CorralError(Exception):
-    """Something went wrong."""
+    """An error that has no more specific type."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -189,7 +189,8 @@ ErrorT = TypeVar("ErrorT", bound=CorralError)
 
 
 def error_with_code(root: type[ErrorT], code: str, message: str) -> ErrorT:
-    """The error that another process told us of, from the tree below `root`; of an unknown code, the root itself."""
+    """Rebuild an error that another process reported, from the classes below `root`; `root` itself for an unknown
+    code."""
     return next((kind for kind in _tree(root) if kind.code == code), root)(message)
 
 

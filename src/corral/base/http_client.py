@@ -52,11 +52,11 @@ _DIAGNOSES: Final[tuple[tuple[tuple[type[Exception], ...], HttpFault, str], ...]
     ((aiohttp.TooManyRedirects,), HttpFault.REDIRECTS, "it redirects too often"),
     ((aiohttp.InvalidURL,), HttpFault.INVALID_URL, "this is not a URL"),
 )
-"""The first that fits."""
+"""The first matching entry explains the exception."""
 
 
 class HttpFailed(CorralError):
-    """No whole answer came."""
+    """The request got no complete answer."""
 
     code = "http_failed"
     retryable = True

@@ -1,4 +1,4 @@
-"""Identifiers: one type for each noun, the only place that makes new ones, and how callers are told apart."""
+"""Identifiers: one type for each noun, the only place that makes new ones, and how callers are distinguished."""
 
 import ipaddress
 import itertools

@@ -140,9 +140,9 @@ class DirectoryWalk:
         if name == ".." and self._names:
             self._leave()
         elif name == "..":
-            rest = self._above_root(pending)
+            remaining = self._above_root(pending)
             pending.clear()
-            pending.extend(rest)
+            pending.extend(remaining)
         elif name not in ("", HERE) and (target := self._open(name)) is not None:
             self._follow(target, pending)
 
@@ -230,7 +230,7 @@ class ConfinedPath(msgspec.Struct, frozen=True, kw_only=True):
     directory: int
     name: str
     path: Path
-    """As it was asked for, links unresolved: what backends and frontends are told."""
+    """The requested path, with links unresolved. Backends and frontends get this form."""
 
     @property
     def identity(self) -> tuple[int, int, str]:

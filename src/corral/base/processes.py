@@ -203,17 +203,17 @@ class OutputTail:
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=TAIL_LINES)
-        self._rest = b""
+        self._unfinished = b""
 
     def feed(self, data: bytes) -> None:
-        *whole, self._rest = (self._rest + data).split(b"\n")
+        *whole, self._unfinished = (self._unfinished + data).split(b"\n")
         self._lines.extend(line[:TAIL_LINE_BYTES].decode(errors="replace") for line in whole[-TAIL_LINES:])
-        if len(self._rest) >= TAIL_LINE_BYTES:
+        if len(self._unfinished) >= TAIL_LINE_BYTES:
             self.feed(b"\n")
 
     @property
     def lines(self) -> list[str]:
-        unfinished = [self._rest.decode(errors="replace")] if self._rest else []
+        unfinished = [self._unfinished.decode(errors="replace")] if self._unfinished else []
         return [*self._lines, *unfinished]
 
 
@@ -381,7 +381,8 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     final_exit_codes: frozenset[int] = frozenset()
     """Exit codes after which a restart would fail in the same way, such as a wrong configuration."""
     final_when_ready: bool = False
-    """These codes are final also after it was ready. For a supervisor, which ends only when a restart is no help."""
+    """These codes are final also after it was ready. For a supervisor, which ends only when a restart would not
+    help."""
 
 
 async def until_ready(child: Child, process: ChildProcess) -> None:

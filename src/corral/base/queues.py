@@ -135,8 +135,8 @@ class Batches(Generic[ItemT, ResultT]):
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
         if len(self._queue) < _LARGEST:
-            others = self._under_way() > len(self._queue)
-            await asyncio.sleep(max(self._not_before - loop.time(), _GATHERING_SECONDS if others else 0))
+            more_expected = self._under_way() > len(self._queue)
+            await asyncio.sleep(max(self._not_before - loop.time(), _GATHERING_SECONDS if more_expected else 0))
         self._not_before = loop.time() + self._spacing_seconds
         waiting = [item for item in self._queue if not item.stored.cancelled()]
         batch, self._queue = waiting[:_LARGEST], waiting[_LARGEST:]

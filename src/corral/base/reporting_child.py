@@ -156,8 +156,8 @@ class ReportingChild(Generic[ProgressT, ResultT]):
 
     def _feed(self, data: bytes) -> None:
         """Read the lines of the output; ignore those that are not messages, since the exit code tells of failures."""
-        *whole, rest = (self._unfinished + data).split(b"\n")
-        self._unfinished = rest[-_MAX_LINE_BYTES:]
+        *whole, unfinished = (self._unfinished + data).split(b"\n")
+        self._unfinished = unfinished[-_MAX_LINE_BYTES:]
         for line in whole:
             with contextlib.suppress(*UNREADABLE_JSON):
                 self._hear(self._kind.read_line(line))

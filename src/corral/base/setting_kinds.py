@@ -220,12 +220,12 @@ def split_url(url: str) -> SplitResult:
 
 def hide_password(text: str) -> str:
     """Remove a login and a query from a URL, from several URLs, or from a text that is no proper URL."""
-    scheme, separator, rest = text.partition("://") if "://" in text else ("", "", text)
-    if "@" in rest:
-        rest = "***@" + rest.rpartition("@")[2]
-    if "?" in rest:
-        rest = rest.partition("?")[0] + "?***"
-    return scheme + separator + rest
+    scheme, separator, address = text.partition("://") if "://" in text else ("", "", text)
+    if "@" in address:
+        address = "***@" + address.rpartition("@")[2]
+    if "?" in address:
+        address = address.partition("?")[0] + "?***"
+    return scheme + separator + address
 
 
 def _read_http_url(text: str) -> str:

@@ -146,12 +146,12 @@ def setting(  # noqa: PLR0913 - a declaration, always written with keywords
 
     metadata: dict[str, _Declare] = {_KEY: declare}
     plain = default.plain if isinstance(default, Derived) else default
-    shown = not secret and kind.holds_password is None
+    is_printable = not secret and kind.holds_password is None
     if isinstance(plain, dict):
-        return field(default_factory=plain.copy, repr=shown, metadata=metadata)
+        return field(default_factory=plain.copy, repr=is_printable, metadata=metadata)
     if plain is REQUIRED:
-        return field(repr=shown, metadata=metadata)
-    return field(default=plain, repr=shown, metadata=metadata)
+        return field(repr=is_printable, metadata=metadata)
+    return field(default=plain, repr=is_printable, metadata=metadata)
 
 
 def other_aliases(**aliases: Sequence[str]) -> Mapping[str, object]:
@@ -199,11 +199,11 @@ def settings_of(group: type[Group]) -> Iterator[Setting]:
 
 
 def _flat(declared: Iterable[Declared]) -> Iterator[Setting]:
-    for own in declared:
-        if isinstance(own.content, Setting):
-            yield own.content
+    for declaration in declared:
+        if isinstance(declaration.content, Setting):
+            yield declaration.content
         else:
-            yield from _flat(own.content.declared)
+            yield from _flat(declaration.content.declared)
 
 
 def declarations(
@@ -213,19 +213,22 @@ def declarations(
     optional: Mapping[str, str] | None = None,
 ) -> Iterator[Declared]:
     """The fields of a dataclass that settings fill, directly or inside; without parts that are sections themselves."""
-    for own in dataclasses.fields(part):
-        if _KEY in own.metadata:
-            declare: _Declare = own.metadata[_KEY]
-            content = declare(own.name, section, aliases or {})
+    for dataclass_field in dataclasses.fields(part):
+        if _KEY in dataclass_field.metadata:
+            declare: _Declare = dataclass_field.metadata[_KEY]
+            content = declare(dataclass_field.name, section, aliases or {})
             if optional and content.name in optional:
                 content = dataclasses.replace(content, default="", default_text=optional[content.name])
-            yield Declared(own.name, content)
+            yield Declared(dataclass_field.name, content)
             continue
-        for kind in (own.type, *typing.get_args(own.type)):
+        for kind in (dataclass_field.type, *typing.get_args(dataclass_field.type)):
             if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not hasattr(kind, "section"):
-                inherited = own.metadata.get(_ALIASES, aliases), own.metadata.get(_OPTIONAL, optional)
+                inherited = (
+                    dataclass_field.metadata.get(_ALIASES, aliases),
+                    dataclass_field.metadata.get(_OPTIONAL, optional),
+                )
                 if within := tuple(declarations(kind, section, *inherited)):
-                    yield Declared(own.name, Inner(kind, within))
+                    yield Declared(dataclass_field.name, Inner(kind, within))
                 break
 
 

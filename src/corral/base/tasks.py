@@ -327,9 +327,9 @@ async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda:
 
 
 class SharedThread:
-    """A thread for blocking work that may hang, such as a look at a mount: there is never more than one of it.
+    """A thread for blocking work that may hang, such as a look at a mount. It runs one call at a time.
 
-    Whoever asks while it works waits for the same result.
+    Callers that arrive meanwhile wait for the same result.
     """
 
     def __init__(self, name: str) -> None:
@@ -346,8 +346,8 @@ class SharedThread:
             self._outcome = _start_thread(work, self._name)
             self._outcome.add_done_callback(lambda done: done.exception())  # nobody may be waiting any more
         outcome: asyncio.Future[T] = self._outcome
-        left = self._started_at + within.total_seconds() - loop.time()
-        await asyncio.wait({outcome}, timeout=max(left, 0))
+        seconds_left = self._started_at + within.total_seconds() - loop.time()
+        await asyncio.wait({outcome}, timeout=max(seconds_left, 0))
         if not outcome.done():
             raise TimeoutError
         return outcome.result()

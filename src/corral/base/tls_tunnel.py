@@ -26,10 +26,10 @@ def open_tunnel(peer: TlsPeer, *, connect_seconds: float) -> socket.socket:
     except BaseException:
         connection.close()
         raise
-    ours, theirs = socket.socketpair()
-    tunnel = _Tunnel(theirs, tls)
+    near_end, far_end = socket.socketpair()
+    tunnel = _Tunnel(far_end, tls)
     threading.Thread(target=tunnel.run, name=f"TLS to {peer.address}", daemon=True).start()
-    return ours
+    return near_end
 
 
 class _Tunnel:

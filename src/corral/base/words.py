@@ -21,8 +21,8 @@ def counted(count: int, word: str) -> str:
 
 def sentences(parts: Iterable[str]) -> str:
     """Join sentences: all but the last end with a full stop or what they end with, and each next one begins large."""
-    first, *rest = [part for part in parts if part] or [""]
-    for part in rest:
+    first, *following = [part for part in parts if part] or [""]
+    for part in following:
         first += f"{'' if first.endswith(('.', '?', '!')) else '.'} {part[0].upper()}{part[1:]}"
     return first
 

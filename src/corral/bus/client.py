@@ -269,7 +269,7 @@ class NatsBus:
         self.problems.report(Problem(kind=ProblemKind.PERMISSION_DENIED, detail=detail, subject=subject))
         if action == "publish":
             denied = BusPermissionDenied(subject=subject)
-            self._replies.fail(denied, concerns=lambda asked: asked.lower() == subject)
+            self._replies.fail(denied, concerns=lambda request_subject: request_subject.lower() == subject)
         elif subject == self._inbox.subject.lower():
             self._inbox.link = None  # the next request asks again: permissions may have changed by then
             self._replies.fail(BusPermissionDenied(subject=subject))
@@ -369,8 +369,8 @@ class NatsBus:
         """Return a link that takes over from this one, when its credentials are renewed; None when this one is lost."""
         endpoint, failures = link.endpoint, 0
         while True:
-            asked = asyncio.sleep(_UNREACHABLE_BACKOFF.delay(failures).total_seconds()) if failures else None
-            if await first_done(link.until_lost(_HEARTBEAT, each=self._ask_again), asked or self._exchange.wait()) == 0:
+            pause = asyncio.sleep(_UNREACHABLE_BACKOFF.delay(failures).total_seconds()) if failures else None
+            if await first_done(link.until_lost(_HEARTBEAT, each=self._ask_again), pause or self._exchange.wait()) == 0:
                 return None
             successor = await self._opened(endpoint, group=link.group)
             if successor is not None:

@@ -129,7 +129,7 @@ PUBLIC_NATS_URLS: Final = SettingKind(
 
 
 def without_logins(urls: str) -> str:
-    """Return the URLs as they may be told to everybody."""
+    """Return the URLs without user names and passwords, so that they can be shown to everybody."""
     return ",".join(endpoint.url for endpoint in parse_endpoints(urls))
 
 

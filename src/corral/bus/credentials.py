@@ -102,9 +102,9 @@ def tls_context(config: BusConfig, authorities: str = "") -> ssl.SSLContext:
     if (certificate is None) != (key is None):
         present, missing = ("certificate", "key") if key is None else ("key", "certificate")
         raise InvalidInput(f"NATS TLS {present}", f"was given without a {missing}; both are needed, or neither")
-    for what, path in (("CA", ca), ("certificate", certificate), ("key", key)):
+    for kind, path in (("CA", ca), ("certificate", certificate), ("key", key)):
         if path is not None and not path.is_file():
-            raise InvalidInput(f"NATS TLS {what}", f"there is no file {path}")
+            raise InvalidInput(f"NATS TLS {kind}", f"there is no file {path}")
     try:
         context = ssl.create_default_context(cafile=ca, cadata=authorities if authorities and ca is None else None)
     except (ssl.SSLError, OSError, TypeError, ValueError) as error:  # TypeError: what is offered is not even ASCII

@@ -9,8 +9,8 @@ The client library is kept on a short leash, because as of 2.16 it
 - sends pings ahead of messages that wait to be sent: so here they stand in line;
 - swallows cancellations that hit while it writes or waits: so every call checks for that;
 - talks in the clear to a server that offers no TLS, whatever the URL says: so that is refused here;
-- fails or hangs over bytes that cannot be sent any more when it closes, before it has told anybody and ended its
-  tasks: so it tells first, and what it leaves is ended here.
+- fails or hangs over bytes that cannot be sent any more when it closes, before it has called its callbacks and ended
+  its tasks: so the callbacks are called first, and tasks that it leaves are ended here.
 """
 
 import asyncio

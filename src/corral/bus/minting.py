@@ -65,7 +65,7 @@ class Minter:
 
     @property
     def account(self) -> str:
-        """The account's public key."""
+        """The public key of the NATS account that signs the users."""
         return self._account.public
 
     def mint(
@@ -119,12 +119,12 @@ class Minter:
 def _permissions(node: str, node_type: str, *, is_corral: bool) -> dict[str, object]:
     """Return what a node may hear and say. The lists of LocalAI's nodes are those of its frontends, less what its
     workers never use; see ADR 0060."""
-    own, answers = f"nodes.{node}", answers_of(node)
+    prefix, answers = f"nodes.{node}", answers_of(node)
     if node_type == "agent":
-        hears = [*_AGENT_SUBSCRIBES, f"{own}.backend.stop"]
+        hears = [*_AGENT_SUBSCRIBES, f"{prefix}.backend.stop"]
         return {"pub": {"allow": [answers]}, "sub": {"allow": hears}, **_UNLIMITED}
-    says = [f"{own}.backend.install.*.progress", answers]
+    says = [f"{prefix}.backend.install.*.progress", answers]
     if not is_corral:
-        return {"pub": {"allow": says}, "sub": {"allow": [f"{own}.>"]}, **_UNLIMITED}
-    says += [f"{own}.corral.replica.>", f"{own}.corral.inventory"]
-    return {"pub": {"allow": says}, "sub": {"allow": [f"{own}.>"]}, **_UNLIMITED, "payload": MAX_SAID}
+        return {"pub": {"allow": says}, "sub": {"allow": [f"{prefix}.>"]}, **_UNLIMITED}
+    says += [f"{prefix}.corral.replica.>", f"{prefix}.corral.inventory"]
+    return {"pub": {"allow": says}, "sub": {"allow": [f"{prefix}.>"]}, **_UNLIMITED, "payload": MAX_SAID}

@@ -33,13 +33,13 @@ class ClaimsKey:
         prefix, start = _KINDS[kind]
         article = "a" if kind == "user" else "an"
         try:
-            found, raw = nkeys.decode_seed(bytearray(seed.encode("ascii")))
-            is_whole = nkeys.encode_seed(bytes(raw), found).decode() == seed
+            decoded_prefix, raw = nkeys.decode_seed(bytearray(seed.encode("ascii")))
+            is_whole = nkeys.encode_seed(bytes(raw), decoded_prefix).decode() == seed
         except (nkeys.NkeysError, ValueError, IndexError) as error:
             raise InvalidInput(
                 f"NATS {kind} seed", f"is no seed; that of {article} {kind} starts with {start}"
             ) from error
-        if not is_whole or found != prefix:
+        if not is_whole or decoded_prefix != prefix:
             problem = f"is mistyped, or the seed of something else; that of {article} {kind} starts with {start}"
             raise InvalidInput(f"NATS {kind} seed", problem)
         self.seed = seed
@@ -54,7 +54,8 @@ class ClaimsKey:
         return cls(seed.decode(), kind)
 
     def sign(self, claims: Mapping[str, object]) -> str:
-        """Return the JWT. Its issuer is this key, and its id the digest of the rest, as NATS's own library does it."""
+        """Return the JWT. Its issuer is this key, and its id is the digest of the other claims, as in NATS's own
+        library."""
         body = {**claims, "iss": self.public}
         body.pop("jti", None)
         digest = hashes.Hash(hashes.SHA512_256())

@@ -12,7 +12,7 @@ from corral.base.errors import InvalidInput
 from corral.base.values import PartlyPrinted
 
 DEFAULT_CONCURRENCY: Final = 64
-"""Enough that slow handlers rarely hold up the rest, few enough that a flood cannot start thousands of tasks."""
+"""Enough that slow handlers rarely delay other messages, few enough that a flood cannot start thousands of tasks."""
 
 CLOSE_GRACE: Final = timedelta(seconds=5)
 """How long running handlers may still take when their subscription is closed."""

@@ -27,7 +27,8 @@ SendRequest = Callable[[str], Awaitable[None]]
 
 
 class _Question:
-    """A request that takes one answer. A class of its own: a queue for each would cost more than the rest."""
+    """A request that takes one answer. It has no queue: creating one would cost more than everything else in a
+    request."""
 
     __slots__ = ("_answer", "subject")
 
@@ -131,9 +132,9 @@ class Replies:
             if concerns(waiting.subject):
                 waiting.put(error)
 
-    def _next_subject(self, asked: str) -> str:
+    def _next_subject(self, subject: str) -> str:
         """Return a new reply subject. Its last part cannot be guessed: each peer that is asked learns the shared inbox,
         and must not be able to answer for another."""
-        first, *rest = asked.split(".")
-        node = rest[0] if first == "nodes" and rest else _NOBODY
+        first, *tokens = subject.split(".")
+        node = tokens[0] if first == "nodes" and tokens else _NOBODY
         return f"{self._prefix}.{node}.{self._inbox}.{secrets.token_hex(8)}"

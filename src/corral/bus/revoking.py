@@ -35,8 +35,8 @@ def with_revocations(
     """Return an account's claims with these users revoked until they expire, without those that ended since; None when
     that changes nothing. What others wrote there stays.
 
-    They are issued after those that are there, also where the clock of whoever issued those is ahead of ours: a server
-    keeps the later ones.
+    They are issued after those that are there, even if the clock of their issuer is ahead of ours, because a server
+    keeps the claims with the later date.
     """
     nats = claims["nats"]
     before = nats.get("revocations") or {}
@@ -61,7 +61,8 @@ class Revoker:
         """Return when the server has all users revoked that `read` returns. RevocationFailed says why it has not.
 
         They are read again after each update: it may have undone one of another frontend, made since the claims were
-        looked up, and that frontend may have looked before. What it revoked was stored before it told the server.
+        looked up, and that frontend may have looked before. A frontend stores a revocation before it updates the
+        server.
         """
         bus = NatsBus(self._config, name="corral-revocations", credentials=self._provide)
         async with bus:

@@ -173,7 +173,7 @@ class NatsServer:
                     raise
                 # Another program took the port between our check and the server's start.
                 if self._configured_port is not None:
-                    raise self._taken(self._configured_port) from error
+                    raise self._port_taken(self._configured_port) from error
                 self._port = None
             else:
                 self.process = process
@@ -181,7 +181,7 @@ class NatsServer:
         raise AddressInUse(f"no free port was found on {self._host} for nats-server")
 
     async def stop(self) -> None:
-        """Stop the server. Idempotent."""
+        """Stop the server, and wait until its process has ended. Idempotent."""
         process, self.process = self.process, None
         if process is not None:
             await process.stop(STOP_GRACE)
@@ -228,14 +228,14 @@ class NatsServer:
     def _choose_port(self, saved_port: int | None) -> int:
         if self._configured_port is not None:
             if not _is_free(self._host, self._configured_port):
-                raise self._taken(self._configured_port)
+                raise self._port_taken(self._configured_port)
             return self._configured_port
         for candidate in (saved_port, DEFAULT_PORT):
             if candidate is not None and _is_free(self._host, candidate):
                 return candidate
         return free_port(self._host)
 
-    def _taken(self, port: int) -> AddressInUse:
+    def _port_taken(self, port: int) -> AddressInUse:
         return AddressInUse(f"port {port} on {self._host} is taken by another program; change {self._port_setting}")
 
 

@@ -37,7 +37,7 @@ class Servers:
         """Remember the cluster's other servers as a link knew them, and forget those that it no longer did."""
         by_address = {(sibling.host, sibling.port): sibling for sibling in siblings}
         current = by_address.keys() | {(endpoint.host, endpoint.port) for endpoint in self._configured}
-        kept = {(endpoint.host, endpoint.port): endpoint for endpoint in self._endpoints}
-        kept = {address: endpoint for address, endpoint in kept.items() if address in current}
-        new = [sibling for address, sibling in by_address.items() if address not in kept]
-        self._endpoints = deque([*new, *kept.values()])
+        remaining = {(endpoint.host, endpoint.port): endpoint for endpoint in self._endpoints}
+        remaining = {address: endpoint for address, endpoint in remaining.items() if address in current}
+        new = [sibling for address, sibling in by_address.items() if address not in remaining]
+        self._endpoints = deque([*new, *remaining.values()])

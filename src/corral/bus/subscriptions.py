@@ -34,13 +34,13 @@ class Handlers:
         task.add_done_callback(self._ended)
 
     async def finish(self, within: timedelta, *, apart_from: asyncio.Task[object] | None) -> None:
-        """Wait for the running handlers, then cancel the rest, except the one that is calling this."""
-        others = {task for task in self._running if task is not apart_from}
+        """Wait for the running handlers, then cancel those that are still running, except the caller's own."""
+        pending = {task for task in self._running if task is not apart_from}
         try:
-            if others:
-                await asyncio.wait(others, timeout=within.total_seconds())
+            if pending:
+                await asyncio.wait(pending, timeout=within.total_seconds())
         finally:
-            if late := {task for task in others if not task.done()}:
+            if late := {task for task in pending if not task.done()}:
                 about = {"subject": self._subject, "handlers": len(late)}
                 log.warning("handlers cancelled", extra={"event": "bus.handlers_cancelled", **about})
                 for task in late:
@@ -142,11 +142,11 @@ class OpenSubscription:
         finally:
             await self._handlers.finish(grace, apart_from=asyncio.current_task())
 
-    async def drain(self, left: Callable[[], timedelta], *, apart_from: asyncio.Task[object] | None) -> None:
+    async def drain(self, time_left: Callable[[], timedelta], *, apart_from: asyncio.Task[object] | None) -> None:
         """Take no more messages, and handle those that are on their way within the time that is left."""
         grace = timedelta(0)
         try:
-            await self.interest.drain(left())
-            grace = left()
+            await self.interest.drain(time_left())
+            grace = time_left()
         finally:
             await self._handlers.finish(grace, apart_from=apart_from)

@@ -47,14 +47,14 @@ def target_of(settings: ClientSettings) -> FrontendTarget:
             "--url, CORRAL_URL or --data"
         )
     target = FrontendTarget(url=url, key=_stated_key(settings), origin=origin, timeout=settings.timeout)
-    own = running.keys.admin if running is not None and running.url == url else ""
+    local_key = running.keys.admin if running is not None and running.url == url else ""
     if target.key:
-        return replace(target, renewal=_WITHOUT, alternative=_WITHOUT) if own else target
+        return replace(target, renewal=_WITHOUT, alternative=_WITHOUT) if local_key else target
     if login is not None and login.url == url:
         again = f"`corral login --user {login.user}` logs in again, `corral logout` forgets the login"
         return replace(target, key=login.key, renewal=again)
     # The key of the local fleet is for that fleet alone: it must not be sent to another address.
-    return replace(target, key=own)
+    return replace(target, key=local_key)
 
 
 def _stated_key(settings: ClientSettings) -> str:

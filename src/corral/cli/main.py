@@ -213,7 +213,7 @@ def _unknown_flag(error: click.NoSuchOption) -> str:
     """The sentence about a flag that does not exist. Secrets, which people may try, are never flags."""
     from corral.processes.settings import all_settings
 
-    variables = {"--" + own.name.replace("_", "-"): own.env[0] for own in all_settings() if own.secret}
+    variables = {"--" + setting.name.replace("_", "-"): setting.env[0] for setting in all_settings() if setting.secret}
     if error.option_name in variables:
         return (
             f"{error.option_name}: a secret is never a flag, because others on this machine could read it in the "

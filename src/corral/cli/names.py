@@ -90,13 +90,13 @@ def choose_node(nodes: Sequence[NodeDetail], reference: str) -> NodeDetail:
 def newest_operations(client: ApiClient, query: Query = (), *, limit: int | None = None) -> Iterator[OperationView]:
     """Fetch operations page by page, the newest first; `query` says which ones."""
     cursor: str | None = ""
-    left = limit
-    while cursor is not None and (left is None or left > 0):
-        size = _OPERATIONS_PER_PAGE if left is None else min(left, _OPERATIONS_PER_PAGE)
+    remaining = limit
+    while cursor is not None and (remaining is None or remaining > 0):
+        size = _OPERATIONS_PER_PAGE if remaining is None else min(remaining, _OPERATIONS_PER_PAGE)
         place = [("limit", str(size)), *([("cursor", cursor)] if cursor else [])]
         page = client.get(OPERATIONS_PATH, OperationPage, [*query, *place])
         yield from page.items
-        left = None if left is None else left - len(page.items)
+        remaining = None if remaining is None else remaining - len(page.items)
         cursor = page.next_cursor
 
 

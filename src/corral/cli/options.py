@@ -40,9 +40,9 @@ class _WithSettings(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         sections: Mapping[str, frozenset[str] | None] = getattr(self.callback, _SETTINGS, {})
         settings = _options(sections) if sections else []
-        own = len(self.params)
+        declared_count = len(self.params)
         parameters = super().get_params(ctx)
-        return [*parameters[:own], *settings, *parameters[own:]]
+        return [*parameters[:declared_count], *settings, *parameters[declared_count:]]
 
 
 class CorralCommand(_WithSettings):

@@ -102,7 +102,7 @@ def _methods_at(request: Request) -> list[str]:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """A programming error: the caller learns that much and no more; the log has the rest."""
+    """Answer a programming error with a general message; the details are only in the log."""
     log.error("request failed", exc_info=error, extra={"event": "request.failed", "path": request.url.path})
     return answer({"error": {"code": 500, "message": "internal error", "type": "internal_error"}}, 500)
 

@@ -117,7 +117,7 @@ def _half_of_the_processors(_: Mapping[str, str], __: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlConfig(PublicPort):
-    """What `corral frontend` needs."""
+    """All settings of `corral frontend`."""
 
     section: ClassVar[str] = "frontend"
     title: ClassVar[str] = "`corral frontend`"
@@ -230,7 +230,7 @@ class ControlConfig(PublicPort):
         default_text="one in the data directory, made by `corral frontend`",
     )
     storage: StorageConfig | None = None
-    """Object storage through which files go to the workers that are told of it too; None: they go over HTTP."""
+    """Object storage that brings files to the workers that are configured for it too. None: files go over HTTP."""
     adapter_host: str = setting(
         HOST,
         """Address of this machine at which gateways reach the frontend's adapter, which asks replicas on LocalAI's

@@ -222,8 +222,8 @@ class BackendCatalogue:
         target = meta.capabilities[key]
         build = self._target(target, capability)
         if build is None or build.is_meta:
-            what = "no gallery has" if build is None else "is itself" if build is meta else "is another meta backend"
-            reason = f"{meta.name} names {target!r} as its build for {key}, which {what}"
+            fault = "no gallery has" if build is None else "is itself" if build is meta else "is another meta backend"
+            reason = f"{meta.name} names {target!r} as its build for {key}, which {fault}"
             return self._not_found(name, meta, Missing.DANGLING, reason, capability)
         if (problem := _unsuited_sentence(build, capability)) is not None:
             reason = f"{meta.name} names {build.name} for {key}, but {problem}"
@@ -257,7 +257,7 @@ class BackendCatalogue:
         self, name: str, entry: GalleryEntry, missing: Missing, reason: str, capability: str
     ) -> UnresolvedBuild:
         """Name related backends that run there: releases before development builds, metas before builds."""
-        targets = (target for own in entry.capabilities.values() for target in self._named(own)[:1])
+        targets = (target for target_name in entry.capabilities.values() for target in self._named(target_name)[:1])
         words = _own_words(entry) | {target.alias.lower() for target in targets if target.alias}
         family = [other for other in self.entries if other is not entry and words & _own_words(other)]
         fitting = [other for other in family if self._fits(other, capability)]
@@ -309,7 +309,9 @@ class BackendCatalogue:
     def search(self, term: str) -> list[GalleryEntry]:
         """Entries that mention every word of the term in their names, tags or description."""
         words = term.lower().split()
-        texts = ("\n".join((own.id, own.alias, *own.tags, own.description)).lower() for own in self.entries)
+        texts = (
+            "\n".join((listed.id, listed.alias, *listed.tags, listed.description)).lower() for listed in self.entries
+        )
         return [entry for entry, text in zip(self.entries, texts, strict=True) if all(word in text for word in words)]
 
 
@@ -325,8 +327,8 @@ def _merged(galleries: Sequence[GalleryContent]) -> tuple[tuple[GalleryEntry, ..
             if earlier.name == entry.name and earlier.is_meta == entry.is_meta:
                 entries.append(entry)
                 continue
-            what = "is spelled in other letters" if earlier.name != entry.name else "is not of the same kind"
-            problem = f"{what} than {earlier.id}, which comes first"
+            difference = "is spelled in other letters" if earlier.name != entry.name else "is not of the same kind"
+            problem = f"{difference} than {earlier.id}, which comes first"
             clashes.append(EntryProblem(gallery=gallery.name, line=0, name=entry.name, problem=problem))
     return tuple(entries), tuple(clashes)
 

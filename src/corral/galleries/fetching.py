@@ -32,7 +32,7 @@ class ArtefactFile(PartlyPrinted, frozen=True, kw_only=True):
     unprinted = ("content",)
 
     digest: str
-    """Digest of its manifest."""
+    """Digest of the manifest that the copy was read from."""
     content: bytes
 
 
@@ -77,15 +77,17 @@ class IndexFetcher:
             if not name.isascii() or not name.decode("ascii").isprintable() or not name or b"://" in name:
                 raise InvalidInput("", "does not hold the name of a file")
             target = place.beside(name.decode("ascii"))
-        mine = cached if cached is not None and cached.url == target.url else None
+        usable_copy = cached if cached is not None and cached.url == target.url else None
         if target.scheme is Scheme.OCI:
-            fetched = await self._from_registry(target.url, known_digest="" if mine is None else mine.digest)
+            fetched = await self._from_registry(
+                target.url, known_digest="" if usable_copy is None else usable_copy.digest
+            )
         else:
-            conditions = {} if mine is None else mine.conditions
+            conditions = {} if usable_copy is None else usable_copy.conditions
             fetched = await fetch(self._session, target.url, conditions, most_bytes=self._most_bytes)
         if fetched is None:
-            assert mine is not None  # noqa: S101 - nothing is unchanged without a copy
-            return replace(mine, checked_at=now)
+            assert usable_copy is not None  # noqa: S101 - nothing is unchanged without a copy
+            return replace(usable_copy, checked_at=now)
         return replace(fetched, fetched_at=now, checked_at=now)
 
     async def _from_registry(self, url: str, *, known_digest: str) -> Copy | None:

@@ -126,8 +126,8 @@ def judge_build(build: GalleryEntry, node: NodeTraits, image: ImageFacts | None)
         return Unknown(build=build, reason="the node did not say which platform it is")
     manifest = image.member_for(node.platform)
     if image.is_index and node.platform is not None and manifest is None:
-        there = dict.fromkeys(str(member.platform or ASSUMED) for member in image.members)
-        offered = ", ".join(there) or "no platform"
+        platforms = dict.fromkeys(str(member.platform or ASSUMED) for member in image.members)
+        offered = ", ".join(platforms) or "no platform"
         reason = f"the image of {build.name} is for {offered}, and this machine is {node.platform}"
         return Blocked(hindrance=Hindrance.OTHER_PLATFORM, reason=reason)
     return _judge_disk(build, manifest, node)

@@ -61,7 +61,7 @@ class GalleryIndexReader(Generic[E]):
         self._clock = clock
         self._cache = IndexCache(config.cache)
         self._local = LocalIndexes(kind, config.max_bytes, builtin)
-        self._known: dict[_SourceKey, _Known[E]] = {}
+        self._copies: dict[_SourceKey, _Known[E]] = {}
         self._paused: dict[str, float] = {}
         self._flights: dict[tuple[_SourceKey, bool], asyncio.Task[IndexReading[E]]] = {}
         self._last_problems: dict[_SourceKey, str] = {}
@@ -128,7 +128,7 @@ class GalleryIndexReader(Generic[E]):
 
     async def _newest_known(self, source: GallerySource) -> _Known[E] | None:
         """Return the copy in memory, unless another process stored a newer one on disk."""
-        cached = self._known.get(_key_of(source))
+        cached = self._copies.get(_key_of(source))
         mark = await asyncio.to_thread(self._cache.mark, source.url)
         if mark is None or (cached is not None and cached.mark == mark):
             return cached
@@ -145,10 +145,10 @@ class GalleryIndexReader(Generic[E]):
 
     def _remember(self, source: GallerySource, cached: _Known[E]) -> _Known[E]:
         key = _key_of(source)
-        self._known.pop(key, None)
-        self._known[key] = cached
-        while len(self._known) > _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+        self._copies.pop(key, None)
+        self._copies[key] = cached
+        while len(self._copies) > _MOST_KNOWN:
+            del self._copies[next(iter(self._copies))]
         return cached
 
     def _is_fresh(self, cached: _Known[E]) -> bool:

@@ -125,11 +125,11 @@ GalleryContent = IndexContent[GalleryEntry]
 
 def read_gallery(items: Iterable[YamlItem], source: GallerySource) -> GalleryContent:
     """Return all usable backends, in order."""
-    return read_entries(items, source, read_backend, thing="backend")
+    return read_entries(items, source, read_backend, noun="backend")
 
 
 def read_entries(
-    items: Iterable[YamlItem], source: GallerySource, read: Callable[[YamlItem, str], E], *, thing: str
+    items: Iterable[YamlItem], source: GallerySource, read: Callable[[YamlItem, str], E], *, noun: str
 ) -> IndexContent[E]:
     """Return what `read` makes of each item and the gallery's name, in order. Of several entries with one name,
     ignoring case, the first is used. Whatever raises InvalidInput is skipped."""
@@ -143,11 +143,11 @@ def read_entries(
                 )
             entry = read(item, source.name)
             if entry.name.lower() in entries:
-                raise InvalidInput("", f"a {thing} of this name is there already, and the first one counts")
+                raise InvalidInput("", f"a {noun} of this name is there already, and the first one counts")
         except InvalidInput as error:
             name = item.value.get("name") if isinstance(item.value, Mapping) else None
-            shown = name[:_SHOWN] if isinstance(name, str) else ""
-            skipped.append(EntryProblem(gallery=source.name, line=item.line, name=shown, problem=error.message))
+            short_name = name[:_SHOWN] if isinstance(name, str) else ""
+            skipped.append(EntryProblem(gallery=source.name, line=item.line, name=short_name, problem=error.message))
             if number >= MOST_ENTRIES:
                 break
         else:

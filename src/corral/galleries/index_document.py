@@ -42,8 +42,8 @@ class IndexKind(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
     def content(self, content: bytes, source: GallerySource) -> IndexContent[E]:
         """Parse an index. Raise InvalidInput when it has no usable entry: it may be an error page, which must not
         replace a good copy."""
-        items = read_index(content, self.scalar, self.limits, thing=self.thing)
-        gallery = read_entries(items, source, self.read, thing=self.thing)
+        items = read_index(content, self.scalar, self.limits, noun=self.thing)
+        gallery = read_entries(items, source, self.read, noun=self.thing)
         if not gallery.entries:
             first = f": {gallery.skipped[0].sentence}" if gallery.skipped else ""
             raise InvalidInput("", f"holds no {self.thing} that can be used{first}")
@@ -51,7 +51,7 @@ class IndexKind(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
 
 
 def read_index(
-    content: bytes, scalar: ScalarReader = as_text, limits: YamlLimits = LIMITS, *, thing: str = "backend"
+    content: bytes, scalar: ScalarReader = as_text, limits: YamlLimits = LIMITS, *, noun: str = "backend"
 ) -> list[YamlItem]:
     """Return the items of the list. Raise InvalidInput when it is not a list; the message continues after the index's
     name."""
@@ -64,7 +64,7 @@ def read_index(
     except UNREADABLE as error:
         raise InvalidInput("", why(error)) from None
     if items is None:
-        raise InvalidInput("", f"is not a list of {thing}s")
+        raise InvalidInput("", f"is not a list of {noun}s")
     return items
 
 
@@ -95,7 +95,7 @@ class LocalIndexes(Generic[E]):
         self._kind = kind
         self._most_bytes = most_bytes
         self._builtin = builtin or kind.builtin
-        self._known: dict[tuple[Path, str], tuple[_Mark, IndexContent[E]]] = {}
+        self._read_indexes: dict[tuple[Path, str], tuple[_Mark, IndexContent[E]]] = {}
 
     def read(self, place: IndexLocation, source: GallerySource) -> IndexContent[E]:
         """Return the gallery of an index file. Raise InvalidInput when it cannot be read."""
@@ -105,7 +105,7 @@ class LocalIndexes(Generic[E]):
                 path = path.parent / self._content(path).decode("utf-8", "replace").strip()
             status = path.stat()
             mark = (status.st_mtime_ns, status.st_size, status.st_ino)
-            known_mark, cached = self._known.get((path, source.name), (None, None))
+            known_mark, cached = self._read_indexes.get((path, source.name), (None, None))
             if cached is not None and known_mark == mark:
                 return replace(cached, source=source)
             gallery = self._kind.content(self._content(path), source)
@@ -113,9 +113,9 @@ class LocalIndexes(Generic[E]):
             raise InvalidInput("", f"cannot be read: {error.strerror or error}") from error
         entries = tuple(self._kind.settle(entry, path) for entry in gallery.entries)
         gallery = replace(gallery, entries=entries)
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[path, source.name] = (mark, gallery)
+        if len(self._read_indexes) >= _MOST_KNOWN:
+            self._read_indexes.clear()
+        self._read_indexes[path, source.name] = (mark, gallery)
         return gallery
 
     def _content(self, path: Path) -> bytes:

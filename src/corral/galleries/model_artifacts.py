@@ -69,10 +69,10 @@ def _matches(path: str, patterns: Iterable[str]) -> bool:
     name of the file."""
     parts = path.split("/")
     for pattern in patterns:
-        wanted = pattern.split("/")
-        if len(wanted) == len(parts) and all(map(fnmatchcase, parts, wanted)):
+        pattern_parts = pattern.split("/")
+        if len(pattern_parts) == len(parts) and all(map(fnmatchcase, parts, pattern_parts)):
             return True
-        if len(wanted) == 1 and fnmatchcase(parts[-1], pattern):
+        if len(pattern_parts) == 1 and fnmatchcase(parts[-1], pattern):
             return True
     return False
 
@@ -122,7 +122,7 @@ def snapshot_path(cache_key: str, path: str = "") -> str:
 
 def with_resolved(config: Config, resolved: Sequence[Mapping[str, str]]) -> dict[str, object]:
     """The configuration with what was found for each of its artefacts, in their order."""
-    items = [{**item, "resolved": dict(found)} for item, found in zip(_items(config), resolved, strict=True)]
+    items = [{**item, "resolved": dict(snapshot)} for item, snapshot in zip(_items(config), resolved, strict=True)]
     return {**config, "artifacts": items}
 
 
@@ -134,8 +134,8 @@ def artifact_weights(config: Config) -> str:
 
 
 def companion_options(config: Config, options: Sequence[object]) -> list[str]:
-    """What a backend is told of the companions, as paths below the models directory; without those that `options` has
-    an entry of."""
+    """The options that name the companions for a backend, as paths below the models directory. Entries that `options`
+    already has are left out."""
     stated = {str(option).partition(":")[0] for option in options}
     return [
         f"{name}:{place}"

@@ -133,7 +133,7 @@ class ModelCatalogue:
     def near(self, name: str) -> tuple[str, ...]:
         """Return similar names that exist, as suggestions; those that contain the name first."""
         lower = name.strip().lower()[:_LONGEST_ASKED].rpartition("@")[2]
-        within = [known for known in self._by_name if lower and lower in known]
+        within = [other_name for other_name in self._by_name if lower and lower in other_name]
         matches = difflib.get_close_matches(lower, self._by_name, n=_MOST_SUGGESTIONS, cutoff=_NEAR)
         ordered = dict.fromkeys([*sorted(within, key=len)[:_MOST_SUGGESTIONS], *matches])
         return tuple(self._by_name[match].name for match in list(ordered)[:_MOST_SUGGESTIONS])

@@ -80,7 +80,7 @@ class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
     warned: int
     """Entries that are readable, with warnings."""
     kinds: Mapping[CheckKind, int]
-    """Problems of each kind."""
+    """Number of problems of each kind."""
 
 
 class GalleryCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,11 +123,11 @@ def check_gallery(content: ModelContent, definitions: Definitions, rules: CheckR
     checker = _Checker(content, definitions, rules)
     refused, warned = len(content.skipped), 0
     for entry in content.entries:
-        found = list(checker.check(entry))
-        severities = {problem.severity for problem in found}
+        entry_problems = list(checker.check(entry))
+        severities = {problem.severity for problem in entry_problems}
         refused += ProblemSeverity.ERROR in severities
         warned += ProblemSeverity.WARNING in severities and ProblemSeverity.ERROR not in severities
-        problems += found
+        problems += entry_problems
     total = len(content.entries) + len(content.skipped)
     counts = Counter(problem.kind for problem in problems)
     summary = CheckSummary(
@@ -223,8 +223,8 @@ class _Checker:
             sentence = "parameters.model is missing: nothing says which file the weights are"
             yield place.problem(ProblemSeverity.ERROR, CheckKind.NO_MODEL, ("parameters", "model"), sentence)
         elif not plan.files:
-            what = repr(model) if model else "its weights"
-            sentence = f"names no files: the backend has to fetch {what} itself"
+            missing_file = repr(model) if model else "its weights"
+            sentence = f"names no files: the backend has to fetch {missing_file} itself"
             yield place.problem(ProblemSeverity.NOTE, CheckKind.NO_FILES, ("files",), sentence)
 
     def _backend(self, place: "_CheckedPlace", plan: ModelPlan) -> Iterator[CheckProblem]:

@@ -72,7 +72,7 @@ class GalleryModel(PartlyPrinted, frozen=True, kw_only=True):
     urls: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Keys that mean nothing."""
+    """Keys that no reader of entries knows."""
     lines: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The lines of its keys."""
 

@@ -70,7 +70,7 @@ class ModelReadings(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return failures_of(self.readings)
 
     def url_of(self, entry: GalleryModel) -> str:
-        """Return where the gallery of an entry was read from; empty if it is none of these."""
+        """Return where the gallery of an entry was read from; empty if the entry is of no known gallery."""
         return next((reading.url for reading in self.readings if reading.source.name == entry.gallery), "")
 
 
@@ -134,10 +134,10 @@ class ModelGalleries(GalleryIndexReader[GalleryModel]):
 
     async def _remote(self, place: IndexLocation, index_url: str) -> BaseDefinition:
         """Fetch a definition, or the file of its name beside the index where it cannot be had."""
-        known = self._definitions.get(place.url)
+        cached = self._definitions.get(place.url)
         now = self._clock.now().timestamp()
-        if known is not None and 0 <= now - known.checked_at < self._config.max_age.total_seconds():
-            return known.definition
+        if cached is not None and 0 <= now - cached.checked_at < self._config.max_age.total_seconds():
+            return cached.definition
         try:
             definition = await self._fetched(place, index_url, now)
         except CorralError as error:

@@ -31,7 +31,7 @@ _MISTAKEN_PARTS: Final = ("", "parameters.", "template.", "tts.", "limits.")
 """Where keys stand that people write into another part."""
 _NEAR: Final = 0.6
 _MISSPELLED: Final = 0.85
-"""Similarity from which a name that may be right is told as a misspelling all the same."""
+"""Similarity from which a name that may be right is still reported as a misspelling."""
 _MOST: Final = 20
 _MOST_LOOKED_AT: Final = 100
 """How many unknown keys or words of a configuration are compared with known ones, which takes a while."""
@@ -75,17 +75,17 @@ def unknown_keys(config: Config) -> list[UnknownKey]:
 def _unknown(part: Mapping[str, object], path: ConfigPath, prefix: str) -> Iterator[tuple[ConfigPath, str]]:
     """Yield the paths of keys that the table does not have, also dotted as in the table."""
     for key, value in part.items():
-        here, dotted = (*path, str(key)), f"{prefix}{key}"
+        key_path, dotted = (*path, str(key)), f"{prefix}{key}"
         if dotted in FREE_PARTS or str(key).startswith(_OWN):
             continue
         if dotted in _PARTS and isinstance(value, Mapping):
-            yield from _unknown(value, here, f"{dotted}.")
+            yield from _unknown(value, key_path, f"{dotted}.")
         elif f"{dotted}[]" in _PARTS and isinstance(value, list):
             for index, item in enumerate(value):
                 if isinstance(item, Mapping):
-                    yield from _unknown(item, (*here, index), f"{dotted}[].")
+                    yield from _unknown(item, (*key_path, index), f"{dotted}[].")
         elif dotted not in KNOWN and dotted not in _PARTS:
-            yield here, dotted
+            yield key_path, dotted
 
 
 @lru_cache(maxsize=4096)
@@ -97,7 +97,11 @@ def near_key(dotted: str, *, cutoff: float = _NEAR) -> str:
     elsewhere = sorted(f"{part}{key.lower()}" for part in _MISTAKEN_PARTS if f"{part}{key.lower()}" in KNOWN)
     if elsewhere and prefix.partition(".")[0] not in OPEN_PARTS:
         return elsewhere[0]
-    beside = {known.rpartition(".")[2]: known for known in KNOWN | _PARTS if known.rpartition(".")[0] == prefix}
+    beside = {
+        dotted_key.rpartition(".")[2]: dotted_key
+        for dotted_key in KNOWN | _PARTS
+        if dotted_key.rpartition(".")[0] == prefix
+    }
     match = difflib.get_close_matches(key.lower()[:_SHOWN], beside, n=1, cutoff=cutoff)
     return beside[match[0]] if match else ""
 

@@ -32,8 +32,8 @@ def _mappings(config: Config, key: str, default: object) -> object:
 class ValueType(Enum):
     """What a key's value must be, and how that is checked."""
 
-    def __init__(self, shown: str, read: Callable[[Config, str, object], object]) -> None:
-        self.shown = shown
+    def __init__(self, name: str, read: Callable[[Config, str, object], object]) -> None:
+        self.shown = name
         self.read = read
         """Raises InvalidInput for another value."""
 
@@ -314,7 +314,7 @@ MISPLACED: Final[Mapping[str, str]] = {
 """Keys that LocalAI's gallery has where nothing reads them, and those that were meant."""
 
 OPEN_PARTS: Final = frozenset({"function", "reasoning"})
-"""Parts that have keys which only LocalAI knows: there only what looks like a misspelling is told."""
+"""Parts that have keys which only LocalAI knows: there only keys that look like misspellings are reported."""
 FREE_PARTS: Final = frozenset({"engine_args", "roles", "chat_template_kwargs", "feature_flags", "artifacts[].resolved"})
 """Parts whose keys are their author's, or the backend's."""
 

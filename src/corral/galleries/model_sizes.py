@@ -38,8 +38,8 @@ def size_of_entry(entry: GalleryModel) -> EntrySize | None:
     if stated is not None:
         return EntrySize(bytes=stated, is_guess=False)
     guesses = [guessed_bytes(file.filename, entry.name) for file in entry.files]
-    known = [guess for guess in guesses if guess is not None]
-    return EntrySize(bytes=sum(known), is_guess=True) if known else None
+    file_sizes = [guess for guess in guesses if guess is not None]
+    return EntrySize(bytes=sum(file_sizes), is_guess=True) if file_sizes else None
 
 
 def guessed_bytes(file_name: str, name: str = "") -> int | None:

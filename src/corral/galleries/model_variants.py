@@ -138,11 +138,11 @@ def _pinned(entry: GalleryModel, builds: Sequence[GalleryModel], pin: str) -> Va
 
 def _judge(build: GalleryModel, facts: BuildFacts, machines: Sequence[MachineFacts], *, is_base: bool) -> _JudgedBuild:
     """Judge a build by the machine that suits it best."""
-    judged = [_on_machine(build, facts, machine, is_base=is_base) for machine in machines]
-    usable = [candidate for candidate in judged if candidate.is_usable]
+    candidates = [_on_machine(build, facts, machine, is_base=is_base) for machine in machines]
+    usable = [candidate for candidate in candidates if candidate.is_usable]
     if usable:
         return min(usable, key=lambda candidate: candidate.rank)
-    reason = "; ".join(dict.fromkeys(candidate.reason for candidate in judged)) or "no machine is known"
+    reason = "; ".join(dict.fromkeys(candidate.reason for candidate in candidates)) or "no machine is known"
     rank = (1, len(_OTHER_ENGINES), len(FEATURES), -(facts.size_bytes or 0))
     return _JudgedBuild(entry=build, rank=rank, reason=reason, is_usable=is_base)
 
@@ -187,16 +187,16 @@ class FleetFit(msgspec.Struct, frozen=True, kw_only=True):
 def fit_of_build(build: GalleryModel, facts: BuildFacts, machines: Sequence[MachineFacts]) -> FleetFit:
     """Count the machines that a build is known to fit. `unknown` if none is, and one might."""
     total = sum(machine.count for machine in machines)
-    judged = [(machine, _on_machine(build, facts, machine, is_base=True)) for machine in machines]
-    usable = [(machine, candidate) for machine, candidate in judged if candidate.is_usable]
+    candidates = [(machine, _on_machine(build, facts, machine, is_base=True)) for machine in machines]
+    usable = [(machine, candidate) for machine, candidate in candidates if candidate.is_usable]
     proven = [(machine, candidate) for machine, candidate in usable if candidate.rank[0] == 0]
     if proven:
         fitting = sum(machine.count for machine, _ in proven)
         return FleetFit(verdict="fits", reason=proven[0][1].reason, fitting=fitting, machines=total)
-    if usable or not judged:
+    if usable or not candidates:
         reason = usable[0][1].reason if usable else "no machine is known"
         return FleetFit(verdict="unknown", reason=reason, machines=total)
-    reasons = "; ".join(dict.fromkeys(candidate.reason for _, candidate in judged))
+    reasons = "; ".join(dict.fromkeys(candidate.reason for _, candidate in candidates))
     return FleetFit(verdict="blocked", reason=reasons, machines=total)
 
 

@@ -31,7 +31,7 @@ class IndexLocation(msgspec.Struct, frozen=True, kw_only=True):
 
     scheme: Scheme
     url: str
-    """URL to request."""
+    """URL to send the request to."""
     path: Path | None = None
     """Path of a local file."""
 
@@ -62,8 +62,8 @@ def read_place(url: str) -> IndexLocation:
     if url.startswith(_GITHUB):
         # `github:owner/repository/path@ref`, with or without leading slashes, stands for the URL of the raw file.
         path, _, ref = url.removeprefix(_GITHUB).removeprefix("//").partition("@")
-        owner, _, rest = path.partition("/")
-        repository, _, file = rest.partition("/")
+        owner, _, path_below = path.partition("/")
+        repository, _, file = path_below.partition("/")
         if not all((owner, repository, *file.split("/"))):
             raise _refused(url)
         return IndexLocation(scheme=Scheme.HTTP, url=f"{_RAW}/{owner}/{repository}/{ref or _DEFAULT_BRANCH}/{file}")
@@ -92,9 +92,9 @@ def is_for_everybody(url: str) -> bool:
 
 def without_secrets(url: str) -> str:
     """Return a URL without login and query, for display."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, address = url.partition("://")
     if not separator:
         return url.partition("?")[0]
-    host, slash, path = rest.partition("/")
+    host, slash, path = address.partition("/")
     without_login = host.rpartition("@")[2] + slash + path
     return scheme + separator + without_login.partition("?")[0]

@@ -373,24 +373,24 @@ def model_parts(
     if boundary is None:
         raise GatewayRefusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
     mark = b"--" + (boundary[1] or boundary[2])
-    here = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
-    if here is None:
+    delimiter = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
+    if delimiter is None:
         raise GatewayRefusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
     for _ in range(_MOST_PARTS):
-        if here.is_last:
+        if delimiter.is_last:
             return
-        head_end = body.find(b"\r\n\r\n", here.end, here.end + _HEAD_BYTES)
+        head_end = body.find(b"\r\n\r\n", delimiter.end, delimiter.end + _HEAD_BYTES)
         following = _delimiter(b"\r\n" + mark, body, head_end) if head_end >= 0 else None
         if following is None:
             raise GatewayRefusal(400, "the form is cut off, or damaged", code="invalid_body")
-        part_head = body[here.end : head_end]
+        part_head = body[delimiter.end : head_end]
         if field_name is not None:
             is_model = field_name(part_head) == b"model"
         else:
             is_model = (name := _FIELD_NAME.search(part_head)) is not None and name[1] == b"model"
         if is_model:
             yield head_end + 4, max(following.start, head_end + 4)
-        here = following
+        delimiter = following
     raise GatewayRefusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
 
 

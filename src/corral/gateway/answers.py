@@ -153,8 +153,8 @@ def _load_status(loading: Loading) -> str:
     why = f": {loading.message}" if loading.message else ""
     if loading.state == "failed":
         lines = "".join(f"\n    {line}" for line in loading.engine_lines)
-        told = f"model {loading.model} cannot be loaded{why}{_again(loading)}"
-        return told + (f"\nThe engine's last lines:{lines}" if lines else "")
+        text = f"model {loading.model} cannot be loaded{why}{_again(loading)}"
+        return text + (f"\nThe engine's last lines:{lines}" if lines else "")
     where = f" on node {loading.node}" if loading.node else ""
     return f"model {loading.model} is {loading.state}{where}{why}"
 

@@ -185,7 +185,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig(PublicPort):
-    """What `corral gateway` needs."""
+    """All settings of `corral gateway`."""
 
     section: ClassVar[str] = "gateway"
     title: ClassVar[str] = "`corral gateway`"

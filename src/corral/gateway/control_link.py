@@ -70,11 +70,11 @@ class _ControlAnswer:
         self.is_complete = True
 
 
-def _away(error: Exception, what: str) -> PeerUnavailable:
+def _away(error: Exception, failed_step: str) -> PeerUnavailable:
     """Return the error to raise. A control that is starting or restarting is the usual case, and the text says so."""
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
         return PeerUnavailable("control does not listen; it is being started, or away")
-    return PeerUnavailable(f"{what}: {error!r}")
+    return PeerUnavailable(f"{failed_step}: {error!r}")
 
 
 class ControlLink:
@@ -109,7 +109,7 @@ class ControlLink:
         try:
             async with (
                 asyncio.timeout(_CALL_SECONDS),
-                self._asked("POST", path, _encoder.encode(body)) as (reader, answer),
+                self._request("POST", path, _encoder.encode(body)) as (reader, answer),
             ):
                 while not answer.is_complete:
                     answer.feed(await reader.read(_PIECE))
@@ -122,14 +122,14 @@ class ControlLink:
         """Yield the lines of the view stream until control ends it. Raise PeerUnavailable when it breaks or stays
         silent."""
         try:
-            async with self._asked("GET", VIEW, b"") as (reader, answer):
+            async with self._request("GET", VIEW, b"") as (reader, answer):
                 while not answer.is_complete:
                     async with asyncio.timeout(silence.total_seconds()):
                         answer.feed(await reader.read(_PIECE))
                     answer.check()
-                    *lines, rest = answer.body.split(b"\n")
-                    answer.body = rest
-                    if len(rest) > _MAX_LINE:
+                    *lines, unfinished = answer.body.split(b"\n")
+                    answer.body = unfinished
+                    if len(unfinished) > _MAX_LINE:
                         raise PeerUnavailable("control's view is too large")
                     for line in lines:
                         yield bytes(line)
@@ -137,7 +137,7 @@ class ControlLink:
             raise _away(error, "control's view broke off") from error
 
     @asynccontextmanager
-    async def _asked(
+    async def _request(
         self, method: str, path: str, body: bytes
     ) -> AsyncIterator[tuple[asyncio.StreamReader, _ControlAnswer]]:
         """Open a connection and send a request on it. Raise OSError or TimeoutError when that fails."""
@@ -172,12 +172,12 @@ class ViewFollower:
         loop = asyncio.get_running_loop()
         began = loop.time()
         while True:
-            heard = False
+            has_connected = False
             try:
                 async for line in self._link.view_lines(self._silence):
                     self._directory.hear(decode_line(line), now=loop.time())
-                    if not heard:
-                        heard, failures, logged = True, 0, None
+                    if not has_connected:
+                        has_connected, failures, logged = True, 0, None
                         version = self._directory.version
                         log.info("view received", extra={"event": "gateway.view_received", "version": version})
                 log.info("control ended the view", extra={"event": "gateway.view_ended"})

@@ -47,7 +47,8 @@ class Ensurer(Protocol):
 
 
 class Tasks:
-    """Owns short tasks of requests. Each ends by itself or with its request; the rest is cancelled with the process."""
+    """Owns short tasks of requests. Each ends by itself or with its request; those still running are cancelled with the
+    process."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
@@ -121,7 +122,7 @@ class RequestDispatcher:
         self._failed_at: dict[Waiter, Mapping[str, Origin | None]] = {}
         """Where the replicas were that must not be asked again, for those who are stranded."""
         self._awaiting_fleet: set[Waiter] = set()
-        """Those of the stranded that an engine elsewhere did not answer."""
+        """Stranded requests that an external engine did not answer."""
         self._loading: dict[str, Loading] = {}
         self._ensuring: dict[str, asyncio.Task[None]] = {}
         self._waking: dict[str, asyncio.Task[None]] = {}
@@ -257,10 +258,10 @@ class RequestDispatcher:
         if affinity is None or not (chain := waiter.prompt_chain()):
             return directory.pick(model, waiter.excluded)
         now = asyncio.get_running_loop().time()
-        known = self._prefixes.find(model, chain, since=now - affinity.seconds)
+        match = self._prefixes.find(model, chain, since=now - affinity.seconds)
         replica = None
-        if known is not None and known.share >= affinity.min_match:
-            replica = directory.pick_known(model, known.replica, waiter.excluded)
+        if match is not None and match.share >= affinity.min_match:
+            replica = directory.pick_known(model, match.replica, waiter.excluded)
         if replica is None:
             replica = directory.pick(model, waiter.excluded)
         if replica is not None:

@@ -180,7 +180,7 @@ class Exchange:
         """Handle a failure before the first byte: ask another replica, or refuse."""
         raise NotImplementedError
 
-    def _left(self, outcome: RequestOutcome) -> None:
+    def _on_end(self, outcome: RequestOutcome) -> None:
         """Account the end of the request. Called exactly once, on every path."""
         raise NotImplementedError
 
@@ -210,7 +210,7 @@ class Exchange:
             self._connection.write(data)
 
     def sweep(self, now: float) -> None:
-        """Enforce timeouts. Called periodically."""
+        """End the exchange if one of its timeouts has passed. Called periodically."""
         if self._phase is _ANSWERING:
             self._sweep_answer(now)
         elif self._phase is _SENT:
@@ -374,7 +374,7 @@ class Exchange:
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
-        self._left(outcome)
+        self._on_end(outcome)
 
 
 def _dialling_failure(error: Exception) -> UpstreamFailure:

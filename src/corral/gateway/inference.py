@@ -42,18 +42,19 @@ _INFLATED_AT_ONCE: Final = 256 * 1024
 _RETRIES: Final = 1
 """Attempts on other replicas, before the first byte of a response."""
 _ENGINE_RETRIES: Final = 3
-"""The same after an engine that somebody else runs: there may be several, one to fall back on after the other."""
+"""Attempts on other replicas after a failed external engine: a model may have several engines to fall back on."""
 _NOT_HERE: Final = frozenset({402, 403, 404, 408, 429, 502, 503, 504, 529})
 """Statuses with which an engine that somebody else runs says that it cannot answer, while another one may."""
 _DECLINED: Final = frozenset({403, 404, 408})
-"""Those of them that a request may cause: the engine is not blamed, or one client could take it away from all."""
+"""Statuses that a request itself may cause. The engine is not blamed for them, or one client could make it unavailable
+for all."""
 _PRIVATE: Final = re.compile(
     rb"(?:accept-encoding|referer|openai-organization|openai-project|x-goog-[^:]*):", re.IGNORECASE
 )
 """Headers of clients that are none of the business of engines that somebody else runs. A compressed answer is not asked
 for, since its usage could not be read."""
 _UNREACHED_RETRIES: Final = 4
-"""The same, of requests that no replica has seen: none can have died of them."""
+"""Attempts on other replicas for a request that none has received, so that none can have failed because of it."""
 _GONE: Final = frozenset(
     {UpstreamFailure.REFUSED, UpstreamFailure.CLOSED, UpstreamFailure.DENIED, UpstreamFailure.MODEL_GONE}
 )
@@ -180,11 +181,11 @@ class Inference(Exchange):
         if self._body.startswith(BOM_UTF8):
             self._body = self._body[len(BOM_UTF8) :]
         services, only = self._services, self._key.models
-        asked = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
-        name = asked.named()
+        parsed = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
+        name = parsed.named()
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
-        asked.check(takes_null=self._route not in ANTHROPIC_PATHS)
-        self._needs_care = self._route == _RESPONSES or asked.needs_care()
+        parsed.check(takes_null=self._route not in ANTHROPIC_PATHS)
+        self._needs_care = self._route == _RESPONSES or parsed.needs_care()
         use = _USES[self._route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
@@ -222,7 +223,8 @@ class Inference(Exchange):
         self._ask(self._origin(replica) if self._asks_front else replica.origin)
 
     def _is_ready_for(self, replica: UpstreamReplica, engine: EngineEntry) -> bool:
-        """Write the engine's name of the model into the request. False: that cannot be done, and was told."""
+        """Write the engine's name of the model into the request. False: that is impossible, and the client got a
+        refusal."""
         if replica.wakes_fleet:
             self._services.dispatcher.wake_fleet(self.model)
         try:
@@ -276,7 +278,7 @@ class Inference(Exchange):
         )
 
     def _engine_head(self, replica: UpstreamReplica, engine: EngineEntry) -> bytes:
-        """Return the head for somebody else's engine, which learns neither who asks nor what they told us alone."""
+        """Return the head for an external engine, without the client's identity and credentials."""
         lines = [line for line in self._head.lines if not _PRIVATE.match(line)]
         head = replace(self._head, fields=b"".join(line + b"\r\n" for line in lines))
         target = engine.base.encode() + self._route.removeprefix(_VERSION)
@@ -390,8 +392,8 @@ class Inference(Exchange):
         if head.status == 401:
             return UpstreamFailure.DENIED
         if head.status in _NOT_HERE:
-            others = self._services.directory.serves(self.model, {*self.excluded, replica.id})
-            if not others or len(self._failures) >= _ENGINE_RETRIES:
+            has_others = self._services.directory.serves(self.model, {*self.excluded, replica.id})
+            if not has_others or len(self._failures) >= _ENGINE_RETRIES:
                 return None
             return UpstreamFailure.DECLINED if head.status in _DECLINED else UpstreamFailure.OVERLOADED
         replica.restore()
@@ -472,7 +474,7 @@ class Inference(Exchange):
             self._replica.in_flight -= 1
             self._services.dispatcher.freed(self.model)
 
-    def _left(self, outcome: RequestOutcome) -> None:
+    def _on_end(self, outcome: RequestOutcome) -> None:
         if not self.model:
             return
         if not self._is_counted:

@@ -92,7 +92,7 @@ class Passing(Exchange):
         text = "the control plane is away; models that are loaded still answer"
         self.refuse(GatewayRefusal.busy(503, text, code="control_unavailable"))
 
-    def _left(self, outcome: RequestOutcome) -> None:
+    def _on_end(self, outcome: RequestOutcome) -> None:
         self._services.tally.passed[self._status or CLIENT_LEFT] += 1
 
 

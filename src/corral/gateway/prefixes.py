@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 _WINDOW: Final = 256
 _MOST_WINDOWS: Final = 64
 MOST_LINKS: Final = 16384
-"""About 3 MB."""
+"""Most links in memory, about 3 MB."""
 _BEGINNING: Final = re.compile(rb'"(?:messages|prompt|input)"')
 """What a prompt begins with in a body. Fields in front of it differ between requests that go on with a talk."""
 
@@ -25,8 +25,8 @@ class KnownBeginning(NamedTuple):
 
 def chain_of(body: bytes) -> tuple[int, ...]:
     """The links of a request's prompt. They mean nothing outside of this process."""
-    found = _BEGINNING.search(body)  # ends at the first one: bodies with pictures have megabytes
-    start = 0 if found is None else found.start()
+    match = _BEGINNING.search(body)  # ends at the first one: bodies with pictures have megabytes
+    start = 0 if match is None else match.start()
     links, link = [], 0
     for at in range(start, min(len(body), start + _WINDOW * _MOST_WINDOWS), _WINDOW):
         link = hash((link, body[at : at + _WINDOW]))
@@ -47,9 +47,9 @@ class PrefixMemory:
     def find(self, model: str, chain: Sequence[int], *, since: float) -> KnownBeginning | None:
         """Who answered the longest beginning that was asked for since then."""
         for at in range(len(chain), 0, -1):
-            known = self._links.get((model, chain[at - 1]))
-            if known is not None and known[1] >= since:
-                return KnownBeginning(known[0], at / len(chain))
+            link = self._links.get((model, chain[at - 1]))
+            if link is not None and link[1] >= since:
+                return KnownBeginning(link[0], at / len(chain))
         return None
 
     def keep(self, model: str, chain: Sequence[int], replica: str, *, now: float) -> None:

@@ -256,11 +256,11 @@ class ClientConnection(asyncio.Protocol):
             self._in_head = True
             self._deadline = self._time() + self._time_outs.head
 
-    def _begin_request(self, raw: bytes, rest: bytes) -> None:
+    def _begin_request(self, raw: bytes, remaining: bytes) -> None:
         reader = self._reader
         self._head = head = reader.read_head(raw)
         self._name_request(head)
-        self._held = rest  # set first: other requests may follow one that is refused
+        self._held = remaining  # set first: other requests may follow one that is refused
         self.closes = not head.keep_alive or self._registry.is_draining
         if head.is_preflight and reader.is_complete:
             self.answer(self._cors.preflight(head))
@@ -270,15 +270,15 @@ class ClientConnection(asyncio.Protocol):
             self._dispatch(head)
             return
         self._remaining = length = head.length or 0
-        if 0 < length <= len(rest):  # the usual case: the body arrived with the head
+        if 0 < length <= len(remaining):  # the usual case: the body arrived with the head
             self._held = b""
-            self._take_body(rest)
+            self._take_body(remaining)
             return
         self._state = _BODY
         self._body_since = self._time()
         is_keyless = isinstance(self._admission, KeylessRoute)
         self._deadline = self._body_since + (self._time_outs.keyless_body if is_keyless else self._time_outs.body)
-        if head.expects_continue and not rest and not head.is_http10:
+        if head.expects_continue and not remaining and not head.is_http10:
             self.write(CONTINUE)
 
     def _name_request(self, head: RequestHead) -> None:
@@ -357,7 +357,7 @@ class ClientConnection(asyncio.Protocol):
         self._sender.judged(self, self._head, status)
 
     def answer(self, answer: Answer) -> None:
-        """Write a complete response."""
+        """Write a complete response to the client."""
         self._write_answer(answer)
         self.finish(keep=True)
 
@@ -403,9 +403,9 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     def reset(self) -> None:
-        own = self._transport.get_extra_info("socket")
-        if own is not None and not self._transport.is_closing():
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        client_socket = self._transport.get_extra_info("socket")
+        if client_socket is not None and not self._transport.is_closing():
+            client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.abort()
 
     def begin_tunnel(self) -> None:
@@ -438,7 +438,7 @@ class ClientConnection(asyncio.Protocol):
             self._deadline = min(self._deadline, self._time() + _LAST_LINGER_SECONDS)
 
     def sweep(self, now: float) -> None:
-        """Enforce timeouts. Called periodically."""
+        """Close the connection if one of its timeouts has passed. Called periodically."""
         if self._stall is not None and self._stall.seconds(now) >= self._time_outs.stalled_client:
             self._services.tally.time_outs["stalled_client"] += 1
             self.abort()

@@ -2,8 +2,8 @@
 
 Nothing else of the body changes, and it is not copied as a whole: the result is a list of pieces. Engines disagree
 about which of two names they take, and some read `Model` as `model`; so a body that has the name twice is refused,
-because whoever sent it could reach another model of the engine. For the same reason a form is refused that parsers
-may read in different ways.
+because its sender could reach another model of the engine. For the same reason a form is refused that parsers may read
+in different ways.
 """
 
 import itertools
@@ -77,17 +77,17 @@ def _field_name(head: bytes) -> bytes:
     return name
 
 
-def _sole_value(lines: Sequence[bytes], form: re.Pattern[bytes], key: bytes, whose: str) -> bytes:
+def _sole_value(lines: Sequence[bytes], form: re.Pattern[bytes], key: bytes, holder: str) -> bytes:
     """Return the value of a parameter that one of the lines must have, once and in one spelling."""
     header = form.pattern.partition(b":")[0]
     matching = [line for line in lines if line.partition(b":")[0].strip().lower() == header]
-    what = f"{whose} must have one {header.decode().title()} with one {key.decode()}"
-    if len(matching) != 1 or (found := form.fullmatch(matching[0].rstrip())) is None or b'\\"' in matching[0]:
-        raise _unclear(what)
-    pairs: list[tuple[bytes, bytes, bytes]] = _PARAMETER.findall(found[1])
+    requirement = f"{holder} must have one {header.decode().title()} with one {key.decode()}"
+    if len(matching) != 1 or (match := form.fullmatch(matching[0].rstrip())) is None or b'\\"' in matching[0]:
+        raise _unclear(requirement)
+    pairs: list[tuple[bytes, bytes, bytes]] = _PARAMETER.findall(match[1])
     values = [pair for pair in pairs if pair[0].lower().partition(b"*")[0] == key]
     if len(values) != 1 or values[0][0].lower() != key or b"\\" in values[0][1] + values[0][2]:
-        raise _unclear(what)
+        raise _unclear(requirement)
     return values[0][1] or values[0][2]
 
 
@@ -103,13 +103,13 @@ def _find_value(body: bytes) -> tuple[int, int]:
     """
     copy = bytearray(body)
     try:
-        found = _decoder.decode(copy)
+        fields = _decoder.decode(copy)
     except UNREADABLE_JSON as error:
         raise GatewayRefusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
-    other = next((spelling for spelling in _SPELLINGS[1:] if getattr(found, spelling) is not _ABSENT), None)
+    other = next((spelling for spelling in _SPELLINGS[1:] if getattr(fields, spelling) is not _ABSENT), None)
     if other is not None:
         raise _ambiguous(f"the body has `{other}`, which some engines take for `model`")
-    view = memoryview(getattr(found, _KEY))
+    view = memoryview(getattr(fields, _KEY))
     low, high, mark = 0, len(copy), 0
     while high - low > 1:
         middle, mark = (low + high) // 2, mark + 1
@@ -132,11 +132,11 @@ def _is_repeated(body: bytes, start: int) -> bool:
     return getattr(earlier, _KEY) is not _ABSENT
 
 
-def _ambiguous(what: str) -> GatewayRefusal:
-    text = f"{what}; the engine that answers for this model is asked under another name, so there must be one"
+def _ambiguous(problem: str) -> GatewayRefusal:
+    text = f"{problem}; the engine that answers for this model is asked under another name, so there must be one"
     return GatewayRefusal(400, text, code="ambiguous_model", param=_KEY)
 
 
-def _unclear(what: str) -> GatewayRefusal:
-    text = f"{what}, so that the engine that answers for this model reads the form as it was read here"
+def _unclear(requirement: str) -> GatewayRefusal:
+    text = f"{requirement}, so that the engine that answers for this model reads the form as it was read here"
     return GatewayRefusal(400, text, code="invalid_body")

@@ -121,7 +121,7 @@ class Strangers:
     """
 
     def __init__(self, *, per_source: int, refusals: Counter[str]) -> None:
-        """`refusals` counts evicted connections."""
+        """`per_source` limits the connections of one source; `refusals` counts evicted ones."""
         self._per_source = per_source
         self._refusals = refusals
         self._sources: dict[Evictable, tuple[str, float]] = {}

@@ -200,7 +200,7 @@ class Server:
 
     def closed(self, client: ClientConnection) -> None:
         self._clients.discard(client)
-        self._gone(client)
+        self._on_closed(client)
 
     # Called by handshakes.
 
@@ -215,7 +215,7 @@ class Server:
     def handshake_ended(self, handshake: Handshake) -> None:
         if handshake in self._handshakes:
             self._handshakes.discard(handshake)
-            self._gone(handshake)
+            self._on_closed(handshake)
 
     def _has_room_for(self, newcomer: Evictable) -> bool:
         """Whether the newcomer may stay, possibly after the oldest stranger was evicted."""
@@ -224,7 +224,7 @@ class Server:
         connections = len(self._clients) + len(self._handshakes) - strangers.closing
         return connections <= self._services.config.limits.connections or strangers.make_room_for(newcomer)
 
-    def _gone(self, connection: Evictable) -> None:
+    def _on_closed(self, connection: Evictable) -> None:
         self.senders.strangers.closed(connection)
         if not self._clients and not self._handshakes:
             self._all_gone.set()

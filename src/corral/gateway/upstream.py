@@ -58,8 +58,8 @@ class Origin(NamedTuple):
     socket: str
     tls: bool = False
     engine_ca: str | None = None
-    """Of an engine that somebody else runs: PEM of the authorities that it is checked against, empty for those of the
-    system. None for processes of Corral's."""
+    """For an external engine, the PEM of the authorities that check its certificate; empty for those of the system.
+    None for Corral's own processes."""
     door: str = ""
     """Host and port that is dialled instead, of a worker with TLS; empty for others."""
     node: str = ""
@@ -182,7 +182,7 @@ _NO_ANSWER: Final = AnswerHead(0, b"HTTP/1.1 ?")
 
 
 class Taker(Protocol):
-    """Receives a response."""
+    """Receives the head, the body and the end of one response."""
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None: ...
     def upstream_data(self, data: bytes) -> None: ...
@@ -424,13 +424,13 @@ class Unchunker:
     The parser of the upstream connection has already checked that the chunks are well-formed.
     """
 
-    __slots__ = ("_held", "_is_over", "_left", "_write")
+    __slots__ = ("_chunk_left", "_held", "_is_over", "_write")
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
         self._held = b""
         """The beginning of a size line whose end has not arrived yet."""
-        self._left = 0
+        self._chunk_left = 0
         """Bytes that are missing of the current chunk and of the line end after it."""
         self._is_over = False
 
@@ -438,18 +438,18 @@ class Unchunker:
         data = self._held + data if self._held else data
         content, at = [], 0
         while at < len(data) and not self._is_over:
-            if not self._left:
+            if not self._chunk_left:
                 end = data.find(_LINE_END, at)
                 if end < 0:
                     break
                 size = int(data[at:end].partition(b";")[0], 16)
                 self._is_over = not size  # only trailers follow, and they are dropped
-                self._left = size + len(_LINE_END)
+                self._chunk_left = size + len(_LINE_END)
                 at = end + len(_LINE_END)
                 continue
-            end = min(at + self._left, len(data))
-            content.append(data[at : min(at + max(self._left - len(_LINE_END), 0), end)])
-            self._left -= end - at
+            end = min(at + self._chunk_left, len(data))
+            content.append(data[at : min(at + max(self._chunk_left - len(_LINE_END), 0), end)])
+            self._chunk_left -= end - at
             at = end
         self._held = b"" if self._is_over else data[at:]
         if content:

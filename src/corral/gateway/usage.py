@@ -63,14 +63,14 @@ class AnswerTail:
         self._pieces.append(piece)
         self.size = size = self.size + len(piece)
         if size >= self._trim_at:
-            kept = b"".join(self._pieces)  # copy the end, so that a large piece is not kept for its last bytes
-            self._first = self._first or kept[:_FIRST]
-            self._pieces = [kept[-TAIL:]]
+            tail = b"".join(self._pieces)  # copy the end, so that a large piece is not kept for its last bytes
+            self._first = self._first or tail[:_FIRST]
+            self._pieces = [tail[-TAIL:]]
             self._trim_at = size + _MOST - TAIL
 
     def usage(self) -> Usage | None:
-        kept = b"".join(self._pieces)
-        return read_usage(kept[-TAIL:], first=self._first or kept)
+        tail = b"".join(self._pieces)
+        return read_usage(tail[-TAIL:], first=self._first or tail)
 
 
 def read_usage(tail: bytes, *, first: bytes = b"") -> Usage | None:

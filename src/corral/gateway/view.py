@@ -1,4 +1,5 @@
-"""What control told this gateway: models, replicas and keys at one version, and which replica is picked."""
+"""The view that this gateway got from control (models, replicas and keys at one version), and the choice of a
+replica."""
 
 import difflib
 import itertools
@@ -174,7 +175,8 @@ class Directory:
         self._replicas: dict[str, UpstreamReplica] = {}
         self._serving: dict[str, list[UpstreamReplica]] = {}
         self.affinities: dict[str, AffinityEntry] = {}
-        """Of models with several replicas, one of which may know the beginning of a prompt."""
+        """The affinity settings of models with several replicas, one of which may have the beginning of a prompt in its
+        cache."""
         self._turn = itertools.count()
         self._near_names = NearNames(())
         self._near_of: View | None = None
@@ -234,7 +236,11 @@ class Directory:
         leaving = {id: replica for id, replica in self._replicas.items() if replica.in_flight and id not in current}
         self._replicas = {**current, **leaving}
         self._serving = serving
-        several = [view.models[model] for model, own in serving.items() if len(own) > 1 and model in view.models]
+        several = [
+            view.models[model]
+            for model, model_replicas in serving.items()
+            if len(model_replicas) > 1 and model in view.models
+        ]
         self.affinities = {model.name: model.affinity for model in several if model.affinity is not None}
 
     # Lookups for requests.
@@ -316,14 +322,14 @@ class Directory:
         is_full = only.limit and only.in_flight >= only.limit
         return None if is_full or only.id in exclude else only
 
-    def pick_known(self, model: str, known: str, exclude: Container[str]) -> UpstreamReplica | None:
+    def pick_known(self, model: str, replica_id: str, exclude: Container[str]) -> UpstreamReplica | None:
         """The replica of this id, unless it is excluded, full, worse than others, or much busier."""
         candidates = [
             replica
             for replica in self._serving.get(model, ())
             if replica.id not in exclude and not (replica.limit and replica.in_flight >= replica.limit)
         ]
-        chosen = next((replica for replica in candidates if replica.id == known), None)
+        chosen = next((replica for replica in candidates if replica.id == replica_id), None)
         if chosen is None or chosen.rank > min(replica.rank for replica in candidates):
             return None
         # As in `pick`: a replica of twice the weight may have twice as many.

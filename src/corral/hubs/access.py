@@ -27,7 +27,7 @@ from corral.oci.references import DOCKER_HUB, HUB_NAMES, Reference
 from corral.oci.registry import Registry
 
 _ATTEMPTS: Final = 2
-"""Somebody waits for a plan: a hub that fails twice is told of."""
+"""A caller waits for the plan, so the second failure of a hub is reported."""
 _LONGEST_WAIT: Final = 5.0
 """Seconds that a hub may ask us to wait within a plan."""
 _TOKEN_USER: Final = "token"  # noqa: S105 - registries want a name beside a token, and do not look at it

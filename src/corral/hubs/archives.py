@@ -74,7 +74,7 @@ def _until_broken(reader: BinaryIO | zstandard.ZstdDecompressionReader, most: in
 
 
 def members_in(prefix: bytes) -> list[ArchiveMember]:
-    """Return the files that begin in the beginning of a tar archive; empty if it is none."""
+    """Return the files that begin in the beginning of a tar archive; empty if it is not a tar archive."""
     members: list[ArchiveMember] = []
     stream = TarStream(Pieces([prefix]), _LIMITS)
     try:
@@ -107,13 +107,13 @@ def member_name(member: ArchiveMember) -> str:
 
 
 def extract(
-    archive: BinaryIO, wanted: MemberUrl, write: Callable[[memoryview], object], size: int | None
+    archive: BinaryIO, member_url: MemberUrl, write: Callable[[memoryview], object], size: int | None
 ) -> tuple[int, str]:
     """Write a file of an archive; return its size and SHA-256. Blocks; what `write` raises ends it.
 
     ContentMismatch if the archive is broken, has no such file, or it is another one than was promised.
     """
-    name = wanted.member
+    name = member_url.member
     stream = TarStream(Pieces(decompressed(archive)), _LIMITS)
     for member in stream:
         if not _is_plain(member) or member_name(member) != name:
@@ -124,8 +124,8 @@ def extract(
         for piece in stream.content():
             hashed.update(piece)
             write(piece)
-        if wanted.sha256 not in ("", hashed.hexdigest()):
-            raise ContentMismatch(f"{name} in the archive is not the file with the hash {wanted.sha256}")
+        if member_url.sha256 not in ("", hashed.hexdigest()):
+            raise ContentMismatch(f"{name} in the archive is not the file with the hash {member_url.sha256}")
         return member.size, hashed.hexdigest()
     raise ContentMismatch(f"the archive has no file {name!r}")
 

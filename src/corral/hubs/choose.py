@@ -30,7 +30,7 @@ _PROJECTORS: Final = ("F16", "BF16", "Q8_0", "F32")
 """Pictures need precision; all engines know F16."""
 _MOST_PARTS: Final = 10_000
 _USABLE: Final = 0.9
-"""Of a machine's RAM; the rest is for everybody else."""
+"""The share of a machine's RAM that a model may take; other programs need the remainder."""
 _NEEDED_NAMES: Final = frozenset(
     ("tokenizer.model", "merges.txt", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 )

@@ -23,7 +23,7 @@ GENERIC_NAMES: Final = frozenset(("model", "ggml-model", "weights", "main", "lat
 
 class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True):
     text: str
-    """YAML."""
+    """The configuration as YAML."""
     notes: tuple[str, ...] = ()
 
 
@@ -47,16 +47,22 @@ def check_name(name: str) -> str:
 
 
 def configure_gguf(
-    name: str, model: str, facts: GgufFacts, *, context: int, projector: str = "", own: OwnSettings | None = None
+    name: str,
+    model: str,
+    facts: GgufFacts,
+    *,
+    context: int,
+    projector: str = "",
+    author_settings: OwnSettings | None = None,
 ) -> ConfiguredModel:
     """Return the configuration of a model for llama.cpp. `model` and `projector` are paths in the models directory.
 
     InvalidInput if the file is no model that can be asked.
     """
     if facts.kind in (GgufKind.PROJECTOR, GgufKind.ADAPTER):
-        what = "a projector" if facts.kind is GgufKind.PROJECTOR else "an adapter (LoRA)"
-        raise InvalidInput("reference", f"{model} is {what}, which changes another model; name that one")
-    settings, notes = own or OwnSettings(), list[str]()
+        kind = "a projector" if facts.kind is GgufKind.PROJECTOR else "an adapter (LoRA)"
+        raise InvalidInput("reference", f"{model} is {kind}, which changes another model; name that one")
+    settings, notes = author_settings or OwnSettings(), list[str]()
     config: dict[str, object] = {
         "name": name,
         "backend": "llama-cpp",

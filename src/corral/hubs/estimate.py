@@ -96,7 +96,7 @@ class OffloadedNeed(msgspec.Struct, frozen=True, kw_only=True):
 
     ram: MemoryNeed
     vram: MemoryNeed
-    """On all GPUs together."""
+    """What is needed on all GPUs together."""
     per_card: int = 0
     """What of `vram` every further GPU takes again."""
 
@@ -109,15 +109,18 @@ def estimate_offloaded(shape: WeightShape, settings: LoadSettings) -> OffloadedN
         return OffloadedNeed(ram=whole, vram=MemoryNeed())
     blocks = list(shape.each_block())
     first = max(0, len(blocks) + 1 - settings.gpu_layers)
-    there = shape.output_bytes + sum(block.bytes for block in blocks[first:])
+    offloaded_bytes = shape.output_bytes + sum(block.bytes for block in blocks[first:])
     cache = _cache(shape, settings, blocks[first:]) if settings.has_cache_on_gpu else 0
     compute = _compute(shape, settings)
     vram = MemoryNeed(
-        weights=there + (shape.embedding_bytes if shape.is_tied else 0), cache=cache, compute=compute, program=_DRIVER
+        weights=offloaded_bytes + (shape.embedding_bytes if shape.is_tied else 0),
+        cache=cache,
+        compute=compute,
+        program=_DRIVER,
     )
     ram = replace(
         whole,
-        weights=whole.weights - there,
+        weights=whole.weights - offloaded_bytes,
         cache=whole.cache - cache,
         compute=_inputs(shape, settings) + _results(shape, settings) if first == 0 else whole.compute,
     )
@@ -146,8 +149,8 @@ def _tokens(shape: WeightShape, settings: LoadSettings) -> int:
 def _cells(shape: WeightShape, settings: LoadSettings, window: int) -> int:
     """Tokens that a block keeps."""
     context = _context(shape, settings)
-    kept = window * settings.slots + _tokens(shape, settings)
-    return min(context, _padded(kept)) if window else context
+    window_tokens = window * settings.slots + _tokens(shape, settings)
+    return min(context, _padded(window_tokens)) if window else context
 
 
 def _cache(shape: WeightShape, settings: LoadSettings, blocks: Iterable[BlockShape]) -> int:
@@ -195,8 +198,8 @@ def _attention(shape: WeightShape, settings: LoadSettings) -> int:
     """Numbers of one token that are alive where it is compared with others: queries, keys, values, and the scores, or
     the result where scores are not kept."""
     queries = shape.heads * shape.head_width
-    kept = max((run.keys + run.values for run in shape.blocks), default=0)
-    return queries + kept + (queries if settings.has_flash else shape.heads * _widest(shape, settings))
+    keys_and_values = max((run.keys + run.values for run in shape.blocks), default=0)
+    return queries + keys_and_values + (queries if settings.has_flash else shape.heads * _widest(shape, settings))
 
 
 def _widest(shape: WeightShape, settings: LoadSettings) -> int:

@@ -199,23 +199,23 @@ class _Cursor:
         if len(self._window) < size_to_read:
             raise GgufProblem(f"it ends after {self._start + len(self._window)} bytes: it is cut off")
 
-    def text(self, longest: int, what: str) -> Generator[ByteRange, bytes, str]:
+    def text(self, longest: int, name: str) -> Generator[ByteRange, bytes, str]:
         length = yield from self.number(_U64)
         if length > longest:
-            raise GgufProblem(f"{what} claims {length} bytes; {longest} are the most")
+            raise GgufProblem(f"{name} claims {length} bytes; {longest} are the most")
         content = yield from self.take(length)
         return content.decode("utf-8", "replace")
 
     def skip_texts(self, count: int) -> Generator[ByteRange, bytes, None]:
         """Pass over texts: vocabularies have hundreds of thousands, so those inside of the window cost no more than a
         look at their lengths."""
-        left = count
-        while left := left - self._skip_inside(left):
+        remaining = count
+        while remaining := remaining - self._skip_inside(remaining):
             length = yield from self.number(_U64)
             if length > _LONGEST_TEXT:
                 raise GgufProblem(f"an element of a list claims {length} bytes; {_LONGEST_TEXT} are the most")
             self.skip(length)
-            left -= 1
+            remaining -= 1
 
     def _skip_inside(self, most: int) -> int:
         """Pass over texts that are in the window from beginning to end; how many they were."""
@@ -254,7 +254,7 @@ def _read_array(cursor: _Cursor, key: str) -> Generator[ByteRange, bytes, dict[s
     count = yield from cursor.number(_U64)
     if count > (most := _MOST_WORDS if kind == _TEXT else _MOST_ELEMENTS):
         raise GgufProblem(f"the list {key[:80]!r} claims {count} elements; {most} are the most")
-    found: dict[str, MetadataValue] = {f"{key}#": count}
+    values: dict[str, MetadataValue] = {f"{key}#": count}
     form = _FIXED.get(kind)
     if kind == _TEXT:
         yield from cursor.skip_texts(count)
@@ -262,10 +262,10 @@ def _read_array(cursor: _Cursor, key: str) -> Generator[ByteRange, bytes, dict[s
         raise GgufProblem(f"the list {key[:80]!r} has elements of the type {kind}, which lists cannot hold")
     elif count <= 1024:
         content = yield from cursor.take(form.size * count)
-        found[key] = [int(value) for (value,) in form.iter_unpack(content)] if kind not in (6, 12) else []
+        values[key] = [int(value) for (value,) in form.iter_unpack(content)] if kind not in (6, 12) else []
     else:
         cursor.skip(form.size * count)
-    return found
+    return values
 
 
 def _read_tensors(cursor: _Cursor, count: int) -> Generator[ByteRange, bytes, TensorSizes]:

@@ -54,7 +54,7 @@ class HubFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a model, as its hub lists it."""
 
     path: str
-    """Within the repository."""
+    """Path within the repository."""
     url: str
     hub: HubName = HubName.NONE
     size: int | None = None

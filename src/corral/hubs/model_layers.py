@@ -32,7 +32,7 @@ class ModelLayers(msgspec.Struct, frozen=True, kw_only=True):
     registry: Registry
     reference: Reference
     digest: str
-    """Of the manifest that was read."""
+    """Digest of the manifest that was read."""
     layers: tuple[Descriptor, ...]
     licence: str = ""
 

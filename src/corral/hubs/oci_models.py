@@ -63,7 +63,7 @@ def mirrored(reference: Reference, base: str) -> Reference:
 
 
 def _file_of(model: ModelLayers, layer: Descriptor, name: str) -> HubFile | None:
-    """Return the file that a layer is; None if it is none that a model needs."""
+    """Return the file in a layer; None if models do not need it."""
     annotations, kind = layer.annotations or {}, layer.media_type
     path = next((annotations[key] for key in _PATHS if annotations.get(key)), "")
     if kind.startswith(_DOCKER_MODEL):

@@ -117,11 +117,11 @@ class OllamaLayers:
     def _take_file(self, kind: str, layer: Descriptor) -> None:
         prefix = {"model": "", "projector": "mmproj-", "adapter": "adapter-"}[kind]
         file = self._model.file(layer, f"{prefix}{self._name}.gguf", self._hub)
-        taken = self.adapters if kind == "adapter" else self.files
-        if any(other.path == file.path for other in taken):
+        files = self.adapters if kind == "adapter" else self.files
+        if any(other.path == file.path for other in files):
             self.notes.append(f"a further layer {kind!r} of Ollama's model is not taken over")
             return
-        taken.append(file)
+        files.append(file)
         if kind == "adapter":
             self._top["lora_adapter"] = file.name  # engines look for it beside the weights
 

@@ -1,7 +1,7 @@
 """The plan of a pull: all that has to be known to download a model and to add it, as one JSON document.
 
-A plan is made once, when somebody asks for a model: it pins the revision, sizes and digests that a hub stated then.
-Whoever carries it out, after any number of crashes, asks the hub for nothing but the bytes.
+A plan is made once, when somebody asks for a model: it pins the revision, sizes and digests that a hub stated then. Its
+execution, even after any number of crashes, asks the hub for nothing but the bytes.
 """
 
 import msgspec
@@ -34,7 +34,7 @@ class ModelOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reference: str
     """What was asked for, as it was typed."""
     resolved: str = ""
-    """The same with everything pinned: a commit, a digest."""
+    """The reference with everything pinned: a commit, a digest."""
     gallery: str = ""
     """`gallery@name` of the entry, if there was one."""
     licence: str = ""

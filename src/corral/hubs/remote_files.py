@@ -79,14 +79,14 @@ class RemoteFileReader:
             self._start, self._content = 0, await _read_up_to(answer, most)
 
     async def _problem(self, answer: RegistryResponse) -> Exception:
-        what = self._planned.path or "the file"
+        name = self._planned.path or "the file"
         host = host_of(self._planned.url)
         if answer.status in (404, 410):
-            return HubModelMissing(f"{host} has no {what} ({answer.status})")
+            return HubModelMissing(f"{host} has no {name} ({answer.status})")
         if answer.status in (401, 403):
-            return HubRefused(f"{host} does not give {what} ({answer.status}); {self._hub.advice(self._planned)}")
+            return HubRefused(f"{host} does not give {name} ({answer.status}); {self._hub.advice(self._planned)}")
         with hub_errors():
-            raise await answer.problem(what)
+            raise await answer.problem(name)
 
 
 async def _read_up_to(answer: RegistryResponse, most: int) -> bytes:

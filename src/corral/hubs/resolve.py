@@ -72,7 +72,7 @@ async def plan_reference(reference: ModelReference, wish: PullWish, hub: HubAcce
     """Return what to download, and the configuration of the model that it makes.
 
     Raise InvalidInput for what cannot be a model, HubModelMissing, HubRefused or HubUnavailable for what a hub says.
-    Names of galleries are for whoever has galleries.
+    Names of galleries are resolved by the caller.
     """
     if wish.name:
         check_name(wish.name)
@@ -137,8 +137,8 @@ def _only_file(listing: HubListing, path: str) -> PlannedFile:
     for candidates in (named, weights, files):
         if len(candidates) == 1:
             return candidates[0].planned(path)
-    there = listed([file.path for file in files], most=_SHOWN)
-    raise InvalidInput("uri", f"{listing.resolved} has several files, and none is called as {path!r}: {there}")
+    file_names = listed([file.path for file in files], most=_SHOWN)
+    raise InvalidInput("uri", f"{listing.resolved} has several files, and none is called as {path!r}: {file_names}")
 
 
 async def _first_model(path: str, digest: str, hub: HubAccess) -> PlannedFile:
@@ -222,9 +222,10 @@ async def _plan_listing(
     members = directory_files(files)
     if members:
         return await _plan_directory(listing, members, wish, hub)
-    there = listed([file.path for file in files], most=_SHOWN) or "nothing"
+    file_names = listed([file.path for file in files], most=_SHOWN) or "nothing"
     raise InvalidInput(
-        "reference", f"{listing.resolved} has neither GGUF files nor safetensors with a config.json; it has {there}"
+        "reference",
+        f"{listing.resolved} has neither GGUF files nor safetensors with a config.json; it has {file_names}",
     )
 
 
@@ -260,7 +261,7 @@ class GgufPlanner:
             facts,
             context=self._context,
             projector=_place_of(projector, folder, self._wish) if projector else "",
-            own=_own(self._listing, self._wish),
+            author_settings=_own(self._listing, self._wish),
         )
         planned = [file.planned(path) for file, path in zip(chosen.files, paths, strict=True)]
         planned[0] = msgspec.structs.replace(planned[0], shape=facts.shape)

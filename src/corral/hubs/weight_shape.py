@@ -21,12 +21,13 @@ _ALL: Final = 0
 _WITHOUT_CACHE: Final = frozenset(
     ("bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "modern-bert", "jina-bert-v2", "jina-bert-v3", "t5encoder")
 )
-"""They read a text once and keep nothing of it."""
+"""Architectures without a cache: they read a text once and keep nothing of it."""
 _WINDOW_PATTERNS: Final[Mapping[str, int]] = {
     "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gemma-embedding": 6, "cohere2": 4, "gpt-oss": 2, "exaone4": 4,
     "olmo2": 4, "llama4": 4, "smallthinker": 4, "afmoe": 4,
 }  # fmt: skip
-"""Of so many blocks all but one keep only a window of the last tokens, where the file does not say which."""
+"""By architecture, the number of blocks of which all but one keep only a window of the last tokens. Used where the file
+does not say which blocks do."""
 _FULL_FIRST: Final = frozenset(("smallthinker",))
 _BUILT_IN_WINDOWS: Final[Mapping[str, int]] = {"llama4": 8192}
 _CACHED_BLOCKS: Final[Mapping[str, int]] = {"gemma3n": 20}
@@ -68,7 +69,7 @@ class WeightShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     experts_used: int = 0
     """Experts that work on one token; 0: it has none."""
     expert_width: int = 0
-    """`feed_forward` of one expert."""
+    """The width `feed_forward` of one expert."""
     is_gated: bool = True
     """Whether one half of what is inside of a block decides about the other."""
     state_width: int = 0
@@ -88,7 +89,7 @@ class WeightShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def weights(self) -> int:
-        """Bytes of the tensors."""
+        """Bytes of all tensors: blocks, embedding and output."""
         return self.embedding_bytes + self.output_bytes + sum(run.count * run.bytes for run in self.blocks)
 
     @property
@@ -107,14 +108,14 @@ class WeightShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             each = (blocks + more) // max(1, self.block_count)
             even = tuple(msgspec.structs.replace(run, bytes=each) for run in self.blocks)
             return msgspec.structs.replace(self, blocks=even, parts=1)
-        known = self.weights
-        if known <= 0:
+        weight_bytes = self.weights
+        if weight_bytes <= 0:
             return msgspec.structs.replace(self, output_bytes=max(0, size))
         return msgspec.structs.replace(
             self,
-            embedding_bytes=self.embedding_bytes * size // known,
-            output_bytes=self.output_bytes * size // known,
-            blocks=tuple(msgspec.structs.replace(run, bytes=run.bytes * size // known) for run in self.blocks),
+            embedding_bytes=self.embedding_bytes * size // weight_bytes,
+            output_bytes=self.output_bytes * size // weight_bytes,
+            blocks=tuple(msgspec.structs.replace(run, bytes=run.bytes * size // weight_bytes) for run in self.blocks),
         )
 
 
@@ -152,7 +153,7 @@ def number_at(metadata: Mapping[str, MetadataValue], key: str, default: int = 0)
 def shape_of(architecture: str, metadata: Mapping[str, MetadataValue], tensors: TensorSizes) -> WeightShape:
     """What metadata and tensors of a GGUF file tell."""
     keys = _Keys(architecture, metadata)
-    own = {block: size for block, size in tensors.blocks.items() if block < keys.number("block_count")}
+    block_sizes = {block: size for block, size in tensors.blocks.items() if block < keys.number("block_count")}
     used = keys.number("expert_used_count")
     wide = keys.largest("feed_forward_length")
     return WeightShape(
@@ -168,10 +169,10 @@ def shape_of(architecture: str, metadata: Mapping[str, MetadataValue], tensors: 
         state_width=keys.number("ssm.inner_size"),
         vocabulary=min(number_at(metadata, "tokenizer.ggml.tokens#"), _LARGEST),
         embedding_bytes=tensors.embedding,
-        output_bytes=tensors.bytes - tensors.embedding - sum(own.values()),
+        output_bytes=tensors.bytes - tensors.embedding - sum(block_sizes.values()),
         is_tied=not tensors.has_output,
         is_causal=architecture not in _WITHOUT_CACHE,
-        blocks=tuple(_runs(_blocks(keys, own))),
+        blocks=tuple(_runs(_blocks(keys, block_sizes))),
         parts=max(1, min(number_at(metadata, "split.count"), MOST_BLOCKS)),
     )
 
@@ -208,9 +209,9 @@ class _Keys:
             return default
         return values[block] if block < len(values) else values[0] if len(values) == 1 else default
 
-    def head_width(self, what: str) -> int:
+    def head_width(self, kind: str) -> int:
         heads = self.largest("attention.head_count")
-        return self.number(f"attention.{what}_length") or (self.number("embedding_length") // heads if heads else 0)
+        return self.number(f"attention.{kind}_length") or (self.number("embedding_length") // heads if heads else 0)
 
 
 def _blocks(keys: _Keys, sizes: Mapping[int, int]) -> Iterator[BlockShape]:
@@ -265,13 +266,13 @@ def _state(keys: _Keys) -> int:
     width = keys.number("embedding_length")
     inner, state = keys.number("ssm.inner_size"), keys.number("ssm.state_size")
     if head := keys.number("wkv.head_size"):
-        kept = width * (keys.number("token_shift_count") or 2) + width * head
+        numbers = width * (keys.number("token_shift_count") or 2) + width * head
     elif kernel := keys.number("shortconv.l_cache"):
-        kept = width * (kernel - 1)
+        numbers = width * (kernel - 1)
     else:
         columns = max(0, keys.number("ssm.conv_kernel") - 1)
-        kept = columns * (inner + 2 * keys.number("ssm.group_count") * state) + state * inner
-    return min(kept * _FLOAT, _LARGEST)
+        numbers = columns * (inner + 2 * keys.number("ssm.group_count") * state) + state * inner
+    return min(numbers * _FLOAT, _LARGEST)
 
 
 def _runs(blocks: Iterator[BlockShape]) -> Iterator[BlockShape]:

@@ -247,7 +247,8 @@ def _may_replace(output: Path) -> bool:
 
 
 def _interpreter_version(tree: Path) -> str:
-    """Return the version of a relocatable Python from the name of its library; InvalidInput when this is none.
+    """Return the version of a relocatable Python from the name of its library; InvalidInput when the tree is no such
+    Python.
 
     The interpreter is never executed: it may be for another platform.
     """
@@ -257,6 +258,6 @@ def _interpreter_version(tree: Path) -> str:
     names = sorted(child.name for place in places if place.is_dir() for child in place.iterdir() if child.is_dir())
     versions = {match[1] for name in names if (match := _LIBRARY.fullmatch(name))}
     if len(versions) != 1:
-        there = ", ".join(sorted(versions)) or "none"
-        raise InvalidInput("--python", f"{tree} has libraries of {there}; expected is one, in lib/python3.x")
+        known_versions = ", ".join(sorted(versions)) or "none"
+        raise InvalidInput("--python", f"{tree} has libraries of {known_versions}; expected is one, in lib/python3.x")
     return read_python_version(versions.pop())

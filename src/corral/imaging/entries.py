@@ -1,6 +1,6 @@
 """Collects the files of a layer, without anything specific to this machine.
 
-Modes are reduced to whether a file is executable, because the rest depends on the umask. Owners and times are
+Modes are reduced to whether a file is executable, because the other bits depend on the umask. Owners and times are
 dropped.
 """
 

@@ -71,30 +71,30 @@ def _entries(name: str, group: Sequence[Listed], folder: Path) -> Iterator[Galle
                 "IMAGE", f"{image.facts.shown} is another build of {name} for {capability}; write CAPABILITY=IMAGE"
             )
         builds[capability] = _entry(f"{_PREFIXES.get(capability, capability)}-{name}", image, folder, alias=name)
-    said = group[0].facts.description
+    description = group[0].facts.description
     yield GalleryEntry(
         name=name,
         alias=name,
         capabilities={capability: build.name for capability, build in builds.items()},
-        description=said.description,
-        license=said.license,
-        urls=said.urls,
-        tags=said.tags,
+        description=description.description,
+        license=description.license,
+        urls=description.urls,
+        tags=description.tags,
     )
     yield from builds.values()
 
 
 def _entry(name: str, image: Listed, folder: Path, *, alias: str = "") -> GalleryEntry:
-    said = image.facts.description
+    description = image.facts.description
     return GalleryEntry(
         name=name,
         alias=alias,
         uri=_uri(image.facts, folder),
-        version=said.version,
-        description=said.description,
-        license=said.license,
-        urls=said.urls,
-        tags=said.tags,
+        version=description.version,
+        description=description.description,
+        license=description.license,
+        urls=description.urls,
+        tags=description.tags,
     )
 
 

@@ -88,8 +88,8 @@ def _write_archive(entries: Sequence[Entry], target: BinaryIO) -> None:
 
 
 def add(archive: tarfile.TarFile, entry: Entry) -> None:
-    """Add an entry with fixed metadata: only the content is taken from the file, since the rest differs between
-    checkouts."""
+    """Add an entry with fixed metadata: only the content is taken from the file, since its times, owners and modes
+    differ between checkouts."""
     info = tarfile.TarInfo(entry.name)
     info.mtime, info.mode = FIXED_TIME, entry.mode
     if entry.link:

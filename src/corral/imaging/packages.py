@@ -153,9 +153,11 @@ def _environment(kind: InstallerKind, environment: Mapping[str, str]) -> dict[st
 
 
 def _failure(installer: PackageInstaller, wish: PackageRequest, tail: Sequence[str]) -> PackagesMissing:
-    said = " ".join(" ".join(tail[-_LAST_LINES:]).split()) or "it said nothing"
+    last_output = " ".join(" ".join(tail[-_LAST_LINES:]).split()) or "it said nothing"
     target = f"{wish.platform} and Python {wish.python_version}"
     if wish.platform.os == "linux":
         target += f" with glibc {wish.glibc}"
     knobs = "--platform, --python-version and --glibc say for whom wheels are wanted, --wheels where they are"
-    return PackagesMissing(f"{wish.lock}: {installer.kind} cannot get its packages for {target} ({knobs}): {said}")
+    return PackagesMissing(
+        f"{wish.lock}: {installer.kind} cannot get its packages for {target} ({knobs}): {last_output}"
+    )

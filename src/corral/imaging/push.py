@@ -34,7 +34,8 @@ class PushedBlob(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     size: int
     was_there: bool
-    """It was not sent: the registry had it, here or in the repository to mount from."""
+    """Whether the registry had the content already, in this repository or in the one to mount from, so that it was not
+    sent."""
 
 
 class PushResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,9 +172,9 @@ class _Push:
         async with self._registry.send("PUT", sealed, {**_BINARY, "Content-Length": "0"}) as answer:
             await self._need(answer, 201, f"the end of {blob.descriptor.digest}")
 
-    async def _need(self, answer: RegistryResponse, status: int, what: str) -> None:
+    async def _need(self, answer: RegistryResponse, status: int, subject: str) -> None:
         if answer.status != status:
-            raise await answer.problem(f"{what} in {self._reference.name}", may="write")
+            raise await answer.problem(f"{subject} in {self._reference.name}", may="write")
 
 
 def _location(answer: RegistryResponse) -> str:
@@ -185,8 +186,8 @@ def _location(answer: RegistryResponse) -> str:
 
 def _first_of(failures: "ExceptionGroup[Exception]") -> Exception:
     """Return the first failure, because users can act on one."""
-    ours = [error for error in failures.exceptions if isinstance(error, ImageError)]
-    return ours[0] if ours else failures.exceptions[0]
+    image_errors = [error for error in failures.exceptions if isinstance(error, ImageError)]
+    return image_errors[0] if image_errors else failures.exceptions[0]
 
 
 def _read(part: FilePart) -> bytes:
@@ -207,10 +208,10 @@ async def _pieces(part: FilePart, size: int) -> AsyncIterator[bytes]:
     """
     with part.path.open("rb") as file:
         file.seek(part.offset)
-        left = size
-        while left > 0:
-            piece = file.read(min(left, _PIECE_BYTES))
+        remaining_bytes = size
+        while remaining_bytes > 0:
+            piece = file.read(min(remaining_bytes, _PIECE_BYTES))
             if not piece:
-                raise ContentMismatch(f"{part.path} ends {left} bytes before it should")
-            left -= len(piece)
+                raise ContentMismatch(f"{part.path} ends {remaining_bytes} bytes before it should")
+            remaining_bytes -= len(piece)
             yield piece

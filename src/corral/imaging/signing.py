@@ -160,9 +160,9 @@ class _Pushing:
         async with self._registry.send("PUT", f"manifests/{tag}", headers, content=lambda: _once(body)) as answer:
             await self._need(answer, 201, f"the signatures {tag}")
 
-    async def _need(self, answer: RegistryResponse, status: int, what: str) -> None:
+    async def _need(self, answer: RegistryResponse, status: int, subject: str) -> None:
         if answer.status != status:
-            raise await answer.problem(f"{what} in {self.name}", may="write")
+            raise await answer.problem(f"{subject} in {self.name}", may="write")
 
 
 def _descriptor(media_type: str, content: bytes) -> _Layer:

@@ -21,7 +21,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A login for a registry, or for the repositories below a path of it."""
 
     place: str
-    """`quay.io`, or `quay.io/team`."""
+    """Where the login is valid, such as `quay.io` or `quay.io/team`."""
     username: str = ""
     password: str = ""
     identity_token: str = ""

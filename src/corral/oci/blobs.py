@@ -55,16 +55,16 @@ Opener = Callable[[int], AbstractAsyncContextManager[Body]]
 """Requests the content from an offset on."""
 
 
-async def body_of(answer: RegistryResponse, offset: int, what: str, network: Network) -> Body:
+async def body_of(answer: RegistryResponse, offset: int, name: str, network: Network) -> Body:
     """Return the body of a response to a ranged request. Raise the error that its status stands for."""
     if answer.status == 416:
-        raise ContentMismatch(f"{what}: the server has nothing beyond byte {offset}")
+        raise ContentMismatch(f"{name}: the server has nothing beyond byte {offset}")
     if answer.status not in (200, 206):
-        raise await answer.problem(what)
+        raise await answer.problem(name)
     stated = _RANGE.match(answer.header("Content-Range")) if answer.status == 206 else None
     start = int(stated[1]) if stated else 0
     if answer.status == 206 and (stated is None or start != offset):
-        raise ContentMismatch(f"{what}: the server gave another part than the one from byte {offset}")
+        raise ContentMismatch(f"{name}: the server gave another part than the one from byte {offset}")
     pieces = answer.pieces(stall_seconds=network.stall_seconds, stall_bytes=network.stall_bytes)
     return Body(start=start, length=answer.length, pieces=pieces)
 
@@ -201,8 +201,8 @@ class _Download:
 
     def _take_up(self) -> None:
         """Resume a partial download if the digest is known, so that the result can be verified."""
-        there = os.fstat(self._draft.fileno()).st_size
-        if not self._blob.digest or (self._blob.size is not None and there > self._blob.size):
+        draft_bytes = os.fstat(self._draft.fileno()).st_size
+        if not self._blob.digest or (self._blob.size is not None and draft_bytes > self._blob.size):
             self._start_over()
             return
         self._draft.seek(0)
@@ -248,12 +248,12 @@ class _Download:
         await in_thread(lambda: self._write(data))
 
     def _write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            written = self._draft.write(rest)
-            self._hash.update(rest[:written])
+        unwritten = memoryview(data)
+        while unwritten:
+            written = self._draft.write(unwritten)
+            self._hash.update(unwritten[:written])
             self._size += written
-            rest = rest[written:]
+            unwritten = unwritten[written:]
 
     def _is_complete(self) -> bool:
         return self._blob.size is not None and self._size == self._blob.size

@@ -43,7 +43,7 @@ class ImageNotFound(ImageError):
 
 
 class RegistryRefused(ImageError):
-    """The registry refuses."""
+    """The registry refuses the request."""
 
     code = "registry_refused"
 
@@ -136,7 +136,7 @@ class TargetUnusable(ImageError):
 
 
 class PullCancelled(ImageError):
-    """The pull was cancelled."""
+    """The pull was cancelled before it was complete."""
 
     code = "pull_cancelled"
 

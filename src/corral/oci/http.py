@@ -75,11 +75,14 @@ class HttpFetcher:
         original = check_url(url, self._network)
         for _ in range(_MAX_REDIRECTS):
             is_at_home = origin_of(url) == origin_of(original)
-            own = {"Authorization": authorization} if authorization and is_at_home else {}
+            credentials = {"Authorization": authorization} if authorization and is_at_home else {}
             with _as_image_errors(url):
                 async with asyncio.timeout(self._network.connect_seconds + self._network.answer_seconds):
                     response = await self._session.get(
-                        url, headers={**headers, **own}, allow_redirects=False, proxy=proxy_for(url, self._network)
+                        url,
+                        headers={**headers, **credentials},
+                        allow_redirects=False,
+                        proxy=proxy_for(url, self._network),
                     )
             if response.status not in REDIRECTS or "Location" not in response.headers:
                 break
@@ -117,7 +120,7 @@ class HttpFetcher:
     ) -> AsyncIterator["RegistryResponse"]:
         """Yield the response to a request that changes something. Does not follow redirects: it might happen twice."""
         check_url(url, self._network)
-        own = {"Authorization": authorization} if authorization else {}
+        credentials = {"Authorization": authorization} if authorization else {}
         loop = asyncio.get_running_loop()
         patience = self._network.answer_seconds + self._network.connect_seconds
 
@@ -132,7 +135,7 @@ class HttpFetcher:
                 response = await self._session.request(
                     method,
                     url,
-                    headers={**headers, **own},
+                    headers={**headers, **credentials},
                     data=None if content is None else moving(content()),
                     allow_redirects=False,
                     proxy=proxy_for(url, self._network),
@@ -157,9 +160,9 @@ class HttpFetcher:
 class RegistryResponse:
     """A response whose body has not been read."""
 
-    def __init__(self, response: aiohttp.ClientResponse, asked: str) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, url: str) -> None:
         self._response = response
-        self._asked = asked
+        self._url = url
 
     @property
     def status(self) -> int:
@@ -172,7 +175,7 @@ class RegistryResponse:
     @property
     def is_from_home(self) -> bool:
         """Whether the response comes from the host that we asked, and not from a redirect's."""
-        return origin_of(str(self._response.url)) == origin_of(self._asked)
+        return origin_of(str(self._response.url)) == origin_of(self._url)
 
     def header(self, name: str) -> str:
         return self._response.headers.get(name, "")
@@ -184,7 +187,7 @@ class RegistryResponse:
 
     async def body(self, most: int, *, within: float) -> bytes:
         """Read the whole body. Raise ContentMismatch when it is larger than `most`."""
-        with _as_image_errors(self._asked):
+        with _as_image_errors(self._url):
             async with asyncio.timeout(within):
                 return await read_body(self._response, most)
 
@@ -192,7 +195,7 @@ class RegistryResponse:
         """Yield the body as it arrives. Raise RegistryUnavailable when it is too slow or breaks off."""
         loop = asyncio.get_running_loop()
         window_ends, seen = loop.time() + stall_seconds, 0
-        with _as_image_errors(self._asked):
+        with _as_image_errors(self._url):
             while True:
                 async with asyncio.timeout_at(window_ends):
                     piece = await self._response.content.readany()
@@ -203,7 +206,7 @@ class RegistryResponse:
                 if seen >= stall_bytes:
                     window_ends, seen = loop.time() + stall_seconds, 0
 
-    async def problem(self, what: str, *, may: str = "read") -> ImageError:
+    async def problem(self, subject: str, *, may: str = "read") -> ImageError:
         """Return the error for a status that is not a success; `may` is the permission that a login would need."""
         try:
             async with asyncio.timeout(5):
@@ -213,7 +216,7 @@ class RegistryResponse:
             errors = []
         # The registry's own words, bounded and on one line.
         words = "; ".join(" ".join((error.message or error.code)[:200].split()) for error in errors[:3])
-        text = f"{host_of(self._asked)} answered {self.status} for {what}" + (f": {words}" if words else "")
+        text = f"{host_of(self._url)} answered {self.status} for {subject}" + (f": {words}" if words else "")
         if is_passing(self.status):
             return RegistryUnavailable(text, retry_after=retry_after_seconds(self.header("Retry-After")))
         if self.status in (401, 403):

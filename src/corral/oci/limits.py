@@ -219,11 +219,11 @@ class FetchRetries:
         """Wait before the next attempt, at least as long as the registry asks for. Raise the error when no attempt is
         left."""
         self._failures += 1
-        asked = error.retry_after or 0.0
-        if self._failures >= self._network.attempts or asked > self._network.longest_retry_after_seconds:
+        retry_after_seconds = error.retry_after or 0.0
+        if self._failures >= self._network.attempts or retry_after_seconds > self._network.longest_retry_after_seconds:
             raise error
         pause = self._backoff.delay(self._failures).total_seconds()
-        await self._clock.sleep(max(pause, asked))
+        await self._clock.sleep(max(pause, retry_after_seconds))
 
 
 async def persistently(work: Callable[[], Awaitable[T]], network: Network, clock: Clock) -> T:

@@ -102,7 +102,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The build's uri, or the mirror's that answered."""
 
     def member_for(self, platform: ImagePlatform | None) -> PlatformImage | None:
-        """Return the image for a platform; None if there is none, or it is unknown."""
+        """Return the image for a platform; None if the index has none, or its platforms are unknown."""
         if not self.is_index:
             return self.members[0] if self.members else None
         number = None if platform is None else best_platform([member.platform for member in self.members], platform)
@@ -186,8 +186,8 @@ def choose_image(index: Index, machine: ImagePlatform, *, name: str) -> Descript
     number = best_platform([entry.platform for entry in entries], machine)
     if number is None:
         platforms = {entry.platform or ASSUMED for entry in entries}
-        there = ", ".join(sorted(str(platform) for platform in platforms if platform.os != _UNKNOWN)) or "nothing"
-        raise PlatformMissing(f"{name}: there is no image for {machine}; there are images for {there}")
+        offered = ", ".join(sorted(str(platform) for platform in platforms if platform.os != _UNKNOWN)) or "nothing"
+        raise PlatformMissing(f"{name}: there is no image for {machine}; there are images for {offered}")
     return _checked(entries[number], name)
 
 

@@ -101,10 +101,10 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 def parse_reference(text: str) -> Reference:
     """Parse by Docker's rules: the registry defaults to Docker Hub, the tag to `latest`."""
     named, at, digest = text.partition("@")
-    first, slash, rest = named.partition("/")
+    first, slash, below = named.partition("/")
     registry, repository, tag = DOCKER_HUB, named, ""
     if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()):
-        registry, repository = (DOCKER_HUB if first in HUB_NAMES else first), rest
+        registry, repository = (DOCKER_HUB if first in HUB_NAMES else first), below
     path, colon, word = repository.rpartition(":")
     if colon and "/" not in word:
         repository, tag = path, word
@@ -158,14 +158,14 @@ def parse_source(uri: str) -> PullSource:
     """Parse a backend's uri. SourceInvalid says what is wrong with it."""
     if not uri or len(uri) > _MAX_URI or not uri.isprintable():
         raise SourceInvalid(f"{uri[:200]!r} is not a uri of an image")
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, place = uri.partition("://")
     if not separator:
         return LocalSource(path=Path(uri)) if uri.startswith("/") else RegistryImage(reference=parse_reference(uri))
     match scheme.lower():
         case "oci":
-            return RegistryImage(reference=parse_reference(rest))
+            return RegistryImage(reference=parse_reference(place))
         case "ocifile":
-            return ImageFile(path=_absolute(uri, rest))
+            return ImageFile(path=_absolute(uri, place))
         case "http" | "https":
             return ArchiveUrl(url=_archive_url(uri))
         case "file":

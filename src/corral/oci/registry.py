@@ -76,8 +76,8 @@ class Registry:
 
     async def manifest(self, selector: str) -> Document:
         """Fetch a manifest by tag or digest. With a digest the content is verified."""
-        what = f"{self._reference.name}:{selector}"
-        body = await self._whole(f"manifests/{selector}", {"Accept": ACCEPTED}, MANIFEST_BYTES, what)
+        name = f"{self._reference.name}:{selector}"
+        body = await self._whole(f"manifests/{selector}", {"Accept": ACCEPTED}, MANIFEST_BYTES, name)
         if ":" not in selector:
             return Document(body=body, digest=digest_of(body))
         digest = digest_of(body, like=selector)
@@ -102,24 +102,24 @@ class Registry:
 
     async def referrers(self, digest: str) -> bytes | None:
         """Return the list of manifests that refer to an image; None if the registry does not support such lists."""
-        what = f"what refers to {self._reference.name}@{digest}"
+        subject = f"what refers to {self._reference.name}@{digest}"
 
         async def fetch() -> bytes | None:
             async with self._ask(f"{self._base}/referrers/{digest}", {"Accept": OCI_INDEX}) as answer:
-                return None if answer.status in _UNKNOWN_ROUTE else await self._body(answer, MANIFEST_BYTES, what)
+                return None if answer.status in _UNKNOWN_ROUTE else await self._body(answer, MANIFEST_BYTES, subject)
 
         return await persistently(fetch, self._network, self._clock)
 
-    async def _whole(self, path: str, headers: dict[str, str], most: int, what: str) -> bytes:
+    async def _whole(self, path: str, headers: dict[str, str], most: int, subject: str) -> bytes:
         async def fetch() -> bytes:
             async with self._ask(f"{self._base}/{path}", headers) as answer:
-                return await self._body(answer, most, what)
+                return await self._body(answer, most, subject)
 
         return await persistently(fetch, self._network, self._clock)
 
-    async def _body(self, answer: RegistryResponse, most: int, what: str) -> bytes:
+    async def _body(self, answer: RegistryResponse, most: int, subject: str) -> bytes:
         if answer.status != 200:
-            raise await answer.problem(what)
+            raise await answer.problem(subject)
         return await answer.body(most, within=self._network.answer_seconds)
 
     @asynccontextmanager
@@ -168,11 +168,11 @@ class Registry:
 
     @asynccontextmanager
     async def _with_login(
-        self, asked: Callable[[str], AbstractAsyncContextManager[RegistryResponse]]
+        self, send: Callable[[str], AbstractAsyncContextManager[RegistryResponse]]
     ) -> AsyncIterator[RegistryResponse]:
         """Send with the current login, and once more with a new one when the registry asks for it."""
         used = self._authorization
-        async with asked(used) as answer:
+        async with send(used) as answer:
             if answer.status != 401 or not answer.is_from_home:
                 yield answer
                 return
@@ -180,7 +180,7 @@ class Registry:
         async with self._logging_in:  # held while a token is fetched: parallel downloads need the same one
             if self._authorization == used:
                 self._authorization = await self._authorization_for(challenge)
-        async with asked(self._authorization) as answer:
+        async with send(self._authorization) as answer:
             yield answer
 
     async def _authorization_for(self, challenge: Challenge) -> str:
@@ -200,11 +200,11 @@ class Registry:
             parameters["service"] = challenge.service
         status, body = await self._ask_for_token(realm, parameters)
         if status in (400, 401, 403, 404):
-            whose = (
+            rejected_login = (
                 f"the login of {self._credential.place}" if self._credential else f"a {self._actions} without a login"
             )
             raise RegistryRefused(
-                f"{self._reference.registry} does not accept {whose} ({status} from {host_of(realm)})"
+                f"{self._reference.registry} does not accept {rejected_login} ({status} from {host_of(realm)})"
             )
         if status != 200:
             raise RegistryUnavailable(f"{host_of(realm)} answered {status} when asked for a token")

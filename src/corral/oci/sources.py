@@ -80,17 +80,19 @@ class SignedImages:
             problems.append(problem)
             if len(problems) >= MAX_SIGNATURES:
                 break
-        what = f"{image.name}: its gallery asks for {self._checker.expected}, of {image.platform_digest} ({platform})"
+        requirement = (
+            f"{image.name}: its gallery asks for {self._checker.expected}, of {image.platform_digest} ({platform})"
+        )
         if not problems:
             listed = image.digest != image.platform_digest
             hint = "; a signature of only the list of its images does not count" if listed else ""
-            raise SignatureMissing(f"{what}, and there is no signature that it could be{hint}")
+            raise SignatureMissing(f"{requirement}, and there is no signature that it could be{hint}")
         reasons = "; ".join(dict.fromkeys(problems[:_MOST_REASONS]))
-        rest = f"; and {len(problems) - _MOST_REASONS} more" if len(problems) > _MOST_REASONS else ""
+        omitted = f"; and {len(problems) - _MOST_REASONS} more" if len(problems) > _MOST_REASONS else ""
         verdict = (
             "the signature that is there is not it" if len(problems) == 1 else "none of those that are there is it"
         )
-        raise SignatureRefused(f"{what}, and {verdict}: {reasons}{rest}")
+        raise SignatureRefused(f"{requirement}, and {verdict}: {reasons}{omitted}")
 
     async def _candidates(self, digest: str) -> AsyncIterator[SignatureCandidate | str]:
         """Yield each signature, or why it cannot be read. RegistryUnavailable propagates, since it proves nothing."""
@@ -161,8 +163,10 @@ class SourceOpener:
                 image = await self._open_remote(reference)
             case ImageFile(path=path):
                 if order.verification is not None:
-                    what = f"{path}: its gallery asks for {self._checker.expected}"
-                    raise SignatureMissing(f"{what}, and an image in a file has none: install it from a registry")
+                    requirement = f"{path}: its gallery asks for {self._checker.expected}"
+                    raise SignatureMissing(
+                        f"{requirement}, and an image in a file has none: install it from a registry"
+                    )
                 image = await in_thread(lambda: read_image(path, order.platform, order.limits))
             case ArchiveUrl(url=url):
                 image = archive_behind(

@@ -39,15 +39,15 @@ class Header:
         has_prefix = prefix and block[257:263] == _POSIX_MAGIC
         self.name = prefix + b"/" + name if has_prefix else name
 
-    def number(self, at: int, size: int, what: str) -> int:
-        return read_field(self.block, at, size, what)
+    def number(self, at: int, size: int, field_name: str) -> int:
+        return read_field(self.block, at, size, field_name)
 
 
 def _until_zero(field: bytes) -> bytes:
     return field.partition(b"\0")[0]
 
 
-def read_field(block: bytes, at: int, size: int, what: str) -> int:
+def read_field(block: bytes, at: int, size: int, field_name: str) -> int:
     """Parse octal digits, or a binary number if the first bit is set. An invalid
     number is refused, except that an invalid time becomes 0."""
     field = block[at : at + size]
@@ -57,9 +57,9 @@ def read_field(block: bytes, at: int, size: int, what: str) -> int:
         digits = field.strip(b"\0 ") or b"0"
         value = int(digits, 8) if digits.isdigit() and not digits.strip(b"01234567") else -1
     if not 0 <= value < 1 << 63:
-        if what == "mtime":
+        if field_name == "mtime":
             return 0  # a time before 1970 is not worth a refusal
-        raise UnpackRefused(f"the archive states a {what} that cannot be: {field!r}")
+        raise UnpackRefused(f"the archive states a {field_name} that cannot be: {field!r}")
     return value
 
 
@@ -166,8 +166,8 @@ class Pieces:
             if following is None:
                 return self._piece
             self._piece = memoryview(following)
-        taken, self._piece = self._piece[:most], self._piece[most:]
-        return taken
+        piece, self._piece = self._piece[:most], self._piece[most:]
+        return piece
 
     def exactly(self, size: int) -> bytes:
         """Return exactly `size` bytes, or fewer if the stream ends."""
@@ -337,14 +337,14 @@ class TarStream:
         return [number for pair in pairs if pair != (0, 0) for number in pair]
 
     def _lines_of_content(self) -> Iterator[bytes]:
-        rest = b""
+        unread = b""
         while True:
-            while b"\n" not in rest:
-                if self._content < _BLOCK or len(rest) > MAX_NUMBER_TEXT:
+            while b"\n" not in unread:
+                if self._content < _BLOCK or len(unread) > MAX_NUMBER_TEXT:
                     raise UnpackRefused("the map of a sparse file is broken")
                 self._content -= _BLOCK
-                rest += self._pieces.exactly(_BLOCK)
-            line, _, rest = rest.partition(b"\n")
+                unread += self._pieces.exactly(_BLOCK)
+            line, _, unread = unread.partition(b"\n")
             yield line
 
     def _checked(self, numbers: Sequence[int], size: int) -> list[Extent]:

@@ -112,27 +112,29 @@ class Tree:
         """Create a link. Refuse a target outside the tree. An absolute target means the image's root and is made
         relative."""
         written, is_proven = _contained(target, place.parts)
-        own = (*place.parts, name)
+        link_parts = (*place.parts, name)
         if look(place.descriptor, name) is not None:
             self.remove(place, name)
         os.symlink(written, name, dir_fd=place.descriptor)
-        (self._unproven.discard if is_proven else self._unproven.add)(own)
+        (self._unproven.discard if is_proven else self._unproven.add)(link_parts)
 
     def make_hard_link(self, place: OpenDirectory, name: str, target: Parts) -> None:
         """Create another name for an existing file. A symlink is created again, since its target is relative."""
-        own = (*place.parts, name)
-        with self._existing_parent(target) as there:
-            if (*there.parts, target[-1]) == own:
+        link_parts = (*place.parts, name)
+        with self._existing_parent(target) as folder:
+            if (*folder.parts, target[-1]) == link_parts:
                 return
-            mode = _mode(there, target[-1])
+            mode = _mode(folder, target[-1])
             if stat.S_ISLNK(mode):
-                meant = os.readlink(target[-1], dir_fd=there.descriptor)
-                is_absolute = meant.startswith("/")
-                self.make_symlink(place, name, meant if is_absolute else "/" + "/".join((*there.parts, meant)))
+                symlink_target = os.readlink(target[-1], dir_fd=folder.descriptor)
+                is_absolute = symlink_target.startswith("/")
+                self.make_symlink(
+                    place, name, symlink_target if is_absolute else "/" + "/".join((*folder.parts, symlink_target))
+                )
             elif stat.S_ISREG(mode):
                 if look(place.descriptor, name) is not None:
                     self.remove(place, name)
-                self._link(there, target[-1], place, name)
+                self._link(folder, target[-1], place, name)
             else:
                 raise UnpackRefused(f"a hard link to {'/'.join(target)!r}, which is not a file")
 
@@ -149,12 +151,12 @@ class Tree:
     def hide(self, place: OpenDirectory, name: str, *, keep: Callable[[Parts], bool]) -> None:
         """Remove what earlier layers created under this name, except names in `keep` and the directories on the way to
         them."""
-        own = (*place.parts, name)
-        if not keep(own):
+        hidden_parts = (*place.parts, name)
+        if not keep(hidden_parts):
             self.remove(place, name)
         elif stat.S_ISDIR(_mode(place, name)):
             with opened_directory(name, place.descriptor) as inner:
-                self.hide_all(OpenDirectory(descriptor=inner, parts=own), keep=keep)
+                self.hide_all(OpenDirectory(descriptor=inner, parts=hidden_parts), keep=keep)
 
     def hide_all(self, place: OpenDirectory, *, keep: Callable[[Parts], bool]) -> None:
         for name in os.listdir(place.descriptor):
@@ -162,10 +164,10 @@ class Tree:
 
     def prove_links(self) -> None:
         """Refuse links that lead out through other links. Call it after all links exist."""
-        for own in sorted(self._unproven):
+        for link_parts in sorted(self._unproven):
             try:
-                with self._walk(own[:-1]) as place:
-                    target = os.readlink(own[-1], dir_fd=place.descriptor)
+                with self._walk(link_parts[:-1]) as place:
+                    target = os.readlink(link_parts[-1], dir_fd=place.descriptor)
                     os.close(self._walk((*place.parts, *_split(target))).descriptor)
             except OSError as error:
                 if error.errno not in _LEADS_NOWHERE:
@@ -198,17 +200,17 @@ class Tree:
             raise UnpackRefused(f"a hard link to {'/'.join(target)!r}, which is not there")
         return place
 
-    def _link(self, there: OpenDirectory, target: str, place: OpenDirectory, name: str) -> None:
+    def _link(self, folder: OpenDirectory, target: str, place: OpenDirectory, name: str) -> None:
         """Link a file, or copy it on file systems without hard links."""
         try:
-            os.link(target, name, src_dir_fd=there.descriptor, dst_dir_fd=place.descriptor, follow_symlinks=False)
+            os.link(target, name, src_dir_fd=folder.descriptor, dst_dir_fd=place.descriptor, follow_symlinks=False)
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
         else:
             return
         with (
-            open(os.open(target, _OLD_FILE, dir_fd=there.descriptor), "rb") as source,
+            open(os.open(target, _OLD_FILE, dir_fd=folder.descriptor), "rb") as source,
             open(self.make_file(place, name), "wb") as copy,
         ):
             shutil.copyfileobj(source, copy)

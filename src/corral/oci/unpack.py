@@ -51,12 +51,12 @@ def decompressed(file: BinaryIO) -> Iterator[bytes]:
 
 def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
     """Decompress all gzip members of the file; zeros after the last are padding."""
-    rest = file.read(_IN_BYTES)
-    while rest:
-        rest = yield from _gzip_member(file, rest)
-        rest = rest.lstrip(b"\0")
-        while not rest and (more := file.read(_IN_BYTES)):
-            rest = more.lstrip(b"\0")
+    unread = file.read(_IN_BYTES)
+    while unread:
+        unread = yield from _gzip_member(file, unread)
+        unread = unread.lstrip(b"\0")
+        while not unread and (more := file.read(_IN_BYTES)):
+            unread = more.lstrip(b"\0")
 
 
 def _gzip_member(file: BinaryIO, data: bytes) -> Generator[bytes, None, bytes]:
@@ -128,10 +128,10 @@ class Unpacker:
                 continue
             self._make(member, place, parts[-1], members)
             if not is_lowest:  # nothing below can be hidden: the lowest layer, usually the largest, needs no record
-                own = (*place.parts, parts[-1])
-                while own and own not in brought:
-                    brought.add(own)
-                    own = own[:-1]
+                entry_parts = (*place.parts, parts[-1])
+                while entry_parts and entry_parts not in brought:
+                    brought.add(entry_parts)
+                    entry_parts = entry_parts[:-1]
         self._on_position(size)
 
     def _make(self, member: ArchiveMember, place: OpenDirectory, name: str, members: TarStream) -> None:
@@ -246,9 +246,9 @@ class _FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _entries_below(folder: Path) -> Iterator[_FolderEntry]:
-    for here, names, files in os.walk(folder):
+    for directory, names, files in os.walk(folder):
         for name in sorted((*names, *files)):
-            path = Path(here, name)
+            path = Path(directory, name)
             yield _FolderEntry(path=path, parts=path.relative_to(folder).parts, status=path.lstat())
 
 

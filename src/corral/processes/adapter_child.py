@@ -92,7 +92,7 @@ class FrontendAdapter:
                 await process.stop(self.config.stop_grace)
 
     async def _until_it_ignores(self) -> None:
-        """Whoever connects is waiting for the adapter to accept, which takes it no time."""
+        """Wait until the adapter stops accepting connections: normally a waiting client is accepted at once."""
         looks = 0
         while looks < _IGNORED:
             await self.clock.sleep(_LOOK.total_seconds())

@@ -84,12 +84,12 @@ class Children:
     @property
     def pids(self) -> dict[str, int]:
         """Process ids of the running children."""
-        return {kept.child.name: kept.process.pid for kept in self._all() if kept.process is not None}
+        return {member.child.name: member.process.pid for member in self._all() if member.process is not None}
 
     @property
     def restarts(self) -> dict[str, int]:
         """Number of restarts of each child."""
-        return {kept.child.name: kept.restarts for kept in self._all()}
+        return {member.child.name: member.restarts for member in self._all()}
 
     async def start(self, *group: Child) -> None:
         """Start a group and return when all of it is ready. On ChildFailed no member of the group is running."""
@@ -98,13 +98,15 @@ class Children:
         try:
             with first_failure(ChildFailed):
                 async with task_group() as starts:
-                    tasks = [starts.create_task(self._start(kept), name=f"start {kept.child.name}") for kept in members]
+                    tasks = [
+                        starts.create_task(self._start(member), name=f"start {member.child.name}") for member in members
+                    ]
         except Exception:
             await self._stop_group(members, self._deadline(self._stop_within))
             self._groups.remove(members)
             raise
-        for kept, task in zip(members, tasks, strict=True):
-            kept.keeper = start_task(self._keep(kept, task.result()), name=f"keep {kept.child.name}")
+        for member, task in zip(members, tasks, strict=True):
+            member.keeper = start_task(self._keep(member, task.result()), name=f"keep {member.child.name}")
 
     async def run(self) -> None:
         """Run until cancelled, or raise why a child can no longer be kept alive."""
@@ -119,13 +121,13 @@ class Children:
                 await self._stop_group(members, deadline)
         finally:
             # The orderly stop may have been cancelled.
-            left = [(kept, kept.process) for kept in self._all() if kept.process is not None]
-            for _, process in left:
+            unstopped = [(member, member.process) for member in self._all() if member.process is not None]
+            for _, process in unstopped:
                 process.kill()
             await self._end_keepers()
-            for kept, process in left:
+            for member, process in unstopped:
                 await process.wait()
-                self._changed(kept, None)
+                self._changed(member, None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,20 +135,20 @@ class Children:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _start(self, kept: _KeptChild) -> ChildProcess:
+    async def _start(self, member: _KeptChild) -> ChildProcess:
         """Start once. A failure stops the process; a cancellation leaves it to `stop`, which keeps the order."""
-        process = start_process(kept.child.command())
-        self._changed(kept, process)
+        process = start_process(member.child.command())
+        self._changed(member, process)
         try:
-            await until_ready(kept.child, process)
+            await until_ready(member.child, process)
         except Exception:
-            await process.stop(kept.child.stop_grace)
-            self._changed(kept, None)
+            await process.stop(member.child.stop_grace)
+            self._changed(member, None)
             raise
-        log.info("child ready", extra={"event": "child.ready", "child": kept.child.name, "pid": process.pid})
+        log.info("child ready", extra={"event": "child.ready", "child": member.child.name, "pid": process.pid})
         return process
 
-    async def _keep(self, kept: _KeptChild, process: ChildProcess) -> None:
+    async def _keep(self, member: _KeptChild, process: ChildProcess) -> None:
         """Restart forever. A failure that a restart cannot repair ends the supervisor."""
         failures = 0
         try:
@@ -158,61 +160,61 @@ class Children:
                 ending = {"ending": describe_exit(code)}
                 if process.tail:
                     ending["last_words"] = process.tail[-1]
-                log.warning("child died", extra={"event": "child.died", "child": kept.child.name, **ending})
-                self._changed(kept, None)
-                if kept.child.final_when_ready and code in kept.child.final_exit_codes:
-                    raise failure_of(kept.child, process, f"ended ({describe_exit(code)})", code)
-                process, failures = await self._restart(kept, failures)
+                log.warning("child died", extra={"event": "child.died", "child": member.child.name, **ending})
+                self._changed(member, None)
+                if member.child.final_when_ready and code in member.child.final_exit_codes:
+                    raise failure_of(member.child, process, f"ended ({describe_exit(code)})", code)
+                process, failures = await self._restart(member, failures)
         except Exception as error:
-            log.exception("child given up", extra={"event": "child.given_up", "child": kept.child.name})
+            log.exception("child given up", extra={"event": "child.given_up", "child": member.child.name})
             self._given_up.put_nowait(error)
 
-    async def _restart(self, kept: _KeptChild, failures: int) -> tuple[ChildProcess, int]:
+    async def _restart(self, member: _KeptChild, failures: int) -> tuple[ChildProcess, int]:
         """Try until it is ready again; also return the number of failures in a row, including this one."""
         while True:
             failures += 1
             await self._clock.sleep(self._policy.backoff.delay(failures).total_seconds())
-            kept.restarts += 1
+            member.restarts += 1
             try:
-                return await self._start(kept), failures
+                return await self._start(member), failures
             except CorralError as error:
-                if error.fields.get("exit_code") in kept.child.final_exit_codes:
+                if error.fields.get("exit_code") in member.child.final_exit_codes:
                     raise
                 log.warning(
                     "child did not start: %s",
                     error,
-                    extra={"event": "child.start_failed", "child": kept.child.name, "failures": failures},
+                    extra={"event": "child.start_failed", "child": member.child.name, "failures": failures},
                 )
 
     async def _stop_group(self, members: list[_KeptChild], deadline: float) -> None:
-        left = timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
+        time_left = timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
 
-        async def stop(kept: _KeptChild, process: ChildProcess) -> None:
-            code = await process.stop(min(kept.child.stop_grace, left))
-            log.info("child stopped", extra={"event": "child.stopped", "child": kept.child.name, "exit_code": code})
-            self._changed(kept, None)
+        async def stop(member: _KeptChild, process: ChildProcess) -> None:
+            code = await process.stop(min(member.child.stop_grace, time_left))
+            log.info("child stopped", extra={"event": "child.stopped", "child": member.child.name, "exit_code": code})
+            self._changed(member, None)
 
         async with task_group() as stops:
-            for kept in members:
-                if kept.process is not None:
-                    stops.create_task(stop(kept, kept.process), name=f"stop {kept.child.name}")
+            for member in members:
+                if member.process is not None:
+                    stops.create_task(stop(member, member.process), name=f"stop {member.child.name}")
 
     async def _end_keepers(self) -> None:
-        keepers = [kept.keeper for kept in self._all() if kept.keeper is not None]
+        keepers = [member.keeper for member in self._all() if member.keeper is not None]
         for keeper in keepers:
             keeper.cancel()
         if keepers:
             await asyncio.wait(keepers)  # their errors were reported by themselves
 
-    def _changed(self, kept: _KeptChild, process: ChildProcess | None) -> None:
-        kept.process = process
+    def _changed(self, member: _KeptChild, process: ChildProcess | None) -> None:
+        member.process = process
         try:
             self._on_change(self.pids)
         except Exception:
             log.exception("nobody was told of the process ids", extra={"event": "child.callback_failed"})
 
     def _all(self) -> Iterator[_KeptChild]:
-        return (kept for members in self._groups for kept in members)
+        return (member for members in self._groups for member in members)
 
     @staticmethod
     def _deadline(within: timedelta) -> float:

@@ -38,16 +38,16 @@ def nats_offer(config: ControlConfig) -> Callable[[], NatsOffer]:
     used.
     """
     urls = without_logins(config.nats_advertise_url or config.bus.url).split(",")
-    path, known = config.bus.tls_ca, ""
+    path, authorities = config.bus.tls_ca, ""
 
     def offer() -> NatsOffer:
-        nonlocal known
+        nonlocal authorities
         try:
-            known = "" if path is None else path.read_text(errors="replace")
+            authorities = "" if path is None else path.read_text(errors="replace")
         except OSError as error:
             extra = {"event": "nats.old_authorities"}
             log.warning("workers get the NATS authorities of before: %s", error, extra=extra)
-        return NatsOffer(urls=list(urls), tls_ca=known)
+        return NatsOffer(urls=list(urls), tls_ca=authorities)
 
     return offer
 

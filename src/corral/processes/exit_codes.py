@@ -84,10 +84,10 @@ def exit_code_of(error: errors.CorralError) -> ExitCode:
 
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> CorralError:
     """Return the error of ours that ended a service; the first of several. Raise any other error unchanged."""
-    ours, others = group.split(CorralError)
-    if ours is None or others is not None:
+    expected, unexpected = group.split(CorralError)
+    if expected is None or unexpected is not None:
         raise group
-    cause: CorralError | BaseExceptionGroup[CorralError] = ours
+    cause: CorralError | BaseExceptionGroup[CorralError] = expected
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     return cause

@@ -43,19 +43,19 @@ async def open_installer(
     stack: AsyncExitStack, config: InstallingConfig, *, capability: str, clock: Clock
 ) -> Installer:
     """Open an installer that has the directory exclusively until the stack is closed, and repair it after a crash."""
-    own = config.backends / switching.OWN
+    state_folder = config.backends / switching.OWN
     try:
-        await asyncio.to_thread(own.mkdir, mode=switching.DIRECTORY_MODE, parents=True, exist_ok=True)
+        await asyncio.to_thread(state_folder.mkdir, mode=switching.DIRECTORY_MODE, parents=True, exist_ok=True)
     except OSError as error:
         raise PathNotUsable(f"backends cannot be installed into {config.backends}: {error.strerror}") from error
     problem = (
         f"another worker, or a command, installs backends into {config.backends}: ask that worker through its "
         "frontend, or stop it first"
     )
-    stack.enter_context(held(own / _LOCK, problem))
+    stack.enter_context(held(state_folder / _LOCK, problem))
     before = (SystemClock().now() - _LAYERS_KEPT).timestamp()  # the machine's clock, like the times of files
     ending = UNFINISHED if config.images.keep_layers else ""
-    await asyncio.to_thread(prune, own / _LAYERS, before=before, ending=ending)
+    await asyncio.to_thread(prune, state_folder / _LAYERS, before=before, ending=ending)
     return await stack.enter_async_context(await make_installer(stack, config, capability=capability, clock=clock))
 
 

@@ -61,8 +61,8 @@ class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def machine_config(sources: SettingSources) -> MachineConfig:
     """Resolve the settings that describe this machine, without those that only a running worker needs."""
-    others = frozenset(setting.name for setting in settings_of(WorkerConfig)) - MACHINE_SETTINGS
-    settings = resolve(WorkerConfig, sources, without=others)
+    omitted = frozenset(setting.name for setting in settings_of(WorkerConfig)) - MACHINE_SETTINGS
+    settings = resolve(WorkerConfig, sources, without=omitted)
     shipped = shipped_backends(resolve(GalleriesConfig, sources))
     return MachineConfig(
         capability=CapabilityRule(forced=settings.node.capability, run_file=settings.node.capability_run_file),
@@ -219,14 +219,16 @@ class LocalBackends:
 
         async def compare(name: str) -> Newer:
             async with slots:
-                here = await asyncio.to_thread(read_metadata, self._directory.place(name))
+                installed = await asyncio.to_thread(read_metadata, self._directory.place(name))
                 try:
-                    offered = (await self._installer.find(_order_again(name, here))).metadata
-                    return compare_build(name, here, offered, await self._offered_digests(offered))
+                    offered = (await self._installer.find(_order_again(name, installed))).metadata
+                    return compare_build(name, installed, offered, await self._offered_digests(offered))
                 except CorralError as error:
                     is_gone = isinstance(error, NoSuchBackend) and not isinstance(error, GalleryAway)
                     state: UpgradeState = "unknown" if is_gone else "unreachable"
-                    return Newer(name=name, state=state, installed=here.version or here.digest, reason=error.message)
+                    return Newer(
+                        name=name, state=state, installed=installed.version or installed.digest, reason=error.message
+                    )
 
         names = await self.upgradeable()
         async with task_group() as group:
@@ -253,17 +255,17 @@ class LocalBackends:
         return located
 
 
-def compare_build(name: str, here: Metadata, offered: Metadata, digests: Sequence[str]) -> Newer:
+def compare_build(name: str, installed: Metadata, offered: Metadata, digests: Sequence[str]) -> Newer:
     """Compare by the same rule as frontends. `digests` are those of the offered build, the index's first."""
     freshness, evidence = judge_freshness(
-        BuildMarks(version=here.version, digests=frozenset(here.digests)),
+        BuildMarks(version=installed.version, digests=frozenset(installed.digests)),
         BuildMarks(version=offered.version, digests=frozenset(digests)),
     )
     by_digest = evidence is Evidence.DIGESTS
     return Newer(
         name=name,
         state=freshness.value,
-        installed=here.digest if by_digest else here.version,
+        installed=installed.digest if by_digest else installed.version,
         available=digests[0] if by_digest else offered.version,
         reason="" if freshness is Freshness.CURRENT else _REASONS[evidence].format(uri=offered.uri),
     )

@@ -60,11 +60,11 @@ async def rotate_secrets_key(
         file = None if config.secrets_key else config.secrets_key_file
         if keep_before:
             _keep_before(secrets.before, config.data / KEY_BEFORE_FILE)
-        own = SealingKeys(secrets, rotation, clock, id=new_frontend_id(), file=file)
+        sealing_keys = SealingKeys(secrets, rotation, clock, id=new_frontend_id(), file=file)
         try:
-            outcome = await change_key(rotation, clock, own, following=following, by=_BY, discard=discard)
+            outcome = await change_key(rotation, clock, sealing_keys, following=following, by=_BY, discard=discard)
         finally:
-            await own.leave()
+            await sealing_keys.leave()
         if (key := await secrets.look_for_change()) is not None:
             key.keep(for_people)  # that of a change which was begun elsewhere, perhaps
         else:

@@ -34,7 +34,7 @@ MACHINE_SETTINGS: Final = frozenset({"capability", "capability_run_file", "data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpSettings(PublicPort):
-    """What `corral up` needs; the rest its frontend and its workers take from the environment and the same file."""
+    """The settings of `corral up` itself. Its frontend and workers read the environment and the same file."""
 
     section: ClassVar[str] = "up"
     title: ClassVar[str] = "`corral up`"
@@ -332,7 +332,7 @@ def child_environment(
     """
     needless = variables_of(all_sections()) - variables_of([section(name) for name in needs])
     dropped = needless.union(_unknown_variables(sources.environment))
-    flags = {own.env[0]: sources.flags[own.flag] for own in all_settings() if own.flag in sources.flags}
+    flags = {setting.env[0]: sources.flags[setting.flag] for setting in all_settings() if setting.flag in sources.flags}
     inherited = {**sources.environment, **flags}
     if sources.file.path is not None:
         inherited[CONFIG_VARIABLE] = str(sources.file.path.absolute())
@@ -348,14 +348,15 @@ def listed_environment(
 
     allowed = variables_of([section(name) for name in needs]) | {CONFIG_VARIABLE}
     whole = child_environment(sources, needs=needs)
-    own = {name: value for name, value in whole.items() if name in allowed}
-    return {**basic_environment(whole), **own, **(changes or {})}
+    section_variables = {name: value for name, value in whole.items() if name in allowed}
+    return {**basic_environment(whole), **section_variables, **(changes or {})}
 
 
 def hide_secrets(sections: Iterable[str]) -> None:
     """Forget the secrets of these sections, and let nobody look into this process any more.
 
-    Whoever needs a secret has read it by now. Children are given what they need, and never this process's environment.
+    Code that needs a secret has read it by now. Children are given what they need, and never this process's
+    environment.
     """
     from corral.base.disclosure import blot_out, refuse_inspection
 
@@ -372,15 +373,19 @@ def secret_variables(sections: Iterable[str], environment: Mapping[str, str]) ->
     from corral.base.logs import names_secret
 
     variables = {
-        name for group in sections for own in settings_of(section(group)) if is_secret(own) for name in own.env
+        name
+        for group in sections
+        for setting in settings_of(section(group))
+        if is_secret(setting)
+        for name in setting.env
     }
-    ours = (name for name in environment if name.startswith(_PREFIXES))
-    return {name for name in environment if name in variables} | {name for name in ours if names_secret(name)}
+    prefixed = (name for name in environment if name.startswith(_PREFIXES))
+    return {name for name in environment if name in variables} | {name for name in prefixed if names_secret(name)}
 
 
-def is_secret(own: Setting) -> bool:
+def is_secret(setting: Setting) -> bool:
     """Whether its values may be secrets, as URLs with passwords are."""
-    return own.secret or own.kind.holds_password is not None
+    return setting.secret or setting.kind.holds_password is not None
 
 
 def without_settings(environment: Mapping[str, str], group: str, names: frozenset[str]) -> dict[str, str]:

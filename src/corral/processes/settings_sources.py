@@ -65,13 +65,13 @@ def resolve(group: type[G], sources: SettingSources, *, without: frozenset[str] 
 
     def fill(part: type[P], fields: Iterable[Declared]) -> P:
         arguments: dict[str, object] = {}
-        for own in fields:
-            content = own.content
+        for declaration in fields:
+            content = declaration.content
             if isinstance(content, Inner):
-                arguments[own.field] = fill(content.part, content.declared)
+                arguments[declaration.field] = fill(content.part, content.declared)
             else:
                 value = "" if content.name in without else _value(content, sources, values)
-                arguments[own.field] = values[content.name] = value
+                arguments[declaration.field] = values[content.name] = value
         return part(**arguments)
 
     return fill(group, declarations(group, group.section))

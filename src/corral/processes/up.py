@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 STOP_WITHIN: Final = timedelta(seconds=9)
 LOOK_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 5.0
-"""After this time the user is told what we are waiting for."""
+"""After this time the command shows the user what it waits for."""
 _ATTEMPTS: Final = 3
 _DECIDED_FOR_FRONTEND: Final = frozenset(
     {*NATS_SETTINGS, "nats_account_seed", "nats_operator_seed", "nats_system_creds", "nats_worker_jwt_ttl"}

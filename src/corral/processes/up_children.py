@@ -77,8 +77,12 @@ class UpFrontend:
 
     async def readiness(self) -> ProbeAnswer | None:
         """Ask the gateway, and if it is ready, control."""
-        own = await ask(self._host, self.port, "/readyz")
-        return await ask(self._host, self.port, "/api/v1/ready") if own is not None and own.status == 200 else own
+        gateway_answer = await ask(self._host, self.port, "/readyz")
+        return (
+            await ask(self._host, self.port, "/api/v1/ready")
+            if gateway_answer is not None and gateway_answer.status == 200
+            else gateway_answer
+        )
 
     async def nodes(self) -> NodePage | None:
         """Return the fleet as control sees it; None while it gives no answer."""
@@ -179,11 +183,11 @@ class WorkerPorts:
 
     def choose(self, worker: int) -> int:
         """Return the last port if it is free, else the next free one; reserve and store it."""
-        others = {port for number, port in self._ports.items() if number != worker}
+        other_ports = {port for number, port in self._ports.items() if number != worker}
         last = self._ports.get(worker)
         candidates: list[int] = [*([last] if last is not None else []), *range(FIRST_PORT, LAST_PORT, STEP)]
         for port in candidates:
-            is_ours = port not in others and is_free(HOST, port) and is_free(HOST, port - 1)
+            is_ours = port not in other_ports and is_free(HOST, port) and is_free(HOST, port - 1)
             if is_ours and self._reserve(worker, port):
                 if port != last:
                     self._ports[worker] = port
@@ -253,7 +257,7 @@ class UpWorker:
     def _command(self) -> ChildCommand:
         """Build the command before every start: a port that was taken meanwhile is replaced."""
         base = self._base_port = self._ports.choose(self._number)
-        own = {
+        addresses = {
             "CORRAL_NODE_NAME": self.name,
             "CORRAL_LOG_NAME": self.name,
             "CORRAL_DATA": str(self._directory),
@@ -262,10 +266,10 @@ class UpWorker:
             "CORRAL_HTTP_ADDRESS": f"{HOST}:{base - 1}",
             "CORRAL_MAX_PORT": str(base + STEP - 3),
         }
-        return ChildCommand(argv=own_command("worker"), env={**self._environment(), **own})
+        return ChildCommand(argv=own_command("worker"), env={**self._environment(), **addresses})
 
 
 def worker_environment(environment: Mapping[str, str], decided: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of all workers: the caller's without the settings decided here, then the decisions."""
-    kept = without_settings(environment, "worker", _DECIDED)
-    return {**kept, "CORRAL_DRAIN_TIMEOUT": DRAIN, "CORRAL_REGISTRATION_RETRY": RETRY, **decided}
+    inherited = without_settings(environment, "worker", _DECIDED)
+    return {**inherited, "CORRAL_DRAIN_TIMEOUT": DRAIN, "CORRAL_REGISTRATION_RETRY": RETRY, **decided}

@@ -116,10 +116,10 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         backends = await open_backends(stack, surrounding, capability=(await node.hardware.measure()).capability)
         # By the machine's own clock: what the network does has nothing to do with policy.
         tried = () if config.fleet_tls else backends.port_ranges  # behind the door nobody reaches them from outside
-        own = OwnAddresses(
+        own_addresses = OwnAddresses(
             entrance.places, tried, backends.ports.is_free, me=node.hello.incarnation, clock=SystemClock()
         )
-        await stack.enter_async_context(running(own.run(), name="own addresses"))
+        await stack.enter_async_context(running(own_addresses.run(), name="own addresses"))
         session = open_session(timeout=config.frontend.timeout, connect_timeout=config.frontend.connect_timeout)
         fleet = _trusted(config, await stack.enter_async_context(session))
         frontend = FrontendClient(session, config.frontend.urls, fleet)
@@ -135,7 +135,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             fleet,
             handlers,
             backends.inventory,
-            lambda: (*own.problems, *entrance.problems(), *node.user.problems()),
+            lambda: (*own_addresses.problems, *entrance.problems(), *node.user.problems()),
         )
         departure = Departure(
             frontend=frontend, calls=backends.calls, clock=clock, config=config.departure, hurry=hurry
@@ -197,7 +197,7 @@ async def _node(config: WorkerConfig, places: addresses.Addresses, clock: Clock)
 
 
 async def _open_files(stack: AsyncExitStack, node: _OwnNode, entrance: Entrance) -> FileServing:
-    """Files have the times of the machine, whatever clock the rest has."""
+    """Open the file server. It uses the machine's clock even in tests, because files have the machine's times."""
     config = node.config
     member = replace(_file_member(config, node.profile, node.presence), tls=entrance.context)
     serving = FileServing(config.files, models=config.models_path, clock=SystemClock(), member=member)
@@ -308,7 +308,8 @@ def _profile(config: WorkerConfig, places: addresses.Addresses, hello: CorralHel
 
 
 def _presented(frontend: FrontendConfig, secret: str) -> str:
-    """What to show until the node's own secret is known. Whoever joined by a code has nothing else."""
+    """The credential to use until the node has its own secret. A worker that joins by a code has no registration
+    token."""
     if frontend.is_joining:
         return frontend.join_code or secret
     return frontend.registration_token

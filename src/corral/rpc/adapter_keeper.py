@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 ADAPTER: Final = "adapter"
 _WORTH_TELLING: Final = 3
-"""Failures in a row: one death is repaired before anybody could be told."""
+"""Failures in a row before a problem is reported: a single crash is repaired sooner than that."""
 T = TypeVar("T")
 
 
@@ -86,10 +86,10 @@ class Adapters:
         self._clock = clock
         self._config = config
         self._on_change = on_change
-        self._wanted: dict[str, AdapterReplica] = {}
+        self._demanded: dict[str, AdapterReplica] = {}
         self._served: dict[str, AdapterReplica] = {}
         """What the adapter of this moment serves."""
-        self._known: set[str] = set()
+        self._served_once: set[str] = set()
         """Keys of replicas that had a URL before: they get it again as soon as an adapter runs."""
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._place: Listening | None = None
@@ -116,7 +116,7 @@ class Adapters:
 
     def want(self, replica: AdapterReplica) -> None:
         """Have a replica served, or served in another way, as soon as that is possible."""
-        self._wanted[replica.key] = replica
+        self._demanded[replica.key] = replica
         self._ring()
 
     async def serve(self, replica: AdapterReplica) -> None:
@@ -125,7 +125,7 @@ class Adapters:
         Raise ChildFailed, or what else kept the adapter from it. A replica that had no URL before is forgotten then.
         """
         key = replica.key
-        is_new = key not in self._wanted
+        is_new = key not in self._demanded
         self.want(replica)
         if self._served.get(key) == replica:
             return
@@ -134,7 +134,7 @@ class Adapters:
         try:
             await within(outcome, self._config.url_within, "did not take the replica")
         except CorralError:
-            if is_new and key not in self._known:
+            if is_new and key not in self._served_once:
                 self.forget(key)
             raise
         finally:
@@ -142,20 +142,20 @@ class Adapters:
 
     def forget(self, key: str) -> None:
         """The process of this key is gone. Unknown keys are ignored."""
-        if self._wanted.pop(key, None) is None:
+        if self._demanded.pop(key, None) is None:
             return
-        self._known.discard(key)
+        self._served_once.discard(key)
         self._settle(key, Conflict("the backend ended before it had a URL"))
         self._ring()
 
     def retain(self, keys: Collection[str]) -> None:
-        """Forget all but these."""
-        for key in self._wanted.keys() - set(keys):
+        """Stop serving all replicas whose keys are not among these."""
+        for key in self._demanded.keys() - set(keys):
             self.forget(key)
 
     def port_of(self, key: str) -> int | None:
         """Where the replica of this key is served, also while the adapter is being started again."""
-        return self._place.port if self._place is not None and key in self._known else None
+        return self._place.port if self._place is not None and key in self._served_once else None
 
     def place_of(self, key: str) -> Listening | None:
         """Where the replica of this key is served at this moment."""
@@ -178,7 +178,7 @@ class Adapters:
 
     def _ring(self) -> None:
         self._rung.set()
-        now, other = (self._occupied, self._vacant) if self._wanted else (self._vacant, self._occupied)
+        now, other = (self._occupied, self._vacant) if self._demanded else (self._vacant, self._occupied)
         now.set()
         other.clear()
 
@@ -187,7 +187,7 @@ class Adapters:
     async def _keep(self) -> None:
         """Run for ever: keep an adapter while replicas need one, and get another one after a crash."""
         while True:
-            if not self._wanted:
+            if not self._demanded:
                 self._source.rest()
                 await self._occupied.wait()
             began = self._clock.monotonic()
@@ -197,7 +197,7 @@ class Adapters:
                 continue
             except CorralError as error:
                 self._problem = error.message
-                log.warning("%s", error, extra={"event": "adapter.died", "replicas": len(self._wanted)})
+                log.warning("%s", error, extra={"event": "adapter.died", "replicas": len(self._demanded)})
             except Exception as error:
                 self._problem = f"the adapter failed: {error}"
                 log.exception("adapter failed", extra={"event": "adapter.failed"})
@@ -215,7 +215,7 @@ class Adapters:
                 self._fail_all(error)
                 raise
             self._place, self._problem = adapter.place, ""
-            facts = {"port": adapter.place.port, "replicas": len(self._wanted)}
+            facts = {"port": adapter.place.port, "replicas": len(self._demanded)}
             log.info("adapter ready", extra={"event": "adapter.ready", **facts})
             try:
                 await first_done(adapter.end(), self._obey(adapter.link), self._until_idle())
@@ -234,13 +234,13 @@ class Adapters:
 
     async def _obey(self, link: AdapterLink) -> None:
         """Keep what the adapter serves the same as what is wanted. It may have replicas of an earlier parent."""
-        await within(link.retain(self._wanted), self._config.obey_within, "did not obey")
+        await within(link.retain(self._demanded), self._config.obey_within, "did not obey")
         while True:
             self._rung.clear()
-            for key in self._served.keys() - self._wanted.keys():
+            for key in self._served.keys() - self._demanded.keys():
                 await within(link.forget(key), self._config.obey_within, "did not obey")
                 del self._served[key]
-            for key, replica in list(self._wanted.items()):
+            for key, replica in list(self._demanded.items()):
                 if self._served.get(key) != replica:
                     await self._have_served(link, replica)
             await self._rung.wait()
@@ -254,8 +254,8 @@ class Adapters:
             self.forget(key)
             return
         self._served[key] = replica
-        if self._wanted.get(key) is replica:
-            self._known.add(key)
+        if self._demanded.get(key) is replica:
+            self._served_once.add(key)
             self._settle(key, None)
         self._on_change()
 

@@ -40,9 +40,9 @@ PassFile = Callable[[FileWish], Awaitable[FilePassed]]
 class AdapterLink:
     """Sends orders, which the adapter executes one after the other. Raises ChildFailed when the adapter is gone."""
 
-    def __init__(self, ours: socket.socket, descriptor: int = -1, on_file: PassFile | None = None) -> None:
+    def __init__(self, connection: socket.socket, descriptor: int = -1, on_file: PassFile | None = None) -> None:
         """`on_file` passes a file that the adapter asks for."""
-        self._socket = ours
+        self._socket = connection
         self._on_file = on_file
         self._passing: set[asyncio.Task[None]] = set()
         self.descriptor = descriptor
@@ -55,20 +55,20 @@ class AdapterLink:
 
     @classmethod
     def open(cls, on_file: PassFile | None = None) -> Self:
-        ours, theirs = socket.socketpair()
-        return cls(ours, theirs.detach(), on_file)
+        parent_end, adapter_end = socket.socketpair()
+        return cls(parent_end, adapter_end.detach(), on_file)
 
     @classmethod
     def dial(cls, path: Path, on_file: PassFile | None = None) -> Self:
         """A link to the adapter that accepts at this path, now or later. Raise ChildFailed when nobody listens."""
-        ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        ours.setblocking(False)  # a Unix socket is connected at once, or not at all
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)  # a Unix socket is connected at once, or not at all
         try:
-            ours.connect(str(path))
+            connection.connect(str(path))
         except OSError as error:
-            ours.close()
+            connection.close()
             raise ChildFailed(f"nobody starts an adapter at {path}: {error.strerror}", child="adapter") from error
-        return cls(ours, on_file=on_file)
+        return cls(connection, on_file=on_file)
 
     async def __aenter__(self) -> Self:
         reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=ORDER_BYTES)

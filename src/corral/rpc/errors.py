@@ -89,7 +89,7 @@ class LoadFailed(BackendError):
 
 
 class BackendFailed(BackendError):
-    """The backend failed."""
+    """The backend failed to answer a call."""
 
     code = "backend_failed"
 

@@ -1,4 +1,4 @@
-"""What is odd about the templates of a configuration that can be used: their author is told, and nobody else. Pure."""
+"""Advice to the author of a configuration about oddities of its templates that do not prevent its use. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -24,19 +24,19 @@ from corral.templates.template_data import SHAPES, Shape
 
 class TemplateAdvice(NamedTuple):
     key: str
-    """Of the configuration."""
+    """The key of the configuration that the advice is about."""
     sentence: str
 
 
 def advice(config: Config) -> list[TemplateAdvice]:
     """What to tell the author of a configuration. Templates that cannot be parsed are passed over."""
-    found = [TemplateAdvice("system_prompt", sentence) for sentence in _unseen_system_prompt(config)]
+    hints = [TemplateAdvice("system_prompt", sentence) for sentence in _unseen_system_prompt(config)]
     for name in TEMPLATES:
         source = value_at(config, f"template.{name}")
         if isinstance(source, str) and source:
             key = f"template.{name}"
-            found += [TemplateAdvice(key, f"{key}: {sentence}") for sentence in _absent_fields(source, name)]
-    return found
+            hints += [TemplateAdvice(key, f"{key}: {sentence}") for sentence in _absent_fields(source, name)]
+    return hints
 
 
 def _unseen_system_prompt(config: Config) -> Iterator[str]:

@@ -50,7 +50,7 @@ MOST_WORK: Final = 1_000_000
 MOST_WORK_FOR_A_REQUEST: Final = 3_000_000
 """For the templates of all messages and the one that holds them, or for all prompts: tens of thousands of them."""
 MOST_DEPTH: Final = 80
-"""Of blocks, parentheses and templates inside each other."""
+"""Deepest nesting of blocks, parentheses and templates."""
 _COMMAND: Final = 4
 _CHARACTERS: Final = 32
 

@@ -1,7 +1,8 @@
 """The functions that templates may call: Go's own and those of sprig whose behaviour is certain. Pure.
 
 What is not in FUNCTIONS is refused when a template is parsed. `and` and `or` are listed for their names only: the
-evaluation decides which of their arguments it needs. What can grow is limited here; `evaluate.py` limits the rest.
+evaluation decides which of their arguments it needs. What can grow is limited here; `evaluate.py` limits everything
+else.
 """
 
 import base64
@@ -36,9 +37,9 @@ from corral.templates.values import (
 )
 
 MOST_CHARACTERS: Final = 8 * 1024 * 1024
-"""Of a text that a function makes: more than any model reads."""
+"""Longest text that a function may make: more than any model reads."""
 MOST_ITEMS: Final = 100_000
-"""Of a list that a function makes."""
+"""Longest list that a function may make."""
 _MOST_AT_ONCE: Final = 1024 * 1024
 """Characters of a text for functions that need many times its memory."""
 _SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))

@@ -155,16 +155,16 @@ class _Lexer:
         return self._token(kind, match.start(), match.end(), spaced)
 
     def _why_unreadable(self) -> str:
-        rest = self._text[self._position :].lstrip(_SPACES)
-        if not rest:
+        text = self._text[self._position :].lstrip(_SPACES)
+        if not text:
             return "an action is not closed by }}"
-        if _CLOSE_AT_WORD.match(rest):
+        if _CLOSE_AT_WORD.match(text):
             return "a space is missing before -}}"
-        if rest[0] == "-" and self._text.endswith("{{", 0, self._position):
-            return f"a space is missing after {{{{-: write {{{{- {_WORD_END.split(rest[1:], maxsplit=1)[0]}"
-        if rest[0] in _UNFINISHED:
-            return _UNFINISHED[rest[0]]
-        return f"cannot read {rest[0]}{_WORD_END.split(rest[1:], maxsplit=1)[0]}"
+        if text[0] == "-" and self._text.endswith("{{", 0, self._position):
+            return f"a space is missing after {{{{-: write {{{{- {_WORD_END.split(text[1:], maxsplit=1)[0]}"
+        if text[0] in _UNFINISHED:
+            return _UNFINISHED[text[0]]
+        return f"cannot read {text[0]}{_WORD_END.split(text[1:], maxsplit=1)[0]}"
 
     def _close(self) -> bool:
         """Go behind the end of an action, if it is here, and behind the white space that it trims."""

@@ -191,11 +191,11 @@ class _Parser:
         after = self._tokens[min(self._index + 1, len(self._tokens) - 1)]
         return self._at(TokenKind.OPEN) and after.kind is TokenKind.KEYWORD and after.text in words
 
-    def _body(self, what: str) -> Nodes:
+    def _body(self, keyword: str) -> Nodes:
         nodes: list[TemplateNode] = []
         while not self._opens("end", "else"):
             if self._at(TokenKind.END):
-                raise self._refused(f"{{{{{what}}}}} has no {{{{end}}}}")
+                raise self._refused(f"{{{{{keyword}}}}} has no {{{{end}}}}")
             nodes.append(self._statement())
         return tuple(nodes)
 

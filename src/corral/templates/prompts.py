@@ -38,7 +38,7 @@ class PromptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a model's configuration says about prompts."""
 
     templates: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Those of TEMPLATES that are not empty."""
+    """The templates that are not empty, by their names in TEMPLATES."""
     use_tokenizer_template: bool = False
     joined_by: str = "\n"
     roles: Mapping[str, str] = msgspec.field(default_factory=dict)

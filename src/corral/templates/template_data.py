@@ -204,11 +204,11 @@ def data_for(template: str, document: Mapping[str, Json]) -> StructValue:
     shape = SHAPES[template]
     fields = dict(document)
     if template == "multimodal":
-        for name, (total, here) in _COUNTED.items():
-            count = whole(fields.pop(here, None), here)
+        for name, (total, count_name) in _COUNTED.items():
+            count = whole(fields.pop(count_name, None), count_name)
             after = whole(fields.pop(total, count), total)
             if not 0 <= count <= _MOST_MEDIA:
-                raise InvalidInput(here, f"must be between 0 and {_MOST_MEDIA}")
+                raise InvalidInput(count_name, f"must be between 0 and {_MOST_MEDIA}")
             if count:
                 fields[name] = [{"ID": number} for number in range(after - count, after)]
     unknown = [name for name in fields if name not in shape.fields]

@@ -25,7 +25,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     role: str
     content: str
-    """Of a message with pictures or sounds: with the marks that stand for them."""
+    """The text of the turn; marks stand for pictures and sounds."""
     name: str = ""
     function_call: object = None
     tool_calls: list[StructValue] | None = None

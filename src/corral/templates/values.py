@@ -50,7 +50,7 @@ class StructValue:
     fields: Mapping[str, object]
     json_names: Mapping[str, str]
     left_out_when_empty: frozenset[str] = frozenset()
-    """Names in JSON."""
+    """Names in JSON of fields that are left out when they are empty."""
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:
@@ -108,12 +108,12 @@ def as_text(data: bytes) -> str:
 
 def equal(first: object, second: object) -> bool:
     """Compare as `eq` does. ValueProblem: the types cannot be compared."""
-    one, other = _comparable_kind(first), _comparable_kind(second)
-    if one != other:
+    kind, other_kind = _comparable_kind(first), _comparable_kind(second)
+    if kind != other_kind:
         if is_nothing(first) or is_nothing(second):
             return False
         raise ValueProblem(f"{described(first)} and {described(second)} cannot be compared")
-    if one != "none":
+    if kind != "none":
         return first == second
     if is_nil(first) or is_nil(second):
         return is_nil(first) and is_nil(second)

@@ -1,4 +1,4 @@
-"""What an adapter is told by its parent, and answers, over a private socket: one JSON document per line.
+"""Orders from a parent to its adapter and their answers, over a private socket: one JSON document per line.
 
 The adapter says first where it listens. Every order has a number, which the answer repeats. A replica is known by its
 bearer key alone: ordering it again under the same key replaces it. A worker's adapter ends with the socket that it
@@ -34,7 +34,7 @@ class RequestDefaults(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     typical_p: float = 1.0
     tail_free_z: float = 1.0
     max_tokens: int = 0
-    """0 is without limit."""
+    """Longest answer in tokens; 0 is without limit."""
     repeat_penalty: float = 0.0
     repeat_last_n: int = 0
     frequency_penalty: float = 0.0

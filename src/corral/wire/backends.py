@@ -206,8 +206,17 @@ class Described(Protocol):
 def fingerprint(backends: Iterable[Described]) -> str:
     """A hash of what nodes report of their backends. Their order does not matter."""
     facts = sorted(
-        (own.name, own.is_system, own.is_meta, own.installed_at, own.gallery_url, own.version, own.uri, own.digest)
-        for own in backends
+        (
+            backend.name,
+            backend.is_system,
+            backend.is_meta,
+            backend.installed_at,
+            backend.gallery_url,
+            backend.version,
+            backend.uri,
+            backend.digest,
+        )
+        for backend in backends
     )
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
 

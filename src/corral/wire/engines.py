@@ -24,8 +24,8 @@ USUAL_USES: Final = (ModelUse.CHAT.value, ModelUse.COMPLETION.value)
 
 def model_uses(uses: Iterable[str]) -> frozenset[ModelUse]:
     """What a model is for that an engine of these uses answers for."""
-    known = {each.value for each in ModelUse}
-    return frozenset(ModelUse(use) if use in known else ModelUse.CHAT for use in uses)
+    use_names = {each.value for each in ModelUse}
+    return frozenset(ModelUse(use) if use in use_names else ModelUse.CHAT for use in uses)
 
 
 class EngineAsk(msgspec.Struct, kw_only=True, omit_defaults=True):

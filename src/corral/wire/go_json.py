@@ -112,10 +112,10 @@ def _fields_of(struct: type[msgspec.Struct]) -> tuple[dict[str, _Field], dict[st
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)  # noqa: S101 - for the type checker
     fields = []
-    for own in info.fields:
-        is_optional = isinstance(own.type, inspect.UnionType) and own.type.includes_none
-        may_be_null = is_optional or isinstance(own.type, inspect.NoneType)
-        fields.append(_Field(own.encode_name, may_be_null, _as_named_by(own.type)))
+    for struct_field in info.fields:
+        is_optional = isinstance(struct_field.type, inspect.UnionType) and struct_field.type.includes_none
+        may_be_null = is_optional or isinstance(struct_field.type, inspect.NoneType)
+        fields.append(_Field(struct_field.encode_name, may_be_null, _as_named_by(struct_field.type)))
     return {field.name: field for field in fields}, {field.name.lower(): field for field in fields}
 
 
@@ -125,10 +125,12 @@ def _as_named_by(kind: inspect.Type) -> _AsNamed | None:
             return lambda value: _object_as_named(value, struct) if isinstance(value, dict) else value
         case inspect.ListType(item_type=inner):
             item = _item_as_named_by(inner)
-            return lambda value: [item(one) for one in value] if isinstance(value, list) else value
+            return lambda value: [item(element) for element in value] if isinstance(value, list) else value
         case inspect.DictType(value_type=inner):
             item = _item_as_named_by(inner)
-            return lambda value: {key: item(one) for key, one in value.items()} if isinstance(value, dict) else value
+            return lambda value: (
+                {key: item(element) for key, element in value.items()} if isinstance(value, dict) else value
+            )
         case inspect.UnionType(types=types):
             of_list = _first_of(types, inspect.ListType)
             of_dict = _first_of(types, inspect.StructType | inspect.DictType)
@@ -143,8 +145,8 @@ def _item_as_named_by(kind: inspect.Type) -> _AsNamed:
     return lambda item: nothing if item is None else as_named(item)
 
 
-def _first_of(types: Iterable[inspect.Type], wanted: type | UnionType) -> _AsNamed | None:
-    return next((_as_named_by(option) for option in types if isinstance(option, wanted)), None)
+def _first_of(types: Iterable[inspect.Type], option_type: type | UnionType) -> _AsNamed | None:
+    return next((_as_named_by(option) for option in types if isinstance(option, option_type)), None)
 
 
 def _with_first(as_named: _AsNamed | None, value: object) -> object:

@@ -35,9 +35,9 @@ def new_code() -> str:
 def read_code(text: str) -> str:
     """Return the code as `new_code` writes it. Raise InvalidInput, never with the text, when it is no join code."""
     typed = text.strip().upper().translate(_READ_AS)
-    wanted = CODE_CHARACTERS + CHECK_CHARACTERS
-    if len(typed) != wanted:
-        raise InvalidInput("join code", f"must have {wanted} letters and digits, got {len(typed)}")
+    expected_length = CODE_CHARACTERS + CHECK_CHARACTERS
+    if len(typed) != expected_length:
+        raise InvalidInput("join code", f"must have {expected_length} letters and digits, got {len(typed)}")
     if not set(typed) <= set(ALPHABET):
         raise InvalidInput("join code", "has characters that no join code has")
     code = _with_check(typed[:CODE_CHARACTERS])

@@ -95,7 +95,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def allows(self, scope: Scope) -> bool:
-        return any(scope in IMPLIED[own] for own in self.scopes)
+        return any(scope in IMPLIED[held_scope] for held_scope in self.scopes)
 
 
 _WORKER_BODY: Final = 64 * 1024
@@ -178,7 +178,10 @@ def find_keyless(method: bytes, path: bytes) -> KeylessRoute | None:
     route = _EXACT.get((method, path))
     if route is not None:
         return route
-    return next((route for own, pattern, route in _PATTERNS if own == method and pattern.fullmatch(path)), None)
+    return next(
+        (route for route_method, pattern, route in _PATTERNS if route_method == method and pattern.fullmatch(path)),
+        None,
+    )
 
 
 class KeyView(msgspec.Struct, kw_only=True):

@@ -264,7 +264,7 @@ PER_GATEWAY: Final = (*_READERS, _FIRST_BYTE)
 
 def families(gateways: Mapping[str, GatewayCounts]) -> list[MetricFamily]:
     """The metrics of these gateways, each sample with the id of its gateway."""
-    found = [
+    metric_families = [
         description.family(
             Sample({"gateway": id, **labels}, value)
             for id, counts in gateways.items()
@@ -278,4 +278,4 @@ def families(gateways: Mapping[str, GatewayCounts]) -> list[MetricFamily]:
         for name, model in sorted(counts.models.items())
         for sample in model.first_byte.samples(FIRST_BYTE_BOUNDS, {"gateway": id, "model": name})
     )
-    return [*found, first_bytes]
+    return [*metric_families, first_bytes]

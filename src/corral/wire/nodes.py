@@ -295,8 +295,8 @@ class NodeLabels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def effective(self) -> dict[str, str]:
-        kept = {key: value for key, value in self.reported.items() if key not in self.removed}
-        return dict(sorted({**kept, **self.admin}.items()))
+        reported = {key: value for key, value in self.reported.items() if key not in self.removed}
+        return dict(sorted({**reported, **self.admin}.items()))
 
     def report(self, reported: Mapping[str, str], automatic: Mapping[str, str]) -> "NodeLabels":
         """Take in a registration. Labels once reported stay; automatic ones are facts and always come back.
@@ -307,8 +307,8 @@ class NodeLabels(msgspec.Struct, frozen=True, kw_only=True):
         earlier = {key: value for key, value in self.reported.items() if key not in latest and key not in automatic}
         oldest_first = {**earlier, **latest, **automatic}
         room = max(MAX_LABELS - len(self.admin.keys() - oldest_first.keys()), len(automatic))
-        kept = dict(list(oldest_first.items())[-room:])
-        return replace(self, reported=kept, removed=self.removed & kept.keys() - AUTOMATIC)
+        newest_labels = dict(list(oldest_first.items())[-room:])
+        return replace(self, reported=newest_labels, removed=self.removed & newest_labels.keys() - AUTOMATIC)
 
     def replace_all(self, labels: Mapping[str, str]) -> "NodeLabels":
         """Set exactly these labels and no others."""

@@ -42,7 +42,7 @@ class GalleriesUnreadable(CorralError):
 
 
 class InstallPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A source, or the reason why there is none. Without either nothing has been looked up."""
+    """The source of an install, or the reason why there is none. Both are empty until something has been looked up."""
 
     backend: InstallableBackend | None = None
     problem: CorralError | None = None
@@ -62,7 +62,7 @@ class InstallPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.backend.key if self.backend is not None else ""
 
     def met(self) -> InstallableBackend:
-        """Return the backend, or raise why there is none."""
+        """Return the backend, or raise the error that says why there is none."""
         if self.backend is None:
             raise self.problem or CannotInstall()
         return self.backend
@@ -138,8 +138,10 @@ class Backends:
         try:
             plan = await self._plan(request)
             async with self._locks.hold(request.backend, *plan.places):
-                own = ProcessKey(request.backend, request.replica_index)
-                await self._ended({*await self._keys_of_backend(request.backend, plan.key), own}, change, force=True)
+                replica_key = ProcessKey(request.backend, request.replica_index)
+                await self._ended(
+                    {*await self._keys_of_backend(request.backend, plan.key), replica_key}, change, force=True
+                )
                 await self._put(request, plan, report)
         except CorralError as error:
             change.problem = error

@@ -115,8 +115,8 @@ class HttpServer:
     ) -> None:
         """`readiness` returns why the worker is not ready, `bearers` the accepted tokens, `is_open` whether none is
         needed, `admits` whether a request for a path shows something else that opens it. They are asked for every
-        request. `me` is told to whoever asks whether it is alive."""
-        self._told = {WORKER_HEADER: me} if me else {}
+        request. `me` is the worker's own name, which answers of the liveness probe carry."""
+        self._identity_headers = {WORKER_HEADER: me} if me else {}
         self._address = address
         self._readiness = readiness
         self._bearers = bearers
@@ -235,11 +235,11 @@ class HttpServer:
         matches = [hmac.compare_digest(presented, bearer.encode()) for bearer in self._bearers() if bearer]
         return self._is_open() or (scheme.lower() == "bearer" and any(matches))
 
-    async def _healthz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
+    async def _healthz(self, request: web.BaseRequest, subpath: str) -> web.StreamResponse:
         check_method(request.method, "GET", "HEAD")
-        return web.Response(text="ok", headers=self._told)
+        return web.Response(text="ok", headers=self._identity_headers)
 
-    async def _readyz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
+    async def _readyz(self, request: web.BaseRequest, subpath: str) -> web.StreamResponse:
         check_method(request.method, "GET", "HEAD")
         if problems := self._readiness():
             return web.Response(status=503, text="not ready: " + ", ".join(problems))

@@ -88,8 +88,8 @@ class ModelNameRefused(CorralError):
 class ModelFiles:
     """The model files below one or more directories."""
 
-    def __init__(self, folder: Path, *others: Path) -> None:
-        self._folders = [Confined(each) for each in (folder, *others)]
+    def __init__(self, folder: Path, *further: Path) -> None:
+        self._folders = [Confined(each) for each in (folder, *further)]
 
     async def delete(self, name: str) -> None:
         """Remove a model's directory, or its file and the files `<name>.…` beside it. Idempotent."""

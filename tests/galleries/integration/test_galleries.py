@@ -420,7 +420,7 @@ class TestManyAtOnce:
     async def test_many_sources_are_forgotten_again(self, galleries: Galleries, origin: Origin) -> None:
         sources = [origin.source(f"/{number}") for number in range(100)]
         await galleries.read(sources)
-        assert len(galleries._known) <= 64
+        assert len(galleries._copies) <= 64
 
     async def test_a_signature_policy_is_that_of_the_asker(self, galleries: Galleries, origin: Origin) -> None:
         plain = origin.source()

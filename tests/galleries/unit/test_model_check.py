@@ -32,7 +32,7 @@ RULES = CheckRules(
 
 def checked(text: str, definitions: Definitions | None = None, rules: CheckRules = RULES) -> GalleryCheck:
     items = read_index(text.encode(), as_value)
-    content = read_entries(items, GallerySource(name="g", url="u"), read_model_entry, thing="model")
+    content = read_entries(items, GallerySource(name="g", url="u"), read_model_entry, noun="model")
     return check_gallery(content, definitions or {}, rules)
 
 

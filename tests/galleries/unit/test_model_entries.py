@@ -45,7 +45,7 @@ prompt_templates:
 
 def gallery(text: str) -> ModelContent:
     items = read_index(text.encode(), as_value)
-    return read_entries(items, GallerySource(name="g", url="u"), read_model_entry, thing="model")
+    return read_entries(items, GallerySource(name="g", url="u"), read_model_entry, noun="model")
 
 
 def entry(text: str) -> GalleryModel:

@@ -18,7 +18,7 @@ FLEET = TestFleet()
 
 
 def sign(csr: str) -> IssuedCertificate:
-    return FLEET.authority.issue(csr, FleetRole.GATEWAY, lasts=timedelta(hours=1))
+    return FLEET.authority.issue(csr, FleetRole.GATEWAY, lifetime=timedelta(hours=1))
 
 
 def behind(world: GatewayWorld, port: int, *, node_id: str = NODE) -> dict[str, ReplicaEntry]:

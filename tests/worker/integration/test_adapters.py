@@ -359,7 +359,7 @@ async def _expect_conflict(rig: Rig) -> str:
 
 
 async def _wants(rig: Rig, count: int) -> bool:
-    return len(rig.adapters._wanted) == count
+    return len(rig.adapters._demanded) == count
 
 
 async def test_a_model_too_large_to_tell_fails_alone(rig: Rig) -> None:

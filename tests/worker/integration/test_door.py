@@ -69,7 +69,7 @@ async def until_it_has(door: Door, wanted: bool) -> None:
 
 
 async def shown(world: OpenDoor, *, lasts: timedelta = timedelta(hours=1)) -> None:
-    world.door.show(world.fleet.identity(FleetRole.NODE, node_id=NODE, lasts=lasts))
+    world.door.show(world.fleet.identity(FleetRole.NODE, node_id=NODE, lifetime=lasts))
     await until_it_has(world.door, True)
 
 

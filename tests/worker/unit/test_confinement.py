@@ -378,7 +378,7 @@ async def test_an_exempted_backend_does_not_shut_confined_ones_out_of_their_dire
         assert user["uid"] in range(1_900_000_000, 2_000_000_000)
         async with confiner.around(exempted):
             assert confined.scratch is not None
-            assert closed_to_others([confined.scratch], ours=None) == closed_to_others([places.data.parent])
+            assert closed_to_others([confined.scratch], worker_folder=None) == closed_to_others([places.data.parent])
             assert exempted.scratch is not None
             assert exempted.scratch.stat().st_mode & 0o777 == 0o700
     assert list(places.scratch.iterdir()) == []

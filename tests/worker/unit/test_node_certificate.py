@@ -32,7 +32,7 @@ class SigningFrontend:
         if self.error is not None:
             raise self.error
         self.signed.append(csr)
-        return self.fleet.authority.issue(csr, FleetRole.NODE, lasts=LASTS, node_id=member.node_id)
+        return self.fleet.authority.issue(csr, FleetRole.NODE, lifetime=LASTS, node_id=member.node_id)
 
 
 def member(node_id: str = NODE, *features: str) -> AcceptedRegistration:

@@ -131,9 +131,9 @@ def _scopes(key: KeyView) -> str:
     return ", ".join(key.scopes) + of
 
 
-def _unconfirmed(gateways: Sequence[str], what: str) -> list[str]:
+def _unconfirmed(gateways: Sequence[str], consequence: str) -> list[str]:
     return (
-        [f"{counted(len(gateways), 'gateway')} did not answer in time and {what}: {', '.join(gateways)}"]
+        [f"{counted(len(gateways), 'gateway')} did not answer in time and {consequence}: {', '.join(gateways)}"]
         if gateways
         else []
     )
@@ -157,7 +157,7 @@ def choose_key(keys: Sequence[KeyView], reference: str) -> KeyView:
 def reset_admin(as_json: bool) -> None:
     """Make a new administrator key on this machine, and revoke the lost one.
 
-    Works on the database itself and needs no key: whoever may read the data directory may do this.
+    Works on the database itself and needs no key: everybody who can read the data directory can do this.
     """
     import asyncio
     from dataclasses import replace

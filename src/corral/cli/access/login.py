@@ -79,18 +79,18 @@ def login(name: str, expires: str, password_descriptor: int | None, as_json: boo
 def logout(as_json: bool) -> None:
     """Log out: the key of the login is revoked and forgotten."""
     settings = open_settings()
-    kept = read_login(settings.data)
-    if kept is None:
+    login = read_login(settings.data)
+    if login is None:
         answer({"logged_out": False}, "Nobody is logged in.", as_json=as_json)
         return
-    client = ApiClient(replace(target_of(settings), url=kept.url, key=kept.key))
+    client = ApiClient(replace(target_of(settings), url=login.url, key=login.key))
     try:
         client.delete("/api/v1/login")
     except AccessDenied:  # it has expired, or was revoked
         pass
     finally:
         forget_login(settings.data)
-    answer({"logged_out": True, "user": kept.user}, f"{kept.user} is logged out.", as_json=as_json)
+    answer({"logged_out": True, "user": login.user}, f"{login.user} is logged out.", as_json=as_json)
 
 
 @click.command("whoami", cls=CorralCommand)

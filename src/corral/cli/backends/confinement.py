@@ -73,5 +73,5 @@ def confinement_words(report: ConfinementReport) -> list[str]:
         f"limits of {' and '.join(report.limits)}" if report.limits else "",
         f"loopback by {report.loopback}" if report.loopback else "",
     ]
-    given = ", ".join(word for word in has if word)
-    return [given or "none", *(f"- {sentence}" for sentence in report.missing)]
+    features = ", ".join(word for word in has if word)
+    return [features or "none", *(f"- {sentence}" for sentence in report.missing)]

@@ -75,12 +75,12 @@ def apply(path: str, dry_run: bool, prune: str | None, watching: Watching) -> in
     if rules is None:
         _say_models(models, declared.models, as_json=watching.as_json)
         return None
-    applied, kept = _put(client, rules, prune or "")
+    applied, kept_names = _put(client, rules, prune or "")
     if not watching.as_json:
         _say_models(models, declared.models, as_json=False)
         for line in change_lines(applied.changes, rules) or ["The rules are as they were."]:
             say(line)
-        _say_kept(kept)
+        _say_kept(kept_names)
         if not applied.operations and not applied.doubts:
             say("Nothing is left to do.")
     warn(doubt_lines(applied.doubts))
@@ -143,9 +143,9 @@ def _put(client: ApiClient, rules: Sequence[RuleAsk], prune: str) -> tuple[Appli
     """Replace the rules without losing a concurrent change; returns the answer and the names of kept rules."""
     for tries_left in reversed(range(_TRIES)):
         current = client.get(_PATH, RuleSetView)
-        body, kept = _whole_set(current, rules, prune)
+        body, kept_names = _whole_set(current, rules, prune)
         try:
-            return client.put(_PATH, AppliedRules, body, headers={"If-Match": f'"{current.revision}"'}), kept
+            return client.put(_PATH, AppliedRules, body, headers={"If-Match": f'"{current.revision}"'}), kept_names
         except PeerRefused as error:
             if error.status != _CHANGED_MEANWHILE or not tries_left:
                 raise
@@ -160,11 +160,11 @@ def _whole_set(current: RuleSetView, rules: Sequence[RuleAsk], prune: str) -> tu
     """The rules in the file together with the fleet's other rules, unless these are pruned."""
     named = {rule.name for rule in rules}
     other_rules = [] if prune else [rule for rule in current.items if rule.name not in named]
-    kept = [
+    remaining = [
         RuleAsk(name=rule.name, backend=rule.backend, labels=rule.labels, uri=rule.uri, alias=rule.alias)
         for rule in other_rules
     ]
-    return RulesAsk(rules=[*rules, *kept], prune=prune), [rule.name for rule in kept]
+    return RulesAsk(rules=[*rules, *remaining], prune=prune), [rule.name for rule in remaining]
 
 
 def _declare(client: ApiClient, models: Sequence[NamedScheduling] | None, prune: str) -> SchedulingChanges | None:
@@ -249,7 +249,7 @@ def _show_plan(client: ApiClient, declared: "DeclaredFleet", prune: str, *, as_j
             say("Nothing was changed.")
         return
     rules = declared.rules
-    body, kept = _whole_set(client.get(_PATH, RuleSetView), rules, prune)
+    body, kept_names = _whole_set(client.get(_PATH, RuleSetView), rules, prune)
     plan = client.post(f"{_PATH}/plan", RulesPlan, body)
     if as_json:
         print_json(plan if models is None else {**msgspec.to_builtins(plan), "models": models})
@@ -258,7 +258,7 @@ def _show_plan(client: ApiClient, declared: "DeclaredFleet", prune: str, *, as_j
     changes = change_lines(plan.changes, rules)
     for line in changes:
         say(line)
-    _say_kept(kept)
+    _say_kept(kept_names)
     for act in plan.acts:
         show(plain(act_title(act)))
         show(plan_table(act.nodes, act.verb))
@@ -272,9 +272,9 @@ def _show_plan(client: ApiClient, declared: "DeclaredFleet", prune: str, *, as_j
     say("Nothing was changed." if plan.acts or changes else "Nothing would change.")
 
 
-def _say_kept(kept: Sequence[str]) -> None:
-    if kept:
-        say(f"Not in the file, and kept: {listed(kept)}. --prune removes them.")
+def _say_kept(names: Sequence[str]) -> None:
+    if names:
+        say(f"Not in the file, and kept: {listed(names)}. --prune removes them.")
 
 
 def change_lines(change: RuleChanges, rules: Sequence[RuleAsk]) -> list[str]:

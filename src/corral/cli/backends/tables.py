@@ -36,7 +36,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     is_system: bool
     nodes: list[NodeBackendView]
     differs: bool
-    """Whether more nodes have another build, or a newer one is on as many. What is not told is no difference."""
+    """Whether more nodes have another build, or a newer one is on as many. An unknown version is not a difference."""
 
 
 def rows(listing: FleetBackends) -> list[Row]:

@@ -1,4 +1,4 @@
-"""`corral engines add`, `set`, `list`, `show`, `test` and the rest: one engine that somebody else runs at a time."""
+"""`corral engines add`, `set`, `list`, `show`, `test` and so on: each works on one external engine."""
 
 import difflib
 import sys
@@ -84,14 +84,14 @@ def _field_options(function: F) -> F:
 @click.option("--disabled", is_flag=True, help="Store it, and do not ask it yet.")
 @json_option
 @connected
-def add_engine(model: str, name: str, engine_url: str, disabled: bool, as_json: bool, **given: Any) -> int:
+def add_engine(model: str, name: str, engine_url: str, disabled: bool, as_json: bool, **options: Any) -> int:
     """Add the engine NAME at URL, which answers for MODEL.
 
     URL is what client libraries call the base URL, such as https://api.example.com/v1; without a path, /v1 is meant.
     The fleet need not have the model itself.
     """
-    key = _read_key(given.pop("engine_key_file"), given.pop("ask_engine_key"))
-    ask = EngineAsk(model=model, name=name, url=engine_url, is_enabled=not disabled, **_fields(given))
+    key = _read_key(options.pop("engine_key_file"), options.pop("ask_engine_key"))
+    ask = EngineAsk(model=model, name=name, url=engine_url, is_enabled=not disabled, **_fields(options))
     ask.key = "" if key is None else key
     client = open_client()
     added = client.post(PATH, ExternalEngineView, ask)
@@ -112,13 +112,13 @@ def add_engine(model: str, name: str, engine_url: str, disabled: bool, as_json: 
 @json_option
 @connected
 def set_engine(
-    engine: str, engine_url: str | None, no_engine_key: bool, system_ca: bool, as_json: bool, **given: Any
+    engine: str, engine_url: str | None, no_engine_key: bool, system_ca: bool, as_json: bool, **options: Any
 ) -> None:
     """Change what is known of ENGINE; what is not named stays."""
-    key = _read_key(given.pop("engine_key_file"), given.pop("ask_engine_key"))
+    key = _read_key(options.pop("engine_key_file"), options.pop("ask_engine_key"))
     client = open_client()
     before = find_engine(client, engine)
-    changes = {**_fields(given), **({"url": engine_url} if engine_url else {}), **({"ca": ""} if system_ca else {})}
+    changes = {**_fields(options), **({"url": engine_url} if engine_url else {}), **({"ca": ""} if system_ca else {})}
     ask = structs.replace(ask_of(before), **changes)
     ask.key = "" if no_engine_key else UNSET if key is None else key
     changed = put_engine(client, before, ask)
@@ -146,13 +146,13 @@ def read_text(file: str, flag: str) -> str:
         raise InvalidInput(flag, f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _fields(given: dict[str, Any]) -> dict[str, Any]:
+def _fields(options: dict[str, Any]) -> dict[str, Any]:
     """What was given on the command line, as fields of an engine."""
-    fields = {name: value for name, value in given.items() if value is not None and name not in ("uses", "ca_file")}
-    if given["uses"]:
-        fields["uses"] = list(given["uses"])
-    if given["ca_file"] is not None:
-        fields["ca"] = read_text(given["ca_file"], "--ca-file")
+    fields = {name: value for name, value in options.items() if value is not None and name not in ("uses", "ca_file")}
+    if options["uses"]:
+        fields["uses"] = list(options["uses"])
+    if options["ca_file"] is not None:
+        fields["ca"] = read_text(options["ca_file"], "--ca-file")
     return fields
 
 
@@ -275,7 +275,7 @@ def _trial_words(trial: EngineTrial) -> str:
 
 
 def find_engine(client: ApiClient, reference: str) -> ExternalEngineView:
-    """The engine of this id, MODEL/NAME or name; NotFound or Conflict when that is none, or several."""
+    """The engine of this id, MODEL/NAME or name. NotFound when no engine matches, Conflict when several do."""
     engines = client.get(PATH, list[ExternalEngineView])
     for means in (lambda each: each.id, lambda each: f"{each.model}/{each.name}", lambda each: each.name):
         matches = [each for each in engines if means(each) == reference]

@@ -143,13 +143,13 @@ class EnginesFile(FleetFile):
         fields = self._fields(self._root, "the document", _SECTIONS)
         if "engines" not in fields:
             self._refuse(self._root, "engines", "is missing")
-        found: dict[tuple[str, str], EngineAsk] = {}
+        asks: dict[tuple[str, str], EngineAsk] = {}
         for place, node in enumerate(self._listed(fields["engines"], "engines")):
             ask = self._engine(node, f"engines[{place}]")
-            if (ask.model, ask.name) in found:
+            if (ask.model, ask.name) in asks:
                 self._refuse(node, f"engines[{place}].name", f"{ask.model}/{ask.name} is there twice")
-            found[ask.model, ask.name] = ask
-        return list(found.values())
+            asks[ask.model, ask.name] = ask
+        return list(asks.values())
 
     def _engine(self, node: Node, where: str) -> EngineAsk:
         fields = self._fields(node, where, _FIELDS)

@@ -83,19 +83,21 @@ def doctor(deep: bool, as_json: bool) -> int:
     """
     sources = command_sources()
     examination = examine(resolve(ClientSettings, sources), is_deep=deep)
-    here = [finding for check in local_diagnostics(examination) if (finding := check(examination)) is not None]
-    there = examination.frontend.report.findings if examination.frontend.report is not None else []
-    levels = [finding.level for finding in [*here, *there]]
+    local_findings = [
+        finding for check in local_diagnostics(examination) if (finding := check(examination)) is not None
+    ]
+    frontend_findings = examination.frontend.report.findings if examination.frontend.report is not None else []
+    levels = [finding.level for finding in [*local_findings, *frontend_findings]]
     problems, warnings = levels.count(PROBLEM), levels.count(WARNING)
     if as_json:
-        print_json({"here": here, "frontend": there})
+        print_json({"here": local_findings, "frontend": frontend_findings})
     else:
         warn(sources.warnings)
         show("[bold]On this machine[/]")
-        show(facts([_row(finding) for finding in here]))
-        if there:
+        show(facts([_row(finding) for finding in local_findings]))
+        if frontend_findings:
             show("\n[bold]At the frontend[/]")
-            show(facts([_row(finding) for finding in there]))
+            show(facts([_row(finding) for finding in frontend_findings]))
         counts = f"{problems} problem{'' if problems == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}."
         show(f"\n{counts}" if problems or warnings else "\nAll is well.")
     return ExitCode.FAILED if problems else ExitCode.OK
@@ -269,10 +271,10 @@ def check_version(examination: Examination) -> Finding | None:
     """Do this program and the frontend have the same version?"""
     if examination.frontend.version is None:
         return None
-    theirs = examination.frontend.version.version
-    if theirs == __version__:
-        return _finding("version", OK, f"{theirs} here and there")
-    summary = f"{__version__} here, {theirs} at the frontend"
+    frontend_version = examination.frontend.version.version
+    if frontend_version == __version__:
+        return _finding("version", OK, f"{frontend_version} here and there")
+    summary = f"{__version__} here, {frontend_version} at the frontend"
     return _finding("version", WARNING, summary, "Install the frontend's version here.")
 
 

@@ -52,7 +52,7 @@ class LogFollower:
 
     client: ApiClient
     query: Sequence[tuple[str, str]]
-    _heard: "queue.SimpleQueue[SourcedLine | CorralError]" = field(default_factory=queue.SimpleQueue)
+    _queue: "queue.SimpleQueue[SourcedLine | CorralError]" = field(default_factory=queue.SimpleQueue)
     _threads: dict[LogSource, threading.Thread] = field(default_factory=dict)
     _places: dict[LogSource, str] = field(default_factory=dict)
     _warned: set[str] = field(default_factory=set)
@@ -69,10 +69,10 @@ class LogFollower:
                 for source in self._found(sources):
                     self._listen(source)
                 until = time.monotonic() + _SOURCES_EVERY
-                while (heard := self._next(until)) is not None:
-                    if isinstance(heard, CorralError):
-                        raise heard
-                    yield heard
+                while (line := self._next(until)) is not None:
+                    if isinstance(line, CorralError):
+                        raise line
+                    yield line
         finally:
             self._ended.set()
 
@@ -85,7 +85,7 @@ class LogFollower:
 
     def _next(self, until: float) -> SourcedLine | CorralError | None:
         try:
-            return self._heard.get(timeout=max(until - time.monotonic(), 0))
+            return self._queue.get(timeout=max(until - time.monotonic(), 0))
         except queue.Empty:
             return None
 
@@ -107,7 +107,7 @@ class LogFollower:
                     if self._ended.is_set():
                         return
             except AccessDenied as error:
-                self._heard.put(error)
+                self._queue.put(error)
                 return
             except PeerUnavailable as error:
                 self._warn_once(f"{source.node} cannot be asked: {error.message}; trying again")
@@ -137,7 +137,7 @@ class LogFollower:
         except (msgspec.MsgspecError, TypeError) as error:
             raise PeerRefused(f"the frontend sends what is no log: {error}", status=200) from error
         self._places[source] = id
-        self._heard.put((source, line))
+        self._queue.put((source, line))
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:

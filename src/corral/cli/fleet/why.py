@@ -96,7 +96,7 @@ def needs_text(needs: ModelNeedsView) -> str:
 
 def _replica_text(view: WhyView, number: int, now: datetime) -> str:
     replica = view.replicas[number]
-    taken = " and ".join(
+    memory_text = " and ".join(
         text
         for text in (
             f"{format_size(replica.vram)} of video memory" if replica.vram else "",
@@ -108,7 +108,7 @@ def _replica_text(view: WhyView, number: int, now: datetime) -> str:
         f"{replica.node} #{replica.index} {state_word(Subject.REPLICA, replica.state).inline}",
         f"for {age(replica.changed_at, now).removesuffix(' ago')}",
     ]
-    return ", ".join([*words, *([f"counts with {taken}"] if taken else [])])
+    return ", ".join([*words, *([f"counts with {memory_text}"] if memory_text else [])])
 
 
 def load_text(job: LoadJobView, now: datetime) -> str:

@@ -119,7 +119,7 @@ async def _backend_names(
         return frozenset(), readings.failures[0]
     entries = readings.catalogue.entries
     names = {word.lower() for entry in entries for word in (entry.name, entry.alias) if word}
-    return frozenset(names | {other for other, meant in OTHER_NAMES.items() if meant.backend in names}), ""
+    return frozenset(names | {other for other, alias in OTHER_NAMES.items() if alias.backend in names}), ""
 
 
 def _template_problem(source: str) -> str | None:
@@ -191,8 +191,8 @@ class _ProblemRow(NamedTuple):
 def _rows(problems: "Sequence[CheckProblem]") -> list[_ProblemRow]:
     rows: dict[tuple[str, ...], _ProblemRow] = {}
     for problem in problems:
-        own = () if problem.base else (problem.entry, str(problem.line))
-        key = (problem.base, str(problem.line), problem.sentence, *own)
+        place = () if problem.base else (problem.entry, str(problem.line))
+        key = (problem.base, str(problem.line), problem.sentence, *place)
         rows.setdefault(key, _ProblemRow(problem, [])).entries.append(problem.entry)
     return list(rows.values())
 

@@ -87,7 +87,7 @@ gallery.add_command(check)
 def list_backends(builds: bool, development: bool, fitting: bool, local: bool, as_json: bool) -> None:
     """List the backends of all galleries.
 
-    Whether one fits is told for the nodes of the fleet. Without one it is told for this machine, or for the capability
+    The column of fit is about the nodes of the fleet. Without a fleet it is about this machine, or about the capability
     that --capability names.
     """
     nothing = "There is no such backend in any gallery."

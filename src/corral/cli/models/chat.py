@@ -253,6 +253,6 @@ def load_text(model: ModelView) -> str:
     if job.total_bytes and job.current_bytes is None:
         amounts = f", {size(job.total_bytes)}"
     elif job.total_bytes:
-        left = f", {job.eta_seconds:.0f} s left" if job.eta_seconds is not None else ""
-        amounts = f", {size(job.current_bytes or 0)} of {size(job.total_bytes)}{left}"
+        time_left = f", {job.eta_seconds:.0f} s left" if job.eta_seconds is not None else ""
+        amounts = f", {size(job.current_bytes or 0)} of {size(job.total_bytes)}{time_left}"
     return f"{model.name} is {job.phase or job.state}{where}{amounts}"

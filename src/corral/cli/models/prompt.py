@@ -44,13 +44,13 @@ def prompt(config: str) -> None:
     {"use_tokenizer_template": true}   the backend renders the messages itself
     {"error": "..."}                   the line or a template cannot be used
     """
-    given = read_config(Path(config))
+    model_config = read_config(Path(config))
     if sys.stderr.isatty():
-        warn(_problems(given))
+        warn(_problems(model_config))
     if sys.stdin.isatty():
         click.echo("One request per line, as JSON; Ctrl-D ends.", err=True)
     for line in _lines(sys.stdin.buffer):
-        sys.stdout.buffer.write(_one_line(_answer(given, line)))
+        sys.stdout.buffer.write(_one_line(_answer(model_config, line)))
         sys.stdout.buffer.flush()
 
 
@@ -89,7 +89,7 @@ def _answer(config: Mapping[str, object], line: bytes | None) -> Mapping[str, ob
 
 def _one_line(answer: Mapping[str, object]) -> bytes:
     text = json.dumps(answer, ensure_ascii=False)
-    return _MISREAD.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode() + b"\n"
+    return _MISREAD.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode() + b"\n"
 
 
 def read_config(path: Path) -> Mapping[str, object]:

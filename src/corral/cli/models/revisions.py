@@ -34,8 +34,8 @@ def history(model: str, last: int, as_json: bool) -> None:
         return
     before = [*revisions[1:], None]
     for revision, older in list(zip(revisions, before, strict=True))[:last]:
-        who = f" by {revision.changed_by}" if revision.changed_by else ""
-        say(f"{revision.number}  {revision.change}{who}, {moment(revision.changed_at, datetime.now(UTC))}")
+        author = f" by {revision.changed_by}" if revision.changed_by else ""
+        say(f"{revision.number}  {revision.change}{author}, {moment(revision.changed_at, datetime.now(UTC))}")
         if older is not None:
             show_diff(older.text, revision.text, f"{model} {older.number}", f"{model} {revision.number}")
 

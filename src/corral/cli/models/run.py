@@ -111,7 +111,7 @@ def _piped() -> str | None:
 
 
 def _fleet(*, start: bool) -> tuple[ApiClient, ModelList]:
-    """A client of the fleet, which is started where there is none, and the models that it has."""
+    """A client of the fleet and the models that it has. With `start`, a fleet is started if none runs."""
     sources = command_sources()
     settings = resolve(ClientSettings, sources)
     warn(sources.warnings)

@@ -171,8 +171,8 @@ def _counts(replicas: int | None, least: int | None, most: int | None, *, spread
         return {**_ON_DEMAND, "spread_all": True}
     if auto:
         return {**_ON_DEMAND, "idle_seconds": None}
-    given = {"min_replicas": least, "max_replicas": most}
-    counts: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    limits = {"min_replicas": least, "max_replicas": most}
+    counts: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     return {**counts, "spread_all": False} if counts else {}
 
 

@@ -30,8 +30,8 @@ def search(words: tuple[str, ...], tag: str, use: str, backend: str, max_size: s
     of files; entries of unknown size are not found by --max-size. FITS counts nodes with enough memory for its files.
     """
     term = " ".join(words)
-    asked = {"term": term, "tag": tag, "use": use, "backend": backend, "max_bytes": max_size}
-    query = [(name, value) for name, value in asked.items() if value]
+    parameters = {"term": term, "tag": tag, "use": use, "backend": backend, "max_bytes": max_size}
+    query = [(name, value) for name, value in parameters.items() if value]
     listing = open_client().get("/api/v1/gallery-models", GalleryModelList, [*query, ("per_page", str(limit))])
     if as_json:
         print_json(listing)

@@ -43,12 +43,12 @@ def _followed(
     client: ApiClient, node_id: str, *, is_forced: bool, within: timedelta | None, as_json: bool
 ) -> DrainView:
     until = None if within is None else time.monotonic() + within.total_seconds()
-    path, said, forced = api_path("nodes", node_id, "drain"), "", set[str]()
+    path, last_line, forced = api_path("nodes", node_id, "drain"), "", set[str]()
     while True:
         view = _patiently(client, path)
-        if not as_json and (now := drain_line(view)) != said and view.state == "draining":
+        if not as_json and (now := drain_line(view)) != last_line and view.state == "draining":
             click.echo(printable(now), err=True)
-            said = now
+            last_line = now
         stuck = {replica.id for replica in view.replicas if replica.step == "stays"}
         if is_forced and stuck - forced:  # some may have become so only now
             begin_drain(client, node_id, is_forced=True)

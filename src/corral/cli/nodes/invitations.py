@@ -91,11 +91,11 @@ def url_from_elsewhere(url: str, public: str) -> tuple[str, str]:
 
     `url` is the one that this command uses, usually on loopback; `public` is what the frontend says.
     """
-    own, advertised = urlsplit(url), urlsplit(public)
+    known_url, advertised = urlsplit(url), urlsplit(public)
     listening = parsed_ip(advertised.hostname or "")
     if not _is_loopback(advertised.hostname) and (listening is None or not listening.is_unspecified):
         return public, ""
-    if not _is_loopback(own.hostname):
+    if not _is_loopback(known_url.hostname):
         return url, ""
     if _is_loopback(advertised.hostname):
         problem = (
@@ -103,7 +103,7 @@ def url_from_elsewhere(url: str, public: str) -> tuple[str, str]:
         )
         return url, f"{problem} 0.0.0.0, or name the URL of your proxy with --at"
     address = _own_address()
-    port = advertised.port or own.port
+    port = advertised.port or known_url.port
     if address is None:
         return (
             public,
@@ -148,8 +148,8 @@ def _own_address() -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
             probe.connect(_ANYWHERE)
         except OSError:
             return None
-        own = parsed_ip(probe.getsockname()[0])
-    return None if own is None or own.is_unspecified or own.is_loopback else own
+        address = parsed_ip(probe.getsockname()[0])
+    return None if address is None or address.is_unspecified or address.is_loopback else address
 
 
 @click.command("invitations", cls=CorralCommand)

@@ -121,8 +121,8 @@ def _software(node: NodeDetail) -> str:
     return f"corral {node.corral.version}" if node.corral is not None else "localai"
 
 
-def _by(who: str, at: str | None, now: datetime) -> str:
-    return f"by {plain(who)}, {moment(at, now)}" if who else moment(at, now)
+def _by(actor: str, at: str | None, now: datetime) -> str:
+    return f"by {plain(actor)}, {moment(at, now)}" if actor else moment(at, now)
 
 
 def files_table(view: NodeFilesView) -> "RenderableType":

@@ -120,8 +120,10 @@ def file_amount(file: FileShareView, per_second: float) -> str:
     return f"{amounts}  {_pace(per_second, file.total_bytes - file.current_bytes)}" if per_second >= 1 else amounts
 
 
-def _pace(per_second: float, left: int) -> str:
-    duration = f", {format_duration(timedelta(seconds=left / per_second))} left" if left > 0 else ""
+def _pace(per_second: float, remaining_bytes: int) -> str:
+    duration = (
+        f", {format_duration(timedelta(seconds=remaining_bytes / per_second))} left" if remaining_bytes > 0 else ""
+    )
     return f"{format_size(int(per_second))}/s{duration}"
 
 
@@ -161,8 +163,8 @@ def speed(moving: TargetView | OperationView) -> str:
     """Speed and time left as `3.1 MiB/s, 12s left`; empty when nothing is transferred."""
     if not moving.bytes_per_second:
         return ""
-    left = moving.seconds_left
-    duration = "" if left is None else f", {format_duration(timedelta(seconds=left))} left"
+    seconds = moving.seconds_left
+    duration = "" if seconds is None else f", {format_duration(timedelta(seconds=seconds))} left"
     return f"{format_size(moving.bytes_per_second)}/s{duration}"
 
 

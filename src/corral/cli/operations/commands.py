@@ -157,7 +157,7 @@ def retry(operation: str, nodes: Sequence[str], watching: Watching) -> int:
 @json_option
 @connected
 def cancel(operation: str, nodes: Sequence[str], as_json: bool) -> int:
-    """Take back what is not done yet. What a node was told already, it may still finish: those are named."""
+    """Cancel what is not done yet. A node may still finish what was already sent to it: those nodes are named."""
     client = open_client()
     changed = _change(client, find_operation(client, operation), "cancel", nodes)
     sentence = f"Cancelled on {listed(changed.nodes)}." if changed.nodes else "Nothing to cancel: all of it is over."

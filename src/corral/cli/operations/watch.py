@@ -127,9 +127,9 @@ def views_of(client: ApiClient, operation: OperationView, *, until: float | None
     path, last_event, failures = api_path("operations", operation.id, "stream"), "", 0
     gone_since: float | None = None
     while not is_over(operation) and not _is_past(until):
-        left = None if until is None else timedelta(seconds=max(until - time.monotonic(), _LEAST_SECONDS))
+        time_left = None if until is None else timedelta(seconds=max(until - time.monotonic(), _LEAST_SECONDS))
         try:
-            for id, data in client.stream(path, last_event=last_event, at_most=left):
+            for id, data in client.stream(path, last_event=last_event, at_most=time_left):
                 last_event, failures, gone_since = id or last_event, 0, None
                 if data:
                     operation = _after(operation, msgspec.json.decode(data, type=OperationUpdate))

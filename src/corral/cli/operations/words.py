@@ -201,7 +201,7 @@ def summary(operation: OperationView) -> str:
     failed = _names(targets, lambda target: target.status == TargetStatus.ERROR and not waits(target))
     blocked = _names(targets, lambda target: target.status == TargetStatus.BLOCKED)
     busy = _names(targets, lambda target: target.status not in (*FINAL, *_BAD) and not waits(target))
-    gone = _names(targets, lambda target: target.status in ("cancelled", "superseded"))
+    withdrawn = _names(targets, lambda target: target.status in ("cancelled", "superseded"))
     verb = operation.verb
     if not targets:
         return f"{operation.backend}: {_DONE.get(verb, verb)}; no node had to do anything."
@@ -214,7 +214,7 @@ def summary(operation: OperationView) -> str:
         f"blocked on {listed(blocked)}" if blocked else "",
         f"under way on {listed(busy)}" if busy else "",
         f"waiting for {listed(away)} to come back, which is no failure" if away else "",
-        f"no longer wanted on {listed(gone)}" if gone else "",
+        f"no longer wanted on {listed(withdrawn)}" if withdrawn else "",
     ]
     return f"{operation.backend}: {'; '.join(filter(None, parts)) or 'nothing to do'}."
 

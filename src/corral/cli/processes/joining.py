@@ -34,10 +34,10 @@ def joining(
         if joined is None:
             return settings
         urls = frontend.urls or joined.urls
-        known = replace(
+        frontend_config = replace(
             frontend, urls=urls, fleet_pin=frontend.fleet_pin or joined.pin, is_joining=True, join_code=code
         )
-        return replace(settings, frontend=known)
+        return replace(settings, frontend=frontend_config)
     urls, pin = _read_url(url)
     pin = pin or frontend.fleet_pin
     if joined is not None:

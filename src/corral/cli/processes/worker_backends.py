@@ -71,13 +71,13 @@ def list_backends(as_json: bool) -> None:
 
 
 @backends.command(cls=CorralCommand)
-@click.argument("what")
+@click.argument("source", metavar="WHAT")
 @click.option("--name", default="", metavar="NAME", help="What a backend from a uri shall be called.")
 @click.option("--alias", default="", metavar="NAME", help="Another name for a backend from a uri.")
 @click.option("--force", is_flag=True, help="Fetch it again even if it is installed.")
 @json_option
 @_on_this_machine
-def install(what: str, name: str, alias: str, force: bool, as_json: bool) -> None:
+def install(source: str, name: str, alias: str, force: bool, as_json: bool) -> None:
     """Install a backend. Nothing happens when it is there already.
 
     WHAT is the name of a backend in a gallery, or a uri: an image (oci://…), an OCI layout or an image in a file
@@ -85,13 +85,13 @@ def install(what: str, name: str, alias: str, force: bool, as_json: bool) -> Non
     """
     from corral.worker.installing.orders import InstallOrder
 
-    is_uri = "/" in what
+    is_uri = "/" in source
     if not is_uri and (name or alias):
         raise InvalidInput("--name" if name else "--alias", "is for uris; a gallery's backend has its own")
-    order = InstallOrder(backend=name if is_uri else what, uri=what if is_uri else "", name=name, alias=alias)
+    order = InstallOrder(backend=name if is_uri else source, uri=source if is_uri else "", name=name, alias=alias)
 
     async def act(local: "LocalBackends") -> "LocalChange":
-        with install_bar(what) as report:
+        with install_bar(source) as report:
             return await local.install(order, report, force=force)
 
     _print_change(_run(_with_backends(_config(), act)), as_json=as_json)

@@ -65,18 +65,18 @@ class FleetAuthority:
             raise TypeError("the stored authority has a key of another kind")
         return cls(key, x509.load_pem_x509_certificate(stored.encode()), clock)
 
-    def identity(self, role: FleetRole, *, lasts: timedelta) -> tuple[TlsIdentity, IssuedCertificate]:
+    def identity(self, role: FleetRole, *, lifetime: timedelta) -> tuple[TlsIdentity, IssuedCertificate]:
         """A certificate with a key of its own, for this process."""
         key = PrivateKey()
-        issued = self.issue(key.request(), role, lasts=lasts)
+        issued = self.issue(key.request(), role, lifetime=lifetime)
         return TlsIdentity(certificate=issued.certificate, key=key.pem(), authority=issued.authority), issued
 
-    def issue(self, csr: str, role: FleetRole, *, lasts: timedelta, node_id: str = "") -> IssuedCertificate:
+    def issue(self, csr: str, role: FleetRole, *, lifetime: timedelta, node_id: str = "") -> IssuedCertificate:
         """A certificate for the key of a request. InvalidInput says what is wrong with the request."""
         if role is FleetRole.NODE and not can_be_named(node_id):
             raise InvalidInput("id", f"{node_id!r} cannot be part of a host name, so it gets no certificate")
         now = self._clock.now().astimezone(UTC).replace(microsecond=0)
-        ends = min(now + lasts, self._certificate.not_valid_after_utc)
+        ends = min(now + lifetime, self._certificate.not_valid_after_utc)
         uri: x509.GeneralName = x509.UniformResourceIdentifier(role_uri(role, node_id))
         names = [x509.DNSName(f"*.{node_domain(node_id)}")] if role is FleetRole.NODE else []
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if names else [])]

@@ -16,8 +16,8 @@ _OWN_PAGE: Final = "same-origin"
 
 
 def foreign_origin(headers: Mapping[str, str], *, is_secure: bool) -> str | None:
-    """Say why the page that sends this is none of this host; None when it is, or when no browser says where it comes
-    from. `is_secure`: the request came over TLS, as far as this process knows.
+    """Explain why the request comes from a page of another host. None when it comes from a page of this host, or when
+    no browser states its origin. `is_secure`: the request came over TLS, as far as this process knows.
 
     Over TLS, browsers themselves say whether a page asks its own host, which pages cannot forge: so a proxy may write
     another Host.
@@ -28,8 +28,8 @@ def foreign_origin(headers: Mapping[str, str], *, is_secure: bool) -> str | None
     host = headers.get("host", "")
     if _is_same(origin, host, is_secure=is_secure):
         return None
-    asked = f"the host {host[:_SHOWN]!r} was asked" if host else "no host was named"
-    text = f"a page of {origin[:_SHOWN]!r} may not act with the session of this one; {asked}"
+    named_host = f"the host {host[:_SHOWN]!r} was asked" if host else "no host was named"
+    text = f"a page of {origin[:_SHOWN]!r} may not act with the session of this one; {named_host}"
     return f"{text}. A proxy in between has to pass the Host header on as it came, or to speak TLS with browsers"
 
 
@@ -53,12 +53,12 @@ def is_page_secure(headers: Mapping[str, str]) -> bool:
 
 def _is_same(origin: str, host: str, *, is_secure: bool) -> bool:
     try:
-        ours = urlsplit(f"//{host.strip()}")
-        theirs = urlsplit(origin.strip())
-        default = _PORTS.get(theirs.scheme)
-        if default is None or not host or (is_secure and theirs.scheme != "https"):
+        requested = urlsplit(f"//{host.strip()}")
+        sender = urlsplit(origin.strip())
+        default = _PORTS.get(sender.scheme)
+        if default is None or not host or (is_secure and sender.scheme != "https"):
             return False
         # A host without a port means that of the scheme, which behind a proxy with TLS only the browser knows.
-        return theirs.hostname == ours.hostname and (theirs.port or default) == (ours.port or default)
+        return sender.hostname == requested.hostname and (sender.port or default) == (requested.port or default)
     except ValueError:  # a port that is no number, or brackets that do not match
         return False

@@ -27,7 +27,7 @@ class Permission(StrEnum):
     SELF = "self"
     """See what one's own key may do, and log out."""
     INFERENCE = "inference"
-    """Ask models."""
+    """Send requests to models."""
     MODELS_LIST = "models.list"
     """See which models may be asked, and how far their loads are."""
     FLEET_READ = "fleet.read"

@@ -36,18 +36,18 @@ class FleetTlsPolicy:
 class CertificateAuthority(Protocol):
     """Signs certificates for nodes and gateways, and for control itself."""
 
-    def issue(self, csr: str, role: FleetRole, *, lasts: timedelta, node_id: str = "") -> IssuedCertificate: ...
+    def issue(self, csr: str, role: FleetRole, *, lifetime: timedelta, node_id: str = "") -> IssuedCertificate: ...
 
-    def identity(self, role: FleetRole, *, lasts: timedelta) -> tuple[TlsIdentity, IssuedCertificate]: ...
+    def identity(self, role: FleetRole, *, lifetime: timedelta) -> tuple[TlsIdentity, IssuedCertificate]: ...
 
 
 class NoAuthority:
     """Stands where TLS inside the fleet is off."""
 
-    def issue(self, csr: str, role: FleetRole, *, lasts: timedelta, node_id: str = "") -> IssuedCertificate:
+    def issue(self, csr: str, role: FleetRole, *, lifetime: timedelta, node_id: str = "") -> IssuedCertificate:
         raise Conflict("TLS inside the fleet is off at this frontend, so it makes no certificates: set fleet_tls there")
 
-    def identity(self, role: FleetRole, *, lasts: timedelta) -> tuple[TlsIdentity, IssuedCertificate]:
+    def identity(self, role: FleetRole, *, lifetime: timedelta) -> tuple[TlsIdentity, IssuedCertificate]:
         raise Conflict("the node speaks TLS only, and fleet_tls is off at this frontend: set it at both or at neither")
 
 
@@ -56,12 +56,12 @@ class FleetTls:
         self.policy = policy
         self._authority = authority
         self._clock = clock
-        self._own: ssl.SSLContext | None = None
+        self._own_context: ssl.SSLContext | None = None
         self._renew_at: Moment | None = None
 
     def issue(self, csr: str, role: FleetRole, *, node_id: str = "") -> IssuedCertificate:
         """A certificate for the key of a request. InvalidInput says what is wrong with it; Conflict: TLS is off."""
-        return self._authority.issue(csr, role, lasts=self.policy.certificates_last, node_id=node_id)
+        return self._authority.issue(csr, role, lifetime=self.policy.certificates_last, node_id=node_id)
 
     def file_server(self, node_id: str, door: str) -> TlsPeer:
         """How the HTTP server of a worker is dialled, whose door has this address."""
@@ -73,8 +73,8 @@ class FleetTls:
 
     def _context(self) -> ssl.SSLContext:
         """Control's own context, with a certificate that is renewed in time."""
-        if self._own is None or self._renew_at is None or self._renew_at.has_come(self._clock):
-            identity, issued = self._authority.identity(FleetRole.CONTROL, lasts=self.policy.certificates_last)
-            self._own = client_context(identity)
+        if self._own_context is None or self._renew_at is None or self._renew_at.has_come(self._clock):
+            identity, issued = self._authority.identity(FleetRole.CONTROL, lifetime=self.policy.certificates_last)
+            self._own_context = client_context(identity)
             self._renew_at = Moment.after(self._clock, issued.renew_after)
-        return self._own
+        return self._own_context

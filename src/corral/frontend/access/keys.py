@@ -48,7 +48,7 @@ class KeyOwner(msgspec.Struct, frozen=True, kw_only=True):
     user: User | None = None
     node_id: NodeId | None = None
     models: frozenset[str] | None = None
-    """None: all."""
+    """The models that the key may use; None means all."""
 
 
 NOBODY: Final = KeyOwner()
@@ -189,7 +189,7 @@ class KeyRing:
 
 
 class CredentialsFile(msgspec.Struct, kw_only=True):
-    """What a supervisor such as `corral up` reads. Empty: not known to whoever wrote the file."""
+    """What a supervisor such as `corral up` reads. Empty fields were unknown when the file was written."""
 
     admin: str
     registration: str
@@ -237,11 +237,11 @@ class FirstKeys:
 
     async def _keep(self, file: Path, token: str, new_admin_key: str | None) -> str | None:
         """Make sure that the file holds a working administrator key; returns it when it is new."""
-        if new_admin_key is None and (kept := _read(file)) is not None:
-            record = await self._keys.find_by_hash(hash_secret(kept.admin))
+        if new_admin_key is None and (credentials := _read(file)) is not None:
+            record = await self._keys.find_by_hash(hash_secret(credentials.admin))
             if record is not None and record.is_valid(self._now()):
-                if kept.registration != token:
-                    _write(file, admin=kept.admin, registration=token)
+                if credentials.registration != token:
+                    _write(file, admin=credentials.admin, registration=token)
                 return None
         key = new_admin_key or (await self.reset_admin(by="lost credentials file")).key
         _write(file, admin=key, registration=token)
@@ -286,8 +286,8 @@ _PERIOD: Final = timedelta(minutes=1)
 class KeyUse:
     """When keys were used last: noted in memory with every request, written for all of them once a minute.
 
-    Requests to models are told by the gateways, whose reports name the keys. What a frontend noted since its last write
-    is lost if it is killed, and written if it is stopped.
+    For requests to models, the gateways' reports name the keys. What a frontend noted since its last write is lost if
+    it is killed, and written if it is stopped.
     """
 
     def __init__(self, keys: Keys, clock: Clock) -> None:

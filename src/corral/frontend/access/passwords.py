@@ -35,7 +35,7 @@ class GuessLimit(NamedTuple):
 FOR_NAME_FROM_SOURCE: Final = GuessLimit(10, 30)
 FROM_SOURCE: Final = GuessLimit(30, 10)
 FOR_NAME: Final = GuessLimit(1000, 1)
-"""Far more than from one source: whoever guesses at a name from a few sources must not keep its owner out."""
+"""Far more than from one source: somebody who guesses from a few sources must not lock out the owner of the name."""
 _REMEMBERED: Final = 10_000
 """Names and sources whose guesses are counted. More at once only come from a crowd of sources."""
 

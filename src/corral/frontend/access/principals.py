@@ -40,7 +40,7 @@ class Principal(PartlyPrinted, frozen=True, kw_only=True):
         return "" if self.key is None else self.key.user_name
 
     def may(self, scope: Scope) -> bool:
-        return any(scope in IMPLIED[own] for own in self.scopes)
+        return any(scope in IMPLIED[held_scope] for held_scope in self.scopes)
 
     def may_ask(self, model: str) -> bool:
         """Whether the key is not limited to other models."""

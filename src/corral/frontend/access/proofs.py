@@ -19,8 +19,8 @@ class Proofs:
         self._admin_keys = admin_keys
 
     async def entries(self, now: datetime) -> dict[str, KeyEntry]:
-        """What gateways are told, by hash. Keys of every scope: one that may not ask models is told so, and not that it
-        is unknown."""
+        """The key entries of the view for gateways, by hash. They include keys without access to models, so that these
+        are refused with the right reason instead of as unknown keys."""
         sessions = {session.id: session for session in await self._sessions.valid(now)}
         keys = [
             key

@@ -1,4 +1,5 @@
-"""Puts wrong keys and passwords on the record, but only so many: whoever guesses must not fill it."""
+"""Puts wrong keys and passwords on the record, but only a limited number, so that somebody who guesses cannot fill
+it."""
 
 from typing import Final
 

@@ -46,7 +46,7 @@ class SealingKeys:
         self._clock = clock
         self._id = id
         self._file = file
-        self._said: KeyHolder | None = None
+        self._last_reported: KeyHolder | None = None
         self._lasts_until = 0.0
 
     @classmethod
@@ -70,7 +70,7 @@ class SealingKeys:
 
         It says that it runs before it looks for the first time, so that no change ends without it from then on.
         """
-        if self._said is None:
+        if self._last_reported is None:
             await self._say(KeyHolder(host=socket.gethostname(), change="", has_next=False))
         key, change = await self._secrets.look_for_change(), self._secrets.change
         has_next = False
@@ -80,10 +80,10 @@ class SealingKeys:
 
     async def _say(self, holder: KeyHolder) -> None:
         now, passed = self._clock.now(), self._clock.monotonic()
-        if holder == self._said and passed + _LEFT.total_seconds() <= self._lasts_until:
+        if holder == self._last_reported and passed + _LEFT.total_seconds() <= self._lasts_until:
             return
         await self._rotation.take_part(self._id, holder, at=now, until=now + LASTS)
-        self._said, self._lasts_until = holder, passed + LASTS.total_seconds()
+        self._last_reported, self._lasts_until = holder, passed + LASTS.total_seconds()
 
     async def leave(self) -> None:
         """This frontend stops, and holds up nothing any more. If the database does not answer, it is known later."""
@@ -137,7 +137,13 @@ class RotationOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def change_key(
-    rotation: KeyRotation, clock: Clock, own: SealingKeys, *, following: SecretsKey, by: str, discard: bool = False
+    rotation: KeyRotation,
+    clock: Clock,
+    sealing_keys: SealingKeys,
+    *,
+    following: SecretsKey,
+    by: str,
+    discard: bool = False,
 ) -> RotationOutcome:
     """Change the secrets key, or go on with a change that was broken off. `discard` removes what no key opens."""
 
@@ -146,24 +152,24 @@ async def change_key(
         return lambda connection: append(connection, [event])
 
     await rotation.begin(following, at=clock.now(), also=told(EventKind.SECRETS_KEY_CHANGING))
-    await own.look()
+    await sealing_keys.look()
     await clock.sleep(SETTLE.total_seconds())
-    await _until_all_know(rotation, clock, own)
+    await _until_all_know(rotation, clock, sealing_keys)
     done = await rotation.reseal(discard=discard)
     behind = await rotation.behind(now=clock.now())
     if not behind:
         words = {"sealed": done.sealed, "discarded" if discard else "unreadable": len(done.unreadable)}
         await rotation.finish(now=clock.now(), also=told(EventKind.SECRETS_KEY_CHANGED, **words))
-        behind = await rotation.behind(now=clock.now()) if await own.behind() is not None else []
+        behind = await rotation.behind(now=clock.now()) if await sealing_keys.behind() is not None else []
     return RotationOutcome(sealed=done.sealed, behind=_hosts(behind), unreadable=done.unreadable)
 
 
-async def _until_all_know(rotation: KeyRotation, clock: Clock, own: SealingKeys) -> None:
+async def _until_all_know(rotation: KeyRotation, clock: Clock, sealing_keys: SealingKeys) -> None:
     """Wait for frontends that have not heard of the change: until they have, or count as running no longer."""
     until = clock.monotonic() + LASTS.total_seconds()
     while clock.monotonic() < until and not await rotation.is_known(now=clock.now()):
         await clock.sleep(_AGAIN.total_seconds())
-        await own.look()
+        await sealing_keys.look()
 
 
 def _hosts(holders: Sequence[KeyHolder]) -> list[str]:

@@ -49,7 +49,7 @@ class UserWish(PartlyPrinted, frozen=True, kw_only=True):
 
     role: str | None = None
     password: str | None = None
-    """Empty takes it away."""
+    """Empty removes the password."""
     is_disabled: bool | None = None
 
 

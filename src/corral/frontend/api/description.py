@@ -33,8 +33,8 @@ ERROR_CODES: Final = dict(
 
 def describe(routes: Sequence[RouteSpec]) -> dict[str, Any]:
     """The OpenAPI document of these routes, as values for JSON."""
-    asked = [route.takes for route in routes if route.takes is not None]
-    schemas = Schemas((kind for route in routes for kind in _kinds(route)), asked=asked)
+    body_types = [route.takes for route in routes if route.takes is not None]
+    schemas = Schemas((kind for route in routes for kind in _kinds(route)), body_types=body_types)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         path = _PARAMETER.sub(r"{\1}", route.path)
@@ -76,15 +76,15 @@ class Schemas:
     all fields that are always there.
     """
 
-    def __init__(self, kinds: Iterable[object], *, asked: Iterable[object]) -> None:
-        """`asked` are the types of what callers send."""
+    def __init__(self, kinds: Iterable[object], *, body_types: Iterable[object]) -> None:
+        """`body_types` are the types of what callers send."""
         distinct = {repr(kind): kind for kind in kinds}
         schemas, components = msgspec.json.schema_components(
             list(distinct.values()), ref_template=f"{_PREFIX}{{name}}", schema_hook=_anything
         )
         self._schemas = dict(zip(distinct, schemas, strict=True))
         self.components: dict[str, Any] = components
-        sent = self._reached(self.of(kind) for kind in asked)
+        sent = self._reached(self.of(kind) for kind in body_types)
         for struct in _structs(msgspec.Struct):
             if struct.__name__ in components.keys() - sent:
                 components[struct.__name__]["required"] = _always_sent(struct, components[struct.__name__])
@@ -92,11 +92,11 @@ class Schemas:
     def _reached(self, schemas: Iterable[dict[str, Any]]) -> set[str]:
         """The names of components that these schemas lead to."""
         names: set[str] = set()
-        left = [name for schema in schemas for name in _references(schema)]
-        while left:
-            if (name := left.pop()) not in names:
+        pending = [name for schema in schemas for name in _references(schema)]
+        while pending:
+            if (name := pending.pop()) not in names:
                 names.add(name)
-                left += _references(self.components[name])
+                pending += _references(self.components[name])
         return names
 
     def of(self, kind: object) -> dict[str, Any]:
@@ -131,7 +131,9 @@ def _always_sent(struct: type[msgspec.Struct], schema: dict[str, Any]) -> list[s
     if struct.__struct_config__.omit_defaults:
         return list(schema.get("required", []))
     tag = struct.__struct_config__.tag_field
-    fields = [own.encode_name for own in msgspec.structs.fields(struct) if own.default is not UNSET]
+    fields = [
+        struct_field.encode_name for struct_field in msgspec.structs.fields(struct) if struct_field.default is not UNSET
+    ]
     return [*([tag] if tag else []), *fields]
 
 
@@ -197,8 +199,8 @@ def _refusal(route: RouteSpec, code: int, schemas: Schemas) -> dict[str, Any]:
     if route.media != JSON and code in route.codes:
         return {route.media: {"schema": _TEXT}}
     usual = ErrorAnswer if route.dialect is Dialect.NATIVE else Refusal
-    own = route.refusals.get(code)
-    return {JSON: {"schema": schemas.any_of([usual] if own is None else [own, usual])}}
+    route_body = route.refusals.get(code)
+    return {JSON: {"schema": schemas.any_of([usual] if route_body is None else [route_body, usual])}}
 
 
 def all_codes(route: RouteSpec) -> dict[int, str]:

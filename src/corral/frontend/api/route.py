@@ -146,7 +146,7 @@ class Access(StrEnum):
 
 
 class Dialect(StrEnum):
-    """Whose form errors have."""
+    """Whose format the bodies of errors follow: Corral's, LocalAI's or that of the API that a client expects."""
 
     LOCALAI = "localai"
     LOCALAI_UI = "localai-ui"
@@ -341,7 +341,8 @@ async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Re
 
 
 def _unknown_caller(request: Request) -> Response:
-    """For who presents nothing that is valid now. Whoever had a session learns that it is over."""
+    """The answer to a caller without valid credentials. With an expired session cookie it says that the session is
+    over."""
     has_cookie = presented_key(request.headers) is None and has_session(request.headers.get("cookie", ""))
     return answer(SESSION_OVER if has_cookie else KEY_REQUIRED, 401, {"WWW-Authenticate": "Bearer"})
 

@@ -34,7 +34,7 @@ _RELAY_QUIET_SECONDS: Final = 10.0
 
 
 class StreamSource(Protocol):
-    """What one reader is told."""
+    """The source of the events that one reader gets."""
 
     retry_milliseconds: int
     """How long a browser waits before it comes again."""

@@ -67,22 +67,22 @@ class PageFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept: dict[str, PageFile] = {}
+        self._cache: dict[str, PageFile] = {}
 
     async def find(self, name: str) -> PageFile | None:
         """The file with this path below the folder; None when there is none. Files that may change are looked at each
         time, in a thread."""
         if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
             return None
-        kept = self._kept.get(name)
-        if kept is not None and name.startswith(ASSETS):
-            return kept
-        file = await asyncio.to_thread(self._load, name, kept)
+        cached = self._cache.get(name)
+        if cached is not None and name.startswith(ASSETS):
+            return cached
+        file = await asyncio.to_thread(self._load, name, cached)
         if file is not None:
-            self._kept[name] = file
+            self._cache[name] = file
         return file
 
-    def _load(self, name: str, kept: PageFile | None) -> PageFile | None:
+    def _load(self, name: str, cached: PageFile | None) -> PageFile | None:
         path = self._folder / name
         try:
             # A link that somebody put into the folder must not lead out of it.
@@ -90,8 +90,8 @@ class PageFiles:
                 return None
             status = path.stat()
             stamp = (status.st_mtime_ns, status.st_size)
-            if kept is not None and kept.stamp == stamp:
-                return kept
+            if cached is not None and cached.stamp == stamp:
+                return cached
             return _made(path.suffix, path.read_bytes(), stamp)
         except OSError:  # gone since, or not ours to read: then there is no such file
             return None
@@ -187,16 +187,16 @@ def _index_answer(index: PageFile) -> Response:
     return Response(index.content.replace(NONCE_MARK, nonce.encode()), headers=headers, media_type=index.media_type)
 
 
-def _file_answer(name: str, file: PageFile, asked: Mapping[str, str]) -> Response:
+def _file_answer(name: str, file: PageFile, request_headers: Mapping[str, str]) -> Response:
     headers = _headers(_FOREVER if name.startswith(ASSETS) else _ASK_EACH_TIME, _ASSET_POLICY)
     body, tag = file.content, f'"{file.digest}"'
     if file.gzipped is not None:
         headers["Vary"] = "Accept-Encoding"
-        if _accepts(asked, "gzip", header="accept-encoding"):
+        if _accepts(request_headers, "gzip", header="accept-encoding"):
             body, tag = file.gzipped, f'"{file.digest}-gzip"'
             headers["Content-Encoding"] = "gzip"
     headers["ETag"] = tag
-    if _has_it(asked.get("if-none-match", ""), tag):
+    if _has_it(request_headers.get("if-none-match", ""), tag):
         headers.pop("Content-Encoding", None)
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type=file.media_type)
@@ -216,11 +216,11 @@ def _has_it(if_none_match: str, tag: str) -> bool:
     return tag in tags or "*" in tags
 
 
-def _accepts(headers: Mapping[str, str], wanted: str, *, header: str = "accept") -> bool:
+def _accepts(headers: Mapping[str, str], media_type: str, *, header: str = "accept") -> bool:
     """Whether a header names exactly this, and not only by a wildcard, with any weight but 0."""
     for choice in headers.get(header, "").lower().split(","):
         name, *parameters = (part.strip() for part in choice.split(";"))
-        if name == wanted:
+        if name == media_type:
             return not any(_NO_WEIGHT.fullmatch(parameter) for parameter in parameters)
     return False
 

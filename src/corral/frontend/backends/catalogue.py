@@ -185,16 +185,16 @@ class RegistryImages:
 
 async def facts_of(builds: Iterable[GalleryEntry], images: ImageSource) -> dict[str, ImageFacts]:
     """The images of these builds, by uri, looked at in parallel; without those that could not be looked at."""
-    found: dict[str, ImageFacts] = {}
+    facts_by_uri: dict[str, ImageFacts] = {}
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def look(build: GalleryEntry) -> None:
         async with slots:
             facts = await images.facts(build)
         if facts is not None:
-            found[build.artefact] = facts
+            facts_by_uri[build.artefact] = facts
 
     async with task_group() as group:
         for build in {listed_build.artefact: listed_build for listed_build in builds}.values():
             group.create_task(look(build), name=f"look at {build.name}")
-    return found
+    return facts_by_uri

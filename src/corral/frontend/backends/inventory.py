@@ -69,9 +69,9 @@ class InventoryKeeper:
         self._intake = ReportIntake(clock, INVENTORY_LIMITS, _warn_dropped)
         self.told = Poke()
         """Rung when reports came in: what rules demand may be missing."""
-        self._known: dict[NodeId, str] = {}
+        self._stored_fingerprints: dict[NodeId, str] = {}
         """Fingerprints of what is stored."""
-        self._told: dict[NodeId, str] = {}
+        self._reported_fingerprints: dict[NodeId, str] = {}
         """Fingerprints from the last heartbeats that came here."""
         self._differing: set[NodeId] = set()
         self._reports: dict[NodeId, Inventory] = {}
@@ -104,10 +104,10 @@ class InventoryKeeper:
     def hear(self, node_id: NodeId, reported: str) -> None:
         """A heartbeat came with this fingerprint; empty when the worker sends none."""
         if not reported:
-            self._told.pop(node_id, None)
+            self._reported_fingerprints.pop(node_id, None)
             return
-        self._told[node_id] = reported
-        if self._known.get(node_id) != reported:
+        self._reported_fingerprints[node_id] = reported
+        if self._stored_fingerprints.get(node_id) != reported:
             self._differing.add(node_id)
             self.news.ring()
 
@@ -133,19 +133,25 @@ class InventoryKeeper:
         """Store what nodes said by themselves, and ask those whose fingerprint is still another one than ours."""
         reports, self._reports = self._reports, {}
         differing, self._differing = self._differing, set()
-        strange = [id for id in reports if id not in self._known]
-        await self._read([*strange, *(id for id in differing if id not in self._known)])
-        new = {id: report for id, report in reports.items() if fingerprint(report.entries) != self._known.get(id)}
+        strange = [id for id in reports if id not in self._stored_fingerprints]
+        await self._read([*strange, *(id for id in differing if id not in self._stored_fingerprints)])
+        new = {
+            id: report
+            for id, report in reports.items()
+            if fingerprint(report.entries) != self._stored_fingerprints.get(id)
+        }
         nodes = {id: seen.status for id, seen in (await self._fleet.some({*new, *differing})).items()}
         await self._store({id: new[id] for id in new if nodes.get(id, NodeStatus.PENDING) is not NodeStatus.PENDING})
         await self._read([id for id in differing if self._differs(id)])  # another frontend may have it already
         await self.refresh([id for id in differing if self._differs(id) and nodes.get(id) in LISTED])
 
     def _differs(self, node_id: NodeId) -> bool:
-        return node_id in self._told and self._told[node_id] != self._known.get(node_id)
+        return node_id in self._reported_fingerprints and self._reported_fingerprints[
+            node_id
+        ] != self._stored_fingerprints.get(node_id)
 
     async def _read(self, ids: Sequence[NodeId]) -> None:
-        self._known |= {id: fingerprint(report.entries) for id, report in (await self.known(ids)).items()}
+        self._stored_fingerprints |= {id: fingerprint(report.entries) for id, report in (await self.known(ids)).items()}
 
     # What they are asked.
 
@@ -153,24 +159,28 @@ class InventoryKeeper:
         """Ask every node that does not report by itself. Intents that a report may prove become due."""
         nodes = [seen for seen in await self._fleet.all() if is_listed(seen)]
         stored = await self.known([seen.node.id for seen in nodes])
-        self._known = {id: fingerprint(report.entries) for id, report in stored.items()}
-        self._told = {seen.node.id: self._told[seen.node.id] for seen in nodes if seen.node.id in self._told}
+        self._stored_fingerprints = {id: fingerprint(report.entries) for id, report in stored.items()}
+        self._reported_fingerprints = {
+            seen.node.id: self._reported_fingerprints[seen.node.id]
+            for seen in nodes
+            if seen.node.id in self._reported_fingerprints
+        }
         confirmed = [seen.node.id for seen in nodes if self._is_confirmed(seen)]
         await self._inventories.confirm(confirmed, at=self._clock.now())
-        asked = [seen.node.id for seen in nodes if seen.node.id not in confirmed]
-        await self.refresh([id for id in asked if not self._is_kept_elsewhere(id, stored.get(id))])
+        unconfirmed = [seen.node.id for seen in nodes if seen.node.id not in confirmed]
+        await self.refresh([id for id in unconfirmed if not self._is_kept_elsewhere(id, stored.get(id))])
         self._swept_at = self._clock.now()
 
     def _is_confirmed(self, seen: SeenNode) -> bool:
         """Whether its last heartbeat has the fingerprint of what is stored."""
         id = seen.node.id
-        return seen.status is NodeStatus.HEALTHY and id in self._told and not self._differs(id)
+        return seen.status is NodeStatus.HEALTHY and id in self._reported_fingerprints and not self._differs(id)
 
     def _is_kept_elsewhere(self, id: NodeId, stored: Inventory | None) -> bool:
         """Whether its heartbeats go to another frontend, which has stored something since our last sweep."""
         if stored is None or self._swept_at is None:
             return False
-        return id not in self._told and stored.seen_at > self._swept_at
+        return id not in self._reported_fingerprints and stored.seen_at > self._swept_at
 
     async def refresh(self, ids: Sequence[NodeId], *, within: timedelta = LIST_WITHIN) -> dict[NodeId, Inventory]:
         """Ask these nodes at once, and store what they say; those that say nothing in time are left out."""
@@ -196,8 +206,8 @@ class InventoryKeeper:
             return
         await self._inventories.put(reports)
         fingerprints = {id: fingerprint(report.entries) for id, report in reports.items()}
-        has_news = any(self._known.get(id) != text for id, text in fingerprints.items())
-        self._known |= fingerprints
+        has_news = any(self._stored_fingerprints.get(id) != text for id, text in fingerprints.items())
+        self._stored_fingerprints |= fingerprints
         looked_at = await self._intents.look_at(list(reports), at=self._clock.now())
         # An install that a report shows to be there need not wait for its next try, as with LocalAI.
         failed = await self._intents.failed(Verb.INSTALL, list(reports))

@@ -56,7 +56,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[str, ...] = ()
     """What is demanded and would be gone against: then nothing is started."""
     generations: Generations
-    """How often something was wanted at each place: whoever starts the preview does so only if that is still so."""
+    """The generation of each intent when the preview was made; an operation that is started from it is refused if one
+    has changed."""
 
 
 class BackendOperations:
@@ -145,24 +146,24 @@ class BackendOperations:
 
     async def _planned(self, ask: Ask, id: OperationId) -> list[Planned]:
         ask = checked(ask)
-        nodes = await self._meant(ask)
+        nodes = await self._addressed_nodes(ask)
         reports = await self._inventory.known([seen.node.id for seen in nodes])
         if ask.verb is Verb.UPGRADE:  # only nodes that have the backend are upgraded, so they are asked again
             reached = [seen.node.id for seen in nodes if seen.status is not NodeStatus.OFFLINE]
             reports |= await self._inventory.refresh(reached, within=FRESH_WITHIN)
-        given = GivenNames()
+        names = GivenNames()
         if ask.verb is not Verb.INSTALL:
             aliased = await self._inventory.aliased(ask.ref.backend)
-            given = GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.ref.backend))
-        return await plan_targets(ask, nodes, reports, self._lookups, id=id, given=given)
+            names = GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.ref.backend))
+        return await plan_targets(ask, nodes, reports, self._lookups, id=id, names=names)
 
-    async def _meant(self, ask: Ask) -> list[SeenNode]:
+    async def _addressed_nodes(self, ask: Ask) -> list[SeenNode]:
         """The nodes that were asked for, never pending or agent nodes; absent ones are waited for."""
         if ask.nodes:
-            known = await self._fleet.some(ask.nodes)
-            return [_usable(node_id, known.get(node_id)) for node_id in dict.fromkeys(ask.nodes)]
-        which = NodeFilter(types=frozenset({NodeType.BACKEND}), labels=ask.labels)
-        nodes = [seen for seen in await self._fleet.all(which) if seen.status is not NodeStatus.PENDING]
+            named_nodes = await self._fleet.some(ask.nodes)
+            return [_usable(node_id, named_nodes.get(node_id)) for node_id in dict.fromkeys(ask.nodes)]
+        node_filter = NodeFilter(types=frozenset({NodeType.BACKEND}), labels=ask.labels)
+        nodes = [seen for seen in await self._fleet.all(node_filter) if seen.status is not NodeStatus.PENDING]
         if not nodes:
             labels = ", ".join(f"{key}={value}" for key, value in ask.labels.items())
             raise Conflict(f"no node has the labels {labels}" if labels else "there is no node to do that on")
@@ -212,7 +213,7 @@ def checked(ask: Ask) -> Ask:
 
 
 def _is_name(text: str) -> bool:
-    """It becomes the name of a directory on every node."""
+    """Whether the text is safe as the name of a directory on every node."""
     return _NAME.fullmatch(text) is not None and not text.startswith(".")
 
 

@@ -90,11 +90,11 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 async def plan_targets(
     ask: Ask,
     nodes: Sequence[SeenNode],
-    known: Mapping[NodeId, Inventory],
+    inventories: Mapping[NodeId, Inventory],
     lookups: Lookups,
     *,
     id: OperationId,
-    given: GivenNames,
+    names: GivenNames,
 ) -> list[Planned]:
     """What an operation would do at each node; an upgrade leaves out nodes whose last report lacks the backend."""
     catalogue = None if ask.ref.uri else await lookups.galleries.catalogue()
@@ -105,16 +105,16 @@ async def plan_targets(
 
     drafts = []
     for seen in nodes:
-        report = known.get(seen.node.id)
+        report = inventories.get(seen.node.id)
         is_itself_there = report is not None and report.find(ask.ref.backend) is not None
-        meant = ask.ref.backend if is_itself_there else given.aliased.get(seen.node.id, ask.ref.backend)
-        draft = _draft(ask, meant, seen, report, meaning)
-        asked = given.installed.get(seen.node.id)
+        node_name = ask.ref.backend if is_itself_there else names.aliased.get(seen.node.id, ask.ref.backend)
+        draft = _draft(ask, node_name, seen, report, meaning)
+        installed_as = names.installed.get(seen.node.id)
         # Asked for by us, so that its alias is known. Before this version upgrades were sent without a uri.
-        is_ours = meant != ask.ref.backend or (
+        is_ours = node_name != ask.ref.backend or (
             draft.entry is not None
-            and asked is not None
-            and (not asked.uri or is_same_source(asked.uri, draft.entry.uri))
+            and installed_as is not None
+            and (not installed_as.uri or is_same_source(installed_as.uri, draft.entry.uri))
         )
         is_at_risk = ask.verb is Verb.UPGRADE and draft.is_external and seen.node.peer is None and not is_ours
         drafts.append(replace(draft, alias_warning=_ALIAS_UNKNOWN) if is_at_risk else draft)
@@ -130,7 +130,7 @@ class _Draft(msgspec.Struct, frozen=True, kw_only=True):
 
     node: SeenNode
     key: str
-    """The canonical name."""
+    """The canonical name of the backend, which its directory has."""
     sent: str
     """The name that is sent to the node."""
     build: GalleryEntry | None = None
@@ -139,10 +139,10 @@ class _Draft(msgspec.Struct, frozen=True, kw_only=True):
     alias_warning: str = ""
     """What happens to an alias that we cannot know; empty when there is none to lose."""
     galleries: str = ""
-    """Those that the build was found in, for the node to find the same."""
+    """The galleries that have the build, so that the node finds the same one."""
     hindrance: Reason | None = None
     is_unknown: bool = False
-    """Nobody knows the name."""
+    """No gallery and no inventory knows the name."""
     unknown: str = ""
     inventory: Inventory | None = None
     """The node's last report."""
@@ -185,16 +185,16 @@ def _draft(
     draft = _Draft(node=seen, key=bare, sent=bare, inventory=inventory)
     if uri := ask.ref.uri or _origin(ask, name, draft.entry):
         return replace(draft, build=GalleryEntry(name=bare, uri=uri), is_external=True)
-    meant = meaning(name, traits_of(seen.node).effective_capability)
+    resolution = meaning(name, traits_of(seen.node).effective_capability)
     return _Draft(
         node=seen,
-        key=bare if meant.resolved is None else meant.resolved.key,
-        sent=bare if meant.resolved is None else meant.resolved.entry.name,
-        build=None if meant.resolved is None else meant.resolved.build,
-        galleries=meant.galleries,
-        hindrance=meant.hindrance,
-        is_unknown=meant.is_unknown and draft.entry is None,
-        unknown=meant.unknown,
+        key=bare if resolution.resolved is None else resolution.resolved.key,
+        sent=bare if resolution.resolved is None else resolution.resolved.entry.name,
+        build=None if resolution.resolved is None else resolution.resolved.build,
+        galleries=resolution.galleries,
+        hindrance=resolution.hindrance,
+        is_unknown=resolution.is_unknown and draft.entry is None,
+        unknown=resolution.unknown,
         inventory=inventory,
     )
 

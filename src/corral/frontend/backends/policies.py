@@ -24,9 +24,9 @@ class BackendPolicies:
         return await self._store.all()
 
     async def wish(self, backend: str) -> ConfinementWish:
-        """What a worker is told when it starts a process of this backend, by the name that it is asked for with.
+        """What is sent to a worker that starts a process of this backend, under the requested name.
 
-        Which program that name leads to is known to the worker alone, so it is told what holds for other names as well.
+        Only the worker knows which program that name leads to, so it also gets the policies of other names.
         """
         return await self._wishes.store(backend)
 

@@ -33,8 +33,8 @@ class Inventories:
 
     async def of(self, ids: Sequence[NodeId]) -> dict[NodeId, Inventory]:
         async with self._db.look() as connection:
-            there = among(connection, backend_inventory.c.node_id, ids)
-            rows = await connection.execute(select(backend_inventory).where(there))
+            on_nodes = among(connection, backend_inventory.c.node_id, ids)
+            rows = await connection.execute(select(backend_inventory).where(on_nodes))
             return {NodeId(row.node_id): _inventory(row) for row in rows}
 
     async def put(self, reports: Mapping[NodeId, Inventory]) -> None:
@@ -49,9 +49,9 @@ class Inventories:
         if not ids:
             return
         async with self._db.begin() as connection:
-            here = among(connection, backend_inventory.c.node_id, ids)
+            on_nodes = among(connection, backend_inventory.c.node_id, ids)
             older = backend_inventory.c.seen_at < at
-            await connection.execute(update(backend_inventory).where(here, older).values(seen_at=at))
+            await connection.execute(update(backend_inventory).where(on_nodes, older).values(seen_at=at))
 
 
 def _inventory(row: Row[Any]) -> Inventory:
@@ -72,12 +72,12 @@ async def write_reports(connection: AsyncConnection, reports: Mapping[NodeId, Re
 
 @cache
 def _upsert_reports(dialect: str) -> Insert:
-    given = _REPORTS.table(dialect)
+    reported = _REPORTS.table(dialect)
     names = [column.name for column in backend_inventory.c]
-    rows = select(*(_REPORTS.value(given, name, dialect) for name in names))
+    rows = select(*(_REPORTS.value(reported, name, dialect) for name in names))
     into = postgresql.insert if dialect == POSTGRES else sqlite.insert
     # SQLite would read ON CONFLICT as a part of the SELECT, unless a WHERE ends it.
-    new = into(backend_inventory).from_select(names, rows.where(given.c.node_id.is_not(None)))
+    new = into(backend_inventory).from_select(names, rows.where(reported.c.node_id.is_not(None)))
     newer = backend_inventory.c.seen_at <= new.excluded.seen_at
     values = {"entries": new.excluded.entries, "seen_at": new.excluded.seen_at}
     return new.on_conflict_do_update(index_elements=[backend_inventory.c.node_id], set_=values, where=newer)

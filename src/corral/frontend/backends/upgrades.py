@@ -84,10 +84,10 @@ class Upgrades:
         check = await self._checks.last()
         return Findings(check=check, backends=tuple(compare(await self._held(await self._nodes()), check)))
 
-    async def findings_of(self, nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> Findings:
+    async def findings_of(self, nodes: Sequence[SeenNode], inventories: Mapping[NodeId, Inventory]) -> Findings:
         """What `findings` tells, of nodes and reports that somebody has read already."""
         check, listed = await self._checks.last(), [seen for seen in nodes if may_have_backends(seen)]
-        return Findings(check=check, backends=tuple(compare(holdings_by_backend(listed, known), check)))
+        return Findings(check=check, backends=tuple(compare(holdings_by_backend(listed, inventories), check)))
 
     def ask(self) -> None:
         """Look soon, whenever it was last done."""
@@ -96,20 +96,23 @@ class Upgrades:
 
     async def tick(self) -> None:
         """Look if it is time, or if somebody asked for it; while another frontend looks, later."""
-        asked, self._is_asked_for = self._is_asked_for, False  # at once: whoever asks during a look wants another one
+        is_requested, self._is_asked_for = (
+            self._is_asked_for,
+            False,
+        )  # at once: whoever asks during a look wants another one
         has_looked = False
         try:
-            is_due = asked
-            if not asked and self._policy.period:
+            is_due = is_requested
+            if not is_requested and self._policy.period:
                 last = await self._checks.last()
                 is_due = last is None or self._clock.now() - last.at >= self._policy.period
             has_looked = is_due and await self.look()
         finally:
-            self._is_asked_for |= asked and not has_looked
+            self._is_asked_for |= is_requested and not has_looked
 
     async def look(self) -> bool:
         """Ask nodes, galleries and registries now. False: another frontend is at it."""
-        async with self._leader.turn("upgrade-check", lasts=_LEASE_TIME) as is_ours:
+        async with self._leader.turn("upgrade-check", duration=_LEASE_TIME) as is_ours:
             if is_ours:
                 await self._look()
                 if self._policy.is_automatic:
@@ -139,7 +142,7 @@ class Upgrades:
     async def _upgrade(self) -> None:
         """What is outdated is asked for once: the same nodes and the same offer are the same operation."""
         for compared in (await self.findings()).backends:
-            nodes = sorted(judged.holding.seen.node.id for judged in compared.outdated)
+            nodes = sorted(node.holding.seen.node.id for node in compared.outdated)
             if not nodes or compared.offer is None:
                 continue
             offered = compared.offer.digest or compared.offer.version
@@ -182,15 +185,20 @@ def _wanted(held: Mapping[str, Sequence[Holding]], catalogue: BackendCatalogue) 
             yield _Wanted(build=replace(entry, name=backend))
 
 
-def _offer(wanted: _Wanted, image: ImageFacts | None, before: Sequence[Offer], at: datetime) -> Offer:
+def _offer(listed_build: _Wanted, image: ImageFacts | None, before: Sequence[Offer], at: datetime) -> Offer:
     """What could not be looked at now is as it was the last time."""
-    build = wanted.build
-    offer = Offer(backend=build.name, uri=build.artefact, is_external=wanted.is_external, version=build.version)
+    build = listed_build.build
+    offer = Offer(backend=build.name, uri=build.artefact, is_external=listed_build.is_external, version=build.version)
     if image is not None:
         members = frozenset(member.digest for member in image.members)
         return replace(offer, digest=image.digest, member_digests=members, looked_at=at)
     same = (earlier for earlier in before if (earlier.backend, earlier.uri) == (offer.backend, offer.uri))
-    known = next(same, None)
-    if known is None:
+    earlier_offer = next(same, None)
+    if earlier_offer is None:
         return offer
-    return replace(offer, digest=known.digest, member_digests=known.member_digests, looked_at=known.looked_at)
+    return replace(
+        offer,
+        digest=earlier_offer.digest,
+        member_digests=earlier_offer.member_digests,
+        looked_at=earlier_offer.looked_at,
+    )

@@ -1,4 +1,4 @@
-"""What control lacks at the moment: for whoever asks whether it is ready, and for its gateways."""
+"""What control lacks at the moment, for readiness probes and for its gateways."""
 
 import asyncio
 from contextlib import suppress

@@ -40,7 +40,8 @@ class EngineAddresses:
             return
 
     async def resolve(self, engine: ExternalEngine) -> list[str]:
-        """The addresses to connect to. ForbiddenAddress when one of them is none, any other OSError without any."""
+        """The addresses to connect to. ForbiddenAddress when one of them may not be called, another OSError when the
+        name has none."""
         host, port = engine.place
         addresses = await allowed_addresses(host, port)
         fleet = await self._known_places()

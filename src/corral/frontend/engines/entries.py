@@ -1,4 +1,4 @@
-"""What gateways are told of engines that somebody else runs, and of the models that they answer for."""
+"""The part of the gateways' view about external engines, and about the models that they answer for."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -36,14 +36,14 @@ def entries_of(
     entries: list[ReplicaEntry] = []
     named = dict(models)
     for engine in engines:
-        own = models.get(engine.model)
-        if not engine.is_enabled or engine.model in hidden or (own is not None and own.alias_of):
+        fleet_model = models.get(engine.model)
+        if not engine.is_enabled or engine.model in hidden or (fleet_model is not None and fleet_model.alias_of):
             continue
         named[engine.model] = _with_uses(named.get(engine.model), engine)
         state = observed(engine.id).state
         if state in ASKED:
             rank, limit = rank_of(engine, state), share_of(engine.max_concurrent, gateways)
-            entries.append(_replica_entry(engine, rank=rank, limit=limit, has_fleet=own is not None))
+            entries.append(_replica_entry(engine, rank=rank, limit=limit, has_fleet=fleet_model is not None))
     return EngineEntries(replicas=tuple(entries), models=named)
 
 
@@ -80,10 +80,10 @@ def _replica_entry(engine: ExternalEngine, *, rank: int, limit: int, has_fleet: 
 
 def engines_status(engines: ExternalEngines, watch: EngineWatch, model: str) -> Loading | None:
     """What to tell requests that wait for a model which the fleet itself does not have; None without any engine."""
-    own = [engine for engine in engines.current if engine.model == model and engine.is_enabled]
-    if not own:
+    model_engines = [engine for engine in engines.current if engine.model == model and engine.is_enabled]
+    if not model_engines:
         return None
-    looks = [(engine, watch.of(engine.id)) for engine in own]
+    looks = [(engine, watch.of(engine.id)) for engine in model_engines]
     if any(observed.state in ASKED for _, observed in looks):
         return Loading(model=model, state="loaded")
     reasons = "; ".join(f"{engine.name} is {seen.state.value}: {seen.reason}" for engine, seen in looks)

@@ -88,9 +88,9 @@ class ExternalEngines:
         before = await self.get(id)
         if revision not in (ANY_REVISION, before.revision):
             raise EngineChanged(f"the engine {before.name} has the revision {before.revision} by now, not {revision}")
-        told = _told(ask, key=before.key)
+        fields = _told(ask, key=before.key)
         now = max(self._clock.now(), before.changed_at + _TICK)  # the guard of the write, whatever the clock says
-        engine = await self._allowed(replace(before, **told, changed_at=now, changed_by=by))
+        engine = await self._allowed(replace(before, **fields, changed_at=now, changed_by=by))
         if before.key and ask.key is UNSET and engine.origin != before.origin:
             raise InvalidInput("key", f"must be given again: it was meant for {before.origin}, and nobody else")
         if replace(engine, changed_at=before.changed_at, changed_by=before.changed_by) == before:

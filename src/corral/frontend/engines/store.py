@@ -60,7 +60,7 @@ class ExternalEngineStore:
         return won
 
     async def remove(self, id: str, *, events: Sequence[Event]) -> bool:
-        """False: there is none of this id."""
+        """Remove an engine. False when none has this id."""
         async with self._db.begin() as connection:
             statement = delete(external_engines).where(external_engines.c.id == id)
             was_there = (await connection.execute(statement)).rowcount == 1

@@ -183,7 +183,7 @@ class EngineWatch:
         return self._observed.get(id, _NOTHING)
 
     def mark(self) -> Hashable:
-        """Changes with what gateways are told of engines."""
+        """A value that changes whenever the gateways' view of the engines changes."""
         return tuple(sorted((id, observed.state) for id, observed in self._observed.items()))
 
     def suspect(self, failures: Iterable[ReplicaFailure]) -> None:
@@ -231,8 +231,8 @@ class EngineWatch:
         for id in list(self._observed):
             engine, before = engines.get(id), self._looked_at.get(id)
             if engine is None or (before is not None and not engine.is_asked_alike(before)):
-                for known in (self._observed, self._looked_at, self._due):
-                    known.pop(id, None)
+                for facts_by_engine in (self._observed, self._looked_at, self._due):
+                    facts_by_engine.pop(id, None)
 
     def _learn(self, id: str, observed: EngineObservation) -> None:
         before, self._observed[id] = self.of(id).state, observed

@@ -19,19 +19,21 @@ class ProvenBackends:
     def __init__(self, intents: Intents) -> None:
         self._intents = intents
 
-    async def drifted(self, nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> Sequence[DriftedBackend]:
-        """Those that these reports of nodes do not show any more."""
-        return drifted(await self._intents.satisfied(IntentKind.BACKEND), nodes, known)
+    async def drifted(
+        self, nodes: Sequence[SeenNode], inventories: Mapping[NodeId, Inventory]
+    ) -> Sequence[DriftedBackend]:
+        """Return the proven backends that the nodes' last reports no longer show."""
+        return drifted(await self._intents.satisfied(IntentKind.BACKEND), nodes, inventories)
 
 
 def drifted(
-    satisfied: Iterable[Intent], nodes: Iterable[SeenNode], known: Mapping[NodeId, Inventory]
+    satisfied: Iterable[Intent], nodes: Iterable[SeenNode], inventories: Mapping[NodeId, Inventory]
 ) -> list[DriftedBackend]:
     """In the order of the nodes' names, then of the backends'."""
     names = {seen.node.id: seen.node.name for seen in nodes}
     backends = []
     for intent in satisfied:
-        inventory = known.get(intent.node_id)
+        inventory = inventories.get(intent.node_id)
         if inventory is None or intent.node_id not in names or inventory.seen_at <= intent.changed_at:
             continue  # a report that is older than the proof says nothing
         wish = _lasting(wish_of(intent))

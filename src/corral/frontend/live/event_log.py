@@ -11,7 +11,7 @@ from corral.frontend.record.shapes import event_view
 from corral.frontend.record.store import Events
 
 MOST_KEPT: Final = 1000
-"""Entries in memory. Whoever is further behind gets the newest, and knows that something is missing."""
+"""Most entries in memory. A reader that is further behind gets the newest ones and a mark that entries are missing."""
 SNAPSHOT: Final = 100
 """Entries that a new reader gets."""
 _BATCH: Final = 500
@@ -27,7 +27,7 @@ class EventLog:
         self._events = events
         self._feed = feed
         self._rings = -1
-        self._kept: deque[LoggedEvent] = deque(maxlen=MOST_KEPT)
+        self._newest: deque[LoggedEvent] = deque(maxlen=MOST_KEPT)
         self._all_after = 0
         """Everything that was written after this sequence number is kept."""
         self.last: int | None = None
@@ -57,21 +57,21 @@ class EventLog:
 
     def _keep(self, logged: Sequence[LoggedEvent]) -> None:
         for entry in logged:
-            if len(self._kept) == MOST_KEPT:
-                self._all_after = self._kept[0].sequence
-            self._kept.append(entry)
+            if len(self._newest) == MOST_KEPT:
+                self._all_after = self._newest[0].sequence
+            self._newest.append(entry)
             self.last = entry.sequence
 
     def newest(self) -> list[LoggedEvent]:
-        return list(self._kept)[-SNAPSHOT:]
+        return list(self._newest)[-SNAPSHOT:]
 
     async def after(self, sequence: int) -> list[LoggedEvent] | None:
-        """All that was written after a sequence number. None: that is more than a reader is told."""
+        """All entries after a sequence number. None: there are more than a reader gets."""
         last = self.last or 0
         if sequence > last:
             return []
         if sequence >= self._all_after:
-            return [entry for entry in self._kept if entry.sequence > sequence]
+            return [entry for entry in self._newest if entry.sequence > sequence]
         if last - sequence > MOST_KEPT:
             return None
         stored = await self._events.after(sequence, limit=MOST_KEPT)

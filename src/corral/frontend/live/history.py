@@ -31,7 +31,8 @@ class FleetHistory:
         self._rings = Rings()
 
     def hear_report(self, report: GatewayReport) -> None:
-        """A gateway of this frontend told what ended since its last report, and what it has under way."""
+        """Take a report of a gateway of this frontend: the requests that ended since its last one, and those under
+        way."""
         step, rings = self._step(), self._rings
         rings.heard.add(step, 1)
         for finished in report.finished:
@@ -55,15 +56,15 @@ class FleetHistory:
         """Heartbeats came to this frontend."""
         step = self._step()
         for node in nodes:
-            capacity, who = node.capacity, {"node_id": node.id, "node": node.name}
+            capacity, node_labels = node.capacity, {"node_id": node.id, "node": node.name}
             if capacity.total_ram:
                 used = capacity.total_ram - capacity.available_ram
-                self._rings.raise_to(SeriesKey.of(SeriesName.MEMORY, kind="ram", **who), step, max(used, 0))
+                self._rings.raise_to(SeriesKey.of(SeriesName.MEMORY, kind="ram", **node_labels), step, max(used, 0))
             if capacity.total_vram:
                 used = capacity.total_vram - capacity.available_vram
-                self._rings.raise_to(SeriesKey.of(SeriesName.MEMORY, kind="vram", **who), step, max(used, 0))
+                self._rings.raise_to(SeriesKey.of(SeriesName.MEMORY, kind="vram", **node_labels), step, max(used, 0))
             for card in node.cards[:_MOST_CARDS]:
-                key = SeriesKey.of(SeriesName.MEMORY, kind="vram", card=card.id, **who)
+                key = SeriesKey.of(SeriesName.MEMORY, kind="vram", card=card.id, **node_labels)
                 self._rings.raise_to(key, step, max(card.total - card.free, 0))
 
     def plotted(

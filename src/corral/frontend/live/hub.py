@@ -44,7 +44,8 @@ SPACING: Final = timedelta(milliseconds=250)
 """From one look to the next, however often it is rung: at most four changes of a topic in a second."""
 LONGEST_SPACING: Final = timedelta(seconds=1)
 _SHARE: Final = 4
-"""How many times as long as a look took it rests after it: a large fleet never keeps control busy with looking."""
+"""The pause after a look is this many times as long as the look took, so that a large fleet does not keep control
+busy."""
 MOST_BOARDS: Final = 500
 """Topics about one node or operation that are kept; those that were not read for the longest time go first."""
 
@@ -109,7 +110,7 @@ class Hub:
         self._looking = asyncio.Lock()
         self._is_blind = False
         self._computed: dict[Topic, tuple[float, Hashable]] = {}
-        """When each topic was last computed, and what had been told until then."""
+        """When each topic was last computed, and the announcements that it includes."""
         self._encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
     # For readers.
@@ -117,17 +118,17 @@ class Hub:
     @contextmanager
     def reading(self, topics: Iterable[Topic]) -> Iterator[Poke]:
         """While inside, these topics are kept up to date; the poke is rung when something on any of them changed."""
-        wanted = Counter(topics)
+        topic_counts = Counter(topics)
         if not self._reading:
             self._ears.enter_context(self._feed.listener(self.poke))
             self._ears.enter_context(self._progress.rings(self._moves, ALL))
-        self._reading.update(wanted)
+        self._reading.update(topic_counts)
         self.poke.ring()
         try:
             with self._readers.listener() as rung:
                 yield rung
         finally:
-            self._reading -= wanted
+            self._reading -= topic_counts
             if not self._reading:
                 self._ears.close()
 
@@ -147,8 +148,8 @@ class Hub:
     def changes(self, topic: Topic, board: Board, version: int) -> Sequence[bytes] | None:
         """What changed on a board of the present since a version, as frames. None: the reader needs a snapshot."""
         key = (topic, version)
-        if (known := self._frames.get(key)) is not None:
-            return known
+        if (cached := self._frames.get(key)) is not None:
+            return cached
         change = since(board, version)
         if change is None:
             return None
@@ -177,38 +178,38 @@ class Hub:
 
     async def begin(self, topics: Iterable[Topic]) -> None:
         """Compute those of these topics that nobody has for a moment: many readers may come at once."""
-        await self.refresh(topics, lasts=SPACING)
+        await self.refresh(topics, max_age=SPACING)
 
-    async def refresh(self, topics: Iterable[Topic], *, lasts: timedelta = timedelta(0)) -> None:
-        """Bring these topics up to date, apart from what takes long. Readers are told if any of them changed.
+    async def refresh(self, topics: Iterable[Topic], *, max_age: timedelta = timedelta(0)) -> None:
+        """Bring these topics up to date, apart from what takes long. Readers are notified if one changed.
 
-        What was computed since `lasts`, and after the last announcement, is up to date.
+        A topic counts as up to date if it was computed within `max_age` and after the last announcement.
         """
         async with self._looking:  # across the reads on purpose: whoever waits shares them
-            stale = [topic for topic in topics if not self._is_fresh(topic, lasts)]
+            stale = [topic for topic in topics if not self._is_fresh(topic, max_age)]
             has_news = any(topic.kind is TopicKind.EVENTS for topic in stale) and await self.log.catch_up()
             boards = [topic for topic in stale if topic.kind is not TopicKind.EVENTS]
             if boards:
                 parts = frozenset(part for topic in boards for part in PARTS[topic.kind])
-                known = frozenset({Part.SLOW}) if self._pictures.has_slow else frozenset()
+                held_parts = frozenset({Part.SLOW}) if self._pictures.has_slow else frozenset()
                 mark = self._mark()
-                picture = await self._pictures.take(parts - known, moved=self._moves.count)
+                picture = await self._pictures.take(parts - held_parts, moved=self._moves.count)
                 self._computed |= dict.fromkeys(boards, (self._clock.monotonic(), mark))
                 states = [(topic, await self._rows.of(topic, picture, self.board(topic))) for topic in boards]
                 has_news |= self._take(states)
         if has_news:
             self.ring()
 
-    def _is_fresh(self, topic: Topic, lasts: timedelta) -> bool:
+    def _is_fresh(self, topic: Topic, max_age: timedelta) -> bool:
         at, mark = self._computed.get(topic, (0.0, None))
-        return mark == self._mark() and self._clock.monotonic() - at < lasts.total_seconds()
+        return mark == self._mark() and self._clock.monotonic() - at < max_age.total_seconds()
 
     def _mark(self) -> Hashable:
-        """Differs after everything that somebody told."""
+        """A value that differs after every announcement."""
         return self._feed.rings, self._moves.count
 
     async def _refresh_slow(self, topics: Iterable[Topic]) -> None:
-        """After all else is told: what takes long is shown in the summary and as what needs attention."""
+        """Refresh the slow parts after all others are sent: only the summary and the attention items show them."""
         fleet = [topic for topic in topics if Part.SLOW in PARTS[topic.kind]]
         if not fleet or not self._pictures.is_slow_due:
             return
@@ -239,7 +240,7 @@ class Hub:
     def _take(self, states: Iterable[tuple[Topic, TopicState]]) -> bool:
         version, has_news = self.version + 1, False
         for topic, state in states:
-            # Whoever has an earlier version has never seen a new board.
+            # A reader with an earlier version has never seen this new board.
             before = self._boards.get(topic) or Board(floor=version, version=version)
             after = take(before, state.rows, version=version, encode=self._encode, is_missing=state.is_missing)
             has_news |= after.version == version
@@ -263,7 +264,7 @@ class LiveReader:
         self.topics = topics
         self._hub = hub
         self._seen = {topic: place.version for topic in topics if place.covers(topic, hub.id)}
-        """By topic; one that is missing is told whole."""
+        """The reader's version of each topic; a topic that is missing here is sent as a whole."""
         has_events = Topic(TopicKind.EVENTS).mark in place.marks
         self._sequence = place.sequence if has_events else None
         self._is_ready = False

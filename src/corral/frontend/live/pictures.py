@@ -50,7 +50,8 @@ _SELDOM: Final = timedelta(seconds=60)
 _SLOW_SPACING: Final = timedelta(seconds=5)
 """Between looks at what takes long to find out, however much is announced."""
 _SLOW_SHARE: Final = 60
-"""And so many times as long as the last one took: in a large fleet the rest must not wait for it often."""
+"""The pause is also at least this many times as long as the last look took, so that in a large fleet other parts rarely
+wait for it."""
 
 
 class Part(StrEnum):
@@ -84,15 +85,17 @@ class _KeptPart:
         return passed >= max(period.total_seconds(), spacing) or (mark != self._mark and passed >= spacing)
 
     def read(self, mark: Hashable, took: float) -> None:
-        """It was read, as of this mark, in so many seconds."""
+        """Note that the part was read as of this mark, and how many seconds that took."""
         self._mark, self._read_at, self._took = mark, self._clock.monotonic(), took
 
 
 class DriftSource(Protocol):
-    """Whoever knows which backends are not as they were asked for."""
+    """A source of backends that differ from what was asked for."""
 
-    async def drifted(self, nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> Sequence[DriftedBackend]:
-        """Those on these nodes, which last reported this."""
+    async def drifted(
+        self, nodes: Sequence[SeenNode], inventories: Mapping[NodeId, Inventory]
+    ) -> Sequence[DriftedBackend]:
+        """Return the drifted backends of these nodes, given their last inventories."""
 
 
 class PictureSources(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,8 +125,8 @@ class Pictures:
         self.operations: Sequence[WatchedOperation] = ()
         """The operations of the last picture with their views: those that are not over, and the newest."""
         self._noticed: dict[str, datetime] = {}
-        self._kept = {name: _KeptPart(clock) for name in ("nodes", Part.REPLICAS, Part.JOBS, Part.OPERATIONS)}
-        self._kept[Part.SLOW] = _KeptPart(clock, spacing=_SLOW_SPACING)
+        self._parts = {name: _KeptPart(clock) for name in ("nodes", Part.REPLICAS, Part.JOBS, Part.OPERATIONS)}
+        self._parts[Part.SLOW] = _KeptPart(clock, spacing=_SLOW_SPACING)
 
     async def take(self, parts: frozenset[Part], *, moved: int = 0) -> FleetPicture:
         """`moved` differs when operations or loads went on since the last time."""
@@ -150,7 +153,7 @@ class Pictures:
     @property
     def is_slow_due(self) -> bool:
         """Whether what takes long may be another by now."""
-        return self._kept[Part.SLOW].is_due(self._sources.feed.rings, _SELDOM)
+        return self._parts[Part.SLOW].is_due(self._sources.feed.rings, _SELDOM)
 
     @property
     def is_moving(self) -> bool:
@@ -184,11 +187,11 @@ class Pictures:
         )
 
     async def _update(self, name: str, read: Callable[[], Awaitable[None]], mark: Hashable, period: timedelta) -> None:
-        kept = self._kept[name]
-        if kept.is_due(mark, period):
+        part = self._parts[name]
+        if part.is_due(mark, period):
             began = self._clock.monotonic()
             await read()
-            kept.read(mark, self._clock.monotonic() - began)
+            part.read(mark, self._clock.monotonic() - began)
 
     # Parts.
 
@@ -231,7 +234,7 @@ class Pictures:
         outdated = [
             OutdatedBackend(
                 backend=compared.backend,
-                nodes=tuple(judged.holding.seen.node.name for judged in compared.outdated),
+                nodes=tuple(node.holding.seen.node.name for node in compared.outdated),
                 offered="" if compared.offer is None else compared.offer.version or compared.offer.digest,
                 since=None if findings.check is None else findings.check.at,
             )

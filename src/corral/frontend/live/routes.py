@@ -29,11 +29,11 @@ _MOST_MINUTES: Final = POINTS * STEP_SECONDS // 60
 
 
 async def live(context: AdminContext, request: Request, caller: Caller) -> Response:
-    asked = read_topics(request.query_params.get("topics"))
-    topics = allowed(asked, caller.can)
+    requested = read_topics(request.query_params.get("topics"))
+    topics = allowed(requested, caller.can)
     if not topics:
-        names = ", ".join(topic.name for topic in asked)
-        needed = ", ".join(sorted({PERMISSION[topic.kind].value for topic in asked}))
+        names = ", ".join(topic.name for topic in requested)
+        needed = ", ".join(sorted({PERMISSION[topic.kind].value for topic in requested}))
         raise AccessDenied(f"this key may read none of the topics {names}; they need the permissions {needed}")
     place = request.headers.get("last-event-id") or request.query_params.get("after", "")
     reader = LiveReader(context.live.hub, topics, read_place(place))
@@ -70,13 +70,13 @@ async def summary(context: AdminContext, request: Request, caller: Caller) -> Re
 
 
 async def history(context: AdminContext, request: Request, caller: Caller) -> Response:
-    query, kept = request.query_params, context.live.history
+    query, fleet_history = request.query_params, context.live.history
     names, minutes = _series(query.get("series")), _minutes(query.get("minutes", "60"))
     only = {label: frozenset({query[label]}) for label in ("model",) if query.get(label)}
     if node := query.get("node"):
         only["node_id"] = frozenset(await _node_ids(context, node))
     points = minutes * 60 // STEP_SECONDS
-    begins_at, plotted = kept.plotted(names, points=points, only=only)
+    begins_at, plotted = fleet_history.plotted(names, points=points, only=only)
     return answer(
         HistoryAnswer(
             step_seconds=STEP_SECONDS,
@@ -85,7 +85,7 @@ async def history(context: AdminContext, request: Request, caller: Caller) -> Re
                 HistorySeries(name=series.name, labels=dict(series.labels), values=series.values) for series in plotted
             ],
             frontend=context.frontend_id,
-            left_out=kept.left_out,
+            left_out=fleet_history.left_out,
         )
     )
 

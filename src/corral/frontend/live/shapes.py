@@ -48,19 +48,19 @@ class NodeRows:
         self._made: dict[NodeId, tuple[Node, NodeStatus, tuple[NodeReplica, ...], tuple[int, int], NodeRow]] = {}
 
     def of(self, picture: FleetPicture) -> dict[str, NodeRow]:
-        there: dict[NodeId, list[Replica]] = {}
+        by_node: dict[NodeId, list[Replica]] = {}
         for replica in picture.replicas:
-            there.setdefault(replica.node_id, []).append(replica)
-        made = {seen.node.id: self._row(seen, there.get(seen.node.id, ()), picture) for seen in picture.nodes}
+            by_node.setdefault(replica.node_id, []).append(replica)
+        made = {seen.node.id: self._row(seen, by_node.get(seen.node.id, ()), picture) for seen in picture.nodes}
         self._made = made
         return {id: row for id, (*_, row) in made.items()}
 
     def _row(
-        self, seen: SeenNode, there: Sequence[Replica], picture: FleetPicture
+        self, seen: SeenNode, node_replicas: Sequence[Replica], picture: FleetPicture
     ) -> tuple[Node, NodeStatus, tuple[NodeReplica, ...], tuple[int, int], NodeRow]:
         earlier = self._made.get(seen.node.id)
         if (
-            not there
+            not node_replicas
             and earlier is not None
             and earlier[0] is seen.node
             and earlier[1] is seen.status
@@ -69,9 +69,9 @@ class NodeRows:
             return earlier  # of most nodes in a large fleet nothing changed
         replicas = tuple(
             NodeReplica(model=replica.model, state=replica.state.value, in_flight=in_flight_of(replica, picture))
-            for replica in there
+            for replica in node_replicas
         )
-        reserved = sum(replica.vram for replica in there), sum(replica.ram for replica in there)
+        reserved = sum(replica.vram for replica in node_replicas), sum(replica.ram for replica in node_replicas)
         if earlier is not None and earlier[0] is seen.node and earlier[1:4] == (seen.status, replicas, reserved):
             return earlier
         row = node_row(seen, replicas, reserved, picture.policy)
@@ -153,7 +153,7 @@ def steady(view: ReplicaView) -> ReplicaView:
 
 
 def load_row(job: LoadJob, progress: LoadProgress, *, node: str, now: datetime) -> LoadRow:
-    """A load, with whole seconds: it is told again when one has passed."""
+    """A load as a row. Times are whole seconds, so the row changes once a second at most."""
     is_known = job.state is LoadState.LOADING
     retry = max(round((job.retry_at - now).total_seconds()), 0)
     return LoadRow(
@@ -211,10 +211,10 @@ def operation_row(operation: Operation, view: OperationView) -> OperationRow:
 
 def _worst(targets: Sequence[Target]) -> WorstTarget | None:
     """The target that needs somebody most, of those that are not over; among equals the one that stands longest."""
-    left = [target for target in targets if target.status in _WORST]
-    if not left:
+    open_targets = [target for target in targets if target.status in _WORST]
+    if not open_targets:
         return None
-    worst = min(left, key=lambda target: (_WORST.index(target.status), waits(target), target.changed_at))
+    worst = min(open_targets, key=lambda target: (_WORST.index(target.status), waits(target), target.changed_at))
     return WorstTarget(node=worst.node_name, status=worst.status.value, message=sentence(worst.reason))
 
 

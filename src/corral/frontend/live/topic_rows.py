@@ -46,7 +46,7 @@ class TopicRows:
         self._clock = clock
         self._drain_within = drain_within
         self._node_rows = NodeRows()
-        self._found: tuple[FleetPicture, Sequence[AttentionItem]] | None = None
+        self._attention_of: tuple[FleetPicture, Sequence[AttentionItem]] | None = None
         self._drains: dict[NodeId, tuple[float, DrainView]] = {}
 
     async def of(self, topic: Topic, picture: FleetPicture, board: Board | None) -> TopicState:
@@ -78,9 +78,9 @@ class TopicRows:
 
     def _attention(self, picture: FleetPicture) -> Sequence[AttentionItem]:
         """Found once for the two topics that are made of it."""
-        if self._found is None or self._found[0] is not picture:
-            self._found = picture, attention(picture)
-        return self._found[1]
+        if self._attention_of is None or self._attention_of[0] is not picture:
+            self._attention_of = picture, attention(picture)
+        return self._attention_of[1]
 
     def _replicas(self, picture: FleetPicture) -> TopicState:
         views = replica_views(picture.replicas, self._serving.gateways, names_of(picture))
@@ -108,14 +108,14 @@ class TopicRows:
         seen = self._pictures.node(id)
         if seen is None:
             return TopicState(is_missing=True)
-        there = [replica for replica in picture.replicas if replica.node_id == id]
+        replicas = [replica for replica in picture.replicas if replica.node_id == id]
         users: dict[str, list[str]] = {}
-        for replica in there:
+        for replica in replicas:
             for card in replica.cards:
                 users.setdefault(card, []).append(replica.process_key)
         loads = NodeLoad(
-            loaded=sum(replica.state is ReplicaState.LOADED for replica in there),
-            in_flight=sum(picture.in_flight.get(replica.id, 0) for replica in there),
+            loaded=sum(replica.state is ReplicaState.LOADED for replica in replicas),
+            in_flight=sum(picture.in_flight.get(replica.id, 0) for replica in replicas),
             is_known=picture.is_load_known,
         )
         watched = [(each.operation, each.view) for each in self._pictures.operations]
@@ -131,7 +131,7 @@ class TopicRows:
     async def _drain(self, id: NodeId) -> DrainView | None:
         """How far a drain is, some seconds ago at most: to find out what can move where takes a while."""
         now = self._clock.monotonic()
-        self._drains = {node: known for node, known in self._drains.items() if now - known[0] < _DRAIN_LASTS}
+        self._drains = {node: computed for node, computed in self._drains.items() if now - computed[0] < _DRAIN_LASTS}
         if id not in self._drains:
             try:
                 seen, plan = await self._serving.draining.progress(id)

@@ -1,6 +1,7 @@
-"""The models as this frontend knows them: a picture of the database in memory, for whoever asks many times a second.
+"""The models as this frontend knows them: a copy of the database in memory, for callers that need it many times a
+second.
 
-Nothing here waits for a disk. What lies in the models directory is told by `watch.py`.
+Nothing here waits for a disk. `watch.py` passes in what lies in the models directory.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from corral.frontend.models.store.models import StoredModels
 log = logging.getLogger(__name__)
 
 _MOST_TOLD: Final = 100
-"""Problems that one look may write into the log; all are shown to whoever asks."""
+"""Problems that one look may write into the log; the API shows all of them."""
 _SHOWN_NAME: Final = 100
 _MANY: Final = 20
 """Configurations that are read in a thread when they come together."""
@@ -51,13 +52,13 @@ class Models:
         self._specs: Mapping[str, ModelSpec | ModelProblem] = {}
         self._read: Mapping[tuple[str, str], ReadModel] = {}
         self._problems: Sequence[ModelProblem] = ()
-        self._here: Mapping[str, WeightFile] = {}
+        self._local_files: Mapping[str, WeightFile] = {}
         """What lies in the directory of what models are loaded from, by path."""
         self._needs: dict[tuple[str, str], ModelNeeds] = {}
         """By name and revision; forgotten with every change."""
         self._refreshing = asyncio.Lock()
 
-    # For whoever asks.
+    # Lookups.
 
     def revision_of(self, name: str) -> str:
         """Empty for a model that does not exist."""
@@ -85,18 +86,23 @@ class Models:
     def file_of(self, spec: ModelSpec) -> str:
         """Where its weights are; empty when they are not below the directory."""
         path = weights_path(spec)
-        return str(self.directory.absolute() / path) if path and path in self._here else ""
+        return str(self.directory.absolute() / path) if path and path in self._local_files else ""
 
     def weights_of(self, spec: ModelSpec) -> list[WeightFile]:
-        """What it is loaded from: as it is here, and of the rest as the database says."""
+        """The files that the model is loaded from: measured ones of the local directory, and the stored facts of all
+        others."""
         row = self.rows.get(spec.name)
         stored = {} if row is None else {file.path: file for file in row.files}
-        here = {
-            path: _with_shape(self._here[path], stored.get(path)) for path in paths_of(spec, ()) if path in self._here
+        local_files = {
+            path: _with_shape(self._local_files[path], stored.get(path))
+            for path in paths_of(spec, ())
+            if path in self._local_files
         }
-        inside = tuple(f"{path}/" for path in here)
-        others = [file for path, file in stored.items() if path not in here and not path.startswith(inside)]
-        return [*here.values(), *others]
+        inside = tuple(f"{path}/" for path in local_files)
+        stored_files = [
+            file for path, file in stored.items() if path not in local_files and not path.startswith(inside)
+        ]
+        return [*local_files.values(), *stored_files]
 
     def size_of(self, spec: ModelSpec) -> int:
         """Bytes of its weights, all parts together; 0 when nobody has seen them."""
@@ -121,13 +127,13 @@ class Models:
         async with self._refreshing:
             marks = await self._store.marks()
             old = self.rows
-            kept = {name: row for name, row in old.items() if marks.get(name) == (row.number, row.files)}
-            if len(kept) == len(old) == len(marks):
+            unchanged = {name: row for name, row in old.items() if marks.get(name) == (row.number, row.files)}
+            if len(unchanged) == len(old) == len(marks):
                 return False
-            loaded = await self._store.load([name for name in marks if name not in kept])
+            loaded = await self._store.load([name for name in marks if name not in unchanged])
             read = await asyncio.to_thread(self._read_rows, loaded) if len(loaded) > _MANY else self._read_rows(loaded)
-            self.rows = {**kept, **{row.name: row for row in loaded}}
-            specs = {name: self._specs[name] for name in kept}
+            self.rows = {**unchanged, **{row.name: row for row in loaded}}
+            specs = {name: self._specs[name] for name in unchanged}
             self._specs = {**specs, **read}
             self._needs = {}
             self._collect()
@@ -143,9 +149,9 @@ class Models:
         self._specs = {name: self._with_lines(self.rows[name], spec) for name, spec in self._specs.items()}
         self._collect()
 
-    def measured(self, here: Mapping[str, WeightFile], lone: Mapping[str, int]) -> None:
+    def measured(self, local_files: Mapping[str, WeightFile], lone: Mapping[str, int]) -> None:
         """What of models lies in the directory, by path, and the sizes of weights there that none is loaded from."""
-        self._here, self._needs = here, {}
+        self._local_files, self._needs = local_files, {}
         self.offered = [
             WeightFile(path=path, size=size) for path, size in sorted(lone.items()) if not _A_PART.search(path)
         ]
@@ -153,12 +159,12 @@ class Models:
     def _read_rows(self, rows: Sequence[StoredModel]) -> dict[str, ModelSpec | ModelProblem]:
         return {row.name: self._with_lines(row, None) for row in rows}
 
-    def _with_lines(self, row: StoredModel, known: ModelSpec | ModelProblem | None) -> ModelSpec | ModelProblem:
+    def _with_lines(self, row: StoredModel, from_file: ModelSpec | ModelProblem | None) -> ModelSpec | ModelProblem:
         """What a row says; in the words of its file, whose lines people see, where that says the same."""
         read = self._read.get((row.name, row.file))
         if read is not None and read.text == row.text:
             return read.spec
-        return _read_row(row) if known is None else known
+        return _read_row(row) if from_file is None else from_file
 
     def _collect(self) -> None:
         specs = [spec for name, spec in self._specs.items() if not self.rows[name].is_disabled]
@@ -170,10 +176,10 @@ class Models:
             _log_news(before, catalogue)
 
 
-def _with_shape(here: WeightFile, stored: WeightFile | None) -> WeightFile:
+def _with_shape(local: WeightFile, stored: WeightFile | None) -> WeightFile:
     """A file of the directory; until it is read, what somebody else has read of the same file holds."""
-    is_same = stored is not None and stored.size == here.size
-    return stored if stored is not None and is_same and here.shape is None else here
+    is_same = stored is not None and stored.size == local.size
+    return stored if stored is not None and is_same and local.shape is None else local
 
 
 def _read_row(row: StoredModel) -> ModelSpec | ModelProblem:

@@ -59,7 +59,7 @@ class ChangedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelChanges:
-    """`may_trust`: whoever changes the model may decide that code of no gallery runs on nodes."""
+    """`may_trust` means that the caller may let code run on nodes that comes from no gallery."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ModelChanges:
         *,
         replicas: ReplicaRevisions,
     ) -> None:
-        """`refresh` is awaited after each change, so that whoever made it finds it here at once."""
+        """`refresh` is awaited after each change, so that its caller finds it here at once."""
         self._store = store
         self._refresh = refresh
         self._feed = feed
@@ -84,7 +84,7 @@ class ModelChanges:
         text: str,
         *,
         by: str,
-        came: ModelProvenance = BY_HAND,
+        provenance: ModelProvenance = BY_HAND,
         may_trust: bool = False,
         dry_run: bool = False,
     ) -> ChangedModel:
@@ -93,12 +93,12 @@ class ModelChanges:
         check_trust(read.spec.config, None, may_trust=may_trust)
         await self._check_alias(read.spec)
         before, last = await self._look(read.spec.name)
-        is_pull = came.source is ModelSource.PULL
+        is_pull = provenance.source is ModelSource.PULL
         if before is not None and not is_pull:
             raise Conflict(f"the model {before.name} is there already, {_last_change(before)}; edit it instead")
-        if before is not None and (before.text, before.files) == (text, came.files):
+        if before is not None and (before.text, before.files) == (text, provenance.files):
             return _unchanged(before, read.spec.warnings)
-        model = self._next(read, before, last, by=by, came=came)
+        model = self._next(read, before, last, by=by, provenance=provenance)
         change = ModelChangeKind.PULLED if is_pull else ModelChangeKind.ADDED
         return await self._write(model, change, read, dry_run=dry_run)
 
@@ -131,12 +131,14 @@ class ModelChanges:
     async def copy(self, name: str, to: str, *, by: str, may_trust: bool = False) -> ChangedModel:
         """Add the same model under another name. Both have the same files."""
         before = await self._existing(name)
-        there, last = await self._look(to)
-        if there is not None:
+        existing, last = await self._look(to)
+        if existing is not None:
             raise Conflict(f"the model {to} is there already")
         read = read_one(renamed(before.text, to))
         check_trust(read.spec.config, None, may_trust=may_trust)
-        model = self._next(read, None, last, by=by, came=ModelProvenance(ModelSource.API, before.origin, before.files))
+        model = self._next(
+            read, None, last, by=by, provenance=ModelProvenance(ModelSource.API, before.origin, before.files)
+        )
         return await self._write(model, ModelChangeKind.COPIED, read)
 
     async def rollback(
@@ -145,21 +147,23 @@ class ModelChanges:
         """Give a model the configuration that it had after a change; also one that was removed."""
         entry = await self._store.at(name, number)
         if entry is None:
-            await self._known(name)
+            await self._check_known(name)
             raise NotFound(f"the model {name} has no change {number}, or it is too long ago")
         read, (before, last) = read_one(entry.text), await self._look(name)
         trusted = None if before is None else config_of(before.text)
         check_trust(read.spec.config, trusted, may_trust=may_trust)
         if before is not None:
             return await self._edit(before, read, ModelChangeKind.ROLLED_BACK, by=by, dry_run=dry_run)
-        model = self._next(read, None, last, by=by, came=ModelProvenance(ModelSource.API, entry.origin, entry.files))
+        model = self._next(
+            read, None, last, by=by, provenance=ModelProvenance(ModelSource.API, entry.origin, entry.files)
+        )
         return await self._write(model, ModelChangeKind.ROLLED_BACK, read, dry_run=dry_run)
 
     async def history(self, name: str) -> list[ModelRevision]:
         """All changes of a model that are kept, the newest first. NotFound if it never was."""
         entries = await self._store.history(name)
         if not entries:
-            await self._known(name)
+            await self._check_known(name)
         return entries
 
     async def disable(self, name: str, *, by: str) -> ChangedModel:
@@ -176,16 +180,16 @@ class ModelChanges:
     async def unpin(self, name: str, *, by: str) -> ChangedModel:
         return await self._set(name, ModelChangeKind.UNPINNED, by, is_pinned=False)
 
-    # How.
+    # Steps.
 
     async def _existing(self, name: str) -> StoredModel:
         model = await self._store.get(name)
         if model is None:
-            await self._known(name)
+            await self._check_known(name)
             raise NotFound(f"the model {name[:_SHOWN_NAME]!r} was removed; roll it back, or add it again")
         return model
 
-    async def _known(self, name: str) -> None:
+    async def _check_known(self, name: str) -> None:
         """NotFound, with names that are like it, for a model that never was."""
         if await self._store.last_changes([name]):
             return
@@ -203,15 +207,16 @@ class ModelChanges:
             raise InvalidInput("alias", f"{spec.alias_of[:_SHOWN_NAME]!r} is an alias itself")
 
     async def _look(self, name: str) -> tuple[StoredModel | None, LastChange]:
-        """A model, and its last change. That is read first: whoever adds a model in between takes the next number."""
+        """A model and its last change. The change is read first, so that a model which is added in between takes the
+        next number."""
         last = (await self._store.last_changes([name])).get(name, NEVER_CHANGED)
         return await self._store.get(name), last
 
     def _next(
-        self, read: ReadModel, before: StoredModel | None, last: LastChange, *, by: str, came: ModelProvenance
+        self, read: ReadModel, before: StoredModel | None, last: LastChange, *, by: str, provenance: ModelProvenance
     ) -> StoredModel:
         """The model after its next change."""
-        return next_model(read, before, last, came=came, by=by, now=self._clock.now())
+        return next_model(read, before, last, provenance=provenance, by=by, now=self._clock.now())
 
     async def _edit(
         self, before: StoredModel, read: ReadModel, change: ModelChangeKind, *, by: str, dry_run: bool
@@ -220,8 +225,8 @@ class ModelChanges:
             return _unchanged(before, read.spec.warnings)
         await self._check_alias(read.spec)
         origin = None if before.source is ModelSource.FILE else before.origin
-        came = ModelProvenance(ModelSource.API, origin, before.files)
-        model = self._next(read, before, NEVER_CHANGED, by=by, came=came)
+        provenance = ModelProvenance(ModelSource.API, origin, before.files)
+        model = self._next(read, before, NEVER_CHANGED, by=by, provenance=provenance)
         return await self._write(model, change, read, dry_run=dry_run)
 
     async def _set(

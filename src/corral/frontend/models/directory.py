@@ -77,17 +77,17 @@ class DirectoryReading(NamedTuple):
     """Files of weights that lie in it, with their sizes."""
 
 
-def read_directory(directory: Path, known: Mapping[str, ReadFile]) -> DirectoryReading:
-    """Read what changed; files that are as `known` are not opened."""
+def read_directory(directory: Path, earlier: Mapping[str, ReadFile]) -> DirectoryReading:
+    """Read what changed; files that are as `earlier` are not opened."""
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         store = store_facts(directory)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and not known:
+        if isinstance(error, FileNotFoundError) and not earlier:
             return DirectoryReading()
         return DirectoryReading(problem=_problem(str(directory), f"cannot be read: {error.strerror}"))
     names = [file.name for file in entries if Path(file.name).suffix in SUFFIXES and not file.name.startswith(".")]
-    files = {name: read_file(directory / name, known.get(name)) for name in names[:MOST_FILES]}
+    files = {name: read_file(directory / name, earlier.get(name)) for name in names[:MOST_FILES]}
     too_many = f"holds {len(names)} files, of which the first {MOST_FILES} are read"
     is_whole = len(names) <= MOST_FILES
     return DirectoryReading(
@@ -111,13 +111,13 @@ def _weights(entries: list["os.DirEntry[str]"]) -> list[tuple[str, int]]:
     return weights
 
 
-def read_file(path: Path, known: ReadFile | None) -> ReadFile:
+def read_file(path: Path, earlier: ReadFile | None) -> ReadFile:
     """The models in a file; what is known already unless the file, or a template of it, is another one by now."""
     mark = ModelFileMark()
     try:
         mark = ModelFileMark.of(path)
-        if known is not None and known.mark == mark and _templates_are(path.parent, known.templates):
-            return known
+        if earlier is not None and earlier.mark == mark and _templates_are(path.parent, earlier.templates):
+            return earlier
         content = read_bounded(path, LARGEST_FILE)
         if content is None:
             raise NotReadable(f"is larger than {LARGEST_FILE // 1024} KiB, which no model file needs")
@@ -129,21 +129,21 @@ def read_file(path: Path, known: ReadFile | None) -> ReadFile:
     templates = _TemplateFiles(path.parent)
     readings = read_models(text, source=path.name, named_template=templates.read)
     digest = hashlib.sha256(content)
-    for name, found in sorted(templates.contents.items()):
-        digest.update(f"\0{name}\0{found}".encode("utf-8", "surrogatepass"))
+    for name, template in sorted(templates.contents.items()):
+        digest.update(f"\0{name}\0{template}".encode("utf-8", "surrogatepass"))
     problems = tuple(reading for reading in readings if isinstance(reading, ModelProblem))
-    said = SaidFile(
+    listed_models = SaidFile(
         digest=digest.hexdigest(),
         models=tuple(reading for reading in readings if isinstance(reading, ReadModel)),
         is_whole=not problems,
         age=mark.changed,
     )
-    return ReadFile(mark, said, problems, templates.marks)
+    return ReadFile(mark, listed_models, problems, templates.marks)
 
 
 def _unusable(path: Path, mark: ModelFileMark, problem: str) -> ReadFile:
-    said = SaidFile(digest=f"unreadable:{mark.changed}", is_whole=False, age=mark.changed)
-    return ReadFile(mark, said, (_problem(path.name, problem),))
+    content = SaidFile(digest=f"unreadable:{mark.changed}", is_whole=False, age=mark.changed)
+    return ReadFile(mark, content, (_problem(path.name, problem),))
 
 
 def _problem(source: str, problem: str) -> ModelProblem:
@@ -186,8 +186,8 @@ def _template_mark(directory: Path, name: str) -> ModelFileMark | None:
         return None
 
 
-def _templates_are(directory: Path, known: Mapping[str, ModelFileMark | None]) -> bool:
-    return all(_template_mark(directory, name) == mark for name, mark in known.items())
+def _templates_are(directory: Path, marks: Mapping[str, ModelFileMark | None]) -> bool:
+    return all(_template_mark(directory, name) == mark for name, mark in marks.items())
 
 
 # The store.
@@ -220,22 +220,22 @@ class MeasuredPath(NamedTuple):
     shape: WeightShape | None = None
 
 
-def measure(directory: Path, paths: list[str], known: Mapping[str, MeasuredPath]) -> dict[str, MeasuredPath]:
+def measure(directory: Path, paths: list[str], earlier: Mapping[str, MeasuredPath]) -> dict[str, MeasuredPath]:
     """Sizes of files and directories, and what files say about themselves; without those that are not there.
 
     What has the mark that it had is not measured again. Of new files, a few are read; the others the next time.
     """
     measured: dict[str, MeasuredPath] = {}
-    left = _MOST_READ
+    remaining_reads = _MOST_READ
     for path in paths:
         try:
-            mark, before = ModelFileMark.of(directory / path), known.get(path)
+            mark, before = ModelFileMark.of(directory / path), earlier.get(path)
             if before is None or before.mark != mark:
                 before = MeasuredPath(mark, _size(directory / path, mark))
         except (OSError, ValueError):
             continue
-        if left > 0 and not before.is_read and path.lower().endswith(_GGUF):
-            left -= 1
+        if remaining_reads > 0 and not before.is_read and path.lower().endswith(_GGUF):
+            remaining_reads -= 1
             before = before._replace(is_read=True, shape=_shape(directory / path))
         measured[path] = before
     return measured

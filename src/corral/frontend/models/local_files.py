@@ -26,7 +26,7 @@ from corral.files.sending import FileMark
 from corral.hubs.downloads.receipts import FileReceipt, Receipts
 
 MOST_FILES: Final = 100_000
-"""Of one model."""
+"""Most files of one model."""
 _PIECE: Final = 1024 * 1024
 _MOST_KEPT: Final = 200_000
 _WORTH_A_RECEIPT: Final = 16 * 1024 * 1024
@@ -48,7 +48,7 @@ class LocalFileUnusable(CorralError):
 
 class LocalFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
-    """Below the models directory."""
+    """Path below the models directory."""
     size: int
 
 
@@ -56,7 +56,7 @@ class LocalFiles:
     def __init__(self, directory: Path) -> None:
         self._models = Confined(directory)
         self._receipts = Receipts(directory)
-        self._known: OrderedDict[tuple[str, FileMark], str] = OrderedDict()
+        self._digests: OrderedDict[tuple[str, FileMark], str] = OrderedDict()
         self._lock = threading.Lock()
         self._hashers = threading.BoundedSemaphore(_HASHERS)
 
@@ -99,7 +99,8 @@ class LocalFiles:
 
     @contextmanager
     def opened(self, path: str) -> Iterator[tuple[int, FileMark]]:
-        """A descriptor of the file, and what it is known by. LocalFileUnusable says why there is none."""
+        """Open a file: its descriptor, and the mark that identifies its content. LocalFileUnusable says why it cannot
+        be read."""
         try:
             with self._reached(path) as (directory, name):
                 descriptor = os.open(name, _OPEN, dir_fd=directory)
@@ -116,8 +117,8 @@ class LocalFiles:
 
     @contextmanager
     def proof(self) -> Iterator[tuple[str, str]]:
-        """A fresh file that nobody can have a copy of: its path and its digest. Whoever knows both sees this very
-        directory. LocalFileUnusable when nothing can be written there."""
+        """A fresh file with random content: its path and its digest. A node that reports the same digest for this path
+        shares this directory. LocalFileUnusable when nothing can be written there."""
         name, content = f"{_PROOF}{secrets.token_hex(16)}", secrets.token_bytes(32)
         path = "/".join((*_PROOFS, name))
         try:
@@ -141,13 +142,13 @@ class LocalFiles:
     def digest(self, path: str, descriptor: int, mark: FileMark, *, stop: threading.Event) -> str:
         """The SHA-256 of an open file, known or computed."""
         with self._lock:
-            known = self._known.get((path, mark))
-        if known is None and mark.size >= _WORTH_A_RECEIPT:
+            cached = self._digests.get((path, mark))
+        if cached is None and mark.size >= _WORTH_A_RECEIPT:
             receipt = self._receipts.find(path)
             is_it = receipt is not None and receipt.is_of(os.fstat(descriptor))
-            known = receipt.sha256 if receipt is not None and is_it else None
-        if known is not None:
-            return known
+            cached = receipt.sha256 if receipt is not None and is_it else None
+        if cached is not None:
+            return cached
         with self._hashers:
             digest = _hash(path, descriptor, mark, stop)
         if time.time() - mark.modified / 1e9 > _SETTLED_SECONDS:
@@ -157,8 +158,8 @@ class LocalFiles:
     def known_digests(self, files: Iterable[LocalFile]) -> dict[str, str]:
         """The SHA-256 of those of these files that need not be computed, by path."""
         with self._lock:
-            known = {(path, mark.size): digest for (path, mark), digest in self._known.items()}
-        digests = {file.path: known.get((file.path, file.size)) or self._receipt_of(file) for file in files}
+            cached = {(path, mark.size): digest for (path, mark), digest in self._digests.items()}
+        digests = {file.path: cached.get((file.path, file.size)) or self._receipt_of(file) for file in files}
         return {path: digest for path, digest in digests.items() if digest}
 
     def _receipt_of(self, file: LocalFile) -> str:
@@ -168,14 +169,14 @@ class LocalFiles:
     def forget(self, path: str, mark: FileMark) -> None:
         """A digest turned out to be wrong."""
         with self._lock:
-            self._known.pop((path, mark), None)
+            self._digests.pop((path, mark), None)
         self._receipts.remove(path)
 
     def _keep(self, path: str, mark: FileMark, digest: str) -> None:
         with self._lock:
-            self._known[path, mark] = digest
-            while len(self._known) > _MOST_KEPT:
-                self._known.popitem(last=False)
+            self._digests[path, mark] = digest
+            while len(self._digests) > _MOST_KEPT:
+                self._digests.popitem(last=False)
         if mark.size >= _WORTH_A_RECEIPT:
             self._receipts.write(
                 FileReceipt(
@@ -189,13 +190,13 @@ class LocalFiles:
             )
 
 
-def _clear_proofs(directory: int, own: str) -> None:
+def _clear_proofs(directory: int, proof_name: str) -> None:
     """Remove a proof, with the hash that a worker left beside it, and what somebody who was killed left."""
     before = time.time() - _LEFT_SECONDS
     for name in os.listdir(directory):
         status = look(directory, name)
         is_left = name.startswith(_PROOF) and status is not None and status.st_mtime < before
-        if name.startswith(own) or is_left:
+        if name.startswith(proof_name) or is_left:
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=directory)
 

@@ -34,7 +34,7 @@ _PROJECTOR: Final = "mmproj"
 class MeasuredFile(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None
     facts: GgufFacts | None = None
-    """Of weights only."""
+    """What a GGUF file says about itself; None for other files."""
     problem: str = ""
 
 
@@ -77,7 +77,7 @@ class FileMeasures:
         self._clock = clock
         self._patience = patience.total_seconds()
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._kept: dict[tuple[str, str, bool], _KeptMeasure] = {}
+        self._cache: dict[tuple[str, str, bool], _KeptMeasure] = {}
 
     async def measure(self, plan: ModelPlan) -> MeasuredModel:
         """Never fails: what could not be learned in time has a problem."""
@@ -97,9 +97,9 @@ class FileMeasures:
         if self._hub is None:
             return MeasuredFile(problem="this frontend asks no hubs")
         key, now = (file.uri, file.sha256, inside), self._clock.monotonic()
-        kept = self._kept.get(key)
-        if kept is not None and kept.until > now:
-            return kept.file
+        cached = self._cache.get(key)
+        if cached is not None and cached.until > now:
+            return cached.file
         try:
             async with asyncio.timeout(self._patience), self._slots:
                 measured = await self._ask(self._hub, file, inside=inside)
@@ -107,9 +107,9 @@ class FileMeasures:
             measured = MeasuredFile(problem=f"{file.filename}: no answer within {self._patience:.0f} s")
         except CorralError as error:
             measured = MeasuredFile(problem=f"{file.filename}: {error.message}")
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        self._kept[key] = _KeptMeasure(measured, now + (_KEPT_FAILURE if measured.problem else _KEPT).total_seconds())
+        if len(self._cache) >= _MOST_KEPT:
+            self._cache.clear()
+        self._cache[key] = _KeptMeasure(measured, now + (_KEPT_FAILURE if measured.problem else _KEPT).total_seconds())
         return measured
 
     async def _ask(self, hub: HubAccess, file: ModelFile, *, inside: bool) -> MeasuredFile:
@@ -124,8 +124,8 @@ def weights_of(plan: ModelPlan) -> Sequence[str]:
     names = [file.filename for file in plan.files if _is_gguf(file.filename)]
     if isinstance(named, str) and named in names:
         return [named]
-    others: Collection[object] = (value_at(plan.config, "mmproj"), value_at(plan.config, "draft_model"))
-    return [name for name in names if name not in others and _PROJECTOR not in name.lower()][:1]
+    auxiliary: Collection[object] = (value_at(plan.config, "mmproj"), value_at(plan.config, "draft_model"))
+    return [name for name in names if name not in auxiliary and _PROJECTOR not in name.lower()][:1]
 
 
 def _is_gguf(name: str) -> bool:

@@ -1,7 +1,7 @@
 """What galleries of models offer, and which build of it suits the fleet.
 
-Nobody waits long for a gallery: whoever asks gets what is known after a few seconds, and the reading goes on for the
-next one. Galleries are asked only once somebody looked for a model; from then on they are kept fresh.
+Nobody waits long for a gallery: a caller gets what is known after a few seconds, and the reading goes on for the next
+caller. Galleries are asked only once somebody looked for a model; from then on they are kept fresh.
 """
 
 import asyncio
@@ -198,17 +198,17 @@ class ModelOffers:
         BaseUnread and Conflict as `base_of` says; Conflict also for files that a gallery must not name.
         """
         readings = await self.readings()
-        asked = _required(readings, name)
-        builds = await self._builds(asked, readings, measures=bool(asked.variants) and not build)
+        named_entry = _required(readings, name)
+        builds = await self._builds(named_entry, readings, measures=bool(named_entry.variants) and not build)
         facts = {each.entry.name: each.facts for each in builds.values()}
-        choice = _choose(asked, readings.catalogue, await self.machines(), facts, build)
+        choice = _choose(named_entry, readings.catalogue, await self.machines(), facts, build)
         base = builds[choice.entry.name].base
         if base is None:
             base = await self.base_of(choice.entry, readings)  # says why it is not there
-        wanted = as_name or ("" if choice.entry is asked else asked.name)
-        plan = plan_model(choice.entry, base, name=wanted)
+        model_name = as_name or ("" if choice.entry is named_entry else named_entry.name)
+        plan = plan_model(choice.entry, base, name=model_name)
         await self.check_files(choice.entry, plan, readings.url_of(choice.entry))
-        return TakenEntry(asked=asked, choice=choice, plan=plan, facts=facts)
+        return TakenEntry(asked=named_entry, choice=choice, plan=plan, facts=facts)
 
     async def take_itself(self, name: str) -> TakenEntry:
         """Plan the model of this entry itself: none of its variants is chosen instead."""
@@ -222,15 +222,15 @@ class ModelOffers:
             raise Conflict("this frontend reads no galleries")
         entry = GalleryModel(name=name or PurePosixPath(url.partition("@")[0]).stem, url=url)
         base = await self.base_of(entry, ModelReadings())
-        own = base.config.get("name")
-        plan = plan_model(entry, base, name=name or (own if isinstance(own, str) else ""))
+        own_name = base.config.get("name")
+        plan = plan_model(entry, base, name=name or (own_name if isinstance(own_name, str) else ""))
         await self.check_files(entry, plan, read_place(url).url)
         choice = VariantChoice(entry=entry, reason="it was asked for", verdicts=())
         return TakenEntry(asked=entry, choice=choice, plan=plan, facts={entry.name: facts_of(entry, base)})
 
-    async def measure(self, taken: TakenEntry) -> MeasuredModel:
+    async def measure(self, chosen: TakenEntry) -> MeasuredModel:
         """Return what hubs say about the files of an entry."""
-        return await self._measures.measure(taken.plan)
+        return await self._measures.measure(chosen.plan)
 
     async def check_files(self, entry: GalleryModel, plan: ModelPlan, index_url: str) -> None:
         """Conflict for files of this machine, or of the own network, that a gallery from elsewhere names."""
@@ -261,7 +261,9 @@ class ModelOffers:
                 raise BaseUnread(entry.url, error.message) from error
             raise Conflict(f"the base definition {entry.url} {error.message}") from error
 
-    async def _builds(self, asked: GalleryModel, readings: ModelReadings, *, measures: bool) -> Mapping[str, _Build]:
+    async def _builds(
+        self, named_entry: GalleryModel, readings: ModelReadings, *, measures: bool
+    ) -> Mapping[str, _Build]:
         """Return an entry and its variants by their names, with what can be learned of them."""
         builds: dict[str, _Build] = {}
 
@@ -277,7 +279,7 @@ class ModelOffers:
             builds[entry.name] = _Build(entry, base, facts)
 
         async with task_group() as group:
-            for entry in _builds_of(asked, readings.catalogue):
+            for entry in _builds_of(named_entry, readings.catalogue):
                 group.create_task(look(entry), name=f"build {entry.name}")
         return builds
 
@@ -315,8 +317,8 @@ _WORKING: Final = NodeFilter(
 
 def _names_host(uri: str) -> bool:
     """Whether a uri may name any host. Registries have names without one, such as `ollama://gemma:2b`."""
-    scheme, _, rest = uri.partition("://")
-    host, slash, _ = rest.partition("/")
+    scheme, _, address = uri.partition("://")
+    host, slash, _ = address.partition("/")
     is_registry = scheme in ("oci", "ollama") and bool(slash) and (host == "localhost" or "." in host or ":" in host)
     return scheme in ("http", "https") or is_registry
 
@@ -338,18 +340,18 @@ def facts_of(entry: GalleryModel, base: BaseDefinition | None) -> BuildFacts:
 
 
 def _choose(
-    asked: GalleryModel,
+    named_entry: GalleryModel,
     catalogue: ModelCatalogue,
     machines: Sequence[MachineFacts],
     facts: Mapping[str, BuildFacts],
     build: str,
 ) -> VariantChoice:
-    """Choose a build, or take the one that is named; what was found about the others is told in both cases."""
-    siblings = catalogue.siblings(asked)
-    choice = choose_variant(asked, siblings, machines, facts_of=lambda entry: facts[entry.name])
+    """Choose a build, or take the named one. The verdicts on all builds are part of the answer in both cases."""
+    siblings = catalogue.siblings(named_entry)
+    choice = choose_variant(named_entry, siblings, machines, facts_of=lambda entry: facts[entry.name])
     if not build:
         return choice
-    return replace(choose_variant(asked, siblings, machines, pin=build), verdicts=choice.verdicts)
+    return replace(choose_variant(named_entry, siblings, machines, pin=build), verdicts=choice.verdicts)
 
 
 def _required(readings: ModelReadings, name: str) -> GalleryModel:

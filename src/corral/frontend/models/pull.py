@@ -195,8 +195,8 @@ class ModelPulls:
         tools = self._tools
         check_name_is_free(plan, await tools.models.get(plan.name))
         check_places(plan, await pulls_under_way(tools.intents))
-        others = await files_of_other_models(tools.models, plan)
-        await in_thread(lambda: check_others(tools.stores.directory, plan, others))
+        other_files = await files_of_other_models(tools.models, plan)
+        await in_thread(lambda: check_others(tools.stores.directory, plan, other_files))
         for operation in await tools.operations.current():
             is_removal = operation.verb is Verb.REMOVE and operation.subject == plan.name
             if is_removal and operation.state is OperationState.RUNNING:
@@ -214,7 +214,8 @@ class ModelPulls:
 
 
 def _needed_bytes(directory: Path, plan: PullPlan) -> int:
-    """One file of the right size counts as the one that is wanted, as for whoever downloads it. Blocks."""
+    """Bytes that are still missing. A present file of the right size counts as the planned one, as for the downloader.
+    Blocks."""
     with PartialFolder(directory) as folder:
         return sum(
             max(0, (file.size or 0) - folder.present_bytes(file.path))
@@ -277,7 +278,9 @@ class PullKind:
                 await self._changes.add(
                     plan.config,
                     by="pull" if operation is None else operation.asked_by,
-                    came=ModelProvenance(ModelSource.PULL, plan.origin, tuple(_weights(file, plan) for file in files)),
+                    provenance=ModelProvenance(
+                        ModelSource.PULL, plan.origin, tuple(_weights(file, plan) for file in files)
+                    ),
                     may_trust=True,  # who asked for it was checked then
                 )
         except DownloadCancelled as error:
@@ -307,9 +310,11 @@ class PullKind:
                     raise
 
     async def _download_once(self, intent: Intent, plan: PullPlan) -> Sequence[FetchedFile]:
-        others = await files_of_other_models(self._tools.models, plan)
+        other_files = await files_of_other_models(self._tools.models, plan)
         order = DownloadOrder(
-            files=tuple([await self._file_order(intent, file, is_shared=file.path in others) for file in plan.files]),
+            files=tuple(
+                [await self._file_order(intent, file, is_shared=file.path in other_files) for file in plan.files]
+            ),
             directory=str(self._tools.stores.directory.absolute()),
             limits=DownloadLimits(
                 connections=self._tools.policy.connections,

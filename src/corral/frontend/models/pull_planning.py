@@ -65,7 +65,7 @@ class ReferencePlanner:
 
     async def plan(self, ask: PullAsk) -> PullPlan:
         """InvalidInput for a configuration that could not be added: nothing is downloaded in vain. AccessDenied for
-        code that is of no gallery, unless whoever asks may trust it."""
+        code that comes from no gallery, unless the caller may trust it."""
         plan = await self._plan(ask)
         trusted = read_one(plan.config).spec.config if plan.origin.gallery and not ask.files else None
         if ask.overrides or ask.files:
@@ -91,8 +91,8 @@ class ReferencePlanner:
     async def _with_changes(self, plan: PullPlan, ask: PullAsk) -> PullPlan:
         config = merged(read_one(plan.config).spec.config, ask.overrides)
         more = {file.path: file for file in await self._files(ask.files, is_local=True)}
-        kept = tuple(file for file in plan.files if file.path not in more)
-        return msgspec.structs.replace(plan, config=write_document(config), files=(*kept, *more.values()))
+        unchanged = tuple(file for file in plan.files if file.path not in more)
+        return msgspec.structs.replace(plan, config=write_document(config), files=(*unchanged, *more.values()))
 
     async def _plan(self, ask: PullAsk) -> PullPlan:
         if ask.definition:
@@ -102,13 +102,13 @@ class ReferencePlanner:
             return await self._plan_reference(reference, ask)
         name = f"{reference.gallery}@{reference.name}" if reference.gallery else reference.name
         try:
-            taken = await self._offers.take(name, build=ask.build, as_name=ask.name)
+            chosen = await self._offers.take(name, build=ask.build, as_name=ask.name)
         except NotFound as error:
             if (file := await in_thread(lambda: _file_within(self._directory, name))) is not None:
                 return await self._plan_reference(parse_reference(str(file)), ask)
             likely = likely_reference(name)
             raise NotFound(f"{error.message}; is it {likely}?" if likely else error.message) from error
-        return await self._plan_taken(taken, ask)
+        return await self._plan_taken(chosen, ask)
 
     async def _plan_reference(self, reference: ModelReference, ask: PullAsk) -> PullPlan:
         machines = tuple(
@@ -119,24 +119,24 @@ class ReferencePlanner:
         wish = PullWish(text=text, name=ask.name, build=ask.build, machines=machines, directory=self._directory)
         return await plan_reference(reference, wish, self._access())
 
-    async def _plan_taken(self, taken: TakenEntry, ask: PullAsk) -> PullPlan:
-        entry, config = taken.entry, taken.plan.config
-        files = await self._files(taken.plan.files, is_local=bool(entry.index_path))
+    async def _plan_taken(self, chosen: TakenEntry, ask: PullAsk) -> PullPlan:
+        entry, config = chosen.entry, chosen.plan.config
+        files = await self._files(chosen.plan.files, is_local=bool(entry.index_path))
         if not files:
             config, files = await self._with_artifacts(config)
-        inside = weights_of(taken.plan)
+        inside = weights_of(chosen.plan)
         return PullPlan(
-            name=taken.plan.name,
+            name=chosen.plan.name,
             config=write_document(config),
             files=tuple([await self._with_shape(file) if file.path in inside else file for file in files]),
             origin=ModelOrigin(
                 reference=ask.reference.strip(),
                 resolved=entry.id if entry.gallery else entry.url,
-                gallery=taken.asked.id if taken.asked.gallery else "",
-                licence=taken.plan.license,
+                gallery=chosen.asked.id if chosen.asked.gallery else "",
+                licence=chosen.plan.license,
             ),
-            choices=_choices(taken),
-            notes=_notes(taken),
+            choices=_choices(chosen),
+            notes=_notes(chosen),
         )
 
     async def _with_artifacts(self, config: Config) -> tuple[Config, list[PlannedFile]]:
@@ -146,14 +146,14 @@ class ReferencePlanner:
         for artifact in read_artifacts(config):
             reference = HuggingFaceReference(repository=artifact.repository, revision=artifact.revision)
             listing = await list_repository(reference, self._access())
-            wanted = [file for file in listing.files if artifact.wants(file.path)]
-            if not wanted:
+            selected = [file for file in listing.files if artifact.wants(file.path)]
+            if not selected:
                 raise HubModelMissing(f"{listing.resolved} has no file that the entry's artifacts allow")
             endpoint, commit = self._access().config.hf_url, listing.resolved.rpartition("@")[2]
             key = artifact.cache_key(endpoint, commit)
-            primary = {"primary_file": wanted[0].path} if len(wanted) == 1 else {}
+            primary = {"primary_file": selected[0].path} if len(selected) == 1 else {}
             resolved.append({"endpoint": endpoint, "revision": commit, "cache_key": key, **primary})
-            files += [file.planned(snapshot_path(key, file.path)) for file in wanted]
+            files += [file.planned(snapshot_path(key, file.path)) for file in selected]
         return (with_resolved(config, resolved) if resolved else config), files
 
     def _check_private(self, plan: PullPlan) -> None:
@@ -209,11 +209,11 @@ def _file_within(directory: Path, name: str) -> Path | None:
         return None
 
 
-def _choices(taken: TakenEntry) -> tuple[BuildChoice, ...]:
-    if len(taken.choice.verdicts) <= 1:
+def _choices(chosen: TakenEntry) -> tuple[BuildChoice, ...]:
+    if len(chosen.choice.verdicts) <= 1:
         return ()
     sizes = {
-        verdict.name: taken.facts.get(verdict.name, BuildFacts()).size_bytes or 0 for verdict in taken.choice.verdicts
+        verdict.name: chosen.facts.get(verdict.name, BuildFacts()).size_bytes or 0 for verdict in chosen.choice.verdicts
     }
     choices = [
         BuildChoice(
@@ -221,15 +221,15 @@ def _choices(taken: TakenEntry) -> tuple[BuildChoice, ...]:
             bytes=sizes[verdict.name],
             needed_bytes=needs_by_size(sizes[verdict.name]).ram,
             fits=verdict.is_usable,
-            is_chosen=verdict.name == taken.entry.name,
+            is_chosen=verdict.name == chosen.entry.name,
         )
-        for verdict in taken.choice.verdicts
+        for verdict in chosen.choice.verdicts
     ]
     return tuple(sorted(choices, key=lambda choice: -choice.bytes))
 
 
-def _notes(taken: TakenEntry) -> tuple[str, ...]:
-    notes = [f"{taken.entry.name} was chosen: {taken.choice.reason}"] if taken.entry is not taken.asked else []
-    if taken.plan.is_backend_assumed:
-        notes.append(f"the entry names no backend; {taken.plan.backend} was taken for its GGUF file")
+def _notes(chosen: TakenEntry) -> tuple[str, ...]:
+    notes = [f"{chosen.entry.name} was chosen: {chosen.choice.reason}"] if chosen.entry is not chosen.asked else []
+    if chosen.plan.is_backend_assumed:
+        notes.append(f"the entry names no backend; {chosen.plan.backend} was taken for its GGUF file")
     return tuple(notes)

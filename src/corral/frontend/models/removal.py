@@ -109,7 +109,7 @@ class RemovalPreview(msgspec.Struct, frozen=True, kw_only=True):
 
     model: ModelSpec
     number: int
-    """Of the model's last change."""
+    """Number of the model's last change."""
     deleted: tuple[str, ...]
     """Paths in the models directory that go with it."""
     kept: tuple[str, ...]
@@ -154,14 +154,14 @@ class ModelRemoval:
         await self._models.refresh()
         row = await self._removable(name)
         spec = self._spec(row)
-        files = files_of(spec, row.files, self._others(name))
+        files = files_of(spec, row.files, self._other_models(name))
         return RemovalPreview(
             model=spec,
             number=row.number,
             deleted=tuple(files.own),
-            kept=tuple(self._kept(row, spec)),
+            kept=tuple(self._kept_reasons(row, spec)),
             targets=tuple(await self._targets(spec)),
-            aliases=tuple(sorted(other.spec.name for other in self._others(name) if other.spec.alias_of == name)),
+            aliases=tuple(sorted(other.spec.name for other in self._other_models(name) if other.spec.alias_of == name)),
         )
 
     async def remove(self, name: str, *, by: str, idempotency_key: str = "", number: int | None = None) -> Operation:
@@ -204,7 +204,7 @@ class ModelRemoval:
             idempotency_key=idempotency_key,
         )
         prepared = prepare(operation, await self._targets(spec))
-        operation = replace(prepared.operation, payload={"notes": self._kept(row, spec)})
+        operation = replace(prepared.operation, payload={"notes": self._kept_reasons(row, spec)})
         removed = RemovedModel(name=name, removed_at=now, operation_id=operation.id)
         ended = replace(row, number=row.number + 1, changed_at=max(now, row.changed_at + _TICK), changed_by=by)
         data = {"operation": operation.id, "targets": len(operation.targets), "model": name, "number": ended.number}
@@ -243,15 +243,15 @@ class ModelRemoval:
         spec = self._models.spec_of(row)
         return spec if isinstance(spec, ModelSpec) else ModelSpec(name=row.name)
 
-    def _others(self, name: str) -> list[NeededModel]:
+    def _other_models(self, name: str) -> list[NeededModel]:
         rows = self._models.rows.values()
         return [NeededModel(self._spec(row), row.files) for row in rows if row.name != name]
 
-    def _kept(self, row: StoredModel, spec: ModelSpec) -> list[str]:
+    def _kept_reasons(self, row: StoredModel, spec: ModelSpec) -> list[str]:
         """What is known now to stay; each store decides again when it deletes."""
-        kept = files_of(spec, row.files, self._others(row.name)).kept
+        reasons = files_of(spec, row.files, self._other_models(row.name)).kept
         holders = [kept_file(path, beside) for path, beside in self._holders(row.name).items() if beside]
-        return [*kept, *holders]
+        return [*reasons, *holders]
 
     def _holders(self, name: str) -> dict[str, list[str]]:
         """The files here that hold a model, and the names of others in them."""
@@ -267,7 +267,7 @@ class ModelRemoval:
         """Every node that may have files of the model."""
         if spec.alias_of:
             return []
-        danger = endangered(spec.name, self._others(spec.name))
+        danger = endangered(spec.name, self._other_models(spec.name))
         hindrance = because(ReasonCode.SHARED_DIRECTORY, danger=danger) if danger else None
         return [
             PlannedTarget.on(seen, spec.name, hindrance=hindrance)
@@ -298,9 +298,9 @@ class ModelRemoval:
         if any(plan.name == name for plan in pulls):
             return False  # it is about to be there again
         holders = self._holders(name)
-        kept = [kept_file(path, beside) for path, beside in holders.items() if beside]
+        kept_reasons = [kept_file(path, beside) for path, beside in holders.items() if beside]
         marks = {path: self._watch.files[path].mark for path, beside in holders.items() if not beside}
-        weights = awaited_by_none(await self._weights(name, kept), pulls, kept)
+        weights = awaited_by_none(await self._weights(name, kept_reasons), pulls, kept_reasons)
         try:
             is_deleted = await asyncio.to_thread(
                 delete_files, self._models.directory, marks, weights, store_id=store_id
@@ -311,29 +311,29 @@ class ModelRemoval:
         await self._watch.forget(name, list(marks) if is_deleted else [])
         await self._watch.look()
         if self._models.rows.get(name) is None and is_deleted:
-            for reason in kept:
+            for reason in kept_reasons:
                 self._log_once(name, reason)
-            await self._removals.clear(removed, store_id, kept)
+            await self._removals.clear(removed, store_id, kept_reasons)
         return is_deleted
 
-    async def _weights(self, name: str, kept: list[str]) -> list[str]:
-        """The paths that go with the model; what stays is added to `kept`."""
+    async def _weights(self, name: str, kept_reasons: list[str]) -> list[str]:
+        """The paths that go with the model; what stays is added to `kept_reasons`."""
         last = await self._watch.last_of(name)
         spec = None if last is None else read_stored(last.text, source="")
         if spec is None:
-            said = [
+            models_in_files = [
                 model for file in self._watch.files.values() for model in file.said.models if model.spec.name == name
             ]
-            spec = said[0].spec if said else None
+            spec = models_in_files[0].spec if models_in_files else None
         if not isinstance(spec, ModelSpec):
             return []
-        files = files_of(spec, () if last is None else last.files, self._others(name))
-        kept += files.kept
+        files = files_of(spec, () if last is None else last.files, self._other_models(name))
+        kept_reasons += files.kept
         unread = [problem.source for problem in self._models.catalogue.problems if problem.may_hide]
         if unread or not self._models.is_readable:
             # What was never read may need the weights of others.
-            what = unread[0] if unread else str(self._models.directory)
-            kept += [f"{path} stays: {what} cannot be read, and may need it" for path in files.own]
+            unreadable = unread[0] if unread else str(self._models.directory)
+            kept_reasons += [f"{path} stays: {unreadable} cannot be read, and may need it" for path in files.own]
             return []
         return files.own
 

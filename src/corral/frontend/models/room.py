@@ -183,10 +183,10 @@ class PullRoom(msgspec.Struct, frozen=True, kw_only=True):
         """Look at the stores. What waited for one that this frontend has now goes on at once."""
         before = self.stores.told
         await self.stores.look()
-        own = self.stores.own
-        if own is not None and before != own.id:
-            place = place_of(own.id)
-            if await self.operations.stores.intents.wake([place], at=own.seen_at):
+        store = self.stores.own
+        if store is not None and before != store.id:
+            place = place_of(store.id)
+            if await self.operations.stores.intents.wake([place], at=store.seen_at):
                 self.operations.dispatcher.poke.ring()
 
     def loops(self, record: RecordRoom) -> dict[str, Loop]:

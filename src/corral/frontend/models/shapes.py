@@ -95,12 +95,12 @@ def gallery_item(
     return structs.replace(gallery_model(entry, installed), fit=view)
 
 
-def gallery_detail(taken: TakenEntry, installed: Collection[str]) -> GalleryModelDetail:
-    plan = taken.plan
+def gallery_detail(chosen: TakenEntry, installed: Collection[str]) -> GalleryModelDetail:
+    plan = chosen.plan
     return GalleryModelDetail(
-        entry=gallery_model(taken.asked, installed),
-        builds=list(_builds(taken)),
-        build=taken.entry.name,
+        entry=gallery_model(chosen.asked, installed),
+        builds=list(_builds(chosen)),
+        build=chosen.entry.name,
         name=plan.name,
         license=plan.license,
         config=dict(plan.config),
@@ -110,18 +110,18 @@ def gallery_detail(taken: TakenEntry, installed: Collection[str]) -> GalleryMode
 
 
 def with_measures(
-    detail: GalleryModelDetail, taken: TakenEntry, measured: MeasuredModel, disk_free: int | None
+    detail: GalleryModelDetail, chosen: TakenEntry, measured: MeasuredModel, disk_free: int | None
 ) -> GalleryModelDetail:
     """The details of a gallery's model with the sizes that hubs report for its files."""
-    guess, facts = taken.facts.get(taken.entry.name, BuildFacts()), measured.facts
+    guess, facts = chosen.facts.get(chosen.entry.name, BuildFacts()), measured.facts
     size = measured.bytes
-    context = context_of(taken.plan.config, facts)
+    context = context_of(chosen.plan.config, facts)
     is_guessed = size is None and guess.size_bytes is not None
     total = guess.size_bytes if size is None else size
     estimate = GalleryEstimate(
         bytes=total,
         is_size_guessed=is_guessed and guess.is_size_guessed,
-        memory_bytes=gallery_needs(taken, measured, taken.plan.config).ram or None,
+        memory_bytes=gallery_needs(chosen, measured, chosen.plan.config).ram or None,
         context=context,
         max_context=0 if facts is None else facts.context_length,
         architecture="" if facts is None else facts.architecture,
@@ -134,11 +134,11 @@ def with_measures(
     return structs.replace(detail, files=files, estimate=estimate)
 
 
-def gallery_needs(taken: TakenEntry, measured: MeasuredModel, config: Mapping[str, object]) -> ModelNeeds:
+def gallery_needs(chosen: TakenEntry, measured: MeasuredModel, config: Mapping[str, object]) -> ModelNeeds:
     """What the model of an entry would take with this configuration."""
     if measured.bytes is None:
-        return needs_by_size(taken.facts.get(taken.entry.name, BuildFacts()).size_bytes or 0)
-    return needs_of_config(config, measured.weights, name=taken.plan.name)
+        return needs_by_size(chosen.facts.get(chosen.entry.name, BuildFacts()).size_bytes or 0)
+    return needs_of_config(config, measured.weights, name=chosen.plan.name)
 
 
 def context_of(config: Mapping[str, object], facts: GgufFacts | None) -> int:
@@ -150,13 +150,13 @@ def context_of(config: Mapping[str, object], facts: GgufFacts | None) -> int:
     return min(DEFAULT_CONTEXT, longest) if longest else DEFAULT_CONTEXT
 
 
-def _builds(taken: TakenEntry) -> Iterator[GalleryBuildView]:
-    for verdict in taken.choice.verdicts:
-        facts = taken.facts.get(verdict.name, BuildFacts())
+def _builds(chosen: TakenEntry) -> Iterator[GalleryBuildView]:
+    for verdict in chosen.choice.verdicts:
+        facts = chosen.facts.get(verdict.name, BuildFacts())
         yield GalleryBuildView(
             name=verdict.name,
             is_usable=verdict.is_usable,
-            is_chosen=verdict.name == taken.entry.name,
+            is_chosen=verdict.name == chosen.entry.name,
             reason=verdict.reason,
             backend=facts.backend,
             bytes=facts.size_bytes,
@@ -341,36 +341,36 @@ def backend_uses(readings: Iterable[ModelReadings]) -> dict[str, list[str]]:
     return {name: sorted(words & _FILTERS) for name, words in sorted(uses_by_backend.items())}
 
 
-def variant_list(taken: TakenEntry, entries: Mapping[str, GalleryModel]) -> VariantList:
+def variant_list(chosen: TakenEntry, entries: Mapping[str, GalleryModel]) -> VariantList:
     """`entries` are those of its gallery by name in lower case. One that has no variants has no list either."""
-    if not taken.asked.variants:
+    if not chosen.asked.variants:
         return VariantList(variants=[], auto_selected="")
     items = []
-    for verdict in taken.choice.verdicts:
-        entry = taken.asked if verdict.name == taken.asked.name else entries.get(verdict.name.lower())
+    for verdict in chosen.choice.verdicts:
+        entry = chosen.asked if verdict.name == chosen.asked.name else entries.get(verdict.name.lower())
         if entry is not None:
-            facts = taken.facts.get(entry.name, BuildFacts())
+            facts = chosen.facts.get(entry.name, BuildFacts())
             items.append(
                 VariantItem(
                     model=entry.name,
                     backend=facts.backend,
                     memory_bytes=facts.size_bytes or 0,
                     fits=verdict.is_usable,
-                    is_base=entry is taken.asked,
+                    is_base=entry is chosen.asked,
                     quantization=next(filter(None, (quantisation_of(file.filename) for file in entry.files)), ""),
                     features=[word for word in FEATURES if word in map(str.lower, entry.tags)],
                 )
             )
-    return VariantList(variants=items, auto_selected=taken.entry.name)
+    return VariantList(variants=items, auto_selected=chosen.entry.name)
 
 
-def estimate_view(taken: TakenEntry, measured: MeasuredModel, contexts: Sequence[int]) -> ModelEstimate:
-    """The memory is told by the length of the context."""
-    size = measured.bytes or taken.facts.get(taken.entry.name, BuildFacts()).size_bytes
+def estimate_view(chosen: TakenEntry, measured: MeasuredModel, contexts: Sequence[int]) -> ModelEstimate:
+    """The estimate of an entry: its size, and its memory for each length of the context."""
+    size = measured.bytes or chosen.facts.get(chosen.entry.name, BuildFacts()).size_bytes
     if not size:
         return ModelEstimate()
-    config = taken.plan.config
-    needs = {context: gallery_needs(taken, measured, {**config, "context_size": context}) for context in contexts}
+    config = chosen.plan.config
+    needs = {context: gallery_needs(chosen, measured, {**config, "context_size": context}) for context in contexts}
     return ModelEstimate(
         size_bytes=size,
         size_display=format_size(size),

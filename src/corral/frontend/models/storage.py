@@ -97,7 +97,7 @@ class StorageReport(msgspec.Struct, frozen=True, kw_only=True):
     by_model: dict[str, int]
     unneeded: list[FileVerdict]
     partial_bytes: int
-    """Of downloads that no pull will go on with."""
+    """Bytes of downloads that no pull will continue."""
 
 
 class ModelStorage:
@@ -109,39 +109,39 @@ class ModelStorage:
         self._intents = intents
 
     async def report(self) -> StorageReport:
-        found = await in_thread(lambda: survey(self.stores.directory))
-        return self._report(found, await self._needs(found))
+        contents = await in_thread(lambda: survey(self.stores.directory))
+        return self._report(contents, await self._needs(contents))
 
     async def prune(self, *, dry_run: bool) -> StorageReport:
         """Delete what nobody needs. Conflict where there is no store."""
         await self.stores.measure(make=True)
         if self.stores.own is None:
             raise Conflict(f"there is nothing to prune: {self.stores.problem}")
-        found = await in_thread(lambda: survey(self.stores.directory))
-        needs = await self._needs(found)
-        report = self._report(found, needs)
+        contents = await in_thread(lambda: survey(self.stores.directory))
+        needs = await self._needs(contents)
+        report = self._report(contents, needs)
         if not dry_run:
             going = [verdict.path for verdict in report.unneeded if not verdict.kept]
             needed_keys = _keys(needs)
             await in_thread(lambda: _delete(self.stores.directory, going, needed_keys))
         return report
 
-    async def _needs(self, found: StoreSurvey) -> Needs:
+    async def _needs(self, contents: StoreSurvey) -> Needs:
         models = await self._models.load(list(await self._models.marks()))
         paths = await in_thread(lambda: needed_paths(models))
-        return Needs(models=models, pulls=await pulls_under_way(self._intents), texts=found.texts, paths=paths)
+        return Needs(models=models, pulls=await pulls_under_way(self._intents), texts=contents.texts, paths=paths)
 
-    def _report(self, found: StoreSurvey, needs: Needs) -> StorageReport:
+    def _report(self, contents: StoreSurvey, needs: Needs) -> StorageReport:
         by_model: dict[str, int] = {}
-        for file in found.files:
+        for file in contents.files:
             for name in needs.owners(file.path):
                 by_model[name] = by_model.get(name, 0) + file.bytes
         needed_keys = _keys(needs)
         return StorageReport(
-            used_bytes=found.used_bytes,
+            used_bytes=contents.used_bytes,
             by_model=by_model,
-            unneeded=judge(found.files, needs),
-            partial_bytes=sum(count for key, count in found.partial.items() if key not in needed_keys),
+            unneeded=judge(contents.files, needs),
+            partial_bytes=sum(count for key, count in contents.partial.items() if key not in needed_keys),
         )
 
 
@@ -165,7 +165,7 @@ def _keys(needs: Needs) -> frozenset[str]:
     return frozenset(key_of(path) for path in (*paths, *(f"{path}{MEMBER}" for path in paths)))
 
 
-def _delete(directory: Path, paths: list[str], wanted: frozenset[str]) -> None:
+def _delete(directory: Path, paths: list[str], needed_keys: frozenset[str]) -> None:
     """Remove these files, empty directories above them, and partial downloads but those that are wanted. Blocks."""
     models = Confined(directory)
     for path in paths:
@@ -177,7 +177,7 @@ def _delete(directory: Path, paths: list[str], wanted: frozenset[str]) -> None:
                 with models.reach_unlinked(parts[:count], directory) as place:
                     os.rmdir(place.name, dir_fd=place.directory)
     with contextlib.suppress(OSError, PathRefused), PartialFolder(directory) as folder:
-        folder.sweep(time.time(), keep=wanted)
+        folder.sweep(time.time(), keep=needed_keys)
     Receipts(directory).sweep(time.time() - _FRESH_SECONDS)
 
 
@@ -190,20 +190,20 @@ async def files_of_other_models(stored: StoredModels, plan: PullPlan) -> dict[st
     return await in_thread(lambda: files_of_others(plan, models, needed_paths(models)))
 
 
-def check_others(directory: Path, plan: PullPlan, others: Mapping[str, str]) -> None:
-    """Conflict when a file is there that another model needs, and is not the one of the plan. One of the same size may
-    be: whoever downloads it compares the digests. Blocks."""
+def check_others(directory: Path, plan: PullPlan, other_files: Mapping[str, str]) -> None:
+    """Conflict when a file is there that another model needs, and is not the one of the plan. A file of the same size
+    is allowed: the downloader compares the digests. Blocks."""
     receipts = Receipts(directory)
     for file in plan.files:
-        size = size_of(directory / file.path) if file.path in others else None
+        size = size_of(directory / file.path) if file.path in other_files else None
         if size is None or file.url == (directory.absolute() / file.path).as_uri():
             continue
         receipt = receipts.find(file.path)
         is_other = receipt is not None and not receipt.proves(file.digest, file.size, "")
         if is_other or not file.digest or file.size not in (None, size):
             raise Conflict(
-                f"the model {others[file.path]} needs another file as {file.path}; remove it first, or give this model "
-                "another name with `name`"
+                f"the model {other_files[file.path]} needs another file as {file.path}; remove it first, or give "
+                "this model another name with `name`"
             )
 
 

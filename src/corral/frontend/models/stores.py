@@ -53,10 +53,10 @@ class StoreRoom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(directory: Path, *, make: bool = True) -> StoreRoom:
-    """The store in a directory. StoreUnusable says why it is none. Blocks.
+    """The store in a directory. StoreUnusable says why the directory is not a store. Blocks.
 
-    With `make`, the directory becomes one, and is made if it is not there; not those above it, since a disk that is not
-    mounted is no store.
+    With `make`, the directory is created and becomes a store. Directories above it are not created, because a disk may
+    not be mounted.
     """
     try:
         if make:
@@ -120,7 +120,7 @@ class StoreKeeper:
         self.problem = ""
         """Why there is none."""
         self.told = ""
-        """The id of the own store that others were told of last."""
+        """The id of the own store that was last announced to others."""
         self.poke = Poke()
         self._rows = rows
         self._clock = clock

@@ -92,12 +92,13 @@ class ModelsWatch:
         return next(iter(await self._store.history(name, limit=1)), None)
 
     async def forget(self, name: str, deleted: Collection[str]) -> None:
-        """These files were deleted. What others said about a model is forgotten: if they say it still, that is news."""
+        """Note that these files were deleted. What other files say about the model is forgotten too, so that it counts
+        as a change if they still say it."""
         if self.store is None:
             return
         imported = await self._imports.of(self.store.id)
         files = [
-            replace(file, names={other: said for other, said in file.names.items() if other != name})
+            replace(file, names={other: digest for other, digest in file.names.items() if other != name})
             for path, file in imported.items()
             if name in file.names and path not in deleted and not self._holds_others(path, name)
         ]
@@ -136,16 +137,16 @@ class ModelsWatch:
         plan = ImportPlan()
         names = {model.spec.name for file in reading.files.values() for model in file.said.models}
         for _ in range(_TRIES):
-            # First: whoever adds a model after it takes the next number.
+            # Read first: a model that is added after this takes the next number.
             last = await self._store.last_changes(names) if names else {}
             await self._models.refresh()
-            known = await self._known(reading, store, is_new=known_store is None)
-            said = {path: file.said for path, file in reading.files.items()}
-            fresh = [path for path, file in said.items() if self._handled.get(path) != file.digest]
-            plan = plan_imports(said, known, fresh=fresh, may_remove=reading.is_whole)
-            if await self._write(store.id, plan, known, last):
+            stored = await self._stored_state(reading, store, is_new=known_store is None)
+            contents = {path: file.said for path, file in reading.files.items()}
+            fresh = [path for path, file in contents.items() if self._handled.get(path) != file.digest]
+            plan = plan_imports(contents, stored, fresh=fresh, may_remove=reading.is_whole)
+            if await self._write(store.id, plan, stored, last):
                 break
-        self._imported = await self._imports.of(store.id) if plan.changes else known.imports
+        self._imported = await self._imports.of(store.id) if plan.changes else stored.imports
         if plan.changes:
             await self._models.refresh()
             await self._feed.announce()
@@ -154,13 +155,13 @@ class ModelsWatch:
             await self._stores.see(KnownStore(**store._asdict(), frontend_id=self._frontend_id, seen_at=now))
         return plan
 
-    async def _known(self, reading: DirectoryReading, store: StoreFacts, *, is_new: bool) -> KnownModels:
+    async def _stored_state(self, reading: DirectoryReading, store: StoreFacts, *, is_new: bool) -> KnownModels:
         imports, rows = await self._imports.of(store.id), self._models.rows
         ended: dict[str, set[str]] = {}
         if is_new:
             removed = {model.name: model.removed_at.timestamp() for model in await self._removals.all()}
-            said = [(said_model, file) for file in reading.files.values() for said_model in file.said.models]
-            absent = [(said_model, file) for said_model, file in said if said_model.spec.name not in rows]
+            listed_models = [(said_model, file) for file in reading.files.values() for said_model in file.said.models]
+            absent = [(said_model, file) for said_model, file in listed_models if said_model.spec.name not in rows]
             remembered = (
                 await self._store.last_changes([said_model.spec.name for said_model, _ in absent]) if absent else {}
             )
@@ -173,24 +174,26 @@ class ModelsWatch:
                     ended[name].add(said_model.digest)
         return KnownModels(imports=imports, models=rows, ended=ended, is_new=is_new)
 
-    async def _write(self, store_id: str, plan: ImportPlan, known: KnownModels, last: Mapping[str, LastChange]) -> bool:
+    async def _write(
+        self, store_id: str, plan: ImportPlan, stored: KnownModels, last: Mapping[str, LastChange]
+    ) -> bool:
         """False: a model was changed at the same moment; what is left is planned again."""
         for batch in _batches(plan.changes):
-            taken = self._batch(batch, known, last)
-            if not await self._imports.take_over(store_id, taken):
+            changes = self._batch(batch, stored, last)
+            if not await self._imports.take_over(store_id, changes):
                 return False
-            for event in taken.events:
+            for event in changes.events:
                 log.info("a file changed a model", extra={**event.data, "event": "model.changed"})
         return True
 
-    def _batch(self, changes: Sequence[FileChange], known: KnownModels, last: Mapping[str, LastChange]) -> TakenOver:
+    def _batch(self, changes: Sequence[FileChange], stored: KnownModels, last: Mapping[str, LastChange]) -> TakenOver:
         now = self._clock.now()
         models = [
             next_model(
                 said_model,
-                known.models.get(said_model.spec.name),
+                stored.models.get(said_model.spec.name),
                 last.get(said_model.spec.name, NEVER_CHANGED),
-                came=_from_file(change.path, known.models.get(said_model.spec.name)),
+                provenance=_from_file(change.path, stored.models.get(said_model.spec.name)),
                 by=_by(change.path),
                 now=now,
             )
@@ -199,9 +202,9 @@ class ModelsWatch:
         ]
         ended = [
             replace(
-                known.models[name],
-                number=known.models[name].number + 1,
-                changed_at=last_change_of(known.models[name]).next_at(now),
+                stored.models[name],
+                number=stored.models[name].number + 1,
+                changed_at=last_change_of(stored.models[name]).next_at(now),
                 changed_by=_by(change.path),
             )
             for change in changes
@@ -261,15 +264,15 @@ class ModelsWatch:
     ) -> tuple[WeightFile, ...]:
         """What the database shall know of the files of a model. Sizes that were stated stay."""
         stored = {file.path: file for file in row.files}
-        here = [_here(path, self._sizes[path], stored.get(path)) for path in paths if path in self._sizes]
+        measured = [_here(path, self._sizes[path], stored.get(path)) for path in paths if path in self._sizes]
         if any(file.digest for file in row.files):
-            read = {(file.path, file.size): file.shape for file in here}
+            read = {(file.path, file.size): file.shape for file in measured}
             return tuple(
                 msgspec.structs.replace(file, shape=file.shape or read.get((file.path, file.size)))
                 for file in row.files
             )
         is_news = any(before.get(path) != self._sizes.get(path) for path in paths)
-        return tuple(here) if here and (is_news or not row.files) else row.files
+        return tuple(measured) if measured and (is_news or not row.files) else row.files
 
     def _weights_by_model(self) -> dict[tuple[str, str], list[str]]:
         """What each model is loaded from; that of models which are as they were is not found out again."""

@@ -57,7 +57,8 @@ log = logging.getLogger(__name__)
 
 RUNNING_WITHIN: Final = timedelta(seconds=10)
 STOP_WITHIN: Final = timedelta(seconds=10)
-"""Workers give a process up to twenty seconds to free its model and end. Whoever waits for that asks again."""
+"""Workers give a process up to twenty seconds to free its model and end. A caller that wants to wait for that asks
+again."""
 LIST_WITHIN: Final = timedelta(seconds=30)
 MOST_BYTES: Final = 1024 * 1024
 """A node sends no more at once: the limit of a NATS server with default settings."""
@@ -107,7 +108,7 @@ class NodeBusy(CorralError):
 
 
 class NodeRefused(CorralError):
-    """The node refused."""
+    """The node refused the request."""
 
     code = "node_refused"
 
@@ -125,7 +126,7 @@ class WorkerUnreachable(CorralError):
 
 
 class StartedBackend(PartlyPrinted, frozen=True, kw_only=True):
-    """A process that is ready to be told what to load."""
+    """A process that is ready to load a model."""
 
     unprinted = ("key", "token")
 
@@ -153,7 +154,8 @@ class StoppedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeContacts:
-    """The one place that decides whether a node may be contacted. Whoever is about to dial a node asks here first.
+    """Decides, for all code that dials nodes, whether a node may be contacted. Code that is about to dial a node asks
+    here first.
 
     An operation asks several times for each of its nodes, so an answer is kept for three seconds. What this process
     changes counts at once; what another frontend changes, within that time.
@@ -162,14 +164,14 @@ class NodeContacts:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._reads = Batches(self._read, spacing_seconds=0)
-        self._kept: dict[NodeId, tuple[NodeContact, float]] = {}
+        self._cache: dict[NodeId, tuple[NodeContact, float]] = {}
         self._kept_since_writes = nodes.writes
 
     async def of(self, node_id: NodeId) -> NodeContact:
         """The node's registered addresses. NodePending while nobody approved it; NodeGone when there is none."""
         now = asyncio.get_running_loop().time()
         if self._kept_since_writes == self._nodes.writes:
-            contact, read_at = self._kept.get(node_id, (None, 0.0))
+            contact, read_at = self._cache.get(node_id, (None, 0.0))
             if contact is not None and now - read_at < _CONTACT_KEPT_SECONDS:
                 return contact
         contact = await self._reads.store(node_id)
@@ -180,7 +182,7 @@ class NodeContacts:
         return contact
 
     async def load(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
-        """Those that exist of these nodes, which are about to be contacted: that needs no other read then."""
+        """Return those of the nodes that exist, and keep their addresses for the calls that follow."""
         read_at, writes = asyncio.get_running_loop().time(), self._nodes.writes
         nodes = await self._nodes.load_many(ids)
         self._keep({id: contact_of(node) for id, node in nodes.items()}, read_at, writes)
@@ -195,9 +197,9 @@ class NodeContacts:
     def _keep(self, contacts: Mapping[NodeId, NodeContact], read_at: float, writes: int) -> None:
         """Keep what was read then. What is kept from before other writes of this process is not believed any more."""
         if self._kept_since_writes != writes:
-            self._kept.clear()
+            self._cache.clear()
             self._kept_since_writes = writes
-        self._kept.update((id, (contact, read_at)) for id, contact in contacts.items() if contact.is_approved)
+        self._cache.update((id, (contact, read_at)) for id, contact in contacts.items() if contact.is_approved)
 
 
 class NodeTokens:
@@ -330,7 +332,8 @@ class NodeClient:
             raise
 
     async def _mark(self, silent: Sequence[tuple[NodeId, datetime]]) -> Sequence[None]:
-        """Mark nodes as of the first silence: writing may take a while, and whoever was heard meanwhile is there."""
+        """Mark nodes as of the first silence: writing may take a while, and nodes that were heard meanwhile are
+        present."""
         ids = sorted({id for id, _ in silent})
         if await self._nodes.mark_no_responders(ids, at=min(at for _, at in silent)):
             self._health.ring()
@@ -355,7 +358,7 @@ class NodeClient:
 
 
 def too_much(content: bytes) -> str:
-    """Why this is not parsed, told from its bytes alone; empty when it may be."""
+    """Why this content must not be parsed, judged by its bytes alone; empty when it may be."""
     if len(content) > MOST_BYTES:
         return f"it has {len(content)} bytes, and {MOST_BYTES} are the most"
     if (objects := content.count(b"{")) > MOST_OBJECTS:

@@ -87,12 +87,12 @@ class Dialling:
         async with self._places:
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
-                    own = _own_address(host, await self._names.find(host), source)
+                    target = _own_address(host, await self._names.find(host), source)
             except TimeoutError:
-                own = _Foreign(f"the frontend did not find the name {host} within {_PATIENCE_SECONDS:g} s")
-            if isinstance(own, _Foreign):
-                return DialledAddress(address=address, problem=own.problem)
-            problem = await _said(word, own, port)
+                target = _Foreign(f"the frontend did not find the name {host} within {_PATIENCE_SECONDS:g} s")
+            if isinstance(target, _Foreign):
+                return DialledAddress(address=address, problem=target.problem)
+            problem = await _said(word, target, port)
         if problem and not _is_here(source):
             return DialledAddress(address=address, problem=problem)
         return DialledAddress(address=address, word=word)
@@ -116,7 +116,7 @@ async def _said(word: str, host: str, port: int) -> str:
 
 
 def _is_here(source: str) -> bool:
-    """This very machine calls, or whoever uses a proxy on it."""
+    """Whether the call comes from this machine, or through a proxy on it."""
     caller = parsed_ip(source)
     return caller is not None and (caller.is_loopback or _is_of_this_machine(caller))
 
@@ -144,15 +144,15 @@ def _read(address: str) -> tuple[str, int]:
     return host, port
 
 
-def _own_address(host: str, known: list[IpAddress], source: str) -> str | _Foreign:
+def _own_address(host: str, candidates: list[IpAddress], source: str) -> str | _Foreign:
     """The address to call: that of the source, or of this very machine for a source on it."""
-    if not known:
+    if not candidates:
         return _Foreign(f"the frontend cannot find the name {host}")
     caller = parsed_ip(source)
-    for own in known:
-        if own == caller or (caller is not None and caller.is_loopback and _is_of_this_machine(own)):
-            return str(own)
-    addresses = ", ".join(sorted({str(own) for own in known}))
+    for candidate in candidates:
+        if candidate == caller or (caller is not None and caller.is_loopback and _is_of_this_machine(candidate)):
+            return str(candidate)
+    addresses = ", ".join(sorted({str(candidate) for candidate in candidates}))
     seen = source or "an unknown address"
     return _Foreign(f"not tried: for the frontend {host} is {addresses}, and this machine calls from {seen}")
 

@@ -39,7 +39,7 @@ class NodeDoors:
         return self._tls.file_server(node_id, contact.http_address) if contact.has_tls else None
 
     def url(self, node_id: NodeId, contact: NodeContact, path: str) -> WorkerUrl:
-        """A URL of the worker's HTTP server, of an encoded path. ValueError when its address is none."""
+        """A URL of the worker's HTTP server for an encoded path. ValueError when the stored address is not usable."""
         tls = self.file_server_of(node_id, contact)
         scheme = "http" if tls is None else "https"
         return WorkerUrl(URL(f"{scheme}://{contact.http_address}{path}", encoded=True), tls)

@@ -83,7 +83,7 @@ class Fleet:
         return self.see(node)
 
     async def some(self, ids: Iterable[NodeId]) -> dict[NodeId, SeenNode]:
-        """Those of these nodes that there are."""
+        """Return those of the nodes that exist, by id."""
         now = self._clock.now()
         return {id: self.see(node, now) for id, node in (await self._nodes.load_many(ids)).items()}
 
@@ -100,7 +100,7 @@ class Fleet:
         return {id: node.name for id, node in (await self._nodes.load_many(ids)).items()}
 
     async def healthy(self, ids: Iterable[NodeId]) -> set[NodeId]:
-        """Those of these nodes whose status is healthy."""
+        """Return the ids of those nodes that are healthy."""
         return {id for id, seen in (await self.some(ids)).items() if seen.status is NodeStatus.HEALTHY}
 
     async def page(self, filter: NodeFilter, *, limit: int, cursor: str | None) -> SeenNodePage:

@@ -68,15 +68,15 @@ class Heartbeats:
         """Called with the nodes whose heartbeats were stored here, as they are after them."""
 
     async def beat(self, node_id: NodeId, claim: Claim, read: Callable[[], Heartbeat]) -> Node:
-        """Store one heartbeat. NotFound and AccessDenied say why it was not taken: then it is not even read, which
-        takes longer than all the rest."""
+        """Store one heartbeat. NotFound and AccessDenied say why it was not taken: then its body is not even parsed,
+        which is the most expensive step."""
         waiting = _WaitingHeartbeat(node_id=node_id, claim=claim, read=read)
         self._queue.append(waiting)
         self._arrived.set()
         return await waiting.answer
 
     async def run(self) -> None:
-        """Until cancelled; whoever still waits then is told to come again."""
+        """Run until cancelled; callers that still wait then are asked to try again."""
         loop = asyncio.get_running_loop()
         not_before = loop.time()
         batch: list[_WaitingHeartbeat] = []
@@ -125,8 +125,8 @@ class Heartbeats:
         for waiting in accepted:
             node = after.get(waiting.node_id, nodes_by_id[waiting.node_id])
             after[waiting.node_id] = beat(node, waiting.read(), policy, hearing)
-        # Those whose status is another one than everybody was last told, be it by a change that was made before this
-        # beat: health looks at them at once.
+        # Those whose status differs from the last announcement, also by a change that was made before this beat: health
+        # looks at them at once.
         news = {id for id, node in after.items() if status_of(node.facts, now, policy, hearing) is not node.announced}
         beats = [
             AcceptedHeartbeat(
@@ -153,7 +153,7 @@ class Heartbeats:
             await self._feed.announce()
 
     def _change(self, before: Node, node: Node) -> Event | None:
-        """What people are told when the hardware of a node in service is another one."""
+        """The event for a node in service whose hardware has changed; None without a change to report."""
         if node.facts.approved_at is None:
             return None
         now = self._clock.now()

@@ -50,8 +50,8 @@ class SourceLimit:
         self._calls: dict[str, tuple[datetime, int]] = {}
         """Since when each source was counted, and its calls; the one that called last is at the end."""
 
-    def take(self, source: str, what: str) -> int:
-        """Count one call; returns how many there were in this window. TooManyCalls when that is too many of `what`."""
+    def take(self, source: str, calls: str) -> int:
+        """Count one call; returns how many there were in this window. TooManyCalls when that is too many of `calls`."""
         now = self._clock.now()
         began, before = self._calls.pop(source, (now, 0))
         if not began <= now < began + self._window:
@@ -61,7 +61,7 @@ class SourceLimit:
             del self._calls[next(iter(self._calls))]
         if before >= self._most:
             seconds = self._window.total_seconds()
-            raise TooManyCalls(f"{what} from {source or 'this address'}: {self._most} in {seconds:.0f} s are allowed")
+            raise TooManyCalls(f"{calls} from {source or 'this address'}: {self._most} in {seconds:.0f} s are allowed")
         return before + 1
 
 

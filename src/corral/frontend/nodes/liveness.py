@@ -47,7 +47,7 @@ _BRAKE_LEASE_TIME: Final = timedelta(seconds=30)
 
 
 class HearingKeeper:
-    """Confirms once a second, and starts anew when the clock was set."""
+    """Confirms once a second that control can receive heartbeats, and starts over when the clock was set."""
 
     def __init__(self, periods: HearingPeriods, bus: Bus, clock: Clock, policy: LivenessPolicy) -> None:
         self._periods = periods
@@ -138,7 +138,7 @@ class Health:
                 return _SOON
 
     async def _start_over_after_a_jump(self) -> None:
-        """When the clock was set, what was heard in the future was not, and everyone must be looked at anew."""
+        """After the clock was set, forget heartbeats with times in the future, and judge all nodes again."""
         jumps = self._hearing.jumps
         if jumps == self._jumps:
             return
@@ -240,7 +240,7 @@ class Brake:
             log.error("nothing is evicted or rescheduled: %s", reason, extra={"event": "brake.held", "why": reason})
         else:
             log.warning("the brake is released", extra={"event": "brake.released", "was": before})
-        if await self._leader.holds("brake", lasts=_BRAKE_LEASE_TIME):
+        if await self._leader.holds("brake", duration=_BRAKE_LEASE_TIME):
             kind = EventKind.BRAKE_HELD if reason else EventKind.BRAKE_RELEASED
             event = Event(kind=kind, at=self._clock.now(), actor="control", data={"why": reason or before})
             await self._events.record([event])

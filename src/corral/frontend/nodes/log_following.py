@@ -50,10 +50,10 @@ class LogFollowing:
         if self.followers >= MOST_FOLLOWERS:
             raise TooManyFollowers
 
-    async def frames(self, node_id: NodeId, model: str, wanted: WantedLines) -> AsyncGenerator[LogFrame | None, None]:
+    async def frames(self, node_id: NodeId, model: str, query: WantedLines) -> AsyncGenerator[LogFrame | None, None]:
         """Lines and gaps as they come, None when nothing came for a while. Ends when the node is gone or may not be
         asked; a worker that cannot be reached is tried again. Closing it ends the connection to the worker."""
-        tail, failures = LogTail(wanted), 0
+        tail, failures = LogTail(query), 0
         self.followers += 1
         try:
             while True:

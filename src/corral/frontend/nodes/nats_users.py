@@ -1,6 +1,7 @@
 """Gives nodes their users of NATS, and ends those of nodes that lost their approval or are gone.
 
-With the operator's key the server is told, and closes their connections; without it a user ends when it expires.
+With the operator's key the revocation reaches the server, which closes their connections; without it a user ends when
+it expires.
 """
 
 import logging

@@ -24,7 +24,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class NodeStorage:
-    """Asks workers about the object storage that they were told of."""
+    """Asks workers about the object storage in their settings."""
 
     def __init__(self, bus: Bus, admitted: Callable[[NodeId], Awaitable[object]]) -> None:
         """`admitted` fails for nodes that must not be contacted."""
@@ -32,7 +32,7 @@ class NodeStorage:
         self._admitted = admitted
 
     async def is_known(self, node_id: NodeId) -> bool:
-        """Whether the worker was told of an object storage: otherwise it listens to none of the subjects."""
+        """Whether the worker has an object storage in its settings: otherwise it listens to none of the subjects."""
         try:
             request = ListRequest(key_prefix=_NOWHERE)
             await self._ask(node_id, subjects.files_list(node_id), request, ListedFiles, PROBE_WITHIN)

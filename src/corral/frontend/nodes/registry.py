@@ -136,13 +136,13 @@ class NodeRegistry:
     ) -> Registered | None:
         namesakes: list[Node] = []
         if registration.secret_hash is not None:
-            known = await self._nodes.find_by_secret(registration.secret_hash)
+            stored = await self._nodes.find_by_secret(registration.secret_hash)
         else:
             same_name = await self._nodes.find_by_name(registration.name)
-            known = next((node for node in same_name if node.secret_hash is None), None)
+            stored = next((node for node in same_name if node.secret_hash is None), None)
             namesakes = [node for node in same_name if node.secret_hash is not None]
-        if known is not None:
-            return await self._again(known, registration, secret=secret, approval=approval, invitation=invitation)
+        if stored is not None:
+            return await self._again(stored, registration, secret=secret, approval=approval, invitation=invitation)
         registration, id, now = self._with_life(registration, None), new_node_id(), self._clock.now()
         if namesakes:
             # Somebody without the secret uses the name of a node that has one: never approved by itself.
@@ -170,25 +170,25 @@ class NodeRegistry:
 
     async def _again(
         self,
-        known: Node,
+        stored: Node,
         registration: Registration,
         *,
         secret: str,
         approval: Approval | None,
         invitation: Invitation | None,
     ) -> Registered | None:
-        registration = self._with_life(registration, known)
-        node = register_again(known, registration, at=self._clock.now(), approval=approval, policy=self._policy)
-        if known.facts.approved_at is not None and node.facts.approved_at is None:
-            return await self._suspected(known, node, secret=secret)
+        registration = self._with_life(registration, stored)
+        node = register_again(stored, registration, at=self._clock.now(), approval=approval, policy=self._policy)
+        if stored.facts.approved_at is not None and node.facts.approved_at is None:
+            return await self._suspected(stored, node, secret=secret)
         used = None
-        if invitation is not None and known.invitation_id != invitation.id:
+        if invitation is not None and stored.invitation_id != invitation.id:
             node, used = self._accepted(node, invitation), invitation.id
         events = []
-        if is_new_life(known, registration) or used is not None:
+        if is_new_life(stored, registration) or used is not None:
             invited = {} if used is None else {"invitation": used}
             events.append(self._event(EventKind.NODE_REREGISTERED, node, BY_WORKER, address=node.address, **invited))
-        events += self._differences(known, node)
+        events += self._differences(stored, node)
         known_user, nats_user = self._nats_users.issue(node, node.updated_at)
         is_stored = await self._nodes.register(
             node,
@@ -196,12 +196,12 @@ class NodeRegistry:
             events=events,
             invitation=used,
             nats_user=known_user,
-            moved_from=None if known.address == node.address else known,
+            moved_from=None if stored.address == node.address else stored,
         )
         return Registered(node=node, is_new=False, nats_user=nats_user) if is_stored else None
 
     async def _suspected(self, before: Node, node: Node, *, secret: str) -> Registered | None:
-        """It may be somebody else: it is pending again, and has neither keys nor replicas any more."""
+        """Make a suspicious node pending again, without keys and replicas: it may be another machine."""
         difference = change_of(before, node)
         alarm = self._event(
             EventKind.NODE_SUSPECTED,
@@ -229,7 +229,7 @@ class NodeRegistry:
         return accept(node, invitation, at=self._clock.now())
 
     def _differences(self, before: Node, node: Node) -> list[Event]:
-        """What people are told of a node that is in service and came back with another place, or as another machine."""
+        """Events for a node in service that came back at another address or with other hardware."""
         if before.facts.approved_at is None or node.facts.approved_at is None:
             return []
         differences = {EventKind.NODE_MOVED: move_of(before, node), EventKind.NODE_CHANGED: change_of(before, node)}
@@ -255,12 +255,12 @@ class NodeRegistry:
             await self._feed.announce()
         return count
 
-    def _with_life(self, registration: Registration, known: Node | None) -> Registration:
+    def _with_life(self, registration: Registration, stored: Node | None) -> Registration:
         """LocalAI's workers tell none: each registration of theirs begins one, unless it only renews credentials."""
         if registration.incarnation:
             return registration
-        if known is not None and is_renewal(known, registration, self._clock.now(), self._nats_users.lifetime):
-            return replace(registration, incarnation=known.facts.incarnation)
+        if stored is not None and is_renewal(stored, registration, self._clock.now(), self._nats_users.lifetime):
+            return replace(registration, incarnation=stored.facts.incarnation)
         return replace(registration, incarnation=new_incarnation())
 
     def _sealed(self, node: Node, secret: str) -> SealedSecret:
@@ -284,14 +284,14 @@ class NodeRegistry:
 
     async def approve_localai(self, node_id: NodeId, *, by: str) -> tuple[Node, UserJwt | None]:
         """Approve a node, and return the user that LocalAI's form of the answer has; a Corral node fetches its own."""
-        given: list[UserJwt | None] = []
+        issued: list[UserJwt | None] = []
 
         def issue(node: Node) -> KnownUser | None:
-            known, user = self._nats_users.issue(node, node.updated_at) if node.peer is None else (None, None)
-            given[:] = [user]
-            return known
+            user_id, user = self._nats_users.issue(node, node.updated_at) if node.peer is None else (None, None)
+            issued[:] = [user]
+            return user_id
 
-        return await self.approve(node_id, by=by, nats_user=issue), next(iter(given), None)
+        return await self.approve(node_id, by=by, nats_user=issue), next(iter(issued), None)
 
     async def drain(self, node_id: NodeId, *, by: str, mark: str | None = None) -> Node:
         """Begin a drain. Overtaken when the node's `drain_mark` is not the one that was seen, if one is given."""
@@ -355,8 +355,8 @@ class NodeRegistry:
         """Take one GPU out of service, or put it back. What uses it now goes on; nothing new is given to it."""
 
         def decide(node: Node, *, at: datetime) -> Node:
-            if card not in node.cards_out and all(own.id != card for own in node.cards):
-                has = ", ".join(own.id for own in node.cards) or "none"
+            if card not in node.cards_out and all(gpu.id != card for gpu in node.cards):
+                has = ", ".join(gpu.id for gpu in node.cards) or "none"
                 raise NotFound(f"node {node.name} has no GPU {card[:_SHOWN]!r}; it has {has}")
             return domain.put_card(node, card, is_out=is_out, at=at)
 

@@ -14,8 +14,8 @@ from corral.frontend.nodes.client import MOST_BYTES, too_much
 
 
 class ReportLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is taken of one kind of report within one window. Whoever reads reports says how it learns what was
-    dropped."""
+    """How many reports of one kind are taken within one window. The reader of the reports decides how it learns about
+    dropped ones."""
 
     reports_per_node: int
     reports_in_all: int | None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from corral.bus.minting import Minter
 
 _CHECKS_PER_SOURCE: Final = 30
-"""In a minute."""
+"""Checks that one source address may ask for in a minute."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,8 +126,8 @@ def change_view(event: Event) -> NodeChangeView:
 def card_views(node: Node, replicas: Mapping[str, Sequence[str]]) -> list[CardView]:
     """All GPUs of a node, also those that are out of service and not reported now. `replicas` are the process keys of
     those that may use each."""
-    gone = node.cards_out - {card.id for card in node.cards}
-    cards = (*node.cards, *(GpuCard(id=id, total=0, free=0, is_out=True) for id in sorted(gone)))
+    unreported = node.cards_out - {card.id for card in node.cards}
+    cards = (*node.cards, *(GpuCard(id=id, total=0, free=0, is_out=True) for id in sorted(unreported)))
     return [card_view(card, replicas.get(card.id, ())) for card in cards]
 
 
@@ -232,14 +232,14 @@ def _budget(text: str) -> tuple[str, str]:
 
 def _labels(reported: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """LocalAI's frontends turn no worker away for its labels: those that cannot be kept are left out and shown."""
-    kept: dict[str, str] = {}
+    usable: dict[str, str] = {}
     problems: list[str] = []
     for key, value in reported.items():
-        if problem := label_problem({**kept, key: value}):
+        if problem := label_problem({**usable, key: value}):
             problems.append(f"labels: {problem}; ignored")
         else:
-            kept[key] = value
-    return kept, problems[:_MOST_PROBLEMS]
+            usable[key] = value
+    return usable, problems[:_MOST_PROBLEMS]
 
 
 def _said(text: str | UnsetType) -> str | None:

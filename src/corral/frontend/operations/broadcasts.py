@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 PERIOD: Final = timedelta(seconds=10)
 """How often changes are looked for when no ring came."""
 _SPACING: Final = 0.4
-"""Seconds between two rounds."""
+"""Seconds between two rounds of broadcasts."""
 _SPACING_PER_TARGET: Final = 0.001
 """Seconds added to the spacing for each target: messages about large operations are long."""
 _MOST_KEPT: Final = 500
@@ -56,7 +56,7 @@ class Broadcasts:
         self._progress = progress
         self._clock = clock
         self._sender = Sender(frontend=frontend)
-        self._told: OrderedDict[OperationId, OperationStatus] = OrderedDict()
+        self._last_sent: OrderedDict[OperationId, OperationStatus] = OrderedDict()
 
     async def accepted(self, operation: Operation) -> None:
         """There is a new operation; nothing is known of it yet."""
@@ -99,7 +99,7 @@ class Broadcasts:
         return targets
 
     async def _tell_of(self, operation: Operation) -> None:
-        before = self._told.get(operation.id)
+        before = self._last_sent.get(operation.id)
         progress = self._progress.of(operation.id)
         status = operation_status(operation, progress)
         if status == before:
@@ -124,11 +124,13 @@ class Broadcasts:
         )
         await self._publish(subjects.OPERATION_START, mark)
 
-    async def _tell(self, operation: Operation, status: OperationStatus, known: Mapping[NodeId, Progress]) -> None:
-        self._told[operation.id] = status
-        self._told.move_to_end(operation.id)
-        while len(self._told) > _MOST_KEPT:
-            self._told.popitem(last=False)
+    async def _tell(
+        self, operation: Operation, status: OperationStatus, progress_by_node: Mapping[NodeId, Progress]
+    ) -> None:
+        self._last_sent[operation.id] = status
+        self._last_sent.move_to_end(operation.id)
+        while len(self._last_sent) > _MOST_KEPT:
+            self._last_sent.popitem(last=False)
         numbers: dict[str, InstallBytes] = {
             node_id: InstallBytes(
                 attempt=progress.attempt,
@@ -139,7 +141,7 @@ class Broadcasts:
                     FileBytes(file.name, file.state, file.current_bytes, file.total_bytes) for file in progress.files
                 ],
             )
-            for node_id, progress in known.items()
+            for node_id, progress in progress_by_node.items()
             if progress.sequence
         }
         corral = OperationNumbers(frontend=self._sender.frontend, nodes=numbers)

@@ -101,8 +101,8 @@ class OpenRequests:
 
     def _of(self, node_id: NodeId) -> list[_OpenRequest]:
         """The open requests to this node that nobody has given up yet."""
-        asked = [request for (asked, _, _), request in self._open.items() if asked == node_id]
-        return [request for request in asked if not request.patience.expired()]
+        requests = [request for (requests, _, _), request in self._open.items() if requests == node_id]
+        return [request for request in requests if not request.patience.expired()]
 
 
 log = logging.getLogger(__name__)
@@ -235,10 +235,10 @@ class Dispatcher:
         claimed = await self._stores.intents.claim(
             self._token, now=now, until=now + self._policy.lease, limit=room, elsewhere=self._places.elsewhere
         )
-        mine = [intent for intent in claimed if intent.key not in self._working]
-        nodes = await self._stores.nodes.load({intent.node_id for intent in mine}) if mine else {}
-        self._working.update(intent.key for intent in mine)
-        return [(intent, nodes.get(intent.node_id)) for intent in mine]
+        new = [intent for intent in claimed if intent.key not in self._working]
+        nodes = await self._stores.nodes.load({intent.node_id for intent in new}) if new else {}
+        self._working.update(intent.key for intent in new)
+        return [(intent, nodes.get(intent.node_id)) for intent in new]
 
     async def work(self, intent: Intent, node: Node | None) -> None:
         """Work on one intent until its result is stored. If that fails, it is claimed again after its lease."""
@@ -258,45 +258,47 @@ class Dispatcher:
             await self._bring_about_here(intent)
             return
         if node is None or self._fleet.see(node).status not in REACHED:
-            await self._rest(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=False)
+            await self._release(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=False)
             return
         # What a frontend did itself has ended with it: no worker may still be busy with it.
         is_corral = node.peer is not None or intent.kind.ends_with_sender
         evidence = await self._look(intent)
         if isinstance(evidence, Intent):
-            await self._rest(evidence, is_corral=is_corral)
+            await self._release(evidence, is_corral=is_corral)
             return
         if evidence.payload is not intent.payload:
             intent = replace(intent, payload=evidence.payload)
         life = node.facts.incarnation
         match intent_steps.look(intent, evidence, self._clock.now(), self._policy, is_corral=is_corral, life=life):
             case Rest(intent=rested):
-                await self._rest(rested, is_corral=is_corral)
+                await self._release(rested, is_corral=is_corral)
             case Send(replaces=replaces) if why := await self._kind(intent).hold(intent, node, replaces=replaces):
-                await self._rest(intent_steps.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral)
+                await self._release(
+                    intent_steps.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral
+                )
             case Send(intent=sent, replaces=replaces):
                 if await self._changes.store(IntentChange(intent=sent, keeps_lease=True, is_corral=is_corral)):
                     settled, report = await self._send(sent, replaces=replaces, is_corral=is_corral)
-                    await self._rest(settled, is_corral=is_corral, report=report)
+                    await self._release(settled, is_corral=is_corral, report=report)
 
     async def _bring_about_here(self, intent: Intent) -> None:
         """Bring an intent about at a store of this frontend. No call of an earlier process can be under way
         there any more, and nothing has to be moved out of the way first."""
         if not self._places.is_here(intent.node_id):
-            await self._rest(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=True)
+            await self._release(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=True)
             return
         evidence = await self._look(intent)
         if isinstance(evidence, Intent):
-            await self._rest(evidence, is_corral=True)
+            await self._release(evidence, is_corral=True)
             return
         step = intent_steps.look(
             intent, evidence, self._clock.now(), self._policy, is_corral=True, life=str(self._token)
         )
         if isinstance(step, Rest):
-            await self._rest(step.intent, is_corral=True)
+            await self._release(step.intent, is_corral=True)
         elif await self._changes.store(IntentChange(intent=step.intent, keeps_lease=True, is_corral=True)):
             settled, report = await self._send(step.intent, replaces=step.replaces, is_corral=True)
-            await self._rest(settled, is_corral=True, report=report)
+            await self._release(settled, is_corral=True, report=report)
 
     def _kind(self, intent: Intent) -> KindActions:
         return self._kinds[intent.kind]
@@ -341,7 +343,7 @@ class Dispatcher:
         settled = intent_steps.answered(intent, error, evidence, now, self._policy, is_hopeless=is_hopeless)
         return settled, evidence.report
 
-    async def _rest(self, intent: Intent, *, is_corral: bool, report: Report | None = None) -> None:
+    async def _release(self, intent: Intent, *, is_corral: bool, report: Report | None = None) -> None:
         if await self._changes.store(
             IntentChange(intent=intent, keeps_lease=False, is_corral=is_corral, report=report)
         ):
@@ -380,7 +382,7 @@ class Dispatcher:
 
     async def _welcome(self, happened: Sequence[Event]) -> None:
         back = {event.node_id for event in happened if event.node_id is not None and _is_return(event)}
-        heard = {event.node_id for event in happened if event.node_id is not None and _is_healed(event)} - back
+        healed = {event.node_id for event in happened if event.node_id is not None and _is_healed(event)} - back
         for node_id in _lost(happened) & self._requests.nodes:
             self._requests.give_up_offline(node_id)
         waited_for = back & self._requests.nodes
@@ -390,8 +392,8 @@ class Dispatcher:
         if back:
             woken += await self._stores.intents.wake(sorted(back), at=at)
             woken += await self._stores.intents.look_at(sorted(back), at=at)
-        if heard:
-            woken += await self._stores.intents.wake_unmissed(sorted(heard), at=at)
+        if healed:
+            woken += await self._stores.intents.wake_unmissed(sorted(healed), at=at)
         if woken:
             self.poke.ring()
 

@@ -65,7 +65,7 @@ class PeerOperations:
         """Called when a frontend of LocalAI changed models: the files of a directory that we may share."""
         self.on_changed_backends: list[Callable[[], None]] = []
         """Called when a frontend of LocalAI changed backends, on nodes that we may share or in galleries."""
-        self._known: OrderedDict[str, PeerOperation] = OrderedDict()
+        self._jobs: OrderedDict[str, PeerOperation] = OrderedDict()
         self._staged: OrderedDict[str, tuple[StagingStatus, float]] = OrderedDict()
 
     def handlers(self) -> dict[str, Handler]:
@@ -81,16 +81,16 @@ class PeerOperations:
         }
 
     def find(self, job_id: str) -> PeerOperation | None:
-        return self._known.get(job_id)
+        return self._jobs.get(job_id)
 
     def listed(self) -> list[PeerOperation]:
-        """Those that are under way, and those that failed until somebody dismisses them."""
+        """Return the peers' operations that are under way, and failed ones until somebody dismisses them."""
         now = self._clock.monotonic()
-        for job_id, peer_job in list(self._known.items()):
+        for job_id, peer_job in list(self._jobs.items()):
             is_over = peer_job.status is not None and peer_job.status.processed
             if not is_over and now - peer_job.heard_at > _OPERATION_STALE.total_seconds():
-                del self._known[job_id]
-        return [operation for operation in self._known.values() if operation.key and _is_shown(operation.status)]
+                del self._jobs[job_id]
+        return [operation for operation in self._jobs.values() if operation.key and _is_shown(operation.status)]
 
     def staged(self) -> dict[str, StagingStatus]:
         """The files that are on their way to nodes, by model."""
@@ -106,7 +106,7 @@ class PeerOperations:
 
     async def _on_end(self, mark: OperationMark) -> None:
         """Somebody dismissed it, or saw that it is over."""
-        is_theirs = self._known.pop(mark.job_id, None) is not None
+        is_theirs = self._jobs.pop(mark.job_id, None) is not None
         if mark.corral is UNSET and not is_theirs:
             await self._operations.dismiss_quietly(OperationId(mark.job_id))
 
@@ -121,8 +121,9 @@ class PeerOperations:
             self._progress.hear_of(OperationId(message.job_id), message.status.nodes, message.corral.nodes)
 
     async def _on_cancel(self, cancel: OperationCancel) -> None:
-        """Ours, taken back at a frontend of LocalAI. Of several Corral frontends that hear it the first one does it."""
-        if cancel.corral is UNSET and cancel.id not in self._known:
+        """Cancel an operation of ours that was cancelled at a frontend of LocalAI. If several Corral frontends get the
+        message, the first one acts."""
+        if cancel.corral is UNSET and cancel.id not in self._jobs:
             await self._operations.take_back(OperationId(cancel.id), by=_ANOTHER)
 
     async def _on_staging(self, progress: StagingProgress) -> None:
@@ -135,14 +136,14 @@ class PeerOperations:
 
     def _of(self, job_id: str) -> PeerOperation:
         now = self._clock.monotonic()
-        peer_job = self._known.get(job_id)
+        peer_job = self._jobs.get(job_id)
         return PeerOperation(job_id=job_id, heard_at=now) if peer_job is None else replace(peer_job, heard_at=now)
 
     def _keep(self, operation: PeerOperation) -> None:
-        self._known[operation.job_id] = operation
-        self._known.move_to_end(operation.job_id)
-        while len(self._known) > _MOST_KEPT:
-            self._known.popitem(last=False)
+        self._jobs[operation.job_id] = operation
+        self._jobs.move_to_end(operation.job_id)
+        while len(self._jobs) > _MOST_KEPT:
+            self._jobs.popitem(last=False)
 
 
 async def _on_change(listeners: Sequence[Callable[[], None]], change: Invalidation) -> None:

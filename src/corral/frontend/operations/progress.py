@@ -47,10 +47,10 @@ class ProgressBoard:
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
         self._clock = clock
-        self._known: OrderedDict[OperationId, dict[NodeId, Progress]] = OrderedDict()
+        self._by_operation: OrderedDict[OperationId, dict[NodeId, Progress]] = OrderedDict()
         self._followers: Counter[OperationId] = Counter()
         self._looked_until: dict[OperationId, float] = {}
-        self._heard: dict[OperationId, Subscription | None] = {}
+        self._subscriptions: dict[OperationId, Subscription | None] = {}
         """None while a subscription is being made."""
         self._listeners: defaultdict[OperationId | None, set[Poke]] = defaultdict(set)
         self._changed: set[OperationId] = set()
@@ -59,7 +59,7 @@ class ProgressBoard:
     # For those who look.
 
     def of(self, operation: OperationId) -> Mapping[NodeId, Progress]:
-        return self._known.get(operation, {})
+        return self._by_operation.get(operation, {})
 
     def look(self, operation: Operation) -> Mapping[NodeId, Progress]:
         """Return the progress per node, and subscribe to its nodes while it runs: the caller will look again."""
@@ -70,7 +70,7 @@ class ProgressBoard:
     def watch(self, operation: OperationId) -> Mapping[NodeId, Progress]:
         """Return the progress per node, and subscribe to its nodes: the caller will look again."""
         self._looked_until[operation] = self._clock.monotonic() + _LOOK_LASTS
-        if operation not in self._heard:
+        if operation not in self._subscriptions:
             self.poke.ring()
         return self.of(operation)
 
@@ -115,14 +115,14 @@ class ProgressBoard:
 
     def take_changed(self) -> set[OperationId]:
         """The operations that changed here since the last call, to be broadcast."""
-        taken, self._changed = self._changed, set()
-        return taken
+        changed, self._changed = self._changed, set()
+        return changed
 
     def hear_of(
         self, operation: OperationId, rows: Iterable[NodeProgress], numbers: Mapping[str, InstallBytes]
     ) -> None:
         """Take over the progress that another frontend knows, unless we listen to the nodes ourselves."""
-        if operation in self._heard:
+        if operation in self._subscriptions:
             return
         for row in rows:
             node_id = NodeId(row.node_id)
@@ -158,7 +158,7 @@ class ProgressBoard:
                 await self._stop_listening(operation)
 
     async def _listen(self, operation: OperationId) -> None:
-        if operation in self._heard:
+        if operation in self._subscriptions:
             return
 
         async def on_message(message: Message) -> None:
@@ -170,24 +170,24 @@ class ProgressBoard:
             if self._merge(operation, subjects.node_of(message.subject), _progress(report, report.corral)):
                 self.changed(operation)
 
-        self._heard[operation] = None
+        self._subscriptions[operation] = None
         subscription: Subscription | None = None
         try:
             subscription = await self._bus.subscribe(subjects.install_progress_of_all(operation), on_message)
         except CorralError as error:
             log.info("progress is not heard: %s", error, extra={"event": "progress.unheard", "operation": operation})
         finally:
-            del self._heard[operation]
+            del self._subscriptions[operation]
             if subscription is not None:
-                self._heard[operation] = subscription
+                self._subscriptions[operation] = subscription
         await self._stop_listening(operation)
 
     async def _stop_listening(self, operation: OperationId) -> None:
         if self._followers[operation] > 0 or operation in self._looked_until:
             return
         self._followers.pop(operation, None)
-        if (subscription := self._heard.get(operation)) is not None:
-            del self._heard[operation]
+        if (subscription := self._subscriptions.get(operation)) is not None:
+            del self._subscriptions[operation]
             await subscription.close()
 
     def _merge(self, operation: OperationId, node_id: NodeId, news: Progress) -> bool:
@@ -197,10 +197,10 @@ class ProgressBoard:
         return nodes[node_id] is not earlier
 
     def _of(self, operation: OperationId) -> dict[NodeId, Progress]:
-        nodes = self._known.setdefault(operation, {})
-        self._known.move_to_end(operation)
-        while len(self._known) > _MOST_KEPT:
-            self._known.popitem(last=False)
+        nodes = self._by_operation.setdefault(operation, {})
+        self._by_operation.move_to_end(operation)
+        while len(self._by_operation) > _MOST_KEPT:
+            self._by_operation.popitem(last=False)
         return nodes
 
 

@@ -72,7 +72,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 class CancelGuard(Protocol):
     """Protects what the fleet shall have for ever."""
 
-    async def refuse_cancel(self, operation: Operation, left: Sequence[tuple[SeenNode, Target]]) -> None:
+    async def refuse_cancel(self, operation: Operation, targets: Sequence[tuple[SeenNode, Target]]) -> None:
         """Conflict when these targets of an operation are demanded, so that it would only be started again."""
 
 
@@ -103,7 +103,7 @@ class Operations:
         return await self._store.with_key(idempotency_key)
 
     async def generations(self, keys: Sequence[IntentKey]) -> Generations:
-        """How often something was wanted at each of these places so far; `start` can be told what was `seen`."""
+        """The generation of each of these intents, which `start` takes as `seen`."""
         return await self._store.generations(keys)
 
     async def start(self, prepared: Prepared, *, seen: Generations | None = None) -> Operation:
@@ -112,12 +112,12 @@ class Operations:
         Overtaken when an intent is not of the generation that was `seen`.
         """
         events = [started_event(prepared.operation)]
-        for left in reversed(range(_TRIES)):
+        for remaining_tries in reversed(range(_TRIES)):
             try:
                 stored = await self._store.start(prepared.operation, prepared.intents, events=events, seen=seen)
                 break
             except ConstraintViolated:
-                if not left:
+                if not remaining_tries:
                     raise
         await self.tell([stored] if stored.id == prepared.operation.id else [])
         return stored
@@ -129,7 +129,7 @@ class Operations:
         for operation in started:
             await self._broadcasts.accepted(operation)
 
-    # What is there.
+    # Reading.
 
     async def get(self, id: OperationId) -> Operation:
         operation = await self._store.get(id)
@@ -146,7 +146,7 @@ class Operations:
                 return operation
             await self._clock.sleep(_LOOK_SECONDS)
 
-    # What people do to it.
+    # What people do with operations.
 
     async def cancel(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
         """Take back what is not reached yet; returns those intents. What was sent, nodes may still finish.
@@ -155,14 +155,16 @@ class Operations:
         """
         operation = await self._store.get(id)
         if operation is not None:
-            left = [
+            open_targets = [
                 target
                 for target in operation.targets
                 if target.status not in FINAL and (nodes is None or target.node_id in nodes)
             ]
-            nodes_by_id = await self._fleet.some([target.node_id for target in left])
-            there = [(nodes_by_id[target.node_id], target) for target in left if target.node_id in nodes_by_id]
-            await self._guard.refuse_cancel(operation, there)
+            nodes_by_id = await self._fleet.some([target.node_id for target in open_targets])
+            targets_of_nodes = [
+                (nodes_by_id[target.node_id], target) for target in open_targets if target.node_id in nodes_by_id
+            ]
+            await self._guard.refuse_cancel(operation, targets_of_nodes)
         changed = await self.take_back(id, by=by, nodes=nodes)
         if nodes is None:
             await self._broadcasts.cancelled(id)
@@ -172,8 +174,8 @@ class Operations:
         """Cancel what can still be cancelled, without a broadcast: another frontend has sent one."""
         now, why = self._clock.now(), because(ReasonCode.CANCELLED, by=by)
 
-        def taken_back(known: Intent) -> Intent | None:
-            return intents.cancel(known, why, now) if intents.may_cancel(known) else None
+        def taken_back(intent: Intent) -> Intent | None:
+            return intents.cancel(intent, why, now) if intents.may_cancel(intent) else None
 
         event = Event(kind=EventKind.OPERATION_CANCELLED, at=now, actor=by, data={"operation": id})
         changed = await self._store.change(id, nodes, taken_back, events=[event])
@@ -186,8 +188,8 @@ class Operations:
         """Try again at once what failed or is blocked; returns those intents."""
         now = self._clock.now()
 
-        def again(known: Intent) -> Intent | None:
-            return intents.retry(known, now) if intents.may_retry(known) else None
+        def again(intent: Intent) -> Intent | None:
+            return intents.retry(intent, now) if intents.may_retry(intent) else None
 
         event = Event(kind=EventKind.OPERATION_RETRIED, at=now, actor=by, data={"operation": id})
         changed = await self._store.change(id, nodes, again, events=[event])
@@ -298,7 +300,7 @@ class Housekeeping:
 
     async def tidy(self) -> None:
         now = self._clock.now()
-        async with self._leader.turn("housekeeping", lasts=_LEASE_TIME) as is_ours:
+        async with self._leader.turn("housekeeping", duration=_LEASE_TIME) as is_ours:
             if not is_ours:
                 return
             events = await self._events.trim(now - self._retention.events, keep_at_least=_KEPT_EVENTS)

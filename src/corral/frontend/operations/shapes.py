@@ -88,7 +88,7 @@ def operation_view(operation: Operation, progress: ProgressByNode, now: float) -
 
 
 def _target_view(operation: Operation, target: Target, progress: Progress, now: float) -> TargetView:
-    left, again = seconds_left(progress, now), tried_again_at(target)
+    remaining_seconds, again = seconds_left(progress, now), tried_again_at(target)
     return TargetView(
         node_id=target.node_id,
         node_name=target.node_name,
@@ -107,7 +107,7 @@ def _target_view(operation: Operation, target: Target, progress: Progress, now: 
         current_bytes=progress.current_bytes,
         total_bytes=progress.total_bytes,
         bytes_per_second=int(speed_of(progress, now)),
-        seconds_left=None if left is None else round(left, 1),
+        seconds_left=None if remaining_seconds is None else round(remaining_seconds, 1),
         files=[
             FileShareView(
                 name=file.name, state=file.state, current_bytes=file.current_bytes, total_bytes=file.total_bytes

@@ -88,7 +88,8 @@ class OperationWatch:
     # Looks.
 
     async def one(self, id: OperationId, place: WatchCursor) -> list[OperationUpdate]:
-        """What is new of an operation, all of it for somebody who is at the beginning. NotFound if there is none."""
+        """The updates of an operation after a place; all of them for a reader at the beginning. NotFound if it does not
+        exist."""
         async with self._looking:  # across the read on purpose: those who wait share it
             if self._is_due(id) or id not in self._seen:
                 operation = await self._operations.get(id)
@@ -129,7 +130,7 @@ class OperationWatch:
         return self._seen.get(id)
 
     async def look_at_some(self, ids: Sequence[OperationId]) -> list[WatchedOperation]:
-        """Those of these operations that there are, in the same order; what is over is read once."""
+        """Those of the operations that exist, in the same order. A finished one is read only once."""
         async with self._looking:
             unseen = [id for id in ids if id not in self._seen or not is_over(self._seen[id].operation)]
             for operation in await self._operations.some(unseen) if unseen else ():
@@ -139,7 +140,9 @@ class OperationWatch:
     def is_under_way(self, id: OperationId | None) -> bool:
         """Whether the operation, or any, moves by itself, as far as was seen."""
         ids = self._current if id is ALL else [id]
-        return any(seen.view.state == OperationState.RUNNING for known in ids if (seen := self._seen.get(known)))
+        return any(
+            seen.view.state == OperationState.RUNNING for operation_id in ids if (seen := self._seen.get(operation_id))
+        )
 
     async def _look_at_all(self) -> None:
         current = await self._operations.current()
@@ -155,13 +158,13 @@ class OperationWatch:
             else:
                 self._take(ended)
 
-    def _is_due(self, what: OperationId | None) -> bool:
+    def _is_due(self, operation_id: OperationId | None) -> bool:
         now = self._clock.monotonic()
-        if now - self._looked.get(what, -_GAP) < _GAP:
+        if now - self._looked.get(operation_id, -_GAP) < _GAP:
             return False
         if len(self._looked) > _MOST_KEPT:
             self._looked.clear()
-        self._looked[what] = now
+        self._looked[operation_id] = now
         return True
 
     def _news(self, ids: list[OperationId], version: int) -> list[OperationUpdate]:

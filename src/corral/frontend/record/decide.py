@@ -37,7 +37,7 @@ class EventKind(StrEnum):
     NODE_RESUMED = "node.resumed"
     """A drain ended."""
     NODE_DEREGISTERED = "node.deregistered"
-    """The worker said good-bye."""
+    """The worker announced that it leaves."""
     NODE_REMOVED = "node.removed"
     """A person made the fleet forget the node."""
     NODE_STATUS = "node.status"
@@ -80,7 +80,7 @@ class EventKind(StrEnum):
     REPLICA_UNLOADED = "replica.unloaded"
     """A replica was ended as wanted, and its place is free."""
     PROCESS_ORPHANED = "process.orphaned"
-    """A process that no replica and no load explains was told to end."""
+    """A process that belongs to no replica and no load was asked to end."""
     OPERATION_STARTED = "operation.started"
     """A person or a fleet rule asked for a backend to be installed, upgraded or deleted, or a model to be pulled,
     staged or removed; `targets` counts the nodes."""

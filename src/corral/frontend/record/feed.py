@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 PERIOD: Final = timedelta(seconds=1)
 """Between looks for events whose ring was lost: while NATS is away, other frontends learn of them so much later."""
 AT_LEAST_EVERY: Final = timedelta(seconds=15)
-"""How long a change that is in no event, made by a frontend that died before it told, can stay unseen by others."""
+"""How long a change that is in no event, made by a frontend that died before its announcement, can stay unseen by
+others."""
 
 _AT_ONCE: Final = 1000
 """Events that are read and handled together."""
@@ -32,7 +33,7 @@ class Feed(Listeners):
         super().__init__()
         self._bus = bus
         self.rings = 0
-        """How often it was rung: whoever remembers the number knows whether something was announced since."""
+        """How often it was rung: a caller that remembers the number sees whether something was announced since."""
 
     async def announce(self) -> None:
         """Call after an event was stored. A lost ring costs latency, never an event."""
@@ -93,7 +94,7 @@ class EventCounts:
 
 
 class LostRings:
-    """Rings for events that nobody announced here: the message was lost, or whoever wrote them died before sending it.
+    """Rings for events that nobody announced here: the message was lost, or their writer died before sending it.
 
     One cheap statement in place of many: the loops that follow events need not ask the database themselves.
     """

@@ -26,12 +26,12 @@ _BATCH = 500
 
 async def events(context: AdminContext, request: Request, caller: Caller) -> Response:
     """A stream for those who accept `text/event-stream`, otherwise a list."""
-    after, which = _after(request), _filter(request.query_params)
+    after, event_filter = _after(request), _filter(request.query_params)
     if STREAM in request.headers.get("accept", ""):
         start = await context.record.events.last_sequence() if after is None else after
-        return stream_response(context, request, _NewEvents(context, which, start))
+        return stream_response(context, request, _NewEvents(context, event_filter, start))
     limit, before = read_limit(request.query_params), read_number(request.query_params, "before")
-    batch = await context.record.events.page(which, limit=limit, after=after, before=before)
+    batch = await context.record.events.page(event_filter, limit=limit, after=after, before=before)
     return answer([event_view(stored) for stored in batch])
 
 
@@ -49,10 +49,10 @@ def _kinds(texts: Sequence[str]) -> frozenset[EventKind]:
     """The kinds of these names, and all kinds of a group such as `node`."""
     kinds: set[EventKind] = set()
     for text in texts:
-        meant = {kind for kind in EventKind if kind.value == text or kind.value.startswith(f"{text}.")}
-        if not meant:
+        matching = {kind for kind in EventKind if kind.value == text or kind.value.startswith(f"{text}.")}
+        if not matching:
             raise InvalidInput("kind", f"no kind of event is called {text[:40]!r}; docs/reference/events.md lists all")
-        kinds |= meant
+        kinds |= matching
     return frozenset(kinds)
 
 
@@ -63,9 +63,9 @@ class _NewEvents:
     keep_alive = KEEP_ALIVE
     comment = b": still here\n\n"
 
-    def __init__(self, context: AdminContext, which: EventFilter, sequence: int) -> None:
+    def __init__(self, context: AdminContext, event_filter: EventFilter, sequence: int) -> None:
         self._record = context.record
-        self._which = which
+        self._filter_by = event_filter
         self._sequence = sequence
         self._has_more = False
 
@@ -74,7 +74,7 @@ class _NewEvents:
 
     async def news(self) -> Iterable[bytes]:
         newest = await self._record.events.last_sequence()
-        batch = await self._record.events.page(self._which, after=self._sequence, limit=_BATCH)
+        batch = await self._record.events.page(self._filter_by, after=self._sequence, limit=_BATCH)
         self._has_more = len(batch) == _BATCH
         if batch:
             self._sequence = batch[-1].sequence

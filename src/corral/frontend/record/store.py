@@ -1,8 +1,8 @@
 """Events: the append-only record, in one order that every frontend agrees on.
 
-The sequence comes from a counter row that stays locked until commit. So a reader that has seen number n will never
-find a smaller one later, and a rolled back transaction leaves no gap. Whoever writes events in a transaction of its
-own does so last: a holder of the counter then never waits for another lock.
+The sequence comes from a counter row that stays locked until commit. So a reader that has seen number n will never find
+a smaller one later, and a rolled back transaction leaves no gap. A transaction writes its events last: then a holder of
+the counter never waits for another lock.
 """
 
 from collections.abc import Collection, Sequence
@@ -83,10 +83,10 @@ class Events:
         return await self._fetch(_EVENTS.order_by(events.c.sequence.desc()).limit(limit))
 
     async def page(
-        self, which: EventFilter, *, limit: int, after: int | None = None, before: int | None = None
+        self, event_filter: EventFilter, *, limit: int, after: int | None = None, before: int | None = None
     ) -> list[StoredEvent]:
         """Events that are meant, oldest first: from `after` on, or else the latest ones, up to `before`."""
-        statement = select(events).where(*event_conditions(which))
+        statement = select(events).where(*event_conditions(event_filter))
         if before is not None:
             statement = statement.where(events.c.sequence < before)
         if after is not None:
@@ -110,33 +110,35 @@ class Events:
         newest_to_go = await self.last_sequence() - keep_at_least
         old = select(events.c.sequence).where(events.c.at < before, events.c.sequence <= newest_to_go)
         batch = old.order_by(events.c.sequence).limit(_TRIM_AT_ONCE)
-        gone = 0
+        deleted = 0
         while True:
             async with self._db.begin() as connection:
                 await connection.execute(delete(event_subjects).where(event_subjects.c.sequence.in_(batch)))
                 result = await connection.execute(delete(events).where(events.c.sequence.in_(batch)))
-            gone += result.rowcount
+            deleted += result.rowcount
             if result.rowcount < _TRIM_AT_ONCE:
-                return gone
+                return deleted
 
     async def _fetch(self, statement: Select[Any]) -> list[StoredEvent]:
         async with self._db.look() as connection:
             return [_stored(row) for row in await connection.execute(statement)]
 
 
-def event_conditions(which: EventFilter) -> list[ColumnElement[bool]]:
+def event_conditions(event_filter: EventFilter) -> list[ColumnElement[bool]]:
     """Conditions that all hold for an event which is meant."""
-    conditions: list[ColumnElement[bool]] = [events.c.kind.in_(sorted(which.kinds)) if which.kinds else _IS_KNOWN]
-    if which.node:
-        conditions.append(_concerning(which.node))
-    if which.actor:
-        conditions.append(by_actor(events.c.actor, which.actor))
-    if which.subject:
-        subject = which.subject[:LONGEST_SUBJECT]
+    conditions: list[ColumnElement[bool]] = [
+        events.c.kind.in_(sorted(event_filter.kinds)) if event_filter.kinds else _IS_KNOWN
+    ]
+    if event_filter.node:
+        conditions.append(_concerning(event_filter.node))
+    if event_filter.actor:
+        conditions.append(by_actor(events.c.actor, event_filter.actor))
+    if event_filter.subject:
+        subject = event_filter.subject[:LONGEST_SUBJECT]
         about = select(event_subjects.c.sequence).where(event_subjects.c.subject == subject)
         conditions.append(events.c.sequence.in_(about))
-    if which.text:
-        conditions.append(containing(which.text, events.c.kind, events.c.actor, events.c.data))
+    if event_filter.text:
+        conditions.append(containing(event_filter.text, events.c.kind, events.c.actor, events.c.data))
     return conditions
 
 

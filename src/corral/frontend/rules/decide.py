@@ -139,11 +139,11 @@ def change(current: Iterable[FleetRule], rules: Iterable[FleetRule]) -> SetChang
     """What it means to put a set of rules in place of the current one."""
     before = {rule.name: rule for rule in current}
     after = {rule.name: rule for rule in rules}
-    kept = {name for name, rule in after.items() if name in before and rule.is_same_demand(before[name])}
+    unchanged = {name for name, rule in after.items() if name in before and rule.is_same_demand(before[name])}
     return SetChange(
-        rules=tuple(before[name] if name in kept else after[name] for name in sorted(after)),
+        rules=tuple(before[name] if name in unchanged else after[name] for name in sorted(after)),
         added=tuple(sorted(after.keys() - before.keys())),
-        changed=tuple(sorted((after.keys() & before.keys()) - kept)),
+        changed=tuple(sorted((after.keys() & before.keys()) - unchanged)),
         removed=tuple(sorted(before.keys() - after.keys())),
     )
 
@@ -166,18 +166,18 @@ class NameResolver:
     catalogue: BackendCatalogue | None
     is_complete: bool = True
     """Not so while some gallery cannot be read: then a name that is not found may yet be one."""
-    _known: dict[tuple[str, str], str | None] = field(default_factory=dict, repr=False, compare=False)
+    _keys: dict[tuple[str, str], str | None] = field(default_factory=dict, repr=False, compare=False)
 
     def key(self, artefact: Artefact, capability: str) -> str | None:
         """The canonical name on a machine of this capability; None when nobody can tell now."""
         if artefact.uri:
             return artefact.name
-        asked = (artefact.backend, capability)
-        if asked not in self._known:
-            build = None if self.catalogue is None else self.catalogue.resolve(*asked)
+        name_and_capability = (artefact.backend, capability)
+        if name_and_capability not in self._keys:
+            build = None if self.catalogue is None else self.catalogue.resolve(*name_and_capability)
             unresolved = bare(artefact.backend) if self.is_complete else None
-            self._known[asked] = build.key if isinstance(build, ResolvedBuild) else unresolved
-        return self._known[asked]
+            self._keys[name_and_capability] = build.key if isinstance(build, ResolvedBuild) else unresolved
+        return self._keys[name_and_capability]
 
     def all(self, artefact: Artefact, capability: str) -> frozenset[str]:
         """Every name that may stand for it there."""
@@ -226,14 +226,14 @@ def contradicting(
 
 
 def is_met(rule: FleetRule, key: str, inventory: Inventory | None) -> bool:
-    """Whether a report shows what the rule demands: what would prove an install of it, told quickly."""
+    """Whether a report shows what the rule demands. A quick form of the proof of an install."""
     entry = None if inventory is None else inventory.find(key)
     uri = rule.artefact.uri
     return entry is not None and (not uri or not entry.uri or is_same_source(entry.uri, uri))
 
 
 def is_missing(rule: FleetRule, key: str, intent: Intent | None, inventory: Inventory | None) -> bool:
-    """Whether the node has to be told; see the table above."""
+    """Whether an install has to be sent to the node; see the table above."""
     lacks = not is_met(rule, key, inventory)
     if intent is None or intent.state is IntentState.CANCELLED:
         return lacks

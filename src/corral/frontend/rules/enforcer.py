@@ -66,7 +66,7 @@ class RulePlace(msgspec.Struct, frozen=True, kw_only=True):
     """Not always read where the backend is there as wanted."""
     inventory: Inventory | None
     is_missing: bool
-    """Whether the node has to be told."""
+    """Whether an install has to be sent to the node."""
 
     @property
     def spot(self) -> Spot:
@@ -107,15 +107,15 @@ class RulePlaces:
         ids = sorted({seen.node.id for _, seen, _ in demands})
         reports = await self._inventory.known(ids)
         met = [is_met(rule, key, reports.get(seen.node.id)) for rule, seen, key in demands]
-        lacking = {seen.node.id for (_, seen, _), there in zip(demands, met, strict=True) if not there}
+        lacking = {seen.node.id for (_, seen, _), has_backend in zip(demands, met, strict=True) if not has_backend}
         backends = sorted({key for _, _, key in demands})
         unsettled = await self._intents.unsettled(IntentKind.BACKEND, ids, backends, whole=sorted(lacking))
         intents = {(intent.node_id, intent.subject): intent for intent in unsettled}
         places = []
-        for (rule, seen, key), there in zip(demands, met, strict=True):
+        for (rule, seen, key), has_backend in zip(demands, met, strict=True):
             intent, report = intents.get((seen.node.id, key)), reports.get(seen.node.id)
             # Most are there, and nothing else is wanted: that needs no second look.
-            missing = not (there and intent is None) and is_missing(rule, key, intent, report)
+            missing = not (has_backend and intent is None) and is_missing(rule, key, intent, report)
             places.append(RulePlace(rule=rule, seen=seen, key=key, intent=intent, inventory=report, is_missing=missing))
         return places
 
@@ -149,7 +149,7 @@ class Prune(StrEnum):
     DEMANDED = "demanded"
     """What the rules demanded before, and do not any more."""
     ALL = "all"
-    """Whatever no rule demands."""
+    """Delete every backend that no rule demands."""
 
 
 async def pruning_asks(
@@ -161,14 +161,14 @@ async def pruning_asks(
     """
     if prune is Prune.NOTHING:
         return []
-    kept = {place.spot for place in after}
+    demanded = {place.spot for place in after}
     unneeded = {
         place.spot: bare(place.rule.backend)
         for place in (await places.of(before) if before else [])
-        if place.spot not in kept and may_have(place.key, place.intent, place.inventory)
+        if place.spot not in demanded and may_have(place.key, place.intent, place.inventory)
     }
     if prune is Prune.ALL:
-        unneeded |= await _never_demanded(places, kept | unneeded.keys())
+        unneeded |= await _never_demanded(places, demanded | unneeded.keys())
     backends: dict[str, list[NodeId]] = {}
     for (node_id, _), backend in unneeded.items():
         backends.setdefault(backend, []).append(node_id)
@@ -290,19 +290,19 @@ class RuleEnforcer:
                 await self._operations.retry(operation, by=rule.asks_as, nodes=fitting)
 
     async def _is_ours(self) -> bool:
-        return await self._leader.holds("fleet rules", lasts=PERIOD * 2)
+        return await self._leader.holds("fleet rules", duration=PERIOD * 2)
 
 
 def missing(rules: Iterable[FleetRule], places: Iterable[RulePlace]) -> list[tuple[FleetRule, list[RulePlace]]]:
     """What has to be started because of which rule; each place once, however many rules demand it."""
-    taken: set[Spot] = set()
+    assigned: set[Spot] = set()
     by_rule: list[tuple[FleetRule, list[RulePlace]]] = []
     lacking = [place for place in places if place.is_missing]
     # Those that say from where are met by nothing else, so they come first where several want the same backend.
     for rule in sorted(rules, key=lambda rule: (not rule.artefact.uri, rule.name)):
-        if mine := [place for place in lacking if place.rule is rule and place.spot not in taken]:
-            taken.update(place.spot for place in mine)
-            by_rule.append((rule, mine))
+        if rule_places := [place for place in lacking if place.rule is rule and place.spot not in assigned]:
+            assigned.update(place.spot for place in rule_places)
+            by_rule.append((rule, rule_places))
     return by_rule
 
 

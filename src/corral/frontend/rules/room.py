@@ -21,7 +21,7 @@ class RulesRoom(msgspec.Struct, frozen=True, kw_only=True):
     enforcer: RuleEnforcer
     drift: DriftFinder
     reported: Poke
-    """Rung when a node told what it has."""
+    """Rung when a node reported its inventory."""
 
     @classmethod
     def build(

@@ -60,28 +60,28 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
     revision = request.headers.get("if-match", "").strip().strip('"')
     if not revision:
         raise InvalidInput("If-Match", "is missing: name the revision that you have seen, or * for whatever is there")
-    asked = await _asked(context, request, caller)
-    if not asked.plan_hash:
-        return await _put(context, caller, asked, revision)
-    diff = await _diff(context, caller, asked)
+    request_rules = await _asked(context, request, caller)
+    if not request_rules.plan_hash:
+        return await _put(context, caller, request_rules, revision)
+    diff = await _diff(context, caller, request_rules)
     is_any = revision == ANY_REVISION
     if not is_any and revision != diff.revision:
         raise RulesChanged(f"the fleet rules have the revision {diff.revision} by now, not {revision}")
-    if _hash(diff, asked) == asked.plan_hash:
+    if _hash(diff, request_rules) == request_rules.plan_hash:
         try:
-            return await _put(context, caller, asked, diff.revision)
+            return await _put(context, caller, request_rules, diff.revision)
         except RulesChanged:
             if not is_any:
                 raise
-            diff = await _diff(context, caller, asked)
-    return answer(StaleRulesPlan(error=PlanError(), plan=_plan_view(diff, asked)), 409)
+            diff = await _diff(context, caller, request_rules)
+    return answer(StaleRulesPlan(error=PlanError(), plan=_plan_view(diff, request_rules)), 409)
 
 
-async def _put(context: AdminContext, caller: Caller, asked: AskedRules, revision: str) -> Response:
+async def _put(context: AdminContext, caller: Caller, rule_set: AskedRules, revision: str) -> Response:
     applied = await context.rules.service.put(
-        asked.rules,
+        rule_set.rules,
         revision=revision,
-        prune=asked.prune,
+        prune=rule_set.prune,
         by=caller.name,
         may_trust=caller.can(Permission.BACKENDS_TRUST),
     )
@@ -96,26 +96,26 @@ async def _put(context: AdminContext, caller: Caller, asked: AskedRules, revisio
 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
-    asked = await _asked(context, request, caller)
-    return answer(_plan_view(await _diff(context, caller, asked), asked))
+    rule_set = await _asked(context, request, caller)
+    return answer(_plan_view(await _diff(context, caller, rule_set), rule_set))
 
 
-async def _diff(context: AdminContext, caller: Caller, asked: AskedRules) -> Diff:
+async def _diff(context: AdminContext, caller: Caller, rule_set: AskedRules) -> Diff:
     may_trust = caller.can(Permission.BACKENDS_TRUST)
-    return await context.rules.service.plan(asked.rules, prune=asked.prune, may_trust=may_trust)
+    return await context.rules.service.plan(rule_set.rules, prune=rule_set.prune, may_trust=may_trust)
 
 
-def _hash(diff: Diff, asked: AskedRules) -> str:
+def _hash(diff: Diff, rule_set: AskedRules) -> str:
     """The hash of the rules now, the rules after the change, and what the change would ask of which node."""
     acts = sorted(
         [act.verb.value, act.backend, act.rule, plan.node.node.id, bool(plan.hindrance), plan.is_reached]
         for act in diff.acts
         for plan in act.planned
     )
-    return plan_hash([diff.revision, revision_of(diff.change.rules), asked.prune.value, acts])
+    return plan_hash([diff.revision, revision_of(diff.change.rules), rule_set.prune.value, acts])
 
 
-def _plan_view(diff: Diff, asked: AskedRules) -> RulesPlan:
+def _plan_view(diff: Diff, rule_set: AskedRules) -> RulesPlan:
     acts = [
         PlannedActView(
             verb=act.verb.value,
@@ -136,7 +136,7 @@ def _plan_view(diff: Diff, asked: AskedRules) -> RulesPlan:
         for place in diff.unmet
     ]
     view = RulesPlan(
-        changes=_changes(diff.change), acts=acts, unmet=unmet, hash=_hash(diff, asked), doubts=dict(diff.doubts)
+        changes=_changes(diff.change), acts=acts, unmet=unmet, hash=_hash(diff, rule_set), doubts=dict(diff.doubts)
     )
     texts = {rule.name: f"{rule.backend} on {selector_text(rule.selector)}" for rule in diff.change.rules}
     view.text = rules_plan_text(view, texts)
@@ -150,10 +150,10 @@ async def delete_rule(context: AdminContext, request: Request, caller: Caller) -
 
 
 async def _asked(context: AdminContext, request: Request, caller: Caller) -> AskedRules:
-    asked = decode(await read_body(request, context.config.max_body), RulesAsk)
-    if asked.prune not in list(Prune):
+    body = decode(await read_body(request, context.config.max_body), RulesAsk)
+    if body.prune not in list(Prune):
         words = ", ".join(repr(prune.value) for prune in Prune)
-        raise InvalidInput("prune", f"is {asked.prune[:50]!r}; say one of {words}")
+        raise InvalidInput("prune", f"is {body.prune[:50]!r}; say one of {words}")
     rules = [
         FleetRule(
             name=rule.name,
@@ -162,9 +162,9 @@ async def _asked(context: AdminContext, request: Request, caller: Caller) -> Ask
             made_by=caller.name,
             made_at=context.clock.now(),
         )
-        for rule in asked.rules
+        for rule in body.rules
     ]
-    return AskedRules(rules, Prune(asked.prune), asked.plan_hash or "")
+    return AskedRules(rules, Prune(body.prune), body.plan_hash or "")
 
 
 def _rule_view(standing: RuleStanding) -> RuleView:

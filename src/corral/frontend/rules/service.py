@@ -54,12 +54,12 @@ class RuleGuard:
 
         return RuleGuard(these, self._galleries)
 
-    async def refuse_cancel(self, operation: Operation, left: Sequence[tuple[SeenNode, Target]]) -> None:
+    async def refuse_cancel(self, operation: Operation, targets: Sequence[tuple[SeenNode, Target]]) -> None:
         """RuleDemands when a rule would start again what is cancelled: only installs can be demanded."""
         if operation.verb is not Verb.INSTALL:
             return
         artefact = artefact_of(operation.payload)
-        wishes = [(seen, Wish(verb=Verb.DELETE, key=target.subject, artefact=artefact)) for seen, target in left]
+        wishes = [(seen, Wish(verb=Verb.DELETE, key=target.subject, artefact=artefact)) for seen, target in targets]
         await self.refuse(wishes)
 
     async def refuse(self, wishes: Sequence[tuple[SeenNode, Wish]]) -> None:
@@ -112,7 +112,7 @@ class PlannedAct(msgspec.Struct, frozen=True, kw_only=True):
     verb: Verb
     backend: str
     rule: str
-    """Empty for a delete."""
+    """Name of the rule that demands the act; empty for a delete."""
     planned: tuple[Planned, ...]
 
 
@@ -120,7 +120,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """What a set of rules would lead to."""
 
     revision: str
-    """Of the set that it was decided on."""
+    """Revision of the rule set that this was decided on."""
     change: SetChange
     acts: tuple[PlannedAct, ...]
     unmet: tuple[RulePlace, ...]
@@ -217,10 +217,10 @@ class FleetRules:
         """Demand it no longer. What is installed stays."""
         for _ in range(_TRIES):
             current = await self._store.all()
-            left = [rule for rule in current if rule.name != name]
-            if len(left) == len(current):
+            remaining = [rule for rule in current if rule.name != name]
+            if len(remaining) == len(current):
                 raise NotFound(f"there is no fleet rule {name}")
-            becomes = change(current, left)
+            becomes = change(current, remaining)
             _check_trust(current, becomes, may_trust=may_trust)
             if await self._is_stored(becomes, [], revision=revision_of(current), by=by):
                 await self._operations.tell([])

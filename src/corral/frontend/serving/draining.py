@@ -54,31 +54,31 @@ class Draining:
         self._clock = clock
         self._brake = brake
         self._since = clock.now()
-        self._told: dict[NodeId, bool] = {}
-        """Nodes that are drained, and whether it was told that nothing is left there."""
+        self._is_reported: dict[NodeId, bool] = {}
+        """Whether the end of its drain was recorded, for each drained node."""
 
     async def sweep(self) -> bool:
         """Go on with all drains; whether anything is under way that this frontend goes on with."""
         draining = await self._fleet.draining()
         waiting = any(job.why is LoadWhy.DRAIN for job in await self._loads.jobs())
         if not draining and not waiting:
-            self._told.clear()
+            self._is_reported.clear()
             return False
         if self._brake.holds:
             return True
-        if not await self._leader.holds("drains", lasts=DRAINING_PERIOD * 12, left=DRAINING_PERIOD * 4):
+        if not await self._leader.holds("drains", duration=DRAINING_PERIOD * 12, renew_below=DRAINING_PERIOD * 4):
             return False
         snapshot = await self._snapshots.take()
         for job in left_over(snapshot):
             await self._loads.withdraw(job)
-        self._told = {seen.node.id: self._told.get(seen.node.id, self._is_old(seen)) for seen in draining}
+        self._is_reported = {seen.node.id: self._is_reported.get(seen.node.id, self._is_old(seen)) for seen in draining}
         plans = [(seen, plan_drain(snapshot, seen.node.id)) for seen in draining]
         for seen, plan in plans:
             await self._go_on(seen, plan)
         return any(len(plan.staying) < len(plan.replicas) for _, plan in plans)
 
     def _is_old(self, seen: SeenNode) -> bool:
-        """Whether it was drained before this process began: somebody else told its end then."""
+        """Whether the node's drain began before this process did: then another process recorded its end."""
         since = seen.node.facts.draining_since
         return since is not None and since < self._since
 
@@ -89,9 +89,9 @@ class Draining:
                 log.info("a model is loaded elsewhere, because its node is drained", extra=details)
         await self._unload(seen, plan.unload, by=_BY)
         if not plan.is_done:
-            self._told[seen.node.id] = False
-        elif not self._told[seen.node.id]:
-            self._told[seen.node.id] = True
+            self._is_reported[seen.node.id] = False
+        elif not self._is_reported[seen.node.id]:
+            self._is_reported[seen.node.id] = True
             data = {"name": seen.node.name, "by": seen.node.facts.draining_by}
             now = self._clock.now()
             event = Event(kind=EventKind.NODE_DRAINED, at=now, actor=_BY, node_id=seen.node.id, data=data)

@@ -71,7 +71,7 @@ class ReplicaHealth:
             self.poke.ring()
 
     def empty(self, ids: Iterable[str]) -> None:
-        """These told a gateway that they have no model, or another one."""
+        """Note replicas that answered a gateway that they have no model, or another one."""
         self._empty.update(map(ReplicaId, ids))
 
     async def sweep(self) -> None:
@@ -80,8 +80,8 @@ class ReplicaHealth:
         living = await self._replicas.living()
         empty, self._empty = self._empty, set()
         # The next request for their model has it loaded again, into the same process if that still runs.
-        if gone := [replica for replica in living if replica.id in empty]:
-            await self.lose(gone, MODEL_GONE)
+        if lost := [replica for replica in living if replica.id in empty]:
+            await self.lose(lost, MODEL_GONE)
             living = [replica for replica in living if replica.id not in empty]
         by_node: dict[NodeId, list[Replica]] = defaultdict(list)
         for replica in living:
@@ -90,8 +90,8 @@ class ReplicaHealth:
         slots = asyncio.Semaphore(_AT_ONCE)
         nodes = await self._nodes.load_many(by_node) if by_node else {}
         async with asyncio.TaskGroup() as group:
-            for node_id, there in by_node.items():
-                look = self._look(nodes.get(node_id), there, suspects, slots)
+            for node_id, on_node in by_node.items():
+                look = self._look(nodes.get(node_id), on_node, suspects, slots)
                 group.create_task(look, name=f"look at {node_id}")
         now = self._clock.now()
         if self._trimmed_at is None or now - self._trimmed_at >= _TRIM_EVERY:
@@ -99,23 +99,23 @@ class ReplicaHealth:
             self._trimmed_at = now
 
     async def _look(
-        self, node: Node | None, there: list[Replica], suspects: set[ReplicaId], slots: asyncio.Semaphore
+        self, node: Node | None, on_node: list[Replica], suspects: set[ReplicaId], slots: asyncio.Semaphore
     ) -> None:
         if node is None:
-            await self.lose(there, "its node is gone")
+            await self.lose(on_node, "its node is gone")
             return
         status = self._fleet.see(node).status
         if status is NodeStatus.PENDING:
-            await self.lose(there, f"its node {node.name} waits for approval again")
+            await self.lose(on_node, f"its node {node.name} waits for approval again")
             return
         if node.facts.deregistered_at is not None:
-            await self.lose(there, f"its node {node.name} has left", level=logging.INFO)
+            await self.lose(on_node, f"its node {node.name} has left", level=logging.INFO)
             return
         if status is NodeStatus.OFFLINE:
             if not self._brake.holds:  # while it does, silence proves little
-                await self.lose(there, f"its node {node.name} is offline")
+                await self.lose(on_node, f"its node {node.name} is offline")
             return
-        loaded = [replica for replica in there if replica.state is ReplicaState.LOADED]
+        loaded = [replica for replica in on_node if replica.state is ReplicaState.LOADED]
         if loaded:
             async with slots:
                 reported = await self._report_of(node.id)
@@ -163,8 +163,8 @@ class ReplicaHealth:
         writer.close()
         return False
 
-    async def lose(self, gone: list[Replica], why: str, *, level: int = logging.WARNING, **details: object) -> None:
-        """They are out of the view from now on; the next request for their model loads it again."""
+    async def lose(self, lost: list[Replica], why: str, *, level: int = logging.WARNING, **details: object) -> None:
+        """Record replicas as lost. They leave the view at once; the next request for their model loads it again."""
         now = self._clock.now()
         events = [
             Event(
@@ -175,10 +175,10 @@ class ReplicaHealth:
                 data={"replica": replica.id, "model": replica.model, "before": replica.state.value, "why": why}
                 | details,
             )
-            for replica in gone
+            for replica in lost
         ]
-        if await self._replicas.lose([replica.id for replica in gone], reason=why, at=now, events=events):
-            for replica in gone:
+        if await self._replicas.lose([replica.id for replica in lost], reason=why, at=now, events=events):
+            for replica in lost:
                 log_details = {"event": "replica.lost", "model": replica.model, "node": replica.node_id, "why": why}
                 log.log(level, "replica lost", extra=log_details)
             await self._feed.announce()
@@ -218,21 +218,21 @@ class ReplicaExits:
             self._health.poke.ring()
 
     async def _take(self, node_id: NodeId, report: ReplicaExited) -> None:
-        there = [replica for replica in await self._replicas.living() if replica.node_id == node_id]
-        meant = [replica for replica in there if _is_of(report, replica)]
-        loaded = [replica for replica in meant if replica.state is ReplicaState.LOADED]
+        on_node = [replica for replica in await self._replicas.living() if replica.node_id == node_id]
+        exited = [replica for replica in on_node if _is_of(report, replica)]
+        loaded = [replica for replica in exited if replica.state is ReplicaState.LOADED]
         if loaded:
             errors = [line[:_SHOWN_CHARACTERS] for line in report.tail[-_SHOWN_LINES:]]
             await self._health.lose(loaded, report.reason[:_SHOWN_CHARACTERS] or "its process ended", errors=errors)
-        elif meant:
+        elif exited:
             self._health.poke.ring()
 
 
 def _is_of(report: ReplicaExited, replica: Replica) -> bool:
     """Whether a report is about this replica.
 
-    Keys are new at every start, and only the node and control know them: whoever has none cannot report an exit.
-    A replica without a key is known by its port, which may be used again later.
+    Keys are new at every start, and only the node and control know them, so nobody else can report an exit. A replica
+    without a key is known by its port, which may be used again later.
     """
     if (report.model_id, report.replica_index) != (replica.model, replica.index):
         return False

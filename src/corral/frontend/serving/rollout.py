@@ -129,16 +129,16 @@ class Rollout:
 
     async def before_removal(self, model: str, node: Node) -> Reason | None:
         """Why the node may not delete a model's files yet; None when it may."""
-        there = await self._replicas.on_node(node.id)
-        return before_removal([replica for replica in there if replica.model == model], self._clock.now())
+        on_node = await self._replicas.on_node(node.id)
+        return before_removal([replica for replica in on_node if replica.model == model], self._clock.now())
 
     async def before(self, intent: Intent, node: Node) -> Reason | None:
         """Why the backend of an intent may not be replaced on a node yet; None when it may.
 
         By then each replica that ends with it is noted, and those that others can serve for are out of service.
         """
-        mine = await self._ended_with(wish_of(intent), node)
-        if not mine:
+        affected = await self._ended_with(wish_of(intent), node)
+        if not affected:
             return None
         now = self._clock.now()
         # Nodes that serve, or are about to serve again.
@@ -150,13 +150,13 @@ class Rollout:
             # What a silent gateway has under way is not known.
             busy = frozenset(replica.id for replica in replicas if under_way[replica.id] or silent)
             seen = Seen(replicas=replicas, restorations=restorations, healthy=healthy, busy=busy)
-            return prepare({replica.id for replica in mine}, intent.subject, seen, now)
+            return prepare({replica.id for replica in affected}, intent.subject, seen, now)
 
         def tell(replica: Replica, at: datetime) -> Event:
             data = {"replica": replica.id, "model": replica.model, "why": REPLACED}
             return Event(kind=EventKind.REPLICA_UNLOADING, at=at, actor="control", node_id=replica.node_id, data=data)
 
-        models = sorted({replica.model for replica in mine})
+        models = sorted({replica.model for replica in affected})
         prepared = await self._restorations.prepare(models, decide, reason=REPLACED, at=now, tell=tell)
         if prepared.notes:
             self._feed.ring()  # restoring looks at them from now on
@@ -195,15 +195,15 @@ class Rollout:
 
     async def _ended_with(self, wish: Wish, node: Node) -> list[Replica]:
         """The replicas on the node that the backend runs, whatever name their model calls it by."""
-        there = await self._replicas.on_node(node.id)
-        if all(_bare(replica.backend) in wish.names for replica in there):
-            return there
+        on_node = await self._replicas.on_node(node.id)
+        if all(_bare(replica.backend) in wish.names for replica in on_node):
+            return on_node
         catalogue = await self._galleries.catalogue()
-        return [replica for replica in there if _runs(wish, replica, node, catalogue)]
+        return [replica for replica in on_node if _runs(wish, replica, node, catalogue)]
 
     async def _take_out(self, intent: Intent, stopped: Collection[str]) -> None:
-        there = await self._replicas.on_node(intent.node_id) if stopped else []
-        ended = [replica for replica in there if replica.process_key in stopped and replica.state in SERVING]
+        on_node = await self._replicas.on_node(intent.node_id) if stopped else []
+        ended = [replica for replica in on_node if replica.process_key in stopped and replica.state in SERVING]
         if not ended:
             return
         if intent.verb is not Verb.DELETE:

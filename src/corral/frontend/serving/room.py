@@ -120,7 +120,7 @@ class ServingRoom(msgspec.Struct, frozen=True, kw_only=True):
         problems: Callable[[], Sequence[str]],
         storage: SharedStorage | None = None,
     ) -> Self:
-        """`problems` are what control lacks at the moment; the gateways are told. `storage` is for files to nodes."""
+        """`problems` returns what control lacks at the moment, for the gateways. `storage` is for files to nodes."""
         nodes, models, intents = rooms.nodes, rooms.models.catalogue, rooms.operations.stores.intents
         events, feed, clock, leader = rooms.record.events, rooms.record.feed, foundation.clock, foundation.leader
         fleet, client, brake, galleries = nodes.fleet, nodes.client, nodes.brake, rooms.backends.galleries
@@ -185,8 +185,8 @@ class ServingRoom(msgspec.Struct, frozen=True, kw_only=True):
             "shared models": record.every(shared_directories.PERIOD, Poke(), share, "shared models"),
             "view": record.follow(view.PERIOD, refresh, "view"),
         }
-        if (left := self.left_objects) is not None:
-            loops["left objects"] = record.every(LEFT_PERIOD, Poke(), left.sweep, "left objects")
+        if (left_objects := self.left_objects) is not None:
+            loops["left objects"] = record.every(LEFT_PERIOD, Poke(), left_objects.sweep, "left objects")
         return loops
 
 

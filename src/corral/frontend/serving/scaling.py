@@ -47,7 +47,7 @@ _OPEN: Final = frozenset({LoadState.PENDING, LoadState.LOADING})
 
 
 class Scaling:
-    """Owns no state that must last: what it remembers is found again within a minute by whoever takes over."""
+    """Owns no state that must last: a frontend that takes over finds it again within a minute."""
 
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
@@ -86,7 +86,7 @@ class Scaling:
 
     async def sweep(self) -> bool:
         """Look, plan and act once; whether something is left under way."""
-        if not await self._leader.holds("scaling", lasts=PERIOD * 30, left=PERIOD * 10):
+        if not await self._leader.holds("scaling", duration=PERIOD * 30, renew_below=PERIOD * 10):
             self._memory, self._elastic = ScalingMemory(), frozenset()
             return False
         if await self._snapshots.is_empty():  # galleries, which may be away, are not asked for nothing
@@ -182,9 +182,9 @@ class Scaling:
         if node_id is None:
             return await self._loads.ensure(name)
         spec, snapshot = self._models.find(name), await self._snapshots.take()
-        there = [replica for replica in snapshot.of_model(spec.name) if replica.node_id == node_id]
-        gone = (ReplicaState.UNLOADING,)
-        if not any(replica.revision == spec.revision and replica.state not in gone for replica in there):
+        on_node = [replica for replica in snapshot.of_model(spec.name) if replica.node_id == node_id]
+        ending_states = (ReplicaState.UNLOADING,)
+        if not any(replica.revision == spec.revision and replica.state not in ending_states for replica in on_node):
             self._refuse_load(spec, node_id, snapshot)
             under_way = sum(job.model == spec.name and job.state in _OPEN for job in snapshot.jobs)
             await self._loads.add(spec, why=LoadWhy.PERSON, count=under_way + 1, prefer=node_id)

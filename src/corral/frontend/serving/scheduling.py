@@ -50,7 +50,7 @@ class PruneRules(StrEnum):
 
     NONE = ""
     DEMANDED = "demanded"
-    """Those that came from a file."""
+    """Delete rules that came from a file."""
     ALL = "all"
 
 
@@ -92,14 +92,14 @@ def declaration(
     named = {wish.model for wish in checked}
 
     def drop(current: Sequence[SchedulingRule]) -> Collection[str]:
-        others = [rule for rule in current if rule.model not in named]
+        other_rules = [rule for rule in current if rule.model not in named]
         match prune:
             case PruneRules.NONE:
                 return remove
             case PruneRules.DEMANDED:
-                return [rule.model for rule in others if rule.source is RuleSource.FILE or rule.model in remove]
+                return [rule.model for rule in other_rules if rule.source is RuleSource.FILE or rule.model in remove]
             case PruneRules.ALL:
-                return [rule.model for rule in others]
+                return [rule.model for rule in other_rules]
 
     return RulesChange(wishes=lambda _: checked, source=source, drop=drop)
 

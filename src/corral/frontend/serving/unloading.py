@@ -78,7 +78,7 @@ class Unloading:
         return bool(self._noticed or unloading)
 
     def _due(self, loaded: list[Replica]) -> list[tuple[Replica, Outgrown]]:
-        """Those for which the same change was seen for long enough."""
+        """The replicas for which the same change was seen for long enough."""
         if not self._models.is_readable:
             self._noticed.clear()
             return []
@@ -155,7 +155,7 @@ class StillRunning(CorralError):
 
 
 class NodeModels:
-    """Unloads models for whoever asks, and waits until nothing runs for them."""
+    """Unloads models on request, and waits until nothing runs for them."""
 
     def __init__(
         self, replicas: ReplicaStore, jobs: LoadJobs, fleet: Fleet, client: NodeClient, feed: Feed, clock: Clock
@@ -174,8 +174,8 @@ class NodeModels:
         deadline = self._clock.now() + WITHIN
         while True:
             running = {process.process_key for process in await self._client.running(node_id) if process.model == model}
-            there = await self._replicas.on_node(node_id)
-            living = [replica for replica in there if replica.model == model and replica.state in LIVE]
+            on_node = await self._replicas.on_node(node_id)
+            living = [replica for replica in on_node if replica.model == model and replica.state in LIVE]
             if any(replica.state not in SERVING for replica in living):
                 raise Conflict(f"{model} is being loaded there; try again when that is over")
             if not running and not living:
@@ -231,7 +231,7 @@ class Orphans:
     """Stops processes that nothing explains: no living replica has their place, and no load is about to take it.
 
     A node's report may be older than what the database says, so it takes two reports in a row, and the database is read
-    after each of them: whoever loads reserves a place before the node is asked. One frontend at a time does this.
+    after each of them: a load reserves its place before the node is asked. One frontend at a time does this.
     """
 
     def __init__(  # noqa: PLR0913 - each is a collaborator
@@ -259,12 +259,12 @@ class Orphans:
         self._cursor: str | None = None
         self._suspects: dict[NodeId, frozenset[ReportedProcess]] = {}
         self._stopped: dict[NodeId, frozenset[ReportedProcess]] = {}
-        """Those that were asked to end, and have an event already."""
+        """Processes that were asked to end, and have an event already."""
 
     async def sweep(self) -> None:
         """Look at the next nodes; stop what was unexplained in their last two reports."""
         if self._brake.holds or not await self._leader.holds(
-            "orphans", lasts=ORPHANS_PERIOD * 6, left=ORPHANS_PERIOD * 2
+            "orphans", duration=ORPHANS_PERIOD * 6, renew_below=ORPHANS_PERIOD * 2
         ):
             self._suspects.clear()
             return

@@ -213,16 +213,16 @@ class RowSet:
     def parameters(self, connection: AsyncConnection, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
         """The rows themselves, to execute the statement with."""
         columns = [
-            _in_document(own.type, [row[name] for row in rows], connection.dialect)
-            for name, own in self._columns.items()
+            _in_document(column_type.type, [row[name] for row in rows], connection.dialect)
+            for name, column_type in self._columns.items()
         ]
         names = tuple(self._columns)
         return {_DOCUMENT: to_json([dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])}
 
 
-def _in_document(own: TypeEngine[Any], values: list[Any], dialect: Dialect) -> list[Any]:
+def _in_document(column_type: TypeEngine[Any], values: list[Any], dialect: Dialect) -> list[Any]:
     """The values of a column as the document has them, all at once: calls for each of them take too long."""
-    match own:
+    match column_type:
         case Words():
             text = "".join([value for value in values if value is not None])
             is_clean = _UNSTORABLE.search(text) is None
@@ -232,20 +232,20 @@ def _in_document(own: TypeEngine[Any], values: list[Any], dialect: Dialect) -> l
         case JSON():
             return [None if value is None else to_json(value) for value in values]
         case UtcTime():
-            stored = [own.process_bind_param(value, dialect) for value in values]
+            stored = [column_type.process_bind_param(value, dialect) for value in values]
             if dialect.name != POSTGRES:
                 return stored
             return [None if value is None else value.isoformat() for value in values]
-    raise TypeError(f"rows of {own!r} are not known")
+    raise TypeError(f"rows of {column_type!r} are not known")
 
 
-def same(table: Table, given: FromClause, *names: str) -> ColumnElement[bool]:
+def same(table: Table, rows: FromClause, *names: str) -> ColumnElement[bool]:
     """A row of the table is one of the given ones, by the columns of these names."""
-    return and_(*(table.c[name] == given.c[name] for name in names))
+    return and_(*(table.c[name] == rows.c[name] for name in names))
 
 
-def _plain(own: TypeEngine[Any]) -> TypeEngine[Any]:
+def _plain(column_type: TypeEngine[Any]) -> TypeEngine[Any]:
     """The plain type of what the column's own type stores."""
-    if isinstance(own, UtcTime):
-        return own
-    return BigInteger() if isinstance(own, Whole) else Text()
+    if isinstance(column_type, UtcTime):
+        return column_type
+    return BigInteger() if isinstance(column_type, Whole) else Text()

@@ -36,14 +36,14 @@ _POSTGRES_URL: Final = re.compile(
 
 def sqlite_path(url: str) -> Path | None:
     """The file that a URL or a bare path means; None for PostgreSQL. Anything else is refused with a sentence."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, path = url.partition("://")
     if separator and scheme in ("postgresql", "postgres"):
         return None
     if separator and scheme != "sqlite":
         raise InvalidInput(_SETTING, f"{scheme}:// is not a database that Corral knows; {_FORMS}")
-    if separator and not rest.startswith("/"):
+    if separator and not path.startswith("/"):
         raise InvalidInput(_SETTING, f"sqlite:// needs three slashes before the path; {_FORMS}")
-    name = rest[1:] if separator else url
+    name = path[1:] if separator else url
     if not name or name == ":memory:":
         raise InvalidInput(_SETTING, f"no file is named; {_FORMS}")
     return Path(name).absolute()
@@ -73,7 +73,7 @@ _PAUSE_SECONDS: Final = 0.02
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait for the database before a caller is told that it is unavailable."""
+    """How long to wait for the database before a caller gets the error that it is unavailable."""
 
     connect: timedelta = timedelta(seconds=5)
     """For one connection to PostgreSQL: long enough for a distant server, short enough for a start-up loop."""
@@ -166,8 +166,8 @@ def _try_what_may_be_broken(engine: AsyncEngine) -> None:
     """Replace a dead connection before somebody uses it.
 
     SQLAlchemy's own pre-ping sends two statements before every transaction. A server that ended a session has said so
-    on its socket, and nothing else is to be read from a connection at rest: so only those are asked that have something
-    to read, or have rested for long.
+    on its socket, and nothing else can arrive on an idle connection: so only connections are tried that have something
+    to read, or were idle for long.
     """
 
     @event.listens_for(engine.sync_engine, "checkin")
@@ -185,7 +185,7 @@ def _try_what_may_be_broken(engine: AsyncEngine) -> None:
 
 
 def _has_unread(connection: Any) -> bool:
-    """Whether the server has sent something to a connection at rest, or has closed it."""
+    """Whether the server has sent something to an idle connection, or has closed it."""
     if connection.is_closed():
         return True
     poll = select.poll()
@@ -202,7 +202,8 @@ def _answers(engine: AsyncEngine, connection: Any) -> bool:
 
 
 def _postgres_connector(url: str, timeouts: Timeouts, *, limited: bool = True) -> Callable[[], Awaitable[Any]]:
-    """Connect with the driver's own reading of the URL: it knows `sslmode` and the rest, and keeps the password."""
+    """Connect with the driver's own reading of the URL: it knows `sslmode` and all other options, and keeps the
+    password."""
     settings = {"application_name": "corral", "jit": "off"}
     if limited:
         settings["statement_timeout"] = _milliseconds(timeouts.statement)
@@ -251,9 +252,9 @@ def held_lock(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(descriptor, 32, 0).decode("ascii", errors="replace").strip()
-            who = f"process {holder}" if holder else "another process"
+            owner = f"process {holder}" if holder else "another process"
             advice = "an SQLite file serves one frontend, several frontends need PostgreSQL"
-            problem = f"{path} is already in use by {who}; {advice}"
+            problem = f"{path} is already in use by {owner}; {advice}"
             raise DatabaseInUse(problem, path=str(path), holder=holder) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

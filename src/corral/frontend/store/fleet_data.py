@@ -35,7 +35,7 @@ class FleetData(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     credentials: tuple[Path, ...]
     database: str
-    """Its URL."""
+    """URL of the database."""
     may_be_new: bool = False
     """A person asked for a new fleet."""
 
@@ -80,8 +80,8 @@ class FleetData(msgspec.Struct, frozen=True, kw_only=True):
 
     def _remains(self, file: Path | None) -> list[Path]:
         log = [] if file is None else [file.with_name(f"{file.name}-wal")]
-        there = [self._file, self.directory / _SECRETS_KEY, *self.credentials, *log]
-        return [path for path in there if path.exists()]
+        paths = [self._file, self.directory / _SECRETS_KEY, *self.credentials, *log]
+        return [path for path in paths if path.exists()]
 
     def _refuse(self, problem: str, remains: list[Path]) -> None:
         if not remains:

@@ -18,7 +18,7 @@ _OWN: Final = ("pull", "staging")
 
 
 async def free_all(database: Database, *, at: datetime) -> None:
-    """Nobody holds anything any more. For whoever is alone with the database: all that held a lease are dead.
+    """Free all leases. Only for a process that is alone with the database, when all holders are dead.
 
     What nodes were asked for keeps its lease to the end: they may be about to finish it, and asked again at once they
     would do it twice. A pull or a staging was the frontend's own, and has ended with it.
@@ -64,20 +64,21 @@ class Leader:
         self._held_until: dict[str, float] = {}
         """On the monotonic clock: a lease is not ours for longer because the other clock was set back."""
 
-    async def holds(self, name: str, *, lasts: timedelta, left: timedelta = timedelta()) -> bool:
-        """Claim the lease, or hold it longer. One that lasts for `left` anyway, if given, is not written again."""
+    async def holds(self, name: str, *, duration: timedelta, renew_below: timedelta = timedelta()) -> bool:
+        """Claim or renew the lease; return whether it is ours. With `renew_below`, a lease that is ours for at least
+        that much longer is not written again."""
         now, passed = self._clock.now(), self._clock.monotonic()
-        if left and passed + left.total_seconds() <= self._held_until.get(name, passed):
+        if renew_below and passed + renew_below.total_seconds() <= self._held_until.get(name, passed):
             return True
-        is_ours = await self._leases.claim(name, self._token, holder=self._holder, now=now, until=now + lasts)
-        self._held_until[name] = passed + lasts.total_seconds() if is_ours else passed
+        is_ours = await self._leases.claim(name, self._token, holder=self._holder, now=now, until=now + duration)
+        self._held_until[name] = passed + duration.total_seconds() if is_ours else passed
         return is_ours
 
     @asynccontextmanager
-    async def turn(self, name: str, *, lasts: timedelta) -> AsyncIterator[bool]:
+    async def turn(self, name: str, *, duration: timedelta) -> AsyncIterator[bool]:
         """Whether the work inside is ours, also against others of this process. The lease is given back at the end."""
         now, token = self._clock.now(), new_lease_token()
-        is_ours = await self._leases.claim(name, token, holder=self._holder, now=now, until=now + lasts)
+        is_ours = await self._leases.claim(name, token, holder=self._holder, now=now, until=now + duration)
         try:
             yield is_ours
         finally:

@@ -1,8 +1,8 @@
 """The change of the secrets key: everything that is sealed with one key is sealed with the next, while frontends run.
 
 Both keys are stored meanwhile, each sealed with the other one, so that a frontend with either of them opens everything.
-Each step may be done again, by whoever does it, and each row is written only if nobody else changed it: what was begun
-and broken off is taken up by the next attempt.
+Each step can be repeated by any process, and each row is written only if nobody else changed it: an interrupted change
+is continued by the next attempt.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -60,7 +60,7 @@ class KeyHolder(msgspec.Struct, frozen=True, kw_only=True):
     change: str
     """The change that it takes part in, so that it seals with the next key; empty without one."""
     has_next: bool
-    """It would start with the next key, and not with the one before."""
+    """Whether the frontend would start with the next key."""
 
 
 class Resealing(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,9 +101,9 @@ class KeyRotation:
 
     async def running(self, *, now: datetime) -> int:
         """The number of frontends that run at this time."""
-        there = and_(leases.c.name.startswith(_HOLDERS, autoescape=True), leases.c.until > now)
+        is_running = and_(leases.c.name.startswith(_HOLDERS, autoescape=True), leases.c.until > now)
         async with self._db.look() as connection:
-            return int((await connection.execute(select(func.count()).where(there))).scalar_one())
+            return int((await connection.execute(select(func.count()).where(is_running))).scalar_one())
 
     async def leave(self, id: FrontendId) -> None:
         """Remove this frontend from those that run, because it stops."""
@@ -148,7 +148,7 @@ class KeyRotation:
         return len(old)
 
     async def _shut(self, column: SealedColumn) -> list[tuple[str, bytes]]:
-        """Those of a column that no key opens."""
+        """The sealed values of a column that no key opens, with their names."""
         rows = await self._rows(column)
         return [(id, sealed) for id, sealed in rows if not self._secrets.opens(column.name_of(id), sealed)]
 
@@ -178,15 +178,15 @@ class KeyRotation:
         async with self._db.begin() as connection:
             if await self._behind(connection, now):
                 return False
-            gone = (await connection.execute(delete(secrets).where(secrets.c.name.in_(_BRIDGE)))).rowcount > 0
-            if gone:
+            was_forgotten = (await connection.execute(delete(secrets).where(secrets.c.name.in_(_BRIDGE)))).rowcount > 0
+            if was_forgotten:
                 await also(connection)
         await self._secrets.look_for_change()
-        return gone
+        return was_forgotten
 
     async def _behind(self, connection: AsyncConnection, now: datetime) -> list[KeyHolder]:
         running = leases.c.name.startswith(_HOLDERS, autoescape=True) & (leases.c.until > now)
         rows = await connection.execute(select(leases.c.holder, leases.c.token).where(running))
-        told = [(row.holder, *row.token.partition("/")) for row in rows]
-        holders = [KeyHolder(host=host, change=change, has_next=word == str(True)) for host, change, _, word in told]
+        parts = [(row.holder, *row.token.partition("/")) for row in rows]
+        holders = [KeyHolder(host=host, change=change, has_next=word == str(True)) for host, change, _, word in parts]
         return [holder for holder in holders if not holder.has_next or holder.change != self._secrets.change]

@@ -69,7 +69,7 @@ nodes: Final = Table(
     # Owner: health (Nodes.judge).
     Column("announced", Words),
     Column("announced_at", UtcTime),
-    # Owner: whoever changed something that status follows from; health moves it on (Nodes.judge).
+    # Owner: the writer of a fact that status follows from; health moves it on (Nodes.judge).
     Column("next_look", UtcTime),
     # Owner: registration, as above. Not known of nodes that have not registered since there is this column.
     Column("registered_at", UtcTime),
@@ -245,7 +245,8 @@ replicas: Final = Table(
 )
 
 # Owner: LoadJobs. The holder of the lease writes, everybody else only claims, or opens a failed one again. A model that
-# is removed takes its jobs along (stop_serving). Each job loads one replica; whoever waits for a model joins ordinal 0.
+# is removed takes its jobs along (stop_serving). Each job loads one replica; requests that wait for a model join
+# ordinal 0.
 load_jobs: Final = Table(
     "load_jobs",
     metadata,
@@ -445,7 +446,7 @@ operations: Final = Table(
     Index(None, "asked_by", "accepted_at"),
 )
 
-# Owner: Operations makes and supersedes them; whoever changes an intent writes its target in the same transaction.
+# Owner: Operations makes and supersedes them; the writer of an intent writes its target in the same transaction.
 operation_targets: Final = Table(
     "operation_targets",
     metadata,

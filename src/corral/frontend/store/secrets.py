@@ -116,7 +116,7 @@ def engine_key_name(id: str) -> str:
 
 
 class SealedSecret(PartlyPrinted, frozen=True, kw_only=True):
-    """A secret ready to be stored by whoever has a transaction open; see `Secrets.seal`."""
+    """A sealed secret that a caller stores in its own transaction; see `Secrets.seal`."""
 
     unprinted = ("sealed",)
 
@@ -142,9 +142,9 @@ class Secrets:
 
     def __init__(self, database: Database, key: SecretsKey) -> None:
         self._db = database
-        self._own = key
+        self._given_key = key
         self._keys = [key]
-        """The first one seals."""
+        """The first key seals; all of them open."""
         self.change = ""
         """Names the change of the key in which this process takes part, among all changes; empty without one."""
 
@@ -213,7 +213,7 @@ class Secrets:
     @property
     def was_given_current(self) -> bool:
         """Whether the key that this process was started with is the one that seals now."""
-        return self._own == self._keys[0]
+        return self._given_key == self._keys[0]
 
     def opens(self, name: str, sealed: bytes) -> bool:
         """Whether a key of now opens it."""

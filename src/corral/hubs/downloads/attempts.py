@@ -100,10 +100,13 @@ class Patience:
         if began_in == self.round:
             self.round += 1
             self._failures += 1
-            asked = error.retry_after or 0.0
-            if self._failures >= self._network.attempts or asked > self._network.longest_retry_after_seconds:
+            retry_after_seconds = error.retry_after or 0.0
+            if (
+                self._failures >= self._network.attempts
+                or retry_after_seconds > self._network.longest_retry_after_seconds
+            ):
                 raise error
-            pause = max(self._backoff.delay(self._failures).total_seconds(), asked)
+            pause = max(self._backoff.delay(self._failures).total_seconds(), retry_after_seconds)
             self._until = self._clock.monotonic() + pause
         await self._clock.sleep(max(0.0, self._until - self._clock.monotonic()))
 
@@ -199,8 +202,8 @@ class DownloadAttempt:
 
     def _check_room(self, size: int) -> None:
         status = os.fstatvfs(self._part.descriptor)
-        free, there = status.f_bavail * status.f_frsize, os.fstat(self._part.descriptor).st_blocks * 512
-        needed, reserve = max(0, size - there), self._tools.limits.free_bytes
+        free, allocated_bytes = status.f_bavail * status.f_frsize, os.fstat(self._part.descriptor).st_blocks * 512
+        needed, reserve = max(0, size - allocated_bytes), self._tools.limits.free_bytes
         if needed + reserve > free:
             text = f"{size_text(needed)} are needed, {size_text(reserve)} shall stay free"
             raise TooLittleDisk(f"{self._order.destination}: {text}, and there are {size_text(free)}")

@@ -252,14 +252,14 @@ class _CurlLoop:
         for descriptor in tuple(self._sockets):
             self._forget(descriptor)
 
-    def _on_socket(self, what: int, descriptor: int, *_: object) -> None:
+    def _on_socket(self, events: int, descriptor: int, *_: object) -> None:
         self._forget(descriptor)
-        if what == pycurl.POLL_REMOVE:
+        if events == pycurl.POLL_REMOVE:
             return
         self._sockets.add(descriptor)
-        if what in (pycurl.POLL_IN, pycurl.POLL_INOUT):
+        if events in (pycurl.POLL_IN, pycurl.POLL_INOUT):
             self._loop.add_reader(descriptor, self._act, descriptor, pycurl.CSELECT_IN)
-        if what in (pycurl.POLL_OUT, pycurl.POLL_INOUT):
+        if events in (pycurl.POLL_OUT, pycurl.POLL_INOUT):
             self._loop.add_writer(descriptor, self._act, descriptor, pycurl.CSELECT_OUT)
 
     def _forget(self, descriptor: int) -> None:

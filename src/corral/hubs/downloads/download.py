@@ -117,10 +117,10 @@ class FileDownload:
         self._mark = mark
         self._tools = tools
         self._source = local_source(order.url)
-        self._wanted = split_member(order.url)
-        self._is_inside = bool(self._wanted.member)
+        self._member_url = split_member(order.url)
+        self._is_inside = bool(self._member_url.member)
         # The size of an archive is what its server says; the order states that of the file inside.
-        is_other = {"url": self._wanted.url, "size": None} if self._is_inside else {}
+        is_other = {"url": self._member_url.url, "size": None} if self._is_inside else {}
         self._fetched_order = msgspec.structs.replace(order, **is_other)
         with disk_errors(order.destination):
             self._path = tools.models.path(order.destination)
@@ -144,9 +144,9 @@ class FileDownload:
             self._check_destination()
             while True:
                 before = self._destination_status()
-                if before is not None and (there := await self._checked_destination(before)) is not None:
+                if before is not None and (present_file := await self._checked_destination(before)) is not None:
                     self._tools.folder.forget(self._order.destination)
-                    return there
+                    return present_file
                 if before is not None and self._order.is_shared:
                     problem = "another file is there, which another model needs"
                     raise DestinationUnusable(f"destination: {self._order.destination!r}: {problem}")
@@ -179,9 +179,9 @@ class FileDownload:
     async def _checked_destination(self, before: os.stat_result) -> FetchedFile | None:
         """The file at the destination, if it is the one that was promised."""
         order = self._order
-        known = await in_thread(lambda: self._tools.receipts.find(order.destination))
-        if known is not None and known.proves(order.digest, order.size, order.purpose):
-            return self._there(known.size, known.sha256, 0)
+        receipt = await in_thread(lambda: self._tools.receipts.find(order.destination))
+        if receipt is not None and receipt.proves(order.digest, order.size, order.purpose):
+            return self._there(receipt.size, receipt.sha256, 0)
         if self._is_inside or (not order.digest and not self._is_source(before)):
             return None
         with self._tools.models.reach(self._parts, self._path) as place:
@@ -289,7 +289,7 @@ class FileDownload:
                 out.write(piece)
 
             try:
-                size, sha256 = extract(archive, self._wanted, write, self._order.size)
+                size, sha256 = extract(archive, self._member_url, write, self._order.size)
             except ImageError as error:
                 raise DownloadDamaged(f"{self._order.destination}: {error.message}") from error
         with self._tools.models.reach(self._parts, self._path, create=True) as place:

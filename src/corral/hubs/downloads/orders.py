@@ -121,7 +121,7 @@ class FileOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     authorization: str = ""
     """Value of the header, a secret. It is sent to the host of the URL only."""
     size: int | None = None
-    """None: unknown."""
+    """Size in bytes; None if unknown."""
     digest: str = ""
     """`sha256:…`, or `git-sha1:…` as hubs state it for small files; empty: unknown."""
     purpose: str = ""
@@ -186,7 +186,7 @@ class FileProgress(msgspec.Struct, frozen=True, array_like=True):
     current_bytes: int = 0
     """Bytes that are there, those of earlier attempts included; never shrinks."""
     total_bytes: int = 0
-    """0 while unknown."""
+    """Bytes of all files; 0 while unknown."""
 
 
 class DownloadProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
@@ -233,5 +233,5 @@ def check_order(order: DownloadOrder) -> None:
         seen.add(file.destination)
 
 
-def too_large(what: str, limits: DownloadLimits) -> DownloadTooLarge:
-    return DownloadTooLarge(f"{what} has more than {limits.largest_bytes} bytes, which is the limit of one file")
+def too_large(name: str, limits: DownloadLimits) -> DownloadTooLarge:
+    return DownloadTooLarge(f"{name} has more than {limits.largest_bytes} bytes, which is the limit of one file")

@@ -1,8 +1,8 @@
 """Files that are not whole yet, in `.corral/partial` of the directory they are for, and what is known about them.
 
 Beside the bytes lies a ledger: how many bytes of each piece are there. It is a mapped file and written after the bytes,
-so a kill loses none of it. Whoever works on a file holds the lock on its bytes; several processes, on several machines,
-may share the directory. Blocks.
+so a kill loses none of it. A process that works on a file holds the lock on its bytes; several processes, on several
+machines, may share the directory. Blocks.
 """
 
 import contextlib
@@ -37,16 +37,16 @@ _MOST_PIECES: Final = 16
 
 
 @contextmanager
-def disk_errors(what: str) -> Iterator[None]:
+def disk_errors(name: str) -> Iterator[None]:
     """Turn what a file system may answer into a DownloadError."""
     try:
         yield
     except PathRefused as error:
-        raise DestinationUnusable(f"destination: {what!r}: {error}") from error
+        raise DestinationUnusable(f"destination: {name!r}: {error}") from error
     except OSError as error:
         if error.errno in _NO_ROOM:
-            raise TooLittleDisk(f"{what}: there is no room left on the disk") from error
-        raise DestinationUnusable(f"destination: {what!r}: {error.strerror or error}") from error
+            raise TooLittleDisk(f"{name}: there is no room left on the disk") from error
+        raise DestinationUnusable(f"destination: {name!r}: {error.strerror or error}") from error
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def unpacked(cls, data: bytes) -> "LedgerFacts | None":
-        """The facts of a header; None when it is none, or makes no sense."""
+        """The facts of a header; None when the data is not a header, or makes no sense."""
         if len(data) != _HEADER.size:
             return None
         magic, size, piece_bytes, *texts = _HEADER.unpack(data)
@@ -231,13 +231,13 @@ class PartialFolder:
 
     def sizes(self) -> dict[str, int]:
         """Disk space that each partial file takes, by its key."""
-        found = {}
+        sizes_by_key = {}
         for name in os.listdir(self.descriptor):
             stem, ending = os.path.splitext(name)
             status = look(self.descriptor, name)
             if ending == _BYTES and status is not None:
-                found[stem] = status.st_blocks * 512
-        return found
+                sizes_by_key[stem] = status.st_blocks * 512
+        return sizes_by_key
 
     def sweep(self, before: float, *, keep: Collection[str] = ()) -> int:
         """Remove what nobody works on and nobody has written to since this time, apart from these keys. Return how many
@@ -332,15 +332,15 @@ class PartialFile:
 
     def write(self, chunks: Sequence[bytes], position: int) -> None:
         """Write all chunks, one after the other, from a position on."""
-        left = sum(map(len, chunks))
+        total_bytes = sum(map(len, chunks))
         written = os.pwritev(self.descriptor, chunks, position)
-        if written == left:
+        if written == total_bytes:
             return
-        rest = memoryview(b"".join(chunks))[written:]
-        while rest:
+        unwritten = memoryview(b"".join(chunks))[written:]
+        while unwritten:
             position += written
-            written = os.pwrite(self.descriptor, rest, position)
-            rest = rest[written:]
+            written = os.pwrite(self.descriptor, unwritten, position)
+            unwritten = unwritten[written:]
 
     def empty(self) -> None:
         """Forget all bytes and what was known about them."""

@@ -1,8 +1,7 @@
 """Receipts of files that were downloaded or hashed: their digests, which hold for as long as nobody touches the files.
 
 A receipt knows its file by size, time and inode. It is written before the file gets its name, since a rename changes
-none of them: whoever is killed in between finds it afterwards, and a file of many gigabytes is never hashed twice.
-Blocks.
+none of them: after a kill in between it is still there, and a file of many gigabytes is never hashed twice. Blocks.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ class FileReceipt(msgspec.Struct, frozen=True, kw_only=True):
     destination: str
     size: int
     modified: int
-    """In nanoseconds."""
+    """Time of the last change, in nanoseconds."""
     inode: int
     sha256: str
     digest: str

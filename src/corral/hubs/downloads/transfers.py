@@ -222,8 +222,8 @@ def _headers(remote: DownloadSource, url: str, span: ByteSpan, validator: str) -
 def _problem(hop: _Hop) -> DownloadError:
     text = f"{hop.host} answered {hop.status}"
     if is_passing(hop.status):
-        asked = retry_after_seconds(hop.headers.get("retry-after", ""))
-        return ServerUnavailable(text, retry_after=asked, is_crowded=hop.status in _CROWDED)
+        retry_after = retry_after_seconds(hop.headers.get("retry-after", ""))
+        return ServerUnavailable(text, retry_after=retry_after, is_crowded=hop.status in _CROWDED)
     if hop.status in (401, 403):
         return DownloadRefused(f"{text}; {hop.remote.advice or 'it is not there, or a login is needed'}")
     if hop.status in (404, 410):

@@ -24,7 +24,7 @@ class SimpleSignature(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was found, for error messages."""
     payload: bytes
     signature: str
-    """Base64."""
+    """The signature in Base64."""
 
 
 class SigstoreBundle(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,11 +74,11 @@ def _text(key: str, value: object) -> str:
 
 
 def _keyed(texts: Mapping[str, str]) -> Verification:
-    others = [name for name in _KEYLESS if name in texts]
-    if "not_before" in others:
+    keyless_names = [name for name in _KEYLESS if name in texts]
+    if "not_before" in keyless_names:
         raise _problem("not_before", "needs a proven time, and a signature by a key has none")
-    if others:
-        raise _problem("public_key", f"cannot stand beside {others[0]}: a policy names keys, or an identity")
+    if keyless_names:
+        raise _problem("public_key", f"cannot stand beside {keyless_names[0]}: a policy names keys, or an identity")
     key_documents(texts["public_key"])
     return Verification(public_key=texts["public_key"])
 
@@ -112,10 +112,10 @@ def _problem(name: str, text: str) -> InvalidInput:
 
 def expected_signer(policy: Verification) -> str:
     """Describe the signer that a keyless policy expects, for error messages."""
-    who = [*_stated("identity", policy.identity, policy.identity_regex)]
-    whence = [*_stated("issuer", policy.issuer, policy.issuer_regex)]
+    identity_words = [*_stated("identity", policy.identity, policy.identity_regex)]
+    issuer_words = [*_stated("issuer", policy.issuer, policy.issuer_regex)]
     since = f", not before {policy.not_before.isoformat()}" if policy.not_before else ""
-    return f"a signature by the {' and '.join(who)} of the {' and '.join(whence)}{since}"
+    return f"a signature by the {' and '.join(identity_words)} of the {' and '.join(issuer_words)}{since}"
 
 
 def _stated(name: str, value: str, pattern: str) -> list[str]:

@@ -93,7 +93,7 @@ class Carrier(Protocol):
 class Call:
     """Filled by its connection, used by one reader and one sender, which may be different tasks.
 
-    Whoever begins a call ends it in any case, by `cancel` or by leaving its `with` block; a call that has ended is not
+    The code that begins a call must end it, by `cancel` or by leaving its `with` block; a call that has ended is not
     affected by that.
     """
 
@@ -204,7 +204,7 @@ class Call:
         _wake(self._sending)
 
     def take_data(self, data: bytes) -> None:
-        """Add bytes of messages."""
+        """Add received bytes, and complete the messages that they end."""
         if not self._has_head:
             self.fail(Status(Code.INTERNAL, "data came before the headers"))
             return

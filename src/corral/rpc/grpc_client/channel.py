@@ -97,8 +97,8 @@ class Channel:
         except TimeoutError:
             text = "no room for one more call" if self._connection is not None else "no connection"
             raise CallFailed(Status(Code.DEADLINE_EXCEEDED, f"{text} before the deadline")) from None
-        left = deadline - asyncio.get_running_loop().time()
-        call = connection.begin(self._head(path) + _timeout_field(left), body)
+        seconds_left = deadline - asyncio.get_running_loop().time()
+        call = connection.begin(self._head(path) + _timeout_field(seconds_left), body)
         call.fail_at(deadline, _LATE)
         return call
 

@@ -72,12 +72,12 @@ class FrameReader:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._left = b""
+        self._unread = b""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that are complete now; those before a frame that is refused are yielded first."""
-        if self._left:
-            data = self._left + data
+        if self._unread:
+            data = self._unread + data
         begin, end = 0, len(data)
         while end - begin >= _HEAD.size:
             high, low, kind, flags, stream = _HEAD.unpack_from(data, begin)
@@ -89,7 +89,7 @@ class FrameReader:
                 break
             yield Frame(kind, flags, stream & MAX_NUMBER, data[begin + _HEAD.size : after])
             begin = after
-        self._left = data[begin:]
+        self._unread = data[begin:]
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:

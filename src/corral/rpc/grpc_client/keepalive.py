@@ -72,7 +72,7 @@ class Pinger:
             self._check_at(self._heard_at + self._keepalive.interval_seconds)
 
     def stop(self) -> None:
-        """Send no more pings."""
+        """Stop pinging, because the connection is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

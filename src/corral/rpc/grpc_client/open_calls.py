@@ -66,7 +66,8 @@ class FrameSender:
             self.send(call, body)
 
     def send(self, call: Call, data: bytes) -> None:
-        """Send a framed message: now what the windows allow, the rest later. `call.unsent` is None when all is out."""
+        """Send a framed message: now what the windows allow, and the remainder when they open. `call.unsent` is None
+        when all is out."""
         call.unsent = memoryview(data)
         self._unsent[call.number] = call
         self.flush()
@@ -89,13 +90,13 @@ class FrameSender:
                 if count <= 0:
                     continue
                 can_send = True
-                rest = unsent[count:]
+                remaining = unsent[count:]
                 self._window -= count
                 call.window -= count
-                is_end = not rest and call.is_half_closed
+                is_end = not remaining and call.is_half_closed
                 self._put(frame(frames.DATA, frames.END_STREAM if is_end else 0, call.number, unsent[:count]))
-                if rest:
-                    call.unsent = rest
+                if remaining:
+                    call.unsent = remaining
                 else:
                     self.drop(call)
                     call.has_sent()
@@ -148,7 +149,7 @@ class Places:
 
     def __init__(self) -> None:
         self._limit = frames.MAX_NUMBER
-        self._taken = 0
+        self._open_count = 0
         self._promised = 0
         """Places of those who were woken and have not begun their call yet."""
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -161,7 +162,7 @@ class Places:
 
     @property
     def _free(self) -> int:
-        return self._limit - self._taken - self._promised
+        return self._limit - self._open_count - self._promised
 
     async def wait(self) -> None:
         """Return when there is a place, which is to be taken at once, or when the connection takes no more calls."""
@@ -181,12 +182,12 @@ class Places:
         self._promised -= 1
 
     def take(self) -> None:
-        """A call begins."""
-        self._taken += 1
+        """Take one of the places for a call that begins."""
+        self._open_count += 1
 
     def give_back(self) -> None:
-        """A call has ended."""
-        self._taken -= 1
+        """Return the place of a call that has ended."""
+        self._open_count -= 1
         self._wake()
 
     def allow(self, limit: int) -> None:

@@ -33,7 +33,7 @@ class CgroupParents(msgspec.Struct, frozen=True, kw_only=True):
     """Groups of this worker in which groups for backends can be made."""
 
     unified: Path | None = None
-    """In version 2."""
+    """The directory of the group in version 2; None without it."""
     separate: Mapping[str, Path] = msgspec.field(default_factory=dict)
     """In version 1, by controller: `memory`, `pids`."""
 
@@ -48,14 +48,14 @@ class BackendGroup(msgspec.Struct, frozen=True, kw_only=True):
     unified: Path | None
     separate: Sequence[Path]
     limits: frozenset[str]
-    """Controllers that limit something."""
+    """Controllers of this group that limit something."""
     is_loopback: bool = False
 
     @property
     def task_files(self) -> list[str]:
         """Files by which a process joins."""
-        own = [] if self.unified is None else [self.unified / "cgroup.procs"]
-        return [str(path) for path in (*own, *(group / "cgroup.procs" for group in self.separate))]
+        unified_files = [] if self.unified is None else [self.unified / "cgroup.procs"]
+        return [str(path) for path in (*unified_files, *(group / "cgroup.procs" for group in self.separate))]
 
     def end(self) -> int:
         """Kill what is left in the groups and remove them; how many processes that were. Idempotent."""
@@ -193,7 +193,7 @@ def _share_out(group: Path) -> None:
     """Have version 2 limit groups inside of this one, if that is ours to decide.
 
     The kernel wants the processes of such a group to be in groups inside of it, so this one moves there, if it is the
-    only one and whoever made the group gave it away.
+    only one and the creator of the group delegated it.
     """
     controllers = [name for name in _VERSION_2_LIMITS if name in _words(group / "cgroup.controllers")]
     if not controllers or set(controllers) <= set(_words(group / "cgroup.subtree_control")):
@@ -203,15 +203,15 @@ def _share_out(group: Path) -> None:
         return
     if _processes(group) != [os.getpid()] or not _is_given_away(group):
         return
-    own = group / _OWN
+    worker_group = group / _OWN
     try:
-        own.mkdir(exist_ok=True)
-        (own / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+        worker_group.mkdir(exist_ok=True)
+        (worker_group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
         _enable(group, controllers)
     except OSError:
         with contextlib.suppress(OSError):
             (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
-            own.rmdir()
+            worker_group.rmdir()
 
 
 def _enable(group: Path, controllers: Sequence[str]) -> None:

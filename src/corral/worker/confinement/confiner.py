@@ -1,6 +1,7 @@
 """Gives each backend process its surroundings, a directory and a cgroup of its own, and decides what it gives up.
 
-Deciding is pure and near the end of this file; the rest is done before a process starts and after it is gone.
+The decisions are pure and near the end of this file; everything else happens before a process starts and after it has
+ended.
 """
 
 import contextlib
@@ -47,7 +48,7 @@ class BackendUser(msgspec.Struct, frozen=True, kw_only=True):
     """The user of a process."""
 
     uid: int | None
-    """None: the worker's own."""
+    """The user of the process; None means the worker's own."""
     capabilities: Sequence[int] = ()
     groups: Sequence[int] = ()
 
@@ -73,7 +74,7 @@ class Confiner:
         """What the machine can give. Blocks."""
         if not self._config.is_on:
             return ConfinementReport(missing=["backends are not confined: confine_backends is off on this worker"])
-        closed = closed_to_others(self._ways(), ours=self._places.data)
+        closed = closed_to_others(self._ways(), worker_folder=self._places.data)
         if self._abilities.landlock:
             closed = closed or unreadable_to_others(self._places.models)
         return report(self._abilities, closed=closed, left_out=left_out(self._places, self._config))
@@ -121,8 +122,8 @@ class Confiner:
         """Decide the user. Files that other users cannot reach are read with a capability that Landlock bounds."""
         if not self._is_confined(launch) or not self._abilities.is_root:
             return BackendUser(uid=None)
-        kept = sorted(self._abilities.capabilities & {CAP_OVERRIDE, CAP_SEARCH})
-        everything = BackendUser(uid=None, capabilities=kept)
+        capabilities = sorted(self._abilities.capabilities & {CAP_OVERRIDE, CAP_SEARCH})
+        everything = BackendUser(uid=None, capabilities=capabilities)
         if not self._abilities.has_users or self._is_with_localai():
             return everything
         home = launch.home.directory

@@ -52,7 +52,7 @@ class BackendPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """Directories of this worker that concern backends."""
 
     data: Path
-    """The worker's own."""
+    """The worker's own data directory."""
     models: Sequence[Path]
     exchanged: Sequence[Path] = ()
     """Where a LocalAI frontend has backends read and write files of requests."""
@@ -161,14 +161,14 @@ def _beside(home: Path, data: Path) -> list[Path]:
 
 def _link_targets(folders: Sequence[Path]) -> Iterator[Path]:
     """What links in these directories lead to, outside of them: people keep models on other disks. Bounded."""
-    left = _MOST_LINKS
+    remaining = _MOST_LINKS
     for folder in folders:
         real = os.path.realpath(folder)
         for place, names, files in os.walk(real):
             for name in (*names, *files):
                 path = os.path.join(place, name)
-                left -= 1
-                if left < 0:
+                remaining -= 1
+                if remaining < 0:
                     return
                 if os.path.islink(path) and not (target := os.path.realpath(path)).startswith(f"{real}/"):
                     yield Path(target)

@@ -1,4 +1,5 @@
-"""What this machine offers for confining backends, tried out once, and what to tell people about the rest. Blocks."""
+"""What this machine offers for confining backends, tried out once, and sentences for people about what is missing.
+Blocks."""
 
 import contextlib
 import json
@@ -59,7 +60,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
     is_root: bool
     landlock: int = 0
-    """Version; 0 without it."""
+    """Version of Landlock; 0 without it."""
     has_filters: bool = False
     has_users: bool = False
     """User ids of the range can be taken."""
@@ -140,8 +141,8 @@ def _filter_trial(abilities: Abilities) -> dict[str, Any]:
 def _user_trial(abilities: Abilities, user: int) -> dict[str, Any]:
     if not abilities.is_root:
         return {}
-    kept = sorted(abilities.capabilities & {CAP_SEARCH})
-    order = {"capabilities": kept, "drops_bounding": abilities.drops_bounding}
+    capabilities = sorted(abilities.capabilities & {CAP_SEARCH})
+    order = {"capabilities": capabilities, "drops_bounding": abilities.drops_bounding}
     return {"user": {**order, "uid": user, "gid": user, "groups": []} if abilities.has_users else order}
 
 
@@ -272,16 +273,16 @@ def device_groups(devices: Sequence[Path]) -> list[int]:
     return sorted(groups - {0})
 
 
-def closed_to_others(paths: Sequence[Path], *, ours: Path | None = None) -> str:
+def closed_to_others(paths: Sequence[Path], *, worker_folder: Path | None = None) -> str:
     """Return the first directory on the way to one of the paths that other users cannot enter; "" without one.
 
-    `ours` is a directory that can be opened by us, with what is in it.
+    `worker_folder` is a directory that can be opened by us, with what is in it.
     """
-    own = None if ours is None else Path(os.path.realpath(ours))
+    exempt = None if worker_folder is None else Path(os.path.realpath(worker_folder))
     for path in paths:
         real = Path(os.path.realpath(path))
         for folder in (*reversed(real.parents), real):
-            if own is not None and folder.is_relative_to(own):
+            if exempt is not None and folder.is_relative_to(exempt):
                 break
             with contextlib.suppress(OSError):
                 if folder.is_dir() and not folder.stat().st_mode & 0o001:
@@ -291,17 +292,17 @@ def closed_to_others(paths: Sequence[Path], *, ours: Path | None = None) -> str:
 
 def unreadable_to_others(folders: Sequence[Path]) -> str:
     """Return the first file or directory below these that other users cannot read; "" without one. Bounded."""
-    left = _MOST_LOOKED_AT
+    remaining = _MOST_LOOKED_AT
     for top in folders:
         for place, names, files in os.walk(top):
             for path in (place, *(os.path.join(place, name) for name in files)):
-                left -= 1
-                if left < 0:
+                remaining -= 1
+                if remaining < 0:
                     return ""
                 with contextlib.suppress(OSError):
                     status = os.stat(path)
-                    wanted = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
-                    if status.st_mode & wanted != wanted:
+                    needed_mode = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
+                    if status.st_mode & needed_mode != needed_mode:
                         return path
             names.sort()
     return ""

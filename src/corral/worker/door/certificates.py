@@ -53,7 +53,7 @@ class NodeCertificate:
         self._term: _Term | None = None
         self._failures = 0
         self._problem = "there is none yet"
-        self._said = ""
+        self._last_complaint = ""
         self.context: ssl.SSLContext | None = None
         """For calls to other workers; None before the first certificate."""
         presence.on_change.append(self._poke.ring)
@@ -107,7 +107,7 @@ class NodeCertificate:
         except ssl.SSLError as error:
             raise PeerUnavailable(f"the frontend's certificate cannot be used: {error}") from error
         self._door.show(identity)
-        self._node, self._failures, self._problem, self._said = member.node_id, 0, "", ""
+        self._node, self._failures, self._problem, self._last_complaint = member.node_id, 0, "", ""
         term = self._term = self._term_of(issued)
         log.info("has a certificate of the fleet", extra={"event": "node.certificate", "node": member.node_id})
         return term
@@ -121,10 +121,10 @@ class NodeCertificate:
     def _note(self, problem: str) -> None:
         """Keep why there is no certificate or no other one, and say so whenever that changes."""
         self._problem = problem
-        said = self._complaint() or f"the certificate of the fleet is not renewed yet: {problem}"
-        if said != self._said:
-            log.warning("%s", said, extra={"event": "node.no_certificate"})
-        self._said = said
+        complaint = self._complaint() or f"the certificate of the fleet is not renewed yet: {problem}"
+        if complaint != self._last_complaint:
+            log.warning("%s", complaint, extra={"event": "node.no_certificate"})
+        self._last_complaint = complaint
 
 
 def _makes_them(member: AcceptedRegistration) -> bool:

@@ -113,11 +113,11 @@ class Door:
                 await self._clock.sleep(_BACKOFF.delay(failures).total_seconds())
 
     async def _life(self) -> None:
-        ours, theirs = socket.socketpair()
-        with ours:
-            process = start_process(self._command(theirs.detach(), self._listener.fileno()))
+        worker_end, door_end = socket.socketpair()
+        with worker_end:
+            process = start_process(self._command(door_end.detach(), self._listener.fileno()))
             try:
-                reader, writer = await asyncio.open_connection(sock=ours, limit=_LONGEST_ANSWER)
+                reader, writer = await asyncio.open_connection(sock=worker_end, limit=_LONGEST_ANSWER)
                 with contextlib.closing(writer):
                     if await first_done(process.wait(), self._tell(reader, writer)) == 0:
                         raise ChildFailed(f"the door ended ({describe_exit(process.returncode or 0)})", child="door")

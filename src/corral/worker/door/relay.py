@@ -45,7 +45,7 @@ class DoorLimits(msgspec.Struct, frozen=True, kw_only=True):
     most_opening: int = 1024
     """Callers at once that have not shown a certificate."""
     most_from_one: int = 512
-    """Of these, callers from one source address. A gateway may open some hundreds at once when it begins."""
+    """How many of these may come from one source address. A gateway may open some hundreds at once when it begins."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +112,8 @@ class _Side(asyncio.Protocol):
 
 
 class DoorRelay:
-    """Takes connections. What it may do with them is told by the worker, and may change at any time."""
+    """Accepts connections and relays them. The worker sets what it may do with them, and may change that at any
+    time."""
 
     def __init__(self, limits: DoorLimits | None = None) -> None:
         self._limits = limits or DoorLimits()
@@ -122,7 +123,7 @@ class DoorRelay:
         self._names: weakref.WeakKeyDictionary[ssl.SSLObject, str] = weakref.WeakKeyDictionary()
         """What each caller asked for in its handshake."""
         self._opening: dict[_Caller, None] = {}
-        """Oldest first."""
+        """Connections that are being opened, the oldest first."""
         self._from: Counter[str] = Counter()
         """How many of them are from each source address."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -215,16 +216,16 @@ class DoorRelay:
         if self._context is None:
             return None
         await loop.connect_accepted_socket(lambda: outer, accepted, ssl=self._context)
-        shown = None if outer.transport is None else outer.transport.get_extra_info("ssl_object")
-        return self._port_for(shown) if shown is not None else None
+        tls_session = None if outer.transport is None else outer.transport.get_extra_info("ssl_object")
+        return self._port_for(tls_session) if tls_session is not None else None
 
     def _port_for(self, caller: ssl.SSLObject) -> int | None:
         name, roles = self._names.get(caller, ""), {role_of_uri(uri) for uri in uris_of(caller)}
         target = target_of(name)
         kind = FILE_SERVER if target == FILE_SERVER else "replica"
         if target is None or not roles & _ALLOWED[kind]:
-            shown = {"event": "door.refused", "server_name": name[:200], "roles": sorted(map(str, roles))}
-            log.warning("a caller with a certificate of the fleet asked for what it may not have", extra=shown)
+            details = {"event": "door.refused", "server_name": name[:200], "roles": sorted(map(str, roles))}
+            log.warning("a caller with a certificate of the fleet asked for what it may not have", extra=details)
             return None
         if isinstance(target, int):
             return target if target in self._ports else None

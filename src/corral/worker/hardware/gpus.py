@@ -34,7 +34,7 @@ class MeasuredGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     vendor: Vendor
     id: str = ""
-    """The same after a restart and in another slot order; empty when the GPU cannot be told from others."""
+    """An id that survives restarts and another slot order; empty when the GPU cannot be distinguished from others."""
     index: int = 0
     """Its place in the order in which the engines of its vendor count."""
     name: str = ""
@@ -81,8 +81,8 @@ def together(gpus: Sequence[MeasuredGpu], ram: Space | None) -> Gpus:
 
 
 def _sum_of_known(amounts: Iterable[int | None]) -> int | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if known else None
+    known_amounts = [amount for amount in amounts if amount is not None]
+    return sum(known_amounts) if known_amounts else None
 
 
 def cards_of(gpus: Sequence[MeasuredGpu], ram: Space | None) -> tuple[MeasuredGpu, ...]:
@@ -118,13 +118,13 @@ class Sysfs:
         """The GPUs of the preferred vendor: builds of backends are for one only."""
         devices = list(self._devices())
         for vendor in PCI_IDS.values():
-            own = [device for maker, device in devices if maker is vendor]
-            if not own:
+            vendor_devices = [device for maker, device in devices if maker is vendor]
+            if not vendor_devices:
                 continue
             ranks = self._ranks_in_rocm() if vendor is Vendor.AMD else {}
             return [
                 replace(_READERS[vendor](device), index=ranks.get(device.name, number))
-                for number, device in enumerate(own)
+                for number, device in enumerate(vendor_devices)
             ]
         return []
 

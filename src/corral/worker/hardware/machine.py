@@ -116,8 +116,8 @@ class Cgroup:
         """
         path = PurePosixPath("/")
         for line in text_in(self._proc / "self" / "cgroup").splitlines():
-            _, _, rest = line.partition(":")
-            controllers, _, group = rest.partition(":")
+            _, _, fields = line.partition(":")
+            controllers, _, group = fields.partition(":")
             if controller in controllers.split(","):
                 path = PurePosixPath(group)
                 break
@@ -158,7 +158,7 @@ class Hardware:
         self._cgroup = cgroup
         self._environment = environment or {}
         self.cards: tuple[MeasuredGpu, ...] = ()
-        """As last measured."""
+        """The GPUs as they were last measured."""
         self._disk = BoundedReading(lambda: read_disk(models_path), timeout=disk_timeout, name="disk")
 
     async def measure(self) -> Measurement:

@@ -35,7 +35,7 @@ _HIDDEN_BY: Final[Mapping[Vendor, Sequence[str]]] = {
 _NONE: Final = "-1"
 """A device that does not exist: whatever follows in the list is not visible either."""
 _SLICE: Final = "MIG-"
-"""Begins the ids of parts of NVIDIA's GPUs. Those are not told apart here."""
+"""Begins the ids of parts of NVIDIA's GPUs. They are not distinguished here."""
 
 
 class UnknownCard(NotFound):
@@ -50,13 +50,13 @@ def visible_gpus(gpus: Sequence[MeasuredGpu], environment: Mapping[str, str]) ->
     value = next((environment[name] for name in names if name in environment), None)
     if value is None or _names_slices(environment):
         return list(gpus)
-    left: list[MeasuredGpu] = []
+    visible: list[MeasuredGpu] = []
     for word in value.split(","):
         named = _named(word.strip(), gpus)
-        if named is None or named in left:
+        if named is None or named in visible:
             break  # as the vendors' own software does
-        left.append(named)
-    return left
+        visible.append(named)
+    return visible
 
 
 def _names_slices(environment: Mapping[str, str]) -> bool:

@@ -50,9 +50,9 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     identity: tuple[int, int] = (0, 0)
     """Device and inode of the directory when it was read; a change means that the backend was replaced."""
     is_system: bool = False
-    """It came with the system or with Corral, not from an image."""
+    """Whether it came with the system or with Corral, and not from an image."""
     brings_python: bool = False
-    """It has an interpreter and a virtual environment for it, as LocalAI's Python images do."""
+    """Whether it has an interpreter and a virtual environment for it, as LocalAI's Python images do."""
 
     @property
     def directory(self) -> Path:
@@ -111,10 +111,10 @@ class _BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_system:
             return InstalledBackend(name=self.name, is_system=True, is_meta=self.is_meta)
         metadata = self.metadata
-        own = metadata.digests
+        digests = metadata.digests
         details = InstalledDetails(
             platform_digest=metadata.corral.platform_digest if metadata.corral is not None else "",
-            source_digest=next((digest for digest in offered if digest in own), next(iter(offered), "")),
+            source_digest=next((digest for digest in offered if digest in digests), next(iter(offered), "")),
         )
         return InstalledBackend(
             name=self.name,

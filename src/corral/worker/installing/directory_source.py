@@ -100,7 +100,7 @@ class _TreeEntry(msgspec.Struct, frozen=True):
     path: Path
     mode: int
     target: str = ""
-    """Where a link leads."""
+    """Target of a link; empty for other entries."""
 
 
 class SourceTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +127,8 @@ def read_tree(source: Path, check: Callable[[], None]) -> SourceTree:
             case stat.S_IFLNK:
                 target = _inner_target(root, path)
             case kind if kind != stat.S_IFDIR:
-                what = _KINDS.get(kind, "special file")
-                raise SourceRefused(f"{path} is a {what}: only files, directories and links can be installed")
+                kind_name = _KINDS.get(kind, "special file")
+                raise SourceRefused(f"{path} is a {kind_name}: only files, directories and links can be installed")
         entries.append(_TreeEntry(path.relative_to(root), status.st_mode, target))
         if len(entries) > MOST_ENTRIES:
             raise SourceRefused(f"{source} has more than {MOST_ENTRIES} files: it can hardly be a backend")

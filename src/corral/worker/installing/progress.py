@@ -44,14 +44,14 @@ Report = Callable[[InstallStep], None]
 """Thread-safe, and cheap enough to call for every change."""
 
 
-def resolving(what: str) -> InstallStep:
+def resolving(name: str) -> InstallStep:
     """Return the first step: finding out what to fetch."""
-    return InstallStep(what=f"Resolving {what}", done=0, total=0, phase=Phase.RESOLVING)
+    return InstallStep(what=f"Resolving {name}", done=0, total=0, phase=Phase.RESOLVING)
 
 
-def starting(what: str) -> InstallStep:
+def starting(name: str) -> InstallStep:
     """Return the last step: everything is on disk, and a process is being started."""
-    return InstallStep(what=f"Starting {what}", done=0, total=0, phase=Phase.STARTING)
+    return InstallStep(what=f"Starting {name}", done=0, total=0, phase=Phase.STARTING)
 
 
 class Onward:

@@ -124,19 +124,19 @@ def remove(place: Path) -> None:
 def repair(folder: Path) -> list[str]:
     """Repair after a crash; return the names of the backends that were restored or cleaned up."""
     folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-    left = [path for path in sorted(folder.iterdir()) if path.name.endswith(UNFINISHED)]
-    for path in left:
+    unfinished = [path for path in sorted(folder.iterdir()) if path.name.endswith(UNFINISHED)]
+    for path in unfinished:
         if path.name.endswith(BACKUP):
             _restore(path.with_name(path.name.removesuffix(BACKUP)))
         discard_if_possible(path)
     # Unfinished versions, and previous versions of backends that do not exist any more.
-    own = _listed(folder / OWN / _SCRATCH)
+    scratch = _listed(folder / OWN / _SCRATCH)
     for path in _listed(folder / OWN / _PREVIOUS):
         if path.name.endswith(UNFINISHED) or not _exists(folder / path.name):
-            own.append(path)
-    for path in own:
+            scratch.append(path)
+    for path in scratch:
         discard_if_possible(path)
-    return [path.name for path in left + own]
+    return [path.name for path in unfinished + scratch]
 
 
 def _listed(folder: Path) -> list[Path]:

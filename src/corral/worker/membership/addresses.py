@@ -1,4 +1,4 @@
-"""Where the worker listens and what it tells others, by the rules LocalAI's workers follow.
+"""Where the worker listens and which addresses it reports, by the rules that LocalAI's workers follow.
 
 Pure: knows neither sockets nor the environment. An address that nobody could use is refused with the name of its
 setting; only the base port falls back to the next source, because LocalAI's does.
@@ -6,8 +6,8 @@ setting; only the base port falls back to the next source, because LocalAI's doe
 One rule says who can reach the worker, its HTTP server and its backends alike; the guide has it as a table:
 
 1. `http_addr` says exactly where the HTTP server listens.
-2. Otherwise, where an address was given that is on loopback, that address is listened on and no other. Of several it
-   is the one that frontends are told, then `addr`, then `serve_addr`.
+2. Otherwise, where an address was given that is on loopback, that address is listened on and no other. Of several it is
+   the advertised one, then `addr`, then `serve_addr`.
 3. Otherwise the worker is there for other machines, and listens on every interface.
 
 LocalAI's workers listen on every interface in all cases but the first.

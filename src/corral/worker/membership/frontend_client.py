@@ -64,7 +64,7 @@ class FrontendClient:
     """Calls to one of several frontends of the same cluster."""
 
     def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str], trust: Trust | None = None) -> None:
-        """`trust` decides which of them may be told secrets; without it all may."""
+        """`trust` decides which of them may receive secrets; without it all may."""
         self._session = session
         self._trust = trust or NoPin()
         self._urls = tuple(urls)

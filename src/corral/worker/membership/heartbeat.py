@@ -95,7 +95,7 @@ class HeartbeatLoop:
         self._inventory = inventory
         self._problems = problems
         self._on_status = on_status
-        self._outage = Outage(log, clock, event="heartbeat", what="heartbeat")
+        self._outage = Outage(log, clock, event="heartbeat", subject="heartbeat")
         self._last_status: tuple[NodeId | None, str] = (None, "")
 
     async def until_forgotten(self, member: AcceptedRegistration) -> None:

@@ -170,7 +170,7 @@ class NatsUser:
 
     @property
     def login(self) -> NatsLogin:
-        """What a frontend is told, before it makes a user."""
+        """The login that is sent to a frontend, before it makes a user."""
         return NatsLogin.OWN if self._is_wanted else NatsLogin.SHARED
 
     @property
@@ -213,8 +213,8 @@ class NatsUser:
             self._link.renew(gently=was_good)
 
     def _moved(self, link: BusStatus, member: AcceptedRegistration, *, gently: bool) -> bool:
-        """Go where this registration says, if that is elsewhere, or known by other authorities. An offer that nobody
-        can use is told, and leaves the link where it is: the next one may be better."""
+        """Move the link to the servers that this registration names, if they or their authorities differ. An unusable
+        offer becomes a problem of the node and leaves the link where it is: the next one may be better."""
         servers = self._servers_for(member)
         # A login of the settings came with its own way to check the server.
         authorities = member.nats_authorities if servers and not self._has_login else ""

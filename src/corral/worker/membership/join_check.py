@@ -161,13 +161,13 @@ class JoinChecks:
         """The frontend read its clock between the question and the answer."""
         ended = self._now()
         try:
-            there = datetime.fromisoformat(proof.time)
+            frontend_time = datetime.fromisoformat(proof.time)
         except ValueError:
             return CheckLine("clock", Verdict.WARNING, "the frontend does not say what time it has")
-        apart = max(there - ended, began - there, timedelta(0))
+        apart = max(frontend_time - ended, began - frontend_time, timedelta(0))
         if apart <= self._limits.skew:
             return CheckLine("clock", Verdict.OK, "as the frontend's")
-        way = "behind" if there > ended else "ahead of"
+        way = "behind" if frontend_time > ended else "ahead of"
         problem = f"this machine's clock is {apart.total_seconds():.0f} s {way} the frontend's; let both follow one"
         verdict = Verdict.FAILED if apart > self._limits.most_skew else Verdict.WARNING
         return CheckLine("clock", verdict, f"{problem} time server (chrony, systemd-timesyncd)")
@@ -202,8 +202,8 @@ class JoinChecks:
         places, doors, has_tls = self._machine.places, [], self._machine.config.fleet_tls
         http = parse_host_port(places.advertise_http)
         if http is not None and http.host:
-            what = "the TLS port" if has_tls else "the HTTP server"
-            doors.append(_Destination(what=what, bind=places.http_bind, advertised=http, remedy=_HTTP_REMEDY))
+            door_name = "the TLS port" if has_tls else "the HTTP server"
+            doors.append(_Destination(what=door_name, bind=places.http_bind, advertised=http, remedy=_HTTP_REMEDY))
         if has_tls:
             return doors
         base = parse_host_port(places.advertise)
@@ -283,7 +283,7 @@ class JoinChecks:
 def _from_here(nats_urls: list[str], url: str) -> list[str]:
     """Return where this machine looks for the NATS servers that the frontend at a URL names."""
     try:
-        return [reached_from(one, urlsplit(url).hostname or "") for one in nats_urls]
+        return [reached_from(server_url, urlsplit(url).hostname or "") for server_url in nats_urls]
     except InvalidInput:
         return nats_urls  # judged later
 

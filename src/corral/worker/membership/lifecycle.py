@@ -163,11 +163,11 @@ class Departure:
                 await self._frontend.drain(member)
             deadline = self._clock.monotonic() + self._config.drain_timeout.total_seconds()
             while in_flight := await self._in_flight(member):
-                left = deadline - self._clock.monotonic()
-                if left <= 0:
+                seconds_left = deadline - self._clock.monotonic()
+                if seconds_left <= 0:
                     log.warning("still in flight: %d", in_flight, extra={"event": "departure.not_idle"})
                     return
-                await self._clock.sleep(min(self._config.poll_interval.total_seconds(), left))
+                await self._clock.sleep(min(self._config.poll_interval.total_seconds(), seconds_left))
         except (PeerUnavailable, PeerRefused) as error:
             log.warning("leaving without a drain: %s", error, extra={"event": "departure.no_drain"})
 

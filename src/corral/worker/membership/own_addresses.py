@@ -1,4 +1,5 @@
-"""Does this machine answer where others are told to find it? Tried out by the worker itself, before a request does.
+"""Checks whether this machine answers at its advertised addresses. The worker tries that itself, before a request needs
+it.
 
 The HTTP server is asked at its advertised address, and must be this worker's. For backends, which may not run yet, a
 port of their range is opened for a moment and called through the advertised host. What is wrong goes to the frontend
@@ -62,7 +63,7 @@ class OwnAddresses:
 
     async def _of_http(self) -> str:
         address = self._places.advertise_http
-        told = f"frontends are told that its HTTP server is at {address}"
+        claim = f"frontends are told that its HTTP server is at {address}"
         remedy = "set advertise_http_address (LOCALAI_ADVERTISE_HTTP_ADDR), or open that port"
         parsed = parse_host_port(address)
         try:
@@ -70,10 +71,10 @@ class OwnAddresses:
                 raise OSError("this is no address")
             answer = await _exchange(parsed, _question(parsed))
         except _NO_ANSWER as error:
-            return f"{told}, and from the machine itself nothing answers there ({_reason(error)}); {remedy}"
+            return f"{claim}, and from the machine itself nothing answers there ({_reason(error)}); {remedy}"
         if f"\r\n{WORKER_HEADER}: {self._me}\r\n".lower().encode() in answer.lower():
             return ""
-        return f"{told}, and another program answers there; {remedy}"
+        return f"{claim}, and another program answers there; {remedy}"
 
     async def _of_backends(self) -> str:
         parsed = parse_host_port(self._places.advertise)
@@ -95,14 +96,14 @@ class OwnAddresses:
     async def _call(self, reached: HostPort) -> None:
         """Open the port, and call it as others would. OSError or TimeoutError when that does not lead here."""
         word = secrets.token_hex(16).encode()
-        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        received: asyncio.Queue[bytes] = asyncio.Queue()
         callers: set[asyncio.Task[None]] = set()
 
         async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             if (task := asyncio.current_task()) is not None:
                 callers.add(task)
             try:
-                heard.put_nowait(await reader.readexactly(len(word)))
+                received.put_nowait(await reader.readexactly(len(word)))
             except (OSError, asyncio.IncompleteReadError):
                 return  # somebody else's call
             finally:
@@ -114,7 +115,7 @@ class OwnAddresses:
                 _, writer = await asyncio.open_connection(reached.host, reached.port)
                 try:
                     writer.write(word)
-                    while await heard.get() != word:
+                    while await received.get() != word:
                         pass
                 finally:
                     writer.close()
@@ -133,10 +134,10 @@ async def host_towards(urls: Sequence[str]) -> str:
         parts = urlsplit(url)
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                found = await loop.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
+                addresses = await loop.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
         except _NO_ANSWER:
             continue
-        for family, kind, _, _, place in found:
+        for family, kind, _, _, place in addresses:
             with socket.socket(family, kind) as probe:
                 try:
                     probe.connect(place)

@@ -124,12 +124,12 @@ async def _certificate_of(url: str) -> bytes:
     except (OSError, TimeoutError) as error:
         raise HttpFailed(url, HttpFault.UNREACHABLE, "TLS cannot be agreed upon") from error
     try:
-        shown: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        certificate: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
         writer.transport.abort()
-    if shown is None:
+    if certificate is None:
         raise HttpFailed(url, HttpFault.CERTIFICATE, "it shows no certificate")
-    return shown
+    return certificate
 
 
 def _key_hash(certificate: bytes) -> str:

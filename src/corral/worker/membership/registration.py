@@ -43,13 +43,13 @@ class Outage:
     """One thing that may fail for hours while it is tried every few seconds."""
 
     def __init__(
-        self, log: logging.Logger, clock: Clock, *, event: str, what: str, patience: timedelta = timedelta(0)
+        self, log: logging.Logger, clock: Clock, *, event: str, subject: str, patience: timedelta = timedelta(0)
     ) -> None:
         """An outage shorter than `patience` is nothing to be alarmed about: others may just be starting."""
         self._clock = clock
         self._log = log
         self._event = event
-        self._what = what
+        self._subject = subject
         self._patience = patience
         self._began: float | None = None
         self._logged: tuple[int, str] | None = None
@@ -63,14 +63,14 @@ class Outage:
         if (level, problem) == self._logged:
             return
         self._logged = (level, problem)
-        self._log.log(level, "%s: %s", self._what, problem, extra={"event": f"{self._event}.failing"})
+        self._log.log(level, "%s: %s", self._subject, problem, extra={"event": f"{self._event}.failing"})
 
     def worked(self) -> None:
         self._began = None
         if self._logged is None:
             return
         self._logged = None
-        self._log.info("%s: works now", self._what, extra={"event": f"{self._event}.works"})
+        self._log.info("%s: works now", self._subject, extra={"event": f"{self._event}.works"})
 
 
 class AcceptedRegistration(PartlyPrinted, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class ProcessToken(NamedTuple):
 
     text: str
     is_own: bool
-    """It was made for this process, so that frontends must be told. Otherwise they know it already."""
+    """Whether the token was made for this process, so that frontends do not know it yet."""
 
 
 class Presence:
@@ -170,7 +170,7 @@ class RegistrationApi(Protocol):
 
 
 def card_reports(cards: Sequence[MeasuredGpu]) -> list[CardReport]:
-    """What a frontend of ours is told of each GPU."""
+    """The report about each GPU that a Corral frontend gets."""
     return [
         CardReport(
             id=card.id,
@@ -260,7 +260,7 @@ class Registrar:
         self._token_attempts = token_attempts
         self._was_admitted = profile.was_admitted
         self._has_joined = False
-        self._outage = Outage(log, clock, event="registration", what="registration", patience=_PATIENCE)
+        self._outage = Outage(log, clock, event="registration", subject="registration", patience=_PATIENCE)
 
     async def join(self) -> AcceptedRegistration:
         """The first registration. AccessDenied or PeerRefused when trying again would not help."""

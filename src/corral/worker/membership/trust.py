@@ -1,4 +1,4 @@
-"""Who may be told this machine's secrets: decided before anything is sent to a URL."""
+"""Decides who may receive this machine's secrets, before anything is sent to a URL."""
 
 from collections.abc import Sequence
 from typing import Protocol

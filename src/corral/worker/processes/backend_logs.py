@@ -28,7 +28,7 @@ TAIL_LINES: Final = 20
 MOST_KEYS: Final = 1000
 """Logs that are kept. Beyond it the oldest is forgotten, because names of models may change for ever."""
 LONGEST_LINE: Final = 16 * 1024
-"""Bytes of a line that are kept; how long it was is told with it."""
+"""Bytes of a line that are kept; the entry states its full length."""
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Bytes kept for one process key, in lines of usual length more than all lines have."""
 MOST_WAITING: Final = 100
@@ -78,7 +78,7 @@ class LineWriter:
     def __init__(self, log: BackendLog, stream: OutputStream) -> None:
         self._log = log
         self._stream = stream
-        self._rest = b""
+        self._unfinished = b""
         self._left_out = 0
         """Bytes of the line that has begun which are not kept."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -88,19 +88,19 @@ class LineWriter:
         return list(self._tail)
 
     def feed(self, data: bytes) -> None:
-        *whole, rest = (self._rest + data).split(b"\n")
+        *whole, unfinished = (self._unfinished + data).split(b"\n")
         if len(whole) > MOST_LINES:
             whole, self._left_out = whole[-MOST_LINES:], 0
         for line in whole:
             self._add(line)
-        self._rest = rest[:LONGEST_LINE]
-        self._left_out += len(rest) - len(self._rest)
+        self._unfinished = unfinished[:LONGEST_LINE]
+        self._left_out += len(unfinished) - len(self._unfinished)
 
     def end(self) -> None:
         """The process is gone: what it began is a line, too."""
-        if self._rest:
-            self._add(self._rest)
-            self._rest = b""
+        if self._unfinished:
+            self._add(self._unfinished)
+            self._unfinished = b""
 
     def _add(self, line: bytes) -> None:
         whole = line.removesuffix(b"\r")
@@ -212,15 +212,15 @@ class LogRoutes:
         """Return handlers by the beginning of the path. The rest of a path is the decoded name of a model."""
         return {LOGS: self._models, f"{LOGS}/": self._lines}
 
-    async def _models(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
+    async def _models(self, request: web.BaseRequest, subpath: str) -> web.StreamResponse:
         check_method(request.method, "GET")
         return _json(self._logs.models())
 
-    async def _lines(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
+    async def _lines(self, request: web.BaseRequest, subpath: str) -> web.StreamResponse:
         check_method(request.method, "GET")
-        if rest.endswith(_LIVE):
-            return await self._live(request, _model(rest.removesuffix(_LIVE)))
-        return _json([_described(line) for line in self._logs.lines(_model(rest))])
+        if subpath.endswith(_LIVE):
+            return await self._live(request, _model(subpath.removesuffix(_LIVE)))
+        return _json([_described(line) for line in self._logs.lines(_model(subpath))])
 
     async def _live(self, request: web.BaseRequest, model: str) -> web.StreamResponse:
         # Programs may open a WebSocket, and pages of this host: browsers send the page's origin.

@@ -71,10 +71,10 @@ class Ports:
         """Yield the owner's own ports, unclaimed ones, unused ones, and at last those that others may need again."""
         resting = self._resting()
         rested = [port for port in reversed(self._released) if port not in resting]
-        own = [port for port in rested if self._released[port][0] == owner]
-        claimed = [port for port in rested if port not in own and self._age(port) < CLAIM.total_seconds()]
-        yield from own
-        yield from (port for port in rested if port not in own and port not in claimed)
+        owner_ports = [port for port in rested if self._released[port][0] == owner]
+        claimed = [port for port in rested if port not in owner_ports and self._age(port) < CLAIM.total_seconds()]
+        yield from owner_ports
+        yield from (port for port in rested if port not in owner_ports and port not in claimed)
         for ports in self._ranges:
             yield from (port for port in ports if port not in self._used and port not in self._released)
         yield from claimed

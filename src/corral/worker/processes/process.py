@@ -134,8 +134,8 @@ class Launch(PartlyPrinted, frozen=True, kw_only=True):
         return words
 
     def variables(self) -> dict[str, str]:
-        own = {TOKEN_VARIABLE, *(DEVICE_VARIABLES if self.device_variables else ())}
-        variables = {name: value for name, value in self.environment.items() if name not in own}
+        overridden = {TOKEN_VARIABLE, *(DEVICE_VARIABLES if self.device_variables else ())}
+        variables = {name: value for name, value in self.environment.items() if name not in overridden}
         variables |= self.device_variables
         variables[MARK_VARIABLE] = self.mark
         if self.token:
@@ -160,7 +160,7 @@ class Confinement(Protocol):
         ...
 
     def around(self, launch: Launch) -> AbstractAsyncContextManager[bytes | None]:
-        """Have the surroundings of a process for the time of the context, and what `base/confining.py` is told.
+        """Provide the surroundings of a process for the time of the context, and the order for `base/confining.py`.
 
         Raise ChildFailed when they cannot be had.
         """

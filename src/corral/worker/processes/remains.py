@@ -61,25 +61,25 @@ class Remains:
         ended = 0
         for _ in range(_ROUNDS):
             # Those that it started may be starting others.
-            left = {*filter(_is_alive, descendants), *self._family(record)}
-            if not left:
+            survivors = {*filter(_is_alive, descendants), *self._family(record)}
+            if not survivors:
                 break
-            ended += len(left)
-            _end(left)
+            ended += len(survivors)
+            _end(survivors)
         self.forget(pid)
         return ended
 
     def end_all(self) -> list[str]:
         """Kill what is left of every remembered process; the keys of those that had left something."""
         files = sorted(self._directory.glob("*.json")) if self._directory.is_dir() else []
-        left: dict[str, list[psutil.Process]] = {}
+        survivors: dict[str, list[psutil.Process]] = {}
         for file in files:
             if (record := _read(file)) is not None:
-                left.setdefault(record.key, []).extend(self._family(record))
-        _end({process for processes in left.values() for process in processes})
+                survivors.setdefault(record.key, []).extend(self._family(record))
+        _end({process for processes in survivors.values() for process in processes})
         for file in files:
             file.unlink(missing_ok=True)
-        return sorted(key for key, processes in left.items() if processes)
+        return sorted(key for key, processes in survivors.items() if processes)
 
     def _family(self, record: Remembered) -> Iterator[psutil.Process]:
         """The process and its descendants, in its session or in another one."""

@@ -98,8 +98,8 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         """Stop what an earlier worker process left: nobody knows what it serves."""
-        if left := await asyncio.to_thread(self._remains.end_all):
-            log.warning("ended what an earlier life left running: %s", left, extra={"event": "backend.reaped"})
+        if ended_keys := await asyncio.to_thread(self._remains.end_all):
+            log.warning("ended what an earlier life left running: %s", ended_keys, extra={"event": "backend.reaped"})
         await asyncio.to_thread(self._surroundings.confinement.sweep)
         return self
 
@@ -295,8 +295,8 @@ class Supervisor:
                         await self._exits.tell(launch, ending)
                 # Before its key and ports are free again: nothing of it serves or writes any more.
                 end = self._remains.end
-                if left := await asyncio.to_thread(end, process.pid, mark=mark, descendants=process.descendants):
-                    facts_left = {"event": "backend.remains_ended", "processes": left, **facts}
+                if ended_count := await asyncio.to_thread(end, process.pid, mark=mark, descendants=process.descendants):
+                    facts_left = {"event": "backend.remains_ended", "processes": ended_count, **facts}
                     log.warning("ended what a backend left running", extra=facts_left)
         except Exception:
             log.exception("backend failed", extra={"event": "backend.failed", **facts})

@@ -129,7 +129,7 @@ FLEET = TestFleet()
 @given(st.text())
 def test_no_text_but_a_request_is_signed(text: str) -> None:
     with pytest.raises(InvalidInput, match="certificate signing request"):
-        FLEET.authority.issue(text, FleetRole.GATEWAY, lasts=timedelta(hours=1))
+        FLEET.authority.issue(text, FleetRole.GATEWAY, lifetime=timedelta(hours=1))
 
 
 def test_names_that_a_request_brings_along_are_ignored_and_other_keys_refused() -> None:
@@ -137,7 +137,7 @@ def test_names_that_a_request_brings_along_are_ignored_and_other_keys_refused() 
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).add_extension(wish, critical=False)
     own = ec.generate_private_key(ec.SECP256R1())
     greedy = builder.sign(own, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
-    issued = FLEET.authority.issue(greedy, FleetRole.NODE, lasts=timedelta(hours=1), node_id=NODE)
+    issued = FLEET.authority.issue(greedy, FleetRole.NODE, lifetime=timedelta(hours=1), node_id=NODE)
     certificate = x509.load_pem_x509_certificate(issued.certificate.encode())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [f"*.{NODE}.node.corral.internal"]
@@ -145,13 +145,13 @@ def test_names_that_a_request_brings_along_are_ignored_and_other_keys_refused() 
     other = builder.sign(rsa.generate_private_key(65537, 2048), hashes.SHA256())
     pem = other.public_bytes(serialization.Encoding.PEM).decode()
     with pytest.raises(InvalidInput, match="P-256"):
-        FLEET.authority.issue(pem, FleetRole.NODE, lasts=timedelta(hours=1), node_id=NODE)
+        FLEET.authority.issue(pem, FleetRole.NODE, lifetime=timedelta(hours=1), node_id=NODE)
 
 
 @pytest.mark.parametrize("node_id", ["*", "a.b", "", "x" * 64])
 def test_an_id_that_would_be_another_name_is_refused(node_id: str) -> None:
     with pytest.raises(InvalidInput, match="host name"):
-        FLEET.authority.issue(csr(), FleetRole.NODE, lasts=timedelta(hours=1), node_id=node_id)
+        FLEET.authority.issue(csr(), FleetRole.NODE, lifetime=timedelta(hours=1), node_id=node_id)
 
 
 async def test_control_renews_its_own_certificate_also_after_its_clock_was_set_back(clock: ManualClock) -> None:

@@ -381,7 +381,7 @@ async def test_the_hub_looks_at_most_four_times_a_second_however_often_it_is_run
     async def counted(topics: Iterable[Topic], *, lasts: timedelta = timedelta(0)) -> None:
         nonlocal looks
         looks += 1
-        await refresh(topics, lasts=lasts)
+        await refresh(topics, max_age=lasts)
 
     context.live.hub.refresh = counted  # type: ignore[method-assign]
     loop = context.live.loops(context.record)["live"]

@@ -71,7 +71,9 @@ async def test_a_pull_of_what_is_there_changes_it_once(changes: ModelChanges) ->
     files = [WeightFile(path="big.gguf", size=3, digest="sha256:11")]
     for _ in range(2):
         pulled = await changes.add(
-            TEXT, by="bob", came=ModelProvenance(ModelSource.PULL, ModelOrigin(reference="hf://a/b"), tuple(files))
+            TEXT,
+            by="bob",
+            provenance=ModelProvenance(ModelSource.PULL, ModelOrigin(reference="hf://a/b"), tuple(files)),
         )
     assert [one.change for one in await changes.history("big")] == ["pulled", "added"]
     assert (pulled.number, (await changes.history("big"))[0].files) == (2, tuple(files))
@@ -124,7 +126,11 @@ async def test_replicas_that_will_be_replaced_are_named(changes: ModelChanges, w
     await world.worker("a", "echo")
     replica = await world.loaded()
     text = (world.models / "small.yaml").read_text()
-    tried = await changes.add(text + "threads: 3\n", by="ann", came=ModelProvenance(ModelSource.PULL), dry_run=True)
+    tried = await changes.add(
+        text + "threads: 3\n", by="ann", provenance=ModelProvenance(ModelSource.PULL), dry_run=True
+    )
     assert tried.reloads == (replica.id,)
-    same = await changes.add(text + "# a comment\n", by="ann", came=ModelProvenance(ModelSource.PULL), dry_run=True)
+    same = await changes.add(
+        text + "# a comment\n", by="ann", provenance=ModelProvenance(ModelSource.PULL), dry_run=True
+    )
     assert (same.reloads, same.revision) == ((), replica.revision)

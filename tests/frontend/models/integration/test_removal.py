@@ -256,7 +256,9 @@ async def test_a_model_without_a_file_goes_with_all_that_it_was_pulled_with(worl
     pulled = [WeightFile(path=name, size=1, digest="sha256:00") for name in ("w.gguf", "licence.txt")]
     text = "name: big\nbackend: echo\nparameters: {model: w.gguf}\n"
     changes = world.control.context.models.changes
-    await changes.add(text, by="me", came=ModelProvenance(ModelSource.PULL, ModelOrigin(reference="x"), tuple(pulled)))
+    await changes.add(
+        text, by="me", provenance=ModelProvenance(ModelSource.PULL, ModelOrigin(reference="x"), tuple(pulled))
+    )
     await changes.copy("big", "copy", by="me")
     operation = await remove(world, "big")
     assert operation.payload["notes"] == ["w.gguf stays: copy needs it", "licence.txt stays: copy needs it"]

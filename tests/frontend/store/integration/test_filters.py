@@ -68,7 +68,7 @@ async def store(operations: OperationStore, *made: Operation) -> None:
 
 
 async def found(operations: OperationStore, **which: Any) -> list[str]:
-    return [one.id for one in await operations.newest(limit=1000, which=OperationFilter(**which))]
+    return [one.id for one in await operations.newest(limit=1000, operation_filter=OperationFilter(**which))]
 
 
 # Operations.
@@ -125,7 +125,7 @@ async def test_pages_of_a_filter_neither_repeat_nor_miss_while_others_are_added(
     before = None
     for number in itertools.count(100):
         which = OperationFilter(subject="echo")
-        page = await operations.newest(limit=3, before=before, which=which)
+        page = await operations.newest(limit=3, before=before, operation_filter=which)
         if not page:
             break
         seen += [one.id for one in page]

@@ -133,7 +133,7 @@ def check_sent(sent: bytes) -> None:
             assert read.kind in (frames.SETTINGS, frames.PING, frames.WINDOW_UPDATE)
         if read.kind == frames.RST_STREAM or (read.kind == frames.DATA and read.flags & frames.END_STREAM):
             ended.add(read.stream)
-    assert not reader._left
+    assert not reader._unread
 
 
 @given(said=st.lists(st.one_of(FRAMES, st.binary(max_size=30)), max_size=12), pieces_of=st.integers(1, 50))

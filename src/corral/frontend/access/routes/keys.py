@@ -71,8 +71,8 @@ def key_view(record: ApiKey, now: datetime, *, used_at: datetime | None = None) 
 
 async def _owner(context: AdminContext, caller: Caller, name: str | None) -> User | None:
     """The user whose the key shall be: by default the one who asks, so that a key goes with its maker."""
-    own = None if caller.principal is None else caller.principal.user_name
-    name = own if name is None else name
+    caller_name = None if caller.principal is None else caller.principal.user_name
+    name = caller_name if name is None else name
     if not name:
         return None
     try:

@@ -62,8 +62,8 @@ async def sign_in(context: AdminContext, request: Request, caller: Caller) -> Re
     except (LoginRefused, TooManyLogins) as error:
         return not_logged_in(error)
     view = _view(context, new.session, csrf_of(new.token), unconfirmed=new.unconfirmed)
-    lasts = int((new.session.expires_at - new.session.created_at).total_seconds())
-    return answer(view, 201, {**_UNCACHED, "Set-Cookie": _cookie(context, request, new.token, lasts)})
+    lifetime_seconds = int((new.session.expires_at - new.session.created_at).total_seconds())
+    return answer(view, 201, {**_UNCACHED, "Set-Cookie": _cookie(context, request, new.token, lifetime_seconds)})
 
 
 async def _open(context: AdminContext, request: Request, ask: SignIn) -> NewSession:
@@ -108,10 +108,10 @@ async def make_inference_key(context: AdminContext, request: Request, caller: Ca
 
 
 async def list_sessions(context: AdminContext, request: Request, caller: Caller) -> Response:
-    now, own = context.clock.now(), None if caller.principal is None else caller.principal.session
+    now, current = context.clock.now(), None if caller.principal is None else caller.principal.session
     access, with_all = context.access.sessions, request.query_params.get("all") == "true"
     sessions = await (access.newest(MAX_LIMIT) if with_all else access.active())
-    return answer([_listed(each, now, is_own=own is not None and own.id == each.id) for each in sessions])
+    return answer([_listed(each, now, is_own=current is not None and current.id == each.id) for each in sessions])
 
 
 async def end_session(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -136,17 +136,17 @@ class Keys:
         """
         async with self._db.begin() as connection:
             people, keys = await lock_access(connection, at)
-            left = [key for key in keys if key.id != id]
-            if somebody_administers(keys, people, at) and not somebody_administers(left, people, at):
+            remaining_keys = [key for key in keys if key.id != id]
+            if somebody_administers(keys, people, at) and not somebody_administers(remaining_keys, people, at):
                 return AccessWrite.LAST_ADMIN
             revoked = await revoke_where(connection, api_keys.c.id == id, at)
             if revoked:
                 await append(connection, events)
         return AccessWrite.DONE if revoked else AccessWrite.STALE
 
-    async def _find(self, which: ColumnElement[bool]) -> ApiKey | None:
+    async def _find(self, condition: ColumnElement[bool]) -> ApiKey | None:
         async with self._db.look() as connection:
-            row = (await connection.execute(KEYS.where(which))).one_or_none()
+            row = (await connection.execute(KEYS.where(condition))).one_or_none()
         return None if row is None else key_of(row)
 
 
@@ -159,8 +159,8 @@ async def _insert_key(connection: AsyncConnection, key: ApiKey, events: Sequence
 
 async def _excess_logins(connection: AsyncConnection, owner: User, at: datetime) -> list[ApiKey]:
     """The oldest valid keys from logins of a user that have to end before there is one more."""
-    own = UNREVOKED.where(api_keys.c.user_id == owner.id, api_keys.c.name == LOGIN, is_unexpired(at))
-    newest_first = own.order_by(None).order_by(api_keys.c.created_at.desc(), api_keys.c.id.desc())
+    login_keys = UNREVOKED.where(api_keys.c.user_id == owner.id, api_keys.c.name == LOGIN, is_unexpired(at))
+    newest_first = login_keys.order_by(None).order_by(api_keys.c.created_at.desc(), api_keys.c.id.desc())
     return [key_of(row) for row in await connection.execute(newest_first.offset(MOST_LOGINS - 1))]
 
 

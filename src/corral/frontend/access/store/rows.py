@@ -57,8 +57,8 @@ async def is_unchanged(connection: AsyncConnection, user: User) -> bool:
     return (await connection.execute(same.with_for_update())).one_or_none() is not None
 
 
-async def revoke_where(connection: AsyncConnection, which: ColumnElement[bool], at: datetime) -> tuple[KeyId, ...]:
-    revoke = update(api_keys).where(which, api_keys.c.revoked_at.is_(None)).values(revoked_at=at)
+async def revoke_where(connection: AsyncConnection, condition: ColumnElement[bool], at: datetime) -> tuple[KeyId, ...]:
+    revoke = update(api_keys).where(condition, api_keys.c.revoked_at.is_(None)).values(revoked_at=at)
     return tuple(sorted((await connection.execute(revoke.returning(api_keys.c.id))).scalars()))
 
 

@@ -71,12 +71,12 @@ class SessionStore:
         """Store a key of a session; the oldest of too many are deleted, and those of all sessions that have expired.
         False: the session was ended meanwhile, and nothing is stored."""
         unended = select(sessions.c.id).where(sessions.c.id == key.session_id, sessions.c.ended_at.is_(None))
-        own: Select[tuple[str]] = select(api_keys.c.id).where(api_keys.c.session_id == key.session_id)
+        session_keys: Select[tuple[str]] = select(api_keys.c.id).where(api_keys.c.session_id == key.session_id)
         async with self._db.begin() as connection:
             if (await connection.execute(unended.with_for_update())).first() is None:
                 return False
             await connection.execute(_expired_keys(key.created_at))
-            newest_first = own.order_by(api_keys.c.created_at.desc(), api_keys.c.id.desc())
+            newest_first = session_keys.order_by(api_keys.c.created_at.desc(), api_keys.c.id.desc())
             excess = (await connection.execute(newest_first.offset(MOST_CHAT_KEYS - 1))).scalars().all()
             await connection.execute(delete(api_keys).where(api_keys.c.id.in_(excess)))
             await connection.execute(insert(api_keys).values(key_row(key)))
@@ -146,9 +146,9 @@ async def _users(connection: AsyncConnection, ids: Collection[UserId]) -> dict[U
     return {row.id: user_of(row) for row in await connection.execute(select(users).where(users.c.id.in_(ids)))}
 
 
-async def _end(connection: AsyncConnection, which: ColumnElement[bool], at: datetime) -> int:
+async def _end(connection: AsyncConnection, condition: ColumnElement[bool], at: datetime) -> int:
     """End sessions, and delete their keys, which nobody needs to remember. Returns how many sessions."""
-    end = update(sessions).where(which, sessions.c.ended_at.is_(None)).values(ended_at=at)
+    end = update(sessions).where(condition, sessions.c.ended_at.is_(None)).values(ended_at=at)
     ended = (await connection.execute(end.returning(sessions.c.id))).scalars().all()
     await connection.execute(delete(api_keys).where(api_keys.c.session_id.in_(ended)))
     return len(ended)

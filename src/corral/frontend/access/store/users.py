@@ -80,11 +80,11 @@ class Users:
             if not await is_unchanged(connection, before):
                 return AccessWrite.STALE, []
             ended = ending_keys(keys, before, after)
-            left = [key for key in keys if key not in ended]
-            others = [user for user in people if user.id != before.id]
-            people_left = others if after is None else [*others, after]
+            remaining_keys = [key for key in keys if key not in ended]
+            other_users = [user for user in people if user.id != before.id]
+            people_left = other_users if after is None else [*other_users, after]
             had_admin = somebody_administers(keys, people, at)
-            if needs_admin and had_admin and not somebody_administers(left, people_left, at):
+            if needs_admin and had_admin and not somebody_administers(remaining_keys, people_left, at):
                 return AccessWrite.LAST_ADMIN, []
             if after is None:
                 await connection.execute(delete(users).where(users.c.id == before.id))

@@ -4,9 +4,9 @@ Proof is the first rung that the node's own report can give:
 
 | rung      | proves                                                                                          |
 |-----------|-------------------------------------------------------------------------------------------------|
-| `digest`  | the wanted digest is there; a reinstall must also be dated anew                                 |
-| `version` | dated anew since it was asked for, with the wanted version or from the wanted uri               |
-| `renewed` | dated anew, where neither version nor uri is known                                              |
+| `digest`  | the wanted digest is there; a reinstall must also have a new date                               |
+| `version` | a new date since the request, with the wanted version or from the wanted uri                    |
+| `renewed` | a new date, where neither version nor uri is known                                              |
 | `present` | it is there: enough for an install that replaces nothing                                        |
 | `absent`  | it is not there: all that a delete wants                                                        |
 
@@ -103,11 +103,11 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
         return any(self.build)
 
 
-def holdings_by_backend(nodes: Iterable[SeenNode], known: Mapping[NodeId, Inventory]) -> dict[str, list[Holding]]:
+def holdings_by_backend(nodes: Iterable[SeenNode], inventories: Mapping[NodeId, Inventory]) -> dict[str, list[Holding]]:
     """What nodes last said to have, sorted by the names of backends; the nodes of each in their own order."""
     holdings: dict[str, list[Holding]] = {}
     for seen in nodes:
-        if (report := known.get(seen.node.id)) is not None:
+        if (report := inventories.get(seen.node.id)) is not None:
             for entry in report.entries:
                 holding = Holding(seen=seen, entry=entry, reported_at=report.seen_at)
                 holdings.setdefault(entry.name, []).append(holding)
@@ -217,11 +217,11 @@ def prove(wish: Wish, inventory: Inventory, before: Before | None) -> Proof:
 
 
 def _absent(wish: Wish, inventory: Inventory) -> Proof:
-    left = inventory.among(wish.names)
-    if not left:
+    remaining = inventory.among(wish.names)
+    if not remaining:
         return Proven(rung=Rung.ABSENT)
-    names = ", ".join(sorted(entry.name for entry in left))
-    if all(entry.is_system for entry in left):
+    names = ", ".join(sorted(entry.name for entry in remaining))
+    if all(entry.is_system for entry in remaining):
         return Unproven(reason=because(ReasonCode.CANNOT_DELETE, backends=names), is_hopeless=True)
     return Unproven(reason=because(ReasonCode.BACKEND_LEFT, backends=names))
 

@@ -29,10 +29,12 @@ def wish_for(backend: str, policies: Iterable[BackendPolicy]) -> ConfinementWish
     """What holds for a backend that is asked for by this name. Policies of other names can only restrict: an image
     chooses its alias itself, and must not get an exemption by it."""
     by_name = {policy.backend: policy for policy in policies}
-    own = by_name.pop(backend, None)
+    same_name = by_name.pop(backend, None)
     most = {name: policy.network.value for name, policy in by_name.items() if policy.is_confined and policy.network}
     return ConfinementWish(
-        network=(own and own.network) or "", is_off=own is not None and not own.is_confined, most=most
+        network=(same_name and same_name.network) or "",
+        is_off=same_name is not None and not same_name.is_confined,
+        most=most,
     )
 
 

@@ -93,16 +93,16 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     offer: Offer | None
     """The gallery's, or that of the uri which all nodes have it from."""
     usual: BuildIdentity
-    """What most nodes have."""
+    """The build that most nodes have."""
     nodes: tuple[Judged, ...]
 
     @property
     def outdated(self) -> tuple[Judged, ...]:
-        return tuple(judged for judged in self.nodes if judged.freshness is Freshness.OUTDATED)
+        return tuple(node for node in self.nodes if node.freshness is Freshness.OUTDATED)
 
     @property
     def differing(self) -> tuple[Judged, ...]:
-        return tuple(judged for judged in self.nodes if judged.differs)
+        return tuple(node for node in self.nodes if node.differs)
 
     @property
     def needs_upgrade(self) -> bool:
@@ -116,9 +116,9 @@ def compare(held: Mapping[str, Sequence[Holding]], check: Check | None) -> list[
     offers = check.offers if check is not None else ()
     comparisons = []
     for backend, holdings in sorted(held.items()):
-        own = [holding for holding in holdings if not holding.entry.is_system and not holding.entry.is_meta]
-        if own:
-            comparisons.append(_compared(backend, own, [offer for offer in offers if offer.backend == backend]))
+        upgradable = [holding for holding in holdings if not holding.entry.is_system and not holding.entry.is_meta]
+        if upgradable:
+            comparisons.append(_compared(backend, upgradable, [offer for offer in offers if offer.backend == backend]))
     return comparisons
 
 
@@ -126,8 +126,8 @@ def _compared(backend: str, holdings: Sequence[Holding], offers: Sequence[Offer]
     telling = [holding for holding in holdings if holding.is_telling]
     usual = usual_build((holding.build, holding.entry.installed_at) for holding in telling) or ("", "")
     matched = [offer_for(holding.entry, offers) for holding in holdings]
-    judged = tuple(_judged(holding, offer, usual) for holding, offer in zip(holdings, matched, strict=True))
-    return Comparison(backend=backend, offer=next(filter(None, matched), None), usual=usual, nodes=judged)
+    nodes = tuple(_judged(holding, offer, usual) for holding, offer in zip(holdings, matched, strict=True))
+    return Comparison(backend=backend, offer=next(filter(None, matched), None), usual=usual, nodes=nodes)
 
 
 def usual_build(installed: Iterable[tuple[BuildIdentity, str]]) -> BuildIdentity | None:

@@ -172,7 +172,7 @@ def _info(compared: Comparison) -> UpgradeInfo:
     version, digest = compared.usual
     drift = [
         NodeDrift(node_id=has.seen.node.id, node_name=has.seen.node.name, version=has.build[0], digest=has.build[1])
-        for has in (judged.holding for judged in compared.differing)
+        for has in (node.holding for node in compared.differing)
     ]
     return UpgradeInfo(
         backend_name=compared.backend,
@@ -206,17 +206,17 @@ def _backend_view(compared: Comparison) -> BackendUpgradeView:
     return view
 
 
-def _node_upgrade_view(judged: Judged) -> NodeUpgradeView:
-    seen, (version, digest) = judged.holding.seen, judged.holding.build
+def _node_upgrade_view(node: Judged) -> NodeUpgradeView:
+    seen, (version, digest) = node.holding.seen, node.holding.build
     return NodeUpgradeView(
         node_id=seen.node.id,
         node_name=seen.node.name,
         node_status=seen.status.value,
         version=version,
         digest=digest,
-        freshness=judged.freshness.value,
-        reason=judged.reason,
-        differs=judged.differs,
+        freshness=node.freshness.value,
+        reason=node.reason,
+        differs=node.differs,
     )
 
 

@@ -85,8 +85,8 @@ def _of_replicas(replicas: Iterable[Replica], names: Mapping[NodeId, str]) -> li
         address = urlsplit(replica.url).netloc or replica.address
         reached = None if replica.url.startswith("unix:") else _host_and_port(address)
         if replica.node_id in names and reached is not None:
-            what = f"{replica.model} on {names[replica.node_id]} at {address}"
-            places.append(_Reachable(what=what, host=reached[0], port=reached[1]))
+            title = f"{replica.model} on {names[replica.node_id]} at {address}"
+            places.append(_Reachable(what=title, host=reached[0], port=reached[1]))
     return places
 
 

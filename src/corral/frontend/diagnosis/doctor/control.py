@@ -96,8 +96,10 @@ async def check_clock(context: AdminContext) -> Finding:
             summary=f"control has been deaf for {format_duration(deaf)}; silence of nodes is not counted",
             remedy="Mend what the other checks report: the database or NATS.",
         )
-    heard = max(now - hearing.since, timedelta(0))
-    return Finding(check="clock", level=OK, summary=f"control has heard its nodes for {format_duration(heard)}")
+    listening_time = max(now - hearing.since, timedelta(0))
+    return Finding(
+        check="clock", level=OK, summary=f"control has heard its nodes for {format_duration(listening_time)}"
+    )
 
 
 async def check_keys(context: AdminContext) -> Finding:

@@ -35,5 +35,7 @@ async def check_fleet_tls(context: AdminContext) -> Finding:
             summary=f"on, and {listed(plain)} still speak plain text",
             remedy="Set fleet_tls at these workers (CORRAL_FLEET_TLS=true) and restart them.",
         )
-    others = f"; {listed(foreign)} of LocalAI's cannot" if foreign else ""
-    return Finding(check="fleet tls", level=OK, summary=f"on, with {len(with_tls)} of {len(nodes)} workers{others}")
+    foreign_nodes = f"; {listed(foreign)} of LocalAI's cannot" if foreign else ""
+    return Finding(
+        check="fleet tls", level=OK, summary=f"on, with {len(with_tls)} of {len(nodes)} workers{foreign_nodes}"
+    )

@@ -12,18 +12,18 @@ from corral.wire.nodes import Finding
 
 
 async def check_gateways(context: AdminContext) -> Finding:
-    heard = [gateway for gateway in context.serving.gateways.seen() if not gateway.is_silent]
+    reporting = [gateway for gateway in context.serving.gateways.seen() if not gateway.is_silent]
     if context.config.socket is None:  # no gateway is in front of this frontend, which believes nobody
-        return Finding(check="gateways", level=OK, summary=f"{len(heard)} report")
-    unnamed = unnamed_gateways(heard)
+        return Finding(check="gateways", level=OK, summary=f"{len(reporting)} report")
+    unnamed = unnamed_gateways(reporting)
     if not unnamed:
-        return Finding(check="gateways", level=OK, summary=f"{len(heard)} report")
-    those = ", ".join(unnamed)
+        return Finding(check="gateways", level=OK, summary=f"{len(reporting)} report")
+    addresses = ", ".join(unnamed)
     return Finding(
         check="gateways",
         level=WARNING,
-        summary=f"everybody who reaches the API through the gateway at {those} counts as one address there",
-        remedy=f"Name {those} in gateway.trusted_proxies of this frontend, so that limits count clients.",
+        summary=f"everybody who reaches the API through the gateway at {addresses} counts as one address there",
+        remedy=f"Name {addresses} in gateway.trusted_proxies of this frontend, so that limits count clients.",
     )
 
 
@@ -32,9 +32,9 @@ def unnamed_gateways(gateways: Iterable[SeenGateway]) -> list[str]:
     they believe count as believing all."""
     gateways = list(gateways)
     doors = [gateway.trusted_proxies for gateway in gateways if not gateway.address]
-    told = [networks for networks in doors if networks is not None]
+    trusted_lists = [networks for networks in doors if networks is not None]
     elsewhere = {gateway.address for gateway in gateways if gateway.address}
-    return sorted(address for address in elsewhere if any(not _is_in(address, networks) for networks in told))
+    return sorted(address for address in elsewhere if any(not _is_in(address, networks) for networks in trusted_lists))
 
 
 def _is_in(address: str, networks: Iterable[str]) -> bool:

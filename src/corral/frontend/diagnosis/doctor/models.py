@@ -67,8 +67,8 @@ async def check_scaling(context: AdminContext) -> Finding:
 
 async def check_model_galleries(context: AdminContext) -> Finding:
     """What the last readings found: nobody is asked for this."""
-    known = context.models.galleries.known
-    bad = [reading for reading in known if reading.is_stale or not reading.is_known]
+    readings = context.models.galleries.known
+    bad = [reading for reading in readings if reading.is_stale or not reading.is_known]
     if bad:
         first = bad[0]
         age = "an older copy is used" if first.is_known else "its models cannot be found"
@@ -78,7 +78,7 @@ async def check_model_galleries(context: AdminContext) -> Finding:
             summary=f"{listed([reading.source.name for reading in bad])} cannot be read; {age}: {first.problem}",
             remedy="Allow the connection, name a mirror, or leave it out of the setting gallery.model_galleries.",
         )
-    if not known:
+    if not readings:
         return Finding(check="model galleries", level=OK, summary="nobody has looked for a model yet")
-    entries = sum(len(reading.gallery.entries) for reading in known)
-    return Finding(check="model galleries", level=OK, summary=f"{len(known)} read, {entries} models")
+    entries = sum(len(reading.gallery.entries) for reading in readings)
+    return Finding(check="model galleries", level=OK, summary=f"{len(readings)} read, {entries} models")

@@ -27,22 +27,22 @@ async def check_nats_users(context: AdminContext) -> Finding:
             remedy="Correct nats_operator_seed and nats_system_creds, or the resolver of the NATS server.",
         )
     reasons = [(seen.node.name, left_behind(seen.node)) for seen in await context.nodes.fleet.all()]
-    left = [(name, why) for name, why in reasons if why is not None]
-    if left:
-        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        names = ", ".join(name for name, _ in left[:_SHOWN])
+    remaining = [(name, why) for name, why in reasons if why is not None]
+    if remaining:
+        more = f" and {len(remaining) - _SHOWN} more" if len(remaining) > _SHOWN else ""
+        names = ", ".join(name for name, _ in remaining[:_SHOWN])
         return Finding(
             check=_CHECK,
             level=WARNING,
             summary=f"these workers do not log in to NATS as users of their own: {names}{more}",
-            remedy=_remedy(left),
+            remedy=_remedy(remaining),
         )
     ends = "at once" if revocations.is_possible else f"when it expires, within {format_duration(lifetime)}"
     return Finding(check=_CHECK, level=OK, summary=f"each node has its own; that of a removed node ends {ends}")
 
 
-def _remedy(left: list[tuple[str, LeftBehind]]) -> str:
-    named = {why: [name for name, its in left if its is why] for why in LeftBehind}
+def _remedy(remaining: list[tuple[str, LeftBehind]]) -> str:
+    named = {why: [name for name, its in remaining if its is why] for why in LeftBehind}
     return " ".join(
         f"For {', '.join(names[:_SHOWN])}{' and others' if len(names) > _SHOWN else ''}: {why}."
         for why, names in named.items()

@@ -98,9 +98,9 @@ OF_CONTROL: Final = (
 async def metrics(context: AdminContext, request: Request, caller: Caller) -> Response:
     registry = CollectorRegistry()
     registry.register(PROCESS_METRICS)
-    own = render(await _own_families(context)).encode()
+    control_metrics = render(await _own_families(context)).encode()
     gateways = gateway_metrics(context.serving.gateways.seen()).encode()
-    return Response(generate_latest(registry) + own + gateways, media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(registry) + control_metrics + gateways, media_type=CONTENT_TYPE_LATEST)
 
 
 async def _own_families(context: AdminContext) -> list[MetricFamily]:
@@ -146,8 +146,10 @@ def gateway_metrics(gateways: list[SeenGateway]) -> str:
         label = {"gateway": gateway.id}
         up.samples.append(Sample(label, 0 if gateway.is_silent else 1))
         age.samples.append(Sample(label, round(gateway.age.total_seconds(), 3)))
-    heard = {gateway.id: gateway.counts for gateway in gateways if gateway.counts is not None and not gateway.is_silent}
-    return render([up, age, *families(heard)])
+    counts = {
+        gateway.id: gateway.counts for gateway in gateways if gateway.counts is not None and not gateway.is_silent
+    }
+    return render([up, age, *families(counts)])
 
 
 ROUTES = [

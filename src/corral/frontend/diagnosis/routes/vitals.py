@@ -111,15 +111,15 @@ async def examine(context: AdminContext, request: Request, caller: Caller) -> Re
     if deep not in ("true", "false"):
         raise InvalidInput("deep", f"must be true or false, got {deep[:20]!r}")
     if deep == "false":
-        asked = [ask(name, diagnostic) for name, diagnostic in DIAGNOSTICS]
-        return answer(DoctorReport(findings=list(await asyncio.gather(*asked))))
+        checks = [ask(name, diagnostic) for name, diagnostic in DIAGNOSTICS]
+        return answer(DoctorReport(findings=list(await asyncio.gather(*checks))))
     caller.demand(Permission.OPERATIONS_ACT)
     if context.readiness.deep_check.locked():
         raise DeepCheckUnderWay("somebody has the whole database checked just now; try again when that is over")
     async with context.readiness.deep_check:
-        asked = [ask(name, diagnostic) for name, diagnostic in DIAGNOSTICS]
-        asked.append(ask("integrity", check_integrity, _DEEP_SECONDS))
-        return answer(DoctorReport(findings=list(await asyncio.gather(*asked))))
+        checks = [ask(name, diagnostic) for name, diagnostic in DIAGNOSTICS]
+        checks.append(ask("integrity", check_integrity, _DEEP_SECONDS))
+        return answer(DoctorReport(findings=list(await asyncio.gather(*checks))))
 
 
 ROUTES = [

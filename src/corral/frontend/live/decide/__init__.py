@@ -1,1 +1,1 @@
-"""Pure: what readers are told, and in which order."""
+"""Pure decisions about what readers of the live stream get, and in which order."""

@@ -171,7 +171,7 @@ def _together(alike: Sequence[AttentionItem], words: str, act: AttentionAct) -> 
 
 LEAST_DISK: Final = 1024**3
 _PATIENCE: Final = timedelta(seconds=30)
-"""How long a load may look for a place before somebody is told."""
+"""How long a load may wait for a place before it becomes an item of attention."""
 _SHORT_ID: Final = 8
 _BAD: Final = (TargetStatus.BLOCKED, TargetStatus.ERROR)
 
@@ -293,13 +293,13 @@ def _short_disks(picture: FleetPicture) -> Iterator[AttentionItem]:
         need = max(_need(model, picture), LEAST_DISK)
         if seen.status is not NodeStatus.HEALTHY or not capacity.total_disk or capacity.available_disk >= need:
             continue
-        what = f"{model} needs {format_size(need)}" if need > LEAST_DISK else "hardly anything fits there"
+        shortage = f"{model} needs {format_size(need)}" if need > LEAST_DISK else "hardly anything fits there"
         yield attention_item(
             AttentionKind.DISK_SHORT,
             Severity.WARNING,
             _node_subject(seen),
             title=f"{seen.node.name} has {format_size(capacity.available_disk)} of disk left",
-            why=f"{what}; the disk has {format_size(capacity.total_disk)}",
+            why=f"{shortage}; the disk has {format_size(capacity.total_disk)}",
             since=None,
             act=_node_act(seen, "Open node", "corral nodes show"),
         )

@@ -1,7 +1,7 @@
 """A board: the items of one topic, each with the version at which it became what it is.
 
-What a reader is told follows from the version that it had last and from the board as it is now, so nothing is kept for
-any reader. What is gone is remembered for a while; a reader that was away for longer gets everything again.
+What to send to a reader follows from the reader's last version and the current board, so no state is kept per reader.
+Removed keys are remembered for a while; a reader that was away for longer gets the whole board again.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,11 +23,11 @@ class BoardEntry(msgspec.Struct, frozen=True):
 class Board(msgspec.Struct, frozen=True, kw_only=True):
     entries: Mapping[str, BoardEntry] = msgspec.field(default_factory=dict)
     gone: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Keys that are there no more, and since which version; the longest gone first."""
+    """Removed keys and the version that removed them, the oldest first."""
     floor: int = 0
-    """Whoever has seen less than this version cannot be told what is gone."""
+    """Readers with an older version than this need the whole board: the keys removed before it are forgotten."""
     version: int = 0
-    """Of its last change."""
+    """The version of the last change."""
     is_missing: bool = False
     """What it is about does not exist."""
 
@@ -47,10 +47,10 @@ def take(
     encode: Callable[[object], bytes],
     is_missing: bool = False,
 ) -> Board:
-    """The board with these items and no others. The very same board when nothing changed."""
+    """Return the board with exactly these items; the identical object when nothing changed."""
     changed = {key: value for key, value in rows.items() if not _has(board, key, value)}
-    left = [key for key in board.entries if key not in rows]
-    if not changed and not left and is_missing == board.is_missing:
+    newly_removed = [key for key in board.entries if key not in rows]
+    if not changed and not newly_removed and is_missing == board.is_missing:
         return board
     entries = {key: entry for key, entry in board.entries.items() if key in rows}
     for key, value in changed.items():
@@ -59,14 +59,16 @@ def take(
             entries[key] = BoardEntry(value, encoded, version)
         else:
             entries[key] = replace(earlier, value=value)
-    gone = {key: since for key, since in board.gone.items() if key not in rows}
-    gone |= dict.fromkeys(left, version)
-    is_other = bool(left) or is_missing != board.is_missing or any(entries[key].version == version for key in changed)
-    forgotten = list(gone)[: max(len(gone) - MOST_GONE, 0)]
+    removed = {key: since for key, since in board.gone.items() if key not in rows}
+    removed |= dict.fromkeys(newly_removed, version)
+    is_other = (
+        bool(newly_removed) or is_missing != board.is_missing or any(entries[key].version == version for key in changed)
+    )
+    forgotten = list(removed)[: max(len(removed) - MOST_GONE, 0)]
     return Board(
         entries=entries,
-        gone={key: since for key, since in gone.items() if key not in set(forgotten)},
-        floor=max([board.floor, *(gone[key] for key in forgotten)]),
+        gone={key: since for key, since in removed.items() if key not in set(forgotten)},
+        floor=max([board.floor, *(removed[key] for key in forgotten)]),
         version=version if is_other else board.version,
         is_missing=is_missing,
     )

@@ -1,7 +1,7 @@
-"""The last hour in steps of ten seconds: for each series a ring of points, written as things are heard.
+"""The last hour in steps of ten seconds: for each series a ring of points, written as reports arrive.
 
-Time is divided into steps that are numbered from the epoch. A counter adds up within a step and is told per second; a
-gauge is the largest value of its step. Nothing is stored: a restart begins anew.
+Time is divided into steps that are numbered from the epoch. A counter adds up within a step and is shown per second; a
+gauge is the largest value of its step. Nothing is stored: after a restart the series are empty.
 """
 
 import math
@@ -15,9 +15,10 @@ import msgspec
 
 STEP_SECONDS: Final = 10
 POINTS: Final = 360
-"""An hour."""
+"""Points per series: one hour."""
 MOST_SERIES: Final = 4000
-"""Of all names together: some megabytes. More than a thousand nodes have with two series each."""
+"""Most series of all names together, which take some megabytes. More than a thousand nodes have with two series
+each."""
 HELD_STEPS: Final = 3
 """How long the last value of a gauge holds when nothing new is heard: heartbeats are as far apart as steps."""
 
@@ -160,12 +161,12 @@ class Rings:
         are left out."""
         names_asked = set(names)
         steps = range(now - points, now)
-        found = [
+        plots = [
             PlottedSeries(name=key.name.value, labels=dict(key.labels), values=self._values(key, ring, steps))
             for key, ring in self.rings.items()
             if key.name in names_asked and _is_meant(dict(key.labels), only)
         ]
-        living = [series for series in found if any(value is not None for value in series.values)]
+        living = [series for series in plots if any(value is not None for value in series.values)]
         return sorted(living, key=lambda series: (series.name, sorted(series.labels.items())))
 
     def _values(self, key: SeriesKey, ring: Ring, steps: range) -> list[float | None]:

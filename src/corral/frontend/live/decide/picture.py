@@ -147,21 +147,21 @@ class _Judgement(msgspec.Struct, frozen=True):
 class SeenNodes:
     def __init__(self, policy: LivenessPolicy) -> None:
         self._policy = policy
-        self._known: dict[NodeId, _Judgement] = {}
+        self._judgements: dict[NodeId, _Judgement] = {}
         self._mark: Hashable = None
 
     def of(self, nodes: Iterable[Node], now: datetime, hearing: Hearing) -> tuple[SeenNode, ...]:
         """These nodes as they are now, in the same order, and without what grows with every second of silence."""
         mark = self._mark_of(now, hearing)
-        known = self._known if mark == self._mark else {}
-        judged = [self._judge(node, known.get(node.id), now, hearing) for node in nodes]
-        self._known = {judgement.seen.node.id: judgement for judgement in judged}
+        earlier = self._judgements if mark == self._mark else {}
+        judgements = [self._judge(node, earlier.get(node.id), now, hearing) for node in nodes]
+        self._judgements = {judgement.seen.node.id: judgement for judgement in judgements}
         self._mark = mark
-        return tuple([judgement.seen for judgement in judged])
+        return tuple([judgement.seen for judgement in judgements])
 
-    def _judge(self, node: Node, known: _Judgement | None, now: datetime, hearing: Hearing) -> _Judgement:
-        if known is not None and known.seen.node is node and (known.until is None or now < known.until):
-            return known
+    def _judge(self, node: Node, earlier: _Judgement | None, now: datetime, hearing: Hearing) -> _Judgement:
+        if earlier is not None and earlier.seen.node is node and (earlier.until is None or now < earlier.until):
+            return earlier
         status = status_of(node.facts, now, self._policy, hearing)
         seen = SeenNode(node=node, status=status, silent_seconds=0.0, heard_seconds_ago=0.0)
         return _Judgement(seen, next_look(node.facts, now, self._policy, hearing))

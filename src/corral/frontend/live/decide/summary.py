@@ -19,7 +19,7 @@ def summarise(picture: FleetPicture, attention: Sequence[AttentionItem]) -> Flee
     states = Counter(operation.state for operation in picture.operations if operation.dismissed_at is None)
     loaded = {replica.model for replica in picture.replicas if replica.state is ReplicaState.LOADED}
     severities = Counter(item.severity for item in attention)
-    there = [seen for seen in picture.nodes if seen.status in _THERE]
+    present = [seen for seen in picture.nodes if seen.status in _THERE]
     return FleetSummary(
         nodes={status.value: statuses[status] for status in NodeStatus},
         models=picture.models,
@@ -27,8 +27,8 @@ def summarise(picture: FleetPicture, attention: Sequence[AttentionItem]) -> Flee
         replicas=len(picture.replicas),
         in_flight=sum(picture.in_flight.values()) if picture.is_load_known else None,
         waiting=sum(picture.waiting.values()),
-        vram=_vram(there, sum(replica.vram for replica in picture.replicas)),
-        ram=_ram(there, sum(replica.ram for replica in picture.replicas)),
+        vram=_vram(present, sum(replica.vram for replica in picture.replicas)),
+        ram=_ram(present, sum(replica.ram for replica in picture.replicas)),
         operations={state.value: states[state] for state in _OPEN},
         attention={severity: severities[severity] for severity in ("alarm", "warning", "notice")},
         brake=picture.control.brake,

@@ -46,7 +46,7 @@ PERMISSION: Final[Mapping[TopicKind, Permission]] = {
 }
 
 MOST_TOPICS: Final = 40
-"""Of one reader."""
+"""Most topics of one reader."""
 _ID: Final = re.compile(r"[A-Za-z0-9:._-]{1,100}")
 _SHOWN: Final = 60
 
@@ -110,7 +110,7 @@ def _known() -> str:
 
 
 def allowed(topics: Iterable[Topic], may: Callable[[Permission], bool]) -> tuple[Topic, ...]:
-    """Those that somebody may read."""
+    """Return the topics that the caller may read."""
     return tuple(topic for topic in topics if may(PERMISSION[topic.kind]))
 
 
@@ -132,9 +132,9 @@ class ReaderPlace(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         letters = "".join(sorted(mark for mark in self.marks if len(mark) == 1))
-        others = sorted(mark for mark in self.marks if len(mark) > 1)
+        long_marks = sorted(mark for mark in self.marks if len(mark) > 1)
         sequence = "" if self.sequence is None else str(self.sequence)
-        return f"{self.hub}.{self.version}.{sequence}.{'-'.join([letters, *others])}"
+        return f"{self.hub}.{self.version}.{sequence}.{'-'.join([letters, *long_marks])}"
 
 
 _PLACE: Final = re.compile(r"([0-9a-z]{1,40})\.([0-9]{1,15})\.([0-9]{0,15})\.([a-z]*(?:-[0-9a-f]{8})*)")
@@ -146,10 +146,10 @@ def read_place(text: str) -> ReaderPlace:
     if match is None:
         return ReaderPlace()
     hub, version, sequence, marks = match.groups()
-    letters, *others = marks.split("-")
+    letters, *long_marks = marks.split("-")
     return ReaderPlace(
         hub=hub,
         version=int(version),
         sequence=int(sequence) if sequence else None,
-        marks=frozenset([*letters, *others]),
+        marks=frozenset([*letters, *long_marks]),
     )

@@ -32,7 +32,7 @@ def next_model(
     before: StoredModel | None,
     last: LastChange,
     *,
-    came: ModelProvenance,
+    provenance: ModelProvenance,
     by: str,
     now: datetime,
 ) -> StoredModel:
@@ -52,9 +52,9 @@ def next_model(
         number=last.number + 1,
         revision=read.spec.revision,
         text=read.text,
-        source=came.source,
-        origin=came.origin,
-        files=came.files,
+        source=provenance.source,
+        origin=provenance.origin,
+        files=provenance.files,
         is_disabled=is_disabled,
         is_pinned=is_pinned,
         changed_at=last.next_at(now),
@@ -95,12 +95,12 @@ def merged(config: Mapping[str, object], over: Mapping[str, object]) -> dict[str
 def renamed(text: str, name: str) -> str:
     """The YAML of a model with another name; with its comments, where the name is easily found."""
     config = plain(read_document(text, LIMITS))
-    wanted = {**config, "name": name} if isinstance(config, Mapping) else {"name": name}
+    expected = {**config, "name": name} if isinstance(config, Mapping) else {"name": name}
     line = write_document({"name": name}).rstrip("\n")
     replaced = _NAME_LINE.sub(lambda _: line, text, count=1)
     try:
-        if plain(read_document(replaced, LIMITS)) == wanted:
+        if plain(read_document(replaced, LIMITS)) == expected:
             return replaced
     except UNREADABLE:
         pass
-    return write_document(wanted)
+    return write_document(expected)

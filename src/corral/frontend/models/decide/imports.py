@@ -54,17 +54,17 @@ class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_imports(
-    files: Mapping[str, SaidFile], known: KnownModels, *, fresh: Collection[str], may_remove: bool = True
+    files: Mapping[str, SaidFile], stored: KnownModels, *, fresh: Collection[str], may_remove: bool = True
 ) -> ImportPlan:
     """What to write, given what the files hold now.
 
     `fresh` are files whose content this frontend has not handled yet: of others, what the database knows may be newer
     than what this frontend sees. `may_remove` is false when not all files were read.
     """
-    owners = _owners(files, known)
+    owners = _owners(files, stored)
     changes, problems = [], []
     for path, file in sorted(files.items()):
-        before = known.imports.get(path, ImportedFile(path=path, digest=""))
+        before = stored.imports.get(path, ImportedFile(path=path, digest=""))
         problems += [
             ModelProblem(
                 source=path,
@@ -75,30 +75,32 @@ def plan_imports(
             if owners[model.spec.name] != path
         ]
         if path in fresh or before.digest == file.digest:
-            change = _change(path, file, before, known, owners, may_remove=may_remove)
+            change = _change(path, file, before, stored, owners, may_remove=may_remove)
             if change is not None:
                 changes.append(change)
     if may_remove:
         changes += [
-            FileChange(path=path, removed=tuple(sorted(_ended(before, before.names, known, owners))))
-            for path, before in sorted(known.imports.items())
+            FileChange(path=path, removed=tuple(sorted(_ended(before, before.names, stored, owners))))
+            for path, before in sorted(stored.imports.items())
             if path not in files
         ]
     return ImportPlan(changes=tuple(changes), problems=tuple(problems))
 
 
-def _owners(files: Mapping[str, SaidFile], known: KnownModels) -> dict[str, str]:
+def _owners(files: Mapping[str, SaidFile], stored: KnownModels) -> dict[str, str]:
     """Which file says what each model is: the one that does so now, or was heard before, or else the one that has been
     as it is for longest."""
     owners: dict[str, str] = {}
-    heard = {path: imported.names for path, imported in known.imports.items()}
+    earlier_names = {path: imported.names for path, imported in stored.imports.items()}
     for path, file in sorted(files.items(), key=lambda item: (item[1].age, item[0])):
         for model in file.models:
             name = model.spec.name
-            if name not in owners or (name in heard.get(path, ()) and name not in heard.get(owners[name], ())):
+            if name not in owners or (
+                name in earlier_names.get(path, ()) and name not in earlier_names.get(owners[name], ())
+            ):
                 owners[name] = path
     for name in owners:
-        row = known.models.get(name)
+        row = stored.models.get(name)
         former = "" if row is None else row.file
         if former in files and _holds(files[former], name):
             owners[name] = former
@@ -113,45 +115,47 @@ def _change(
     path: str,
     file: SaidFile,
     before: ImportedFile,
-    known: KnownModels,
+    stored: KnownModels,
     owners: Mapping[str, str],
     *,
     may_remove: bool,
 ) -> FileChange | None:
-    mine = [model for model in file.models if owners[model.spec.name] == path]
-    now = {model.spec.name: model.digest for model in mine}
-    left = {name: digest for name, digest in before.names.items() if name not in now}
-    kept = {} if file.is_whole and may_remove else left
+    models_here = [model for model in file.models if owners[model.spec.name] == path]
+    now = {model.spec.name: model.digest for model in models_here}
+    missing = {name: digest for name, digest in before.names.items() if name not in now}
+    still_listed = {} if file.is_whole and may_remove else missing
     digest = file.digest if file.is_whole else before.digest
-    note = ImportedFile(path=path, digest=digest, names={**kept, **now})
+    note = ImportedFile(path=path, digest=digest, names={**still_listed, **now})
     models = tuple(
-        model for model in mine if before.names.get(model.spec.name) != model.digest and _is_news(model, path, known)
+        model
+        for model in models_here
+        if before.names.get(model.spec.name) != model.digest and _is_news(model, path, stored)
     )
-    removed = tuple(sorted(_ended(before, left.keys() - kept.keys(), known, owners)))
+    removed = tuple(sorted(_ended(before, missing.keys() - still_listed.keys(), stored, owners)))
     if note == before and not models and not removed:
         return None
     return FileChange(path=path, note=note, models=models, removed=removed)
 
 
-def _is_news(model: ReadModel, path: str, known: KnownModels) -> bool:
+def _is_news(model: ReadModel, path: str, stored: KnownModels) -> bool:
     """Whether what a file says about a model, which it did not say before, is to become true."""
-    row = known.models.get(model.spec.name)
-    if known.is_new:
-        return row is None and model.digest not in known.ended.get(model.spec.name, ())
+    row = stored.models.get(model.spec.name)
+    if stored.is_new:
+        return row is None and model.digest not in stored.ended.get(model.spec.name, ())
     if row is not None and row.text == model.text:
         return bool(row.file) and row.file != path  # another file says it from now on
     return True
 
 
 def _ended(
-    before: ImportedFile, names: Collection[str], known: KnownModels, owners: Mapping[str, str]
+    before: ImportedFile, names: Collection[str], stored: KnownModels, owners: Mapping[str, str]
 ) -> Sequence[str]:
     """Return the models that go with a deleted file: nobody changed them since, and no other file holds them."""
     return [
         name
         for name in names
         if name not in owners
-        and (row := known.models.get(name)) is not None
+        and (row := stored.models.get(name)) is not None
         and row.file == before.path
         and digest_of(row.text) == before.names[name]
     ]

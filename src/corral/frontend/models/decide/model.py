@@ -1,4 +1,4 @@
-"""Models: what a configuration says, which revision of it this is, and what a backend is told to load it with.
+"""Models: what a configuration says, its revision, and what a backend gets in order to load it.
 
 The words are those of LocalAI's model files. A revision is the hash of the stored configuration and of nothing else:
 no request, no flag and no machine changes it.
@@ -144,7 +144,7 @@ def revision_of(config: Config) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# What a backend is told.
+# What a backend gets.
 
 
 def load_options(

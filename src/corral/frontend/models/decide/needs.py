@@ -48,7 +48,7 @@ class ModelNeeds(msgspec.Struct, frozen=True, kw_only=True):
     per_card: int = 0
     """What each GPU takes in addition when it is spread."""
     card_count: int = 0
-    """How many GPUs its engine was told to use, in equal parts; 0 when it uses those that it sees."""
+    """How many GPUs the configuration asks for, in equal parts; 0 when the engine uses those that it sees."""
     source: str = "not known"
     """How this was found, in words for people."""
 
@@ -70,12 +70,12 @@ def needs_of(spec: ModelSpec, weights: Sequence[WeightFile]) -> ModelNeeds:
         return UNKNOWN_NEEDS
     options = load_options(spec, models=PurePath(), threads=1)
     disk, spreading = sum(file.size for file in weights), spreading_of(spec.backend, spec.config)
-    own = [file for file in weights if is_part(file.path, weights_path(spec))]
-    shape = next((file.shape for file in own if file.shape is not None), None)
+    weight_files = [file for file in weights if is_part(file.path, weights_path(spec))]
+    shape = next((file.shape for file in weight_files if file.shape is not None), None)
     if shape is None or _LLAMA not in spec.backend.lower():
         return replace(needs_by_size(disk), splits=spreading.splits, card_count=spreading.cards)
     settings = settings_of(options)
-    shape = fitted(shape, sum(file.size for file in own))
+    shape = fitted(shape, sum(file.size for file in weight_files))
     offloaded, more = estimate_offloaded(shape, settings), _companions(options, weights, settings)
     return ModelNeeds(
         disk=disk,

@@ -52,7 +52,7 @@ def is_installed(entry: GalleryModel, installed: Collection[str]) -> bool:
     return entry.name in installed or entry.id in installed
 
 
-def checked_addition(source: GallerySource, others: Sequence[GallerySource]) -> GallerySource:
+def checked_addition(source: GallerySource, galleries: Sequence[GallerySource]) -> GallerySource:
     """Return a gallery that may be added to others. InvalidInput says what is wrong with it, Conflict what is in its
     way."""
     name = source.name.strip()
@@ -66,10 +66,10 @@ def checked_addition(source: GallerySource, others: Sequence[GallerySource]) -> 
         if without_secrets(read_place(url).url) != read_place(url).url:
             knob = "name such a gallery in the setting gallery.model_galleries"
             raise InvalidInput(field, f"carries a login or a query, which would be kept in the database; {knob}")
-    if name.lower() in (other.name.lower() for other in others):
+    if name.lower() in (other.name.lower() for other in galleries):
         raise Conflict(f"{name} already exists")
-    if len(others) >= _MOST_GALLERIES:
-        raise Conflict(f"there are {len(others)} galleries already, and {_MOST_GALLERIES} are the most")
+    if len(galleries) >= _MOST_GALLERIES:
+        raise Conflict(f"there are {len(galleries)} galleries already, and {_MOST_GALLERIES} are the most")
     return GallerySource(name=name, url=source.url.strip(), mirrors=source.mirrors)
 
 

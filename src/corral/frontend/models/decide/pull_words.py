@@ -55,7 +55,7 @@ def pull_plan_text(plan: PullPlanView) -> str:
 def _download(plan: PullPlanView) -> str:
     unknown = sum(file.size is None for file in plan.files)
     more = f" and {unknown} {'file' if unknown == 1 else 'files'} of unknown size" if unknown else ""
-    there = plan.bytes - plan.needed_bytes
-    present = f", of which {format_size(there)} are there already" if there > 0 else ""
+    present_bytes = plan.bytes - plan.needed_bytes
+    present = f", of which {format_size(present_bytes)} are there already" if present_bytes > 0 else ""
     free = f"; {format_size(plan.free_bytes)} are free in {plan.store}" if plan.store else ""
     return f"{format_size(plan.bytes)}{more}{present}{free}"

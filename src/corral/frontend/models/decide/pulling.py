@@ -20,7 +20,7 @@ from corral.hubs.references import GalleryReference, parse_reference
 
 BY_DIGEST: Final = "by digest"
 BY_SIZE: Final = "whole; nobody promised a digest of some files"
-"""Rungs of the proof."""
+"""How a finished pull is proven, from the strongest to the weakest."""
 _TIB: Final = "1048576GiB"
 _MOST_NAMES: Final = 100
 
@@ -80,10 +80,10 @@ class PullAsk(msgspec.Struct, frozen=True, kw_only=True):
     overrides: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Laid over the configuration that it would have."""
     files: tuple[ModelFile, ...] = ()
-    """More files to download."""
+    """Files to download besides those of the reference."""
     by: str
     may_trust: bool = False
-    """Whether whoever asks may let code run that is of no gallery."""
+    """Whether the caller may let code run that comes from no gallery."""
     idempotency_key: str = ""
 
 
@@ -99,8 +99,8 @@ def plan_of(payload: Mapping[str, Any]) -> PullPlan:
 
 def is_same(plan: PullPlan, other: PullPlan) -> bool:
     """Whether two plans end with the same files and the same model; what was learned of the files does not matter."""
-    files, others = ([msgspec.structs.replace(file, shape=None) for file in each.files] for each in (plan, other))
-    return (plan.name, plan.config, files) == (other.name, other.config, others)
+    files, other_files = ([msgspec.structs.replace(file, shape=None) for file in each.files] for each in (plan, other))
+    return (plan.name, plan.config, files) == (other.name, other.config, other_files)
 
 
 # What is there.
@@ -176,9 +176,9 @@ def check_name_is_free(plan: PullPlan, stored: StoredModel | None) -> None:
     """Conflict when another model has the name."""
     if stored is None or is_name_free(plan, stored):
         return
-    came = f"from {stored.origin.reference}" if stored.origin is not None else f"by {stored.changed_by}"
+    origin = f"from {stored.origin.reference}" if stored.origin is not None else f"by {stored.changed_by}"
     raise Conflict(
-        f"there is a model {plan.name} already ({came}); remove it first, or give this one another name with `name`"
+        f"there is a model {plan.name} already ({origin}); remove it first, or give this one another name with `name`"
     )
 
 
@@ -195,8 +195,8 @@ def check_places(plan: PullPlan, pulls: Iterable[PullPlan]) -> None:
     places = {file.path: file for file in plan.files}
     for other in pulls:
         for file in other.files:
-            mine = places.get(file.path)
-            if other.name != plan.name and mine is not None and not _is_same_file(mine, file):
+            planned = places.get(file.path)
+            if other.name != plan.name and planned is not None and not _is_same_file(planned, file):
                 raise Conflict(f"{file.path} is being pulled for {other.name}; pull {plan.name} when that is over")
 
 
@@ -219,15 +219,15 @@ def files_of_others(
     return files
 
 
-def joined(plan: PullPlan, known: Intent | None) -> bool:
+def joined(plan: PullPlan, current: Intent | None) -> bool:
     """Whether the same is being pulled already. Conflict when something else is, under this name."""
-    if known is None or known.state not in (IntentState.OPEN, IntentState.BLOCKED):
+    if current is None or current.state not in (IntentState.OPEN, IntentState.BLOCKED):
         return False
-    if is_same(plan, plan_of(known.payload)):
+    if is_same(plan, plan_of(current.payload)):
         return True
-    if known.state is IntentState.BLOCKED:
+    if current.state is IntentState.BLOCKED:
         return False
     raise Conflict(
-        f"another pull of {plan.name} is under way (operation {known.operation_id}); "
+        f"another pull of {plan.name} is under way (operation {current.operation_id}); "
         "cancel it, or give this one another name with `name`"
     )

@@ -29,7 +29,7 @@ LIMITS: Final = YamlLimits(deepest=DEEPEST, most_values=LARGEST_DOCUMENT, things
 _LONGEST_TEMPLATE_NAME: Final = 200
 
 NamedTemplate = Callable[[str], str | None]
-"""The content of the template file of a name; None if there is none."""
+"""Returns the content of the template file with this name; None if there is no such file."""
 
 
 def no_templates(name: str) -> str | None:
@@ -64,7 +64,7 @@ class NotReadable(Exception):
 
 
 def read_text(content: bytes) -> str:
-    """The text of a file. NotReadable if it is none, or too large."""
+    """The text of a file. NotReadable if the content is not text, or too large."""
     if len(content) > LARGEST_FILE:
         raise NotReadable(f"is larger than {LARGEST_FILE // 1024} KiB, which no model file needs")
     try:
@@ -113,7 +113,7 @@ def read_stored(text: str, *, source: str) -> ModelSpec | ModelProblem:
 
 
 def config_of(text: str) -> Mapping[str, object]:
-    """The configuration that was stored, whatever is wrong with it; empty if it is none."""
+    """The stored configuration, even an invalid one; empty if the text is not a mapping."""
     try:
         config = plain(read_document(text, LIMITS))
     except UNREADABLE:
@@ -196,17 +196,17 @@ def _is_anchored(part: object, path: ConfigPath) -> bool:
 
 def _with_templates(config: Mapping[str, object], named_template: NamedTemplate) -> Mapping[str, object]:
     """Put the content of template files in place of their names, as LocalAI does: `chat: x` means the file `x.tmpl`."""
-    given = config.get("template")
-    if not isinstance(given, Mapping):
+    template_section = config.get("template")
+    if not isinstance(template_section, Mapping):
         return config
     templates = {
         key: content
         for key in TEMPLATES
-        if isinstance(name := given.get(key), str)
+        if isinstance(name := template_section.get(key), str)
         and name
         and "\n" not in name
         and "{{" not in name
         and len(name) <= _LONGEST_TEMPLATE_NAME
         and (content := named_template(name)) is not None
     }
-    return {**config, "template": {**given, **templates}} if templates else config
+    return {**config, "template": {**template_section, **templates}} if templates else config

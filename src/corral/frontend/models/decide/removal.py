@@ -88,34 +88,36 @@ def is_among(path: str, needed: Iterable[str]) -> bool:
     return any(other == place or other.startswith(f"{place}/") or place.startswith(f"{other}/") for other in needed)
 
 
-def files_of(spec: ModelSpec, files: Iterable[WeightFile], others: Iterable[NeededModel]) -> FilesOfModel:
+def files_of(spec: ModelSpec, files: Iterable[WeightFile], other_models: Iterable[NeededModel]) -> FilesOfModel:
     """What the model is loaded from, and was pulled with; kept is what another model needs, or speaks of in whatever
     option, and what is no file of weights."""
-    others = [other for other in others if other.spec.name != spec.name]
-    texts = {other.spec.name: json.dumps(other.spec.config, default=str) for other in others}
-    needed = {other.spec.name: paths_of(*other) for other in others}
-    own, kept = [], []
+    other_models = [other for other in other_models if other.spec.name != spec.name]
+    texts = {other.spec.name: json.dumps(other.spec.config, default=str) for other in other_models}
+    needed = {other.spec.name: paths_of(*other) for other in other_models}
+    deleted_paths, kept_reasons = [], []
     for path in dict.fromkeys((*weights_of(spec), *(file.path for file in files))):
         needed_by = sorted(
             name for name, text in texts.items() if json.dumps(path)[1:-1] in text or is_among(path, needed[name])
         )
         if is_no_weight(path):
-            kept.append(f"{path} stays: it is not a file of weights")
+            kept_reasons.append(f"{path} stays: it is not a file of weights")
         elif needed_by:
-            kept.append(f"{path} stays: {' and '.join(needed_by[:3])} need{'s' if len(needed_by) == 1 else ''} it")
+            kept_reasons.append(
+                f"{path} stays: {' and '.join(needed_by[:3])} need{'s' if len(needed_by) == 1 else ''} it"
+            )
         else:
-            own.append(path)
-    return FilesOfModel(own, kept)
+            deleted_paths.append(path)
+    return FilesOfModel(deleted_paths, kept_reasons)
 
 
-def awaited_by_none(paths: Iterable[str], pulls: Iterable[PullPlan], kept: list[str]) -> list[str]:
-    """The paths without those that a pull brings or has brought already; what stays is added to `kept`."""
+def awaited_by_none(paths: Iterable[str], pulls: Iterable[PullPlan], kept_reasons: list[str]) -> list[str]:
+    """The paths without those that a pull brings or has brought already; what stays is added to `kept_reasons`."""
     coming = {file.path: plan.name for plan in pulls for file in plan.files}
     free = []
     for path in paths:
         owner = next((name for file, name in coming.items() if file == path or file.startswith(f"{path}/")), "")
         if owner:
-            kept.append(f"{path} stays: {owner} is being pulled with it")
+            kept_reasons.append(f"{path} stays: {owner} is being pulled with it")
         else:
             free.append(path)
     return free
@@ -126,7 +128,7 @@ def kept_file(path: str, beside: Iterable[str]) -> str:
     return f"{path} stays: it also holds {', '.join(sorted(beside)[:3])}; take the model out of it"
 
 
-def endangered(name: str, others: Iterable[NeededModel]) -> str:
+def endangered(name: str, other_models: Iterable[NeededModel]) -> str:
     """What other models have in the models directory and a node that shares it would delete with this name; empty if
     nothing.
 
@@ -136,7 +138,7 @@ def endangered(name: str, others: Iterable[NeededModel]) -> str:
     place = posixpath.normpath(name.lstrip("/") or ".")
     if PurePath(place).parts[:1] == (OWN_FOLDER,):
         return f"{OWN_FOLDER}, which Corral needs"
-    for other, files in others:
+    for other, files in other_models:
         for path in (other.source, *paths_of(other, files)):
             if other.name != name and (path == place or path.startswith((f"{place}/", f"{place}."))):
                 return f"{path}, which {other.name} needs"

@@ -14,7 +14,7 @@ class FoundFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file in a store."""
 
     path: str
-    """Relative to the store."""
+    """Path relative to the store's directory."""
     bytes: int
     is_ours: bool = False
     """Whether it was downloaded or checked by a pull, and not touched since."""
@@ -82,6 +82,6 @@ def judge(files: Iterable[FoundFile], needs: Needs) -> list[FileVerdict]:
         is_mark = not file.is_ours and PurePosixPath(file.path).name.startswith(".")
         if is_mark or needs.owners(file.path):
             continue
-        kept = needs.reason(file.path) or ("" if file.is_ours else "it did not come by a pull")
-        verdicts.append(FileVerdict(path=file.path, bytes=file.bytes, kept=kept))
+        reason = needs.reason(file.path) or ("" if file.is_ours else "it did not come by a pull")
+        verdicts.append(FileVerdict(path=file.path, bytes=file.bytes, kept=reason))
     return verdicts

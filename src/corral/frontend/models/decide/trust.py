@@ -78,12 +78,12 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 def _without_harmless(config: Config, above: str = "") -> dict[str, object]:
-    kept: dict[str, object] = {}
+    remaining: dict[str, object] = {}
     for key, value in config.items():
         path = f"{above}{key}"
         if path in _NOT_CODE:
             continue
         inner = _without_harmless(value, f"{path}.") if isinstance(value, Mapping) else value
         if inner != {}:
-            kept[key] = inner
-    return kept
+            remaining[key] = inner
+    return remaining

@@ -41,7 +41,7 @@ def meant_by(name: str) -> Meant:
 
 _U = ModelUse
 _TEXT: Final = frozenset({_U.CHAT, _U.COMPLETION})
-"""Whoever does one of them does the other: a chat is a completion of a rendered prompt."""
+"""A model with one of these uses has the other too: a chat is a completion of a rendered prompt."""
 _USECASES: Final[Mapping[str, frozenset[ModelUse]]] = {
     "chat": _TEXT,
     "completion": _TEXT,
@@ -99,7 +99,7 @@ class Spreading(msgspec.Struct, frozen=True, kw_only=True):
 
     splits: bool = False
     cards: int = 0
-    """How many it was told to use; 0 when it uses those that it sees."""
+    """How many GPUs the configuration asks for; 0 when the engine uses those that it sees."""
 
 
 def spreading_of(backend: str, config: Config) -> Spreading:

@@ -19,18 +19,18 @@ _PER_PAGE = 50
 
 
 async def search(context: AdminContext, request: Request, caller: Caller) -> Response:
-    asked = request.query_params
+    parameters = request.query_params
     query = ModelQuery(
-        term=asked.get("term", ""),
-        gallery=asked.get("gallery", ""),
-        tag=asked.get("tag", ""),
-        license=asked.get("license", ""),
-        usecase=asked.get("use", ""),
-        backend=asked.get("backend", ""),
-        most_bytes=_size(asked, "max_bytes"),
+        term=parameters.get("term", ""),
+        gallery=parameters.get("gallery", ""),
+        tag=parameters.get("tag", ""),
+        license=parameters.get("license", ""),
+        usecase=parameters.get("use", ""),
+        backend=parameters.get("backend", ""),
+        most_bytes=_size(parameters, "max_bytes"),
     )
-    page, per_page = whole_number(asked, "page", 1), whole_number(asked, "per_page", _PER_PAGE)
-    readings = await context.models.galleries.readings(newest=asked.get("refresh") == "1")
+    page, per_page = whole_number(parameters, "page", 1), whole_number(parameters, "per_page", _PER_PAGE)
+    readings = await context.models.galleries.readings(newest=parameters.get("refresh") == "1")
     catalogue = readings.catalogue
     matches = page_of(catalogue.search(query), page=page, per_page=per_page)
     installed = installed_entries(context.models.catalogue.rows.values())
@@ -48,15 +48,15 @@ async def search(context: AdminContext, request: Request, caller: Caller) -> Res
 
 
 async def show(context: AdminContext, request: Request, caller: Caller) -> Response:
-    taken = await context.models.galleries.take(
+    chosen = await context.models.galleries.take(
         request.path_params["name"], build=request.query_params.get("build", "")
     )
-    detail = gallery_detail(taken, installed_entries(context.models.catalogue.rows.values()))
+    detail = gallery_detail(chosen, installed_entries(context.models.catalogue.rows.values()))
     if request.query_params.get("estimate") == "0":
         return answer(detail)
-    measured = await context.models.galleries.measure(taken)
+    measured = await context.models.galleries.measure(chosen)
     free = max((store.free_bytes for store in await context.models.stores.all()), default=None)
-    return answer(with_measures(detail, taken, measured, free))
+    return answer(with_measures(detail, chosen, measured, free))
 
 
 def whole_number(query: QueryParams, name: str, usual: int) -> int:

@@ -68,11 +68,11 @@ async def patch_config(context: AdminContext, request: Request, caller: Caller) 
 async def save_config(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Only the configuration: its files are not fetched."""
     try:
-        taken = await context.models.galleries.take_itself(_name(request))
+        chosen = await context.models.galleries.take_itself(_name(request))
     except NotFound:
         return answer({"error": "model not found"}, 404)
     # An administrator decided to trust the gallery.
-    await context.models.changes.add(write_document(taken.plan.config), by=caller.name, may_trust=True)
+    await context.models.changes.add(write_document(chosen.plan.config), by=caller.name, may_trust=True)
     return answer(Acknowledgement(message="Configuration file saved"))
 
 

@@ -150,24 +150,24 @@ async def list_backend_uses(context: AdminContext, request: Request, caller: Cal
 
 async def list_variants(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        taken = await context.models.galleries.take(request.path_params["id"])
+        chosen = await context.models.galleries.take(request.path_params["id"])
     except NotFound:
         return answer(_NOT_IN_GALLERY, 404)
-    siblings = (await context.models.galleries.readings()).catalogue.siblings(taken.asked)
-    return answer(variant_list(taken, siblings))
+    siblings = (await context.models.galleries.readings()).catalogue.siblings(chosen.asked)
+    return answer(variant_list(chosen, siblings))
 
 
 async def show_estimate(context: AdminContext, request: Request, caller: Caller) -> Response:
     galleries = context.models.galleries
     try:
-        taken = await galleries.take_itself(request.path_params["id"])
+        chosen = await galleries.take_itself(request.path_params["id"])
     except NotFound:
         return answer(_NOT_IN_GALLERY, 404)
-    return answer(estimate_view(taken, await galleries.measure(taken), _contexts(request)))
+    return answer(estimate_view(chosen, await galleries.measure(chosen), _contexts(request)))
 
 
 def _contexts(request: Request) -> list[int]:
-    """Lengths that were asked for; what is none is passed over, as LocalAI does it."""
+    """The requested context lengths. Texts that are not numbers are ignored, as LocalAI does."""
     words = request.query_params.get("contexts", "").split(",")
     numbers = [int(word) for word in map(str.strip, words) if word.isascii() and word.isdigit() and len(word) < 10]
     return list(dict.fromkeys(number for number in numbers if number > 0))[:_MOST_CONTEXTS] or [_USUAL_CONTEXT]

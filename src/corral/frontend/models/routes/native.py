@@ -58,8 +58,8 @@ async def list_models(context: AdminContext, request: Request, caller: Caller) -
         serving = spec.alias_of or name
         view = _view(context, spec, by_model.get(serving, ()), jobs.get(serving), names)
         views.append(msgspec.structs.replace(view, engines=engines.get(serving, [])))
-    here = {view.name for view in views}
-    views += [_elsewhere(name, found) for name, found in engines.items() if name not in here]
+    listed_names = {view.name for view in views}
+    views += [_elsewhere(name, model_engines) for name, model_engines in engines.items() if name not in listed_names]
     views.sort(key=attrgetter("name"))
     offered = [_file_view(file) for file in models.offered]
     return answer(ModelList(items=views, problems=_problem_views(models.catalogue.problems), offered=offered))

@@ -42,7 +42,7 @@ _LOCAL: Final = ("file:", "/", "./", "../", "~")
 
 def checked_sources(ask: PullAsk, caller: Caller) -> PullAsk:
     """AccessDenied for files of the frontend's machine, unless the caller may read it. Files of models go to nodes, so
-    that whoever may name any file and owns a node could read them all."""
+    a caller that may name any file and owns a node could read them all."""
     sources = (ask.reference, ask.definition, *(file.uri for file in ask.files))
     if any(source.strip().lower().startswith(_LOCAL) for source in sources):
         caller.demand(Permission.MACHINE_READ)

@@ -39,9 +39,9 @@ class AddedGalleries:
 
     async def remove(self, name: str, *, event: Event) -> bool:
         """False: nobody added one of this name."""
-        mine = func.lower(model_galleries.c.name) == name.lower()
+        same_name = func.lower(model_galleries.c.name) == name.lower()
         async with self._db.begin() as connection:
-            was_there = (await connection.execute(delete(model_galleries).where(mine))).rowcount > 0
+            was_there = (await connection.execute(delete(model_galleries).where(same_name))).rowcount > 0
             if was_there:
                 await append(connection, [event])
         return was_there

@@ -54,7 +54,7 @@ class StoredModels:
             return {row.name: ModelMark(row.number, _files(row.files)) for row in rows}
 
     async def load(self, names: Collection[str]) -> list[StoredModel]:
-        """Those of the models that there are."""
+        """Return those of the named models that exist."""
         async with self._db.look() as connection:
             rows = await connection.execute(select(models).where(among(connection, models.c.name, list(names))))
             return [_model(row) for row in rows]
@@ -67,8 +67,8 @@ class StoredModels:
         table = model_revisions.c
         last = select(table.name, func.max(table.number).label("number"), func.max(table.changed_at).label("at"))
         async with self._db.look() as connection:
-            which = among(connection, table.name, list(names))
-            rows = await connection.execute(last.where(which).group_by(table.name))
+            condition = among(connection, table.name, list(names))
+            rows = await connection.execute(last.where(condition).group_by(table.name))
             return {row.name: LastChange(row.number, row.at) for row in rows}
 
     async def history(self, name: str, *, limit: int = MOST_REVISIONS) -> list[ModelRevision]:
@@ -234,7 +234,7 @@ class ModelRemovals:
             rows = await connection.execute(select(removed_models).order_by(removed_models.c.name))
             return [RemovedModel(**{**row._mapping, "cleared": row.cleared or {}}) for row in rows]
 
-    async def clear(self, removed: RemovedModel, store_id: str, kept: Sequence[str]) -> bool:
+    async def clear(self, removed: RemovedModel, store_id: str, kept_reasons: Sequence[str]) -> bool:
         """Nothing is left to delete in a store. False: the model was added or removed again."""
         same = (removed_models.c.name == removed.name) & (removed_models.c.operation_id == removed.operation_id)
         async with self._db.begin() as connection:
@@ -243,12 +243,13 @@ class ModelRemovals:
             ).one_or_none()
             if row is None:
                 return False
-            cleared = {**(row.cleared or {}), store_id: list(kept)}
+            cleared = {**(row.cleared or {}), store_id: list(kept_reasons)}
             await connection.execute(update(removed_models).where(same).values(cleared=cleared))
         return True
 
     async def forget(self, removed: RemovedModel, *, events: Sequence[Event]) -> bool:
-        """It was added again. False: somebody removed it once more, or was first."""
+        """Forget a removal because the model was added again. False: it was removed once more, or another frontend was
+        first."""
         same = (removed_models.c.name == removed.name) & (removed_models.c.operation_id == removed.operation_id)
         async with self._db.begin() as connection:
             won = (await connection.execute(delete(removed_models).where(same))).rowcount == 1

@@ -56,31 +56,31 @@ class ModelImports:
 
     async def of(self, store_id: str) -> dict[str, ImportedFile]:
         """What each file of a store said, by its path."""
-        mine = select(model_imports).where(model_imports.c.store_id == store_id)
+        statement = select(model_imports).where(model_imports.c.store_id == store_id)
         async with self._db.look() as connection:
-            rows = await connection.execute(mine)
+            rows = await connection.execute(statement)
             return {row.path: ImportedFile(path=row.path, digest=row.digest, names=row.names) for row in rows}
 
-    async def take_over(self, store_id: str, taken: TakenOver) -> bool:
+    async def take_over(self, store_id: str, changes: TakenOver) -> bool:
         """Write it all. False: somebody changed one of the models at the same moment, and nothing was written."""
         try:
             async with self._db.begin() as connection:
-                for model in taken.models:
+                for model in changes.models:
                     await write_model(connection, model, ModelChangeKind.FILE)
-                for last in taken.removed:
+                for last in changes.removed:
                     await remove_model(connection, last)
-                await self._note(connection, store_id, taken)
-                await append(connection, taken.events)
+                await self._note(connection, store_id, changes)
+                await append(connection, changes.events)
         except Overwritten:
             return False
         return True
 
-    async def _note(self, connection: AsyncConnection, store_id: str, taken: TakenOver) -> None:
-        mine = model_imports.c.store_id == store_id
-        if taken.forgotten:
-            gone = mine & among(connection, model_imports.c.path, list(taken.forgotten))
-            await connection.execute(delete(model_imports).where(gone))
-        for file in taken.files:
+    async def _note(self, connection: AsyncConnection, store_id: str, changes: TakenOver) -> None:
+        in_store = model_imports.c.store_id == store_id
+        if changes.forgotten:
+            forgotten = in_store & among(connection, model_imports.c.path, list(changes.forgotten))
+            await connection.execute(delete(model_imports).where(forgotten))
+        for file in changes.files:
             values = {"digest": file.digest, "names": dict(file.names)}
             statement = insert_into(connection, model_imports).values(store_id=store_id, path=file.path, **values)
             update = statement.on_conflict_do_update(index_elements=["store_id", "path"], set_=values)

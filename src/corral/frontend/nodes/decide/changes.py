@@ -1,6 +1,7 @@
-"""What a node that proved who it is came back with, compared with what was known: another place, another machine.
+"""Compares a registration of a known node with what was stored about it: another address, other hardware.
 
-Neither takes it out of service: a machine gets another address by DHCP, a GPU fails. People are told, with both states.
+Neither takes it out of service: a machine gets another address by DHCP, a GPU fails. Both become events for people,
+with the state before and after.
 """
 
 from collections.abc import Mapping
@@ -12,10 +13,9 @@ from corral.frontend.nodes.decide.node import Node
 from corral.wire.nodes import AUTOMATIC
 
 _NEGLIGIBLE: Final = 0.02
-"""By which share of it memory may differ without being told: a new kernel keeps a little more for itself."""
+"""By which share memory may differ without an event: a new kernel keeps a little more for itself."""
 TOLD_EVERY: Final = timedelta(minutes=1)
-"""How often changes of one node's hardware are told at most: one whose driver comes and goes must not fill the
-record."""
+"""Least time between two events about one node's hardware: a driver that comes and goes must not fill the record."""
 
 
 class Difference(NamedTuple):
@@ -70,15 +70,16 @@ def _is_same(before: object, after: object) -> bool:
 
 
 class HardwareNews:
-    """Decides when a change that comes with heartbeats is told: the first one at once, others of the node later.
+    """Decides when a change that comes with heartbeats becomes an event: the first one at once, others of the node
+    later.
 
-    What was not told yet is compared with what was told last, so a driver that comes back is no news.
+    The next event is compared with the last one, so a driver that comes back causes none.
     """
 
     def __init__(self) -> None:
         self._told_at: dict[NodeId, datetime] = {}
         self._untold: dict[NodeId, Node] = {}
-        """The node as people were last told of it, where it is another one by now."""
+        """Nodes as their last event described them, where that has changed since."""
 
     def of(self, before: Node, after: Node, now: datetime) -> Difference | None:
         """What to tell of a heartbeat; None when there is nothing, or not yet."""

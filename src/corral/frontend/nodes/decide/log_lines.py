@@ -42,7 +42,7 @@ class LogPlace(NamedTuple):
 
 
 NOWHERE: Final = LogPlace("", 0)
-"""Before the first line."""
+"""The place before the first line."""
 
 
 def read_place(text: str) -> LogPlace:
@@ -116,10 +116,10 @@ def shown(placed: PlacedLine) -> LogLineView:
 class LogTail:
     """What one reader has seen of some processes, and what is new to it."""
 
-    def __init__(self, wanted: WantedLines) -> None:
-        self._wanted = wanted
-        self._place = wanted.after
-        self._has_begun = wanted.after != NOWHERE
+    def __init__(self, query: WantedLines) -> None:
+        self._query = query
+        self._place = query.after
+        self._has_begun = query.after != NOWHERE
 
     def take(self, frame: WorkerFrame) -> Iterator[LogFrame]:
         """What a frame of the worker means for the reader."""
@@ -128,7 +128,7 @@ class LogTail:
                 yield from self._begin(_placed(lines or []))
             case LiveLine(line=line):
                 self._place = self._place.next(line)
-                if self._wanted.means(line):
+                if self._query.means(line):
                     yield shown(PlacedLine(self._place, line))
             case MissedLines(count=count):
                 yield LogGap(gap=TOO_SLOW, lost=max(count, 0))
@@ -145,10 +145,10 @@ class LogTail:
         new, is_whole = _after(lines, last)
         if not is_whole:
             yield LogGap(gap=FORGOTTEN)
-        meant = [placed for placed in new if self._wanted.means(placed.line)]
+        selected = [placed for placed in new if self._query.means(placed.line)]
         if not is_again:
-            meant = meant[-self._wanted.lines :] if self._wanted.lines else []
-        yield from map(shown, meant)
+            selected = selected[-self._query.lines :] if self._query.lines else []
+        yield from map(shown, selected)
 
 
 def _after(lines: Sequence[PlacedLine], last: LogPlace) -> tuple[Sequence[PlacedLine], bool]:

@@ -76,7 +76,7 @@ class ReportedCard(msgspec.Struct, frozen=True, kw_only=True):
     free: int | None = None
     """None: it could not be read."""
     shares_ram: bool = False
-    """It has no memory of its own: these are the numbers of the machine's."""
+    """The GPU has no memory of its own: the numbers are those of the machine's RAM."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
     free: int = 0
     shares_ram: bool = False
-    """It has no memory of its own and uses the machine's."""
+    """The GPU has no memory of its own and uses the machine's."""
     is_out: bool = False
     """People took it out of service: it gets nothing new."""
 
@@ -160,10 +160,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     """What was wrong with its latest registration or heartbeat, for people to see."""
     announced: NodeStatus | None = None
-    """The status that everyone was last told."""
+    """The status that was last announced to everybody."""
     created_at: datetime
     registered_at: datetime
-    """For the last time."""
+    """Time of the last registration."""
     updated_at: datetime
     revision: int = 1
     """Counts every change except heartbeats: the guard of writes that were decided on an earlier read."""
@@ -267,7 +267,7 @@ def put_card(node: Node, card: str, *, is_out: bool, at: datetime) -> Node:
     if (card in node.cards_out) == is_out:
         return node
     out = node.cards_out | {card} if is_out else node.cards_out - {card}
-    cards = tuple(replace(own, is_out=own.id in out) for own in node.cards)
+    cards = tuple(replace(gpu, is_out=gpu.id in out) for gpu in node.cards)
     return replace(node, cards=cards, cards_out=out, updated_at=at)
 
 

@@ -93,12 +93,12 @@ class TooManyPending(CorralError):
 def crowd_problem(policy: AdmissionPolicy, *, pending: int, from_source: int, source: str) -> str:
     """Why one more node may not wait beside those that do; empty when it may."""
     if pending >= policy.max_pending:
-        what, setting = f"{pending} nodes wait for approval", "max_pending_nodes"
+        crowd, setting = f"{pending} nodes wait for approval", "max_pending_nodes"
     elif source and from_source >= policy.max_pending_per_source:
-        what, setting = f"{from_source} nodes from {source} wait for approval", "max_pending_per_source"
+        crowd, setting = f"{from_source} nodes from {source} wait for approval", "max_pending_per_source"
     else:
         return ""
-    return f"{what} already; approve or remove some of them, or raise the frontend's setting {setting}"
+    return f"{crowd} already; approve or remove some of them, or raise the frontend's setting {setting}"
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,8 +178,8 @@ def register_again(
 def suspicion_of(node: Node, registration: Registration, policy: AdmissionPolicy) -> Suspicion | None:
     """Why this may be somebody else than the node that was approved.
 
-    Whoever has the node's secret may move; who has none is known by the place that it registers, or where it registers
-    none, as agents do, by the one that it calls from.
+    A caller with the node's secret may move. A caller without one is recognised by the address that it registers, or,
+    if it registers none (as agents do), by the address that it calls from.
     """
     if registration.type is not node.type:
         return Suspicion.OTHER_TYPE
@@ -208,7 +208,7 @@ def is_renewal(node: Node, registration: Registration, at: datetime, lifetime: t
 
 
 def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
-    known, vendor, capability = node.gpu, registration.gpu_vendor, registration.gpu_compute_capability
+    gpu, vendor, capability = node.gpu, registration.gpu_vendor, registration.gpu_compute_capability
     updated = replace(
         node,
         name=registration.name,
@@ -218,8 +218,8 @@ def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
         registered_from=registration.registered_from,
         capacity=replace(node.capacity, **registration.measured),
         gpu=Gpu(
-            vendor=known.vendor if vendor is None else vendor,
-            compute_capability=known.compute_capability if capability is None else capability,
+            vendor=gpu.vendor if vendor is None else vendor,
+            compute_capability=gpu.compute_capability if capability is None else capability,
         ),
         capability=node.capability if registration.capability is None else registration.capability,
         reported_max_replicas=max(registration.max_replicas_per_model, 1),

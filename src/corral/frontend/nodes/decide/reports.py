@@ -26,9 +26,9 @@ class NodeContact(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     http_address: str
     has_tls: bool = False
-    """It speaks TLS only, at its HTTP address: see `wire/fleet_tls.py`."""
+    """The worker speaks only TLS, at its HTTP address: see `wire/fleet_tls.py`."""
     can_confine: bool = False
-    """It confines backends as it is told."""
+    """The worker applies the confinement policies that it gets."""
 
     def has_address(self, address: str) -> bool:
         """Whether this `host:port` is on the node's registered host."""
@@ -64,8 +64,8 @@ def contact_of(node: Node) -> NodeContact:
 def _is_on(match: re.Match[str] | None, registered: str) -> bool:
     if match is None or not 1 <= int(match["port"]) <= _LARGEST_PORT:
         return False
-    own = _ADDRESS.fullmatch(registered)
-    return own is not None and _host(match) == _host(own)
+    node_address = _ADDRESS.fullmatch(registered)
+    return node_address is not None and _host(match) == _host(node_address)
 
 
 def _host(match: re.Match[str]) -> str:
@@ -87,10 +87,10 @@ def _one_spelling(host: str) -> str:
 def moved(place: str, before: Node, after: Node) -> str:
     """A `host:port` or a URL of a process on a node, after the node moved; what is elsewhere stays as it is."""
     match = _ADDRESS.fullmatch(place) or _URL.fullmatch(place)
-    there = _ADDRESS.fullmatch(after.address)
-    if match is None or there is None or not _is_on(match, before.address):
+    new_address = _ADDRESS.fullmatch(after.address)
+    if match is None or new_address is None or not _is_on(match, before.address):
         return place
-    host = after.address[: there.start("port")]
+    host = after.address[: new_address.start("port")]
     scheme = place[: match.start("bracketed" if match["bracketed"] is not None else "plain")].removesuffix("[")
     return f"{scheme}{host}{place[match.start('port') :]}"
 

@@ -95,8 +95,8 @@ async def check_join(context: AdminContext, request: Request, caller: Caller) ->
                 {"error": {"code": "access_denied", "message": "this token or secret opens nothing here"}}, 401
             )
         refuse_ended(invitation, context.clock.now())
-        left = invitation.max_uses - invitation.uses
-        sentence = f"the join code can be used {left} more times until {format_time(invitation.expires_at)}"
+        remaining_uses = invitation.max_uses - invitation.uses
+        sentence = f"the join code can be used {remaining_uses} more times until {format_time(invitation.expires_at)}"
     context.nodes.check_limit.take(source, "too many checks")
     wish = decode(await read_body(request, context.config.max_body, at_most=JOIN_CHECK.max_body), JoinCheck)
     dialled = await context.nodes.dialling.try_all(wish.addresses, source=host)

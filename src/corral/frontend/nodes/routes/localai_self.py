@@ -94,7 +94,8 @@ async def _registration(context: AdminContext, request: Request) -> RegisterRequ
 
 async def _register_invited(context: AdminContext, request: Request, presented: str) -> Response:
     """By a join code, which is good for workers with a secret of their own: they are known again when the answer is
-    lost. Whoever presents anything else is refused unread: a large body takes much longer to read than to refuse."""
+    lost. Callers with any other credential are refused before their body is read: a large body takes much longer to
+    read than to refuse."""
     try:
         invitation = await context.nodes.invitations.find(presented, source=_source(context, request))
     except (InvitationRefused, TooManyCalls) as error:

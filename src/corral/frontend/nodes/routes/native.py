@@ -76,7 +76,7 @@ def read_filter(query: QueryParams) -> NodeFilter:
 
 
 async def read_labels(context: AdminContext, request: Request) -> dict[str, str]:
-    """A map of texts; InvalidInput says which entry is none."""
+    """Read labels as a map of texts. InvalidInput names the entry that is not a text."""
     document = read_object(await read_body(request, context.config.max_body))
     labels: dict[str, str] = {}
     for key, value in document.items():

@@ -51,7 +51,7 @@ class InvitationStore:
         return await self._find(invitations.c.id == id)
 
     async def revoke(self, id: InvitationId, *, at: datetime, events: Sequence[Event]) -> bool:
-        """False: there is none, or it was revoked before; then no event is written either."""
+        """Revoke an invitation. False: it does not exist or was revoked before; then no event is written."""
         revoke = update(invitations).where(invitations.c.id == id, invitations.c.revoked_at.is_(None))
         async with self._db.begin() as connection:
             if (await connection.execute(revoke.values(revoked_at=at))).rowcount != 1:
@@ -64,9 +64,9 @@ class InvitationStore:
         async with self._db.write() as connection:
             await connection.execute(delete(invitations).where(invitations.c.expires_at < expired_before))
 
-    async def _find(self, which: ColumnElement[bool]) -> Invitation | None:
+    async def _find(self, condition: ColumnElement[bool]) -> Invitation | None:
         async with self._db.look() as connection:
-            row = (await connection.execute(select(invitations).where(which))).one_or_none()
+            row = (await connection.execute(select(invitations).where(condition))).one_or_none()
         return None if row is None else _invitation(row)
 
 

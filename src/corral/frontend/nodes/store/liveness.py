@@ -77,7 +77,7 @@ class AcceptedHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     next_look: datetime | None
     event: Event | None = None
-    """Written with the heartbeat."""
+    """An event to write in the transaction of the heartbeat."""
 
 
 _BEAT_COLUMNS: Final = (
@@ -140,19 +140,19 @@ def _beat_rows(beats: Sequence[AcceptedHeartbeat]) -> list[dict[str, object]]:
 
 @cache
 def _write_beats(dialect: str) -> Update:
-    given = _BEATS.table(dialect)
+    beats = _BEATS.table(dialect)
     return (
         update(nodes)
-        .where(same(nodes, given, "id"), nodes.c.last_heartbeat == given.c.decided_on)
+        .where(same(nodes, beats, "id"), nodes.c.last_heartbeat == beats.c.decided_on)
         .values(
-            **{name: _BEATS.value(given, name, dialect) for name in _BEAT_COLUMNS},
+            **{name: _BEATS.value(beats, name, dialect) for name in _BEAT_COLUMNS},
             # A mark that was made after this heartbeat stays.
             no_responders_at=case(
-                (nodes.c.no_responders_at > given.c.last_heartbeat, nodes.c.no_responders_at),
-                else_=given.c.no_responders_at,
+                (nodes.c.no_responders_at > beats.c.last_heartbeat, nodes.c.no_responders_at),
+                else_=beats.c.no_responders_at,
             ),
             # A change that people made since the node was read wants to be looked at as soon as it said.
-            next_look=case((nodes.c.revision == given.c.revision, given.c.next_look), else_=nodes.c.next_look),
+            next_look=case((nodes.c.revision == beats.c.revision, beats.c.next_look), else_=nodes.c.next_look),
         )
     )
 
@@ -165,7 +165,7 @@ class NodeLook(msgspec.Struct, frozen=True, kw_only=True):
     status: NodeStatus | None = None
     """One that nobody has announced yet; None when there is nothing to announce."""
     event: Event | None = None
-    """Written with the announcement."""
+    """An event to write in the transaction of the announcement."""
 
 
 _FACTS: Final = ("id", "revision", "announced", "last_heartbeat", "no_responders_at")
@@ -221,18 +221,18 @@ def _locked(statement: Select[Any]) -> Select[Any]:
 
 @cache
 def _unchanged(dialect: str) -> Select[Any]:
-    given = _LOOKS.table(dialect)
-    facts = (nodes.c[name].is_not_distinct_from(given.c[name]) for name in _FACTS[1:])
-    there = and_(same(nodes, given, "id"), *facts)
-    return _locked(select(nodes.c.id).join_from(nodes, given, there))
+    looks = _LOOKS.table(dialect)
+    facts = (nodes.c[name].is_not_distinct_from(looks.c[name]) for name in _FACTS[1:])
+    same_facts = and_(same(nodes, looks, "id"), *facts)
+    return _locked(select(nodes.c.id).join_from(nodes, looks, same_facts))
 
 
 @cache
 def _write_looks(dialect: str) -> Update:
-    given = _LOOKS.table(dialect)
+    looks = _LOOKS.table(dialect)
     values = {
-        "announced": given.c.found,
-        "announced_at": func.coalesce(given.c.found_at, nodes.c.announced_at),
-        "next_look": given.c.next_look,
+        "announced": looks.c.found,
+        "announced_at": func.coalesce(looks.c.found_at, nodes.c.announced_at),
+        "next_look": looks.c.next_look,
     }
-    return update(nodes).where(same(nodes, given, "id")).values(values)
+    return update(nodes).where(same(nodes, looks, "id")).values(values)

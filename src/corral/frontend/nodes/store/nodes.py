@@ -105,7 +105,7 @@ class Nodes:
         return await self._fetch(_NODE.where(nodes.c.draining_since.is_not(None)).order_by(nodes.c.name, nodes.c.id))
 
     async def pulse(self, *, silent_since: datetime) -> Pulse:
-        """How many are heard, and how many went silent since then, as everyone was told."""
+        """How many nodes are heard, and how many went silent since then, according to the announced statuses."""
         counted = and_(
             nodes.c.type == NodeType.BACKEND.value, nodes.c.approved_at.is_not(None), nodes.c.deregistered_at.is_(None)
         )
@@ -120,7 +120,7 @@ class Nodes:
         return Pulse(heard=row.heard, silent=row.silent)
 
     async def load_many(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
-        """Those that exist, in one statement."""
+        """Return those of the nodes that exist, with one statement."""
         async with self._db.look() as connection:
             rows = await connection.execute(_NODE.where(among(connection, nodes.c.id, sorted(set(ids)))))
             return {node.id: node for node in map(node_from, rows.mappings())}
@@ -129,7 +129,10 @@ class Nodes:
         """By which to see what changed since a node was read, of all nodes in one statement of few columns."""
         async with self._db.look() as connection:
             rows = (await connection.execute(_MARK)).all()
-        return {NodeId(id): (revision, heard, no_responders) for id, revision, heard, no_responders in rows}
+        return {
+            NodeId(id): (revision, last_heartbeat, no_responders)
+            for id, revision, last_heartbeat, no_responders in rows
+        }
 
     async def contacts(self, ids: Iterable[NodeId]) -> dict[NodeId, NodeContact]:
         """How to reach those that exist, in one statement of few columns: it is asked before every call to a node."""
@@ -325,7 +328,7 @@ class Nodes:
             await append(connection, [look.event for look in looks if look.event and look.node.id in written])
         return written
 
-    # How.
+    # Helpers.
 
     async def _fetch(self, statement: Select[Any]) -> list[Node]:
         async with self._db.look() as connection:

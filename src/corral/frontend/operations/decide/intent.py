@@ -12,15 +12,15 @@ is stored as it is, and only its kind understands it.
 | `blocked`   | cannot succeed; stays until somebody changes something    | `open` `cancelled`              |
 | `cancelled` | a person took it back, or its node was removed            | (only a newer intent)           |
 
-A newer intent replaces an older one in any state and counts one generation up. A request that nobody answered may
-still be under way at the node: until it was answered, its effect shows or its time is over it is kept, as *outstanding*
-by the intent that sent it and as a *doubt* by whatever comes after. Of a node in doubt no report proves anything about
-a newer wish. A Corral worker is asked all the same, since it finishes what it was told first; a LocalAI worker, whose
+A newer intent replaces an older one in any state and counts one generation up. A request that nobody answered may still
+be under way at the node: until it was answered, its effect shows or its time is over it is kept, as *outstanding* by
+the intent that sent it and as a *doubt* by the intents that follow. Of a node in doubt no report proves anything about
+a newer wish. A Corral worker is asked all the same, since it finishes earlier requests first; a LocalAI worker, whose
 deletes overtake its installs, is not asked for anything else before. Each start of a worker is another *life*, which
 Corral's workers tell and those of LocalAI begin by registering: what an earlier life was asked for has ended with it.
 
-Everything here is decided from the intent, a report of the node and the time. Whoever does the work stores the intent
-that comes out, and only if it still holds the lease on the one that went in.
+Everything here is decided from the intent, a report of the node and the time. The caller stores the resulting intent
+only if it still holds the lease on the original one.
 """
 
 from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ class IntentKind(StrEnum):
 
 
 class Verb(StrEnum):
-    """What an operation does."""
+    """What an operation does on each of its nodes."""
 
     INSTALL = "install"
     UPGRADE = "upgrade"
@@ -146,7 +146,7 @@ class IntentPolicy:
         default="2m",
     )
     remove: timedelta = timedelta(seconds=30)
-    """A model's files."""
+    """How long a removal of a model's files may take."""
     pull: timedelta = timedelta(days=7)
     """The frontend that downloads knows how far it is, and ends the download with itself."""
     stage: timedelta = timedelta(days=7)
@@ -242,7 +242,7 @@ class Outstanding(msgspec.Struct, frozen=True, kw_only=True):
     is_late: bool = False
     """Its sender waited to the end: the node is busy with it."""
     is_several: bool = False
-    """It stands for more than one: the effect of one proves nothing about the others."""
+    """This stands for several requests: the effect of one proves nothing about the others."""
     life: str = ""
     """Which process of the worker it was sent to; empty when unknown, or for several."""
 
@@ -286,7 +286,7 @@ class Intent(PartlyPrinted, frozen=True, kw_only=True):
     doubt: Outstanding | None = None
     """Other requests that nobody answered, for older generations or sent twice."""
     attempts: int = 0
-    """Failures in a row."""
+    """Number of failed attempts in a row."""
     misses: int = 0
     """Times in a row that nobody listened although the node beats."""
     next_try: datetime

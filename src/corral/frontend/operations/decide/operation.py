@@ -192,7 +192,7 @@ class FileShare(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     current_bytes: int = 0
     total_bytes: int = 0
-    """0 while unknown."""
+    """Bytes in all; 0 while unknown."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,33 +225,33 @@ _STALLED_AFTER: Final = 5.0
 """Seconds without an event after which the speed counts as unknown."""
 
 
-def merge(known: Progress, news: Progress, *, at: float = 0.0) -> Progress:
+def merge(current: Progress, news: Progress, *, at: float = 0.0) -> Progress:
     """What is known after one event more. Late ones change nothing, and nothing ever goes back within an attempt.
 
-    LocalAI's workers number nothing and begin anew with each layer and again when they extract: then the last word is
-    shown with the largest share so far.
+    Events of LocalAI's workers have no numbers, and count from zero for each layer and again when they extract: then
+    the last message is shown with the largest share so far.
     """
-    if news.attempt > known.attempt:
-        known = NO_PROGRESS
-    elif news.sequence and (news.attempt, news.sequence) <= (known.attempt, known.sequence):
-        return known
+    if news.attempt > current.attempt:
+        current = NO_PROGRESS
+    elif news.sequence and (news.attempt, news.sequence) <= (current.attempt, current.sequence):
+        return current
     share = news.percentage if news.percentage == news.percentage else 0.0
     return replace(
         news,
-        attempt=max(news.attempt, known.attempt),
-        sequence=news.sequence or known.sequence,
-        percentage=min(max(known.percentage, share), 100.0),
-        pace=_paced(known.pace, news.current_bytes, at),
+        attempt=max(news.attempt, current.attempt),
+        sequence=news.sequence or current.sequence,
+        percentage=min(max(current.percentage, share), 100.0),
+        pace=_paced(current.pace, news.current_bytes, at),
     )
 
 
-def _paced(known: Pace, current: int, at: float) -> Pace:
-    if known.at is None or current < known.bytes:
+def _paced(pace: Pace, current: int, at: float) -> Pace:
+    if pace.at is None or current < pace.bytes:
         return Pace(at=at, bytes=current)  # the first event, or a new attempt
-    if at - known.at < _MEASURED_OVER:
-        return known
-    measured = (current - known.bytes) / (at - known.at)
-    before = known.per_second or measured
+    if at - pace.at < _MEASURED_OVER:
+        return pace
+    measured = (current - pace.bytes) / (at - pace.at)
+    before = pace.per_second or measured
     return Pace(at=at, bytes=current, per_second=before + (measured - before) * _NEWER_COUNTS)
 
 
@@ -263,8 +263,8 @@ def speed_of(progress: Progress, now: float) -> float:
 
 def seconds_left(progress: Progress, now: float) -> float | None:
     """Estimated seconds until all bytes are there; None when that is unknown."""
-    left, speed = progress.total_bytes - progress.current_bytes, speed_of(progress, now)
-    return left / speed if left > 0 and speed >= 1 else None
+    remaining_bytes, speed = progress.total_bytes - progress.current_bytes, speed_of(progress, now)
+    return remaining_bytes / speed if remaining_bytes > 0 and speed >= 1 else None
 
 
 _MOVING: Final = frozenset({TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER})
@@ -281,9 +281,11 @@ def share_of(target: Target, progress: Progress = NO_PROGRESS) -> float:
 
 def overall(shares: Sequence[tuple[Target, Progress]]) -> float:
     """The mean over all targets that neither wait for a node nor were taken back."""
-    gone = (TargetStatus.SUPERSEDED, TargetStatus.CANCELLED)
+    taken_back = (TargetStatus.SUPERSEDED, TargetStatus.CANCELLED)
     counted = [
-        share_of(target, progress) for target, progress in shares if not waits(target) and target.status not in gone
+        share_of(target, progress)
+        for target, progress in shares
+        if not waits(target) and target.status not in taken_back
     ]
     return sum(counted) / len(counted) if counted else 0.0
 

@@ -69,9 +69,9 @@ _LONGEST_KEY: Final = 200
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
     limit, before = read_place(request.query_params, usual=DEFAULT_LIMIT, most=MAX_LIMIT)
-    which = _filter(request.query_params)
+    operation_filter = _filter(request.query_params)
     newest = context.operations.stores.operations.newest
-    page, more = cut(await newest(limit=limit + 1, before=before, which=which), limit)
+    page, more = cut(await newest(limit=limit + 1, before=before, operation_filter=operation_filter), limit)
     return answer(OperationPage(items=[_view(context, operation) for operation in page], next_cursor=more))
 
 

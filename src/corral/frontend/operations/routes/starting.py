@@ -108,10 +108,10 @@ async def _ending(context: AdminContext, preview: Preview) -> list[EndingReplica
 def _hash(ask: Ask, preview: Preview, ending: list[EndingReplicaView]) -> str:
     """The hash of what was asked for, what would be sent where and what ends; changing numbers are left out."""
     ref = ask.ref
-    asked = [ask.verb.value, ref.backend, ref.uri, ref.name, ref.alias, ref.galleries, ask.force]
+    request = [ask.verb.value, ref.backend, ref.uri, ref.name, ref.alias, ref.galleries, ask.force]
     places = sorted(_place(plan, preview) for plan in preview.planned)
     ends = sorted([replica.node_id, replica.model] for replica in ending)
-    return plan_hash([asked, places, ends, sorted(preview.rules)])
+    return plan_hash([request, places, ends, sorted(preview.rules)])
 
 
 def _place(plan: Planned, preview: Preview) -> list[object]:

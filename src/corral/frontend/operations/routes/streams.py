@@ -1,7 +1,7 @@
 """Following operations as server-sent events.
 
-A stream tells states, not a history: whoever reads slowly misses what was in between and gets the newest, and delays
-nobody. It can be resumed at any frontend.
+A stream sends states, not a history: a slow reader skips states in between, gets the newest one, and delays nobody. It
+can be resumed at any frontend.
 """
 
 from collections.abc import Iterable, Iterator

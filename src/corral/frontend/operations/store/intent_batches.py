@@ -76,7 +76,8 @@ def target_of(row: Row[Any]) -> Target:
 
 
 def _converted(names: Sequence[str], row: Row[Any], kind: type[RecordT]) -> RecordT:
-    """By position: the mapping of a row takes longer than all the rest, and an operation reads thousands of rows."""
+    """Read the columns by position: an operation reads thousands of rows, and the mapping of a row is the slowest
+    part."""
     values = dict(zip(names, row, strict=True))
     values["waits_for_node"] = bool(values["waits_for_node"])
     return msgspec.convert(values, kind)
@@ -110,9 +111,9 @@ def in_order(statement: Select[Any]) -> Select[Any]:
     return statement.order_by(*_AT.clauses).with_for_update(of=intents_table)
 
 
-def locked_places(which: ColumnElement[bool]) -> ColumnElement[bool]:
-    """A condition for an update: the rows that match `which`, locked in order first."""
-    return _AT.in_(in_order(select(*_AT.clauses).where(which)))
+def locked_places(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """A condition for an update: the rows that match `condition`, locked in order first."""
+    return _AT.in_(in_order(select(*_AT.clauses).where(condition)))
 
 
 async def locked(connection: AsyncConnection, places: Sequence[IntentKey]) -> list[Row[Any]]:
@@ -139,11 +140,11 @@ async def prolong(connection: AsyncConnection, places: Sequence[IntentKey], toke
     return (await connection.execute(_prolong(connection.dialect.name), parameters)).rowcount
 
 
-async def replace_intents(connection: AsyncConnection, known: Sequence[IntentKey], new: Sequence[Intent]) -> None:
+async def replace_intents(connection: AsyncConnection, replaced: Sequence[IntentKey], new: Sequence[Intent]) -> None:
     """The new ones take the place of those that are known, which are locked."""
     dialect = connection.dialect.name
-    if known:
-        await connection.execute(_delete_intents(dialect), _places(connection, known))
+    if replaced:
+        await connection.execute(_delete_intents(dialect), _places(connection, replaced))
     statement = _insert(intents_table, _INTENTS, dialect)
     await connection.execute(statement, _INTENTS.parameters(connection, [intent_row(intent) for intent in new]))
 
@@ -213,8 +214,8 @@ def _places(connection: AsyncConnection, places: Sequence[IntentKey]) -> dict[st
 @cache
 def _lock(dialect: str) -> Select[Any]:
     rows = _PLACES.table(dialect)
-    there = same(intents_table, rows, *_PLACE)
-    return in_order(select(intents_table).join_from(intents_table, rows, there))
+    same_place = same(intents_table, rows, *_PLACE)
+    return in_order(select(intents_table).join_from(intents_table, rows, same_place))
 
 
 @cache
@@ -224,15 +225,15 @@ def _hold(dialect: str) -> Select[Any]:
 
 @cache
 def _lease(dialect: str) -> Update:
-    there = same(intents_table, _PLACES.table(dialect), *_PLACE)
-    return update(intents_table).where(there).values(lease_token=_TOKEN, lease_until=_UNTIL)
+    same_place = same(intents_table, _PLACES.table(dialect), *_PLACE)
+    return update(intents_table).where(same_place).values(lease_token=_TOKEN, lease_until=_UNTIL)
 
 
 @cache
 def _prolong(dialect: str) -> Update:
-    there = _lock(dialect).with_only_columns(*_AT.clauses, maintain_column_froms=True)
-    ours = there.where(intents_table.c.lease_token == _TOKEN)
-    return update(intents_table).where(_AT.in_(ours)).values(lease_until=_UNTIL)
+    locked = _lock(dialect).with_only_columns(*_AT.clauses, maintain_column_froms=True)
+    with_token = locked.where(intents_table.c.lease_token == _TOKEN)
+    return update(intents_table).where(_AT.in_(with_token)).values(lease_until=_UNTIL)
 
 
 @cache
@@ -265,7 +266,7 @@ def _update_targets(dialect: str) -> Update:
 
 @cache
 def _supersede_targets(dialect: str) -> Update:
-    there = same(operation_targets, _TARGET_KEYS.table(dialect), *_TARGET)
+    same_target = same(operation_targets, _TARGET_KEYS.table(dialect), *_TARGET)
     at = bindparam("at", type_=operation_targets.c.changed_at.type)
     over = {"status": TargetStatus.SUPERSEDED.value, "waits_for_node": 0, "changed_at": at}
-    return update(operation_targets).where(there, _LIVING).values(over)
+    return update(operation_targets).where(same_target, _LIVING).values(over)

@@ -85,15 +85,15 @@ class Intents:
     async def of_nodes(self, kind: IntentKind, ids: Sequence[NodeId]) -> list[Intent]:
         """All of a kind on these nodes."""
         async with self._db.look() as connection:
-            there = among(connection, intents_table.c.node_id, ids)
-            rows = await connection.execute(select(intents_table).where(there, intents_table.c.kind == kind.value))
+            on_nodes = among(connection, intents_table.c.node_id, ids)
+            rows = await connection.execute(select(intents_table).where(on_nodes, intents_table.c.kind == kind.value))
             return [intent_of(row) for row in rows]
 
     async def open(self, kind: IntentKind | None = None) -> list[Intent]:
         """All of a kind, or of all kinds."""
         is_open = intents_table.c.state == IntentState.OPEN.value
-        which = is_open if kind is None else and_(is_open, intents_table.c.kind == kind.value)
-        return await self._fetch(select(intents_table).where(which))
+        condition = is_open if kind is None else and_(is_open, intents_table.c.kind == kind.value)
+        return await self._fetch(select(intents_table).where(condition))
 
     async def satisfied(self, kind: IntentKind) -> list[Intent]:
         """All of a kind that were proven, and are only compared since."""
@@ -117,11 +117,11 @@ class Intents:
         deleting = intents_table.c.verb.in_([verb.value for verb in Verb if verb.deletes])
         not_there = or_(deleting, intents_table.c.state != IntentState.SATISFIED.value)
         async with self._db.look() as connection:
-            meant = among(connection, intents_table.c.subject, subjects)
-            there = among(connection, intents_table.c.node_id, nodes)
-            which = or_(not_there, among(connection, intents_table.c.node_id, whole))
+            about_subjects = among(connection, intents_table.c.subject, subjects)
+            on_nodes = among(connection, intents_table.c.node_id, nodes)
+            unsettled = or_(not_there, among(connection, intents_table.c.node_id, whole))
             rows = await connection.execute(
-                select(intents_table).where(intents_table.c.kind == kind.value, meant, there, which)
+                select(intents_table).where(intents_table.c.kind == kind.value, about_subjects, on_nodes, unsettled)
             )
             return [intent_of(row) for row in rows]
 
@@ -166,36 +166,36 @@ class Intents:
             raise ValueError("two changes of one intent cannot be stored together")
         async with self._db.begin() as connection:
             rows = await held(connection, list(work))
-            ours = {
+            leased = {
                 (NodeId(row.node_id), IntentKind(row.kind), str(row.subject)): row
                 for row in rows
                 if row.lease_token == token
             }
-            wanted = {
+            unfinished = {
                 place
-                for place, row in ours.items()
+                for place, row in leased.items()
                 if row.generation == work[place].intent.generation and row.state == IntentState.OPEN.value
             }
-            stored = [_with_lease(work[place], ours[place]) for place in sorted(wanted)]
-            late = {place: work[place] for place in sorted(ours.keys() - wanted)}
+            stored = [_with_lease(work[place], leased[place]) for place in sorted(unfinished)]
+            late = {place: work[place] for place in sorted(leased.keys() - unfinished)}
             await write_intents(connection, [*stored, *await _learned(connection, late)])
             await write_targets(connection, stored)
             await self._write_reports(connection, _newest_reports(changes))
-        return [place in wanted for place in work]
+        return [place in unfinished for place in work]
 
     async def wake(self, ids: Sequence[NodeId], *, at: datetime) -> int:
-        """These nodes are back: what waited for them is due."""
+        """Make the open intents of nodes that came back due."""
         return await self._wake(ids, at, intents_table.c.waits_for_node == 1)
 
     async def wake_unmissed(self, ids: Sequence[NodeId], *, at: datetime) -> int:
-        """These nodes are heard again: what waited for them is due, apart from what found nobody listening."""
+        """Make the open intents of nodes that are heard again due, except those that got no responders."""
         return await self._wake(ids, at, and_(intents_table.c.waits_for_node == 1, intents_table.c.misses == 0))
 
-    async def _wake(self, ids: Sequence[NodeId], at: datetime, which: ColumnElement[bool]) -> int:
+    async def _wake(self, ids: Sequence[NodeId], at: datetime, condition: ColumnElement[bool]) -> int:
         is_open = intents_table.c.state == IntentState.OPEN.value
         async with self._db.begin() as connection:
-            there = among(connection, intents_table.c.node_id, ids)
-            due = locked_places(and_(is_open, which, there))
+            on_nodes = among(connection, intents_table.c.node_id, ids)
+            due = locked_places(and_(is_open, condition, on_nodes))
             woken = update(intents_table).where(due).values(next_try=at, misses=0)
             return (await connection.execute(woken)).rowcount
 
@@ -204,8 +204,8 @@ class Intents:
         busy = and_(intents_table.c.state == IntentState.OPEN.value, intents_table.c.outstanding.is_not(None))
         free = intents_table.c.lease_token.is_(None)
         async with self._db.begin() as connection:
-            there = among(connection, intents_table.c.node_id, ids)
-            due = locked_places(and_(busy, free, there))
+            on_nodes = among(connection, intents_table.c.node_id, ids)
+            due = locked_places(and_(busy, free, on_nodes))
             result = await connection.execute(update(intents_table).where(due).values(next_try=at))
         return result.rowcount
 
@@ -214,17 +214,17 @@ class Intents:
         is_open = and_(intents_table.c.state == IntentState.OPEN.value, intents_table.c.attempts > 0)
         failed = and_(is_open, intents_table.c.verb == verb.value, intents_table.c.outstanding.is_(None))
         async with self._db.look() as connection:
-            there = among(connection, intents_table.c.node_id, ids)
-            return [intent_of(row) for row in await connection.execute(select(intents_table).where(failed, there))]
+            on_nodes = among(connection, intents_table.c.node_id, ids)
+            return [intent_of(row) for row in await connection.execute(select(intents_table).where(failed, on_nodes))]
 
     async def hurry(self, intents: Sequence[Intent], *, at: datetime) -> None:
         """Do not wait any longer with these, unless they have changed."""
-        known = tuple_(*_KEY, intents_table.c.generation)
+        key_and_generation = tuple_(*_KEY, intents_table.c.generation)
         free = intents_table.c.lease_token.is_(None)
         async with self._db.begin() as connection:
             for start in range(0, len(intents), _AT_ONCE):
                 some = [(*intent.key, intent.generation) for intent in intents[start : start + _AT_ONCE]]
-                same = locked_places(and_(known.in_(some), free))
+                same = locked_places(and_(key_and_generation.in_(some), free))
                 await connection.execute(update(intents_table).where(same).values(next_try=at))
 
     async def _fetch(self, statement: Select[Any]) -> list[Intent]:
@@ -248,11 +248,11 @@ def _not_at(stores: Collection[NodeId]) -> ColumnElement[bool]:
     return intents_table.c.node_id.not_in(sorted(stores)) if stores else true()
 
 
-def _with_lease(change: IntentChange, ours: Row[Any]) -> Intent:
-    kept = (ours.lease_token, ours.lease_until) if change.keeps_lease else (None, None)
-    if (change.intent.lease_token, change.intent.lease_until) == kept:
+def _with_lease(change: IntentChange, row: Row[Any]) -> Intent:
+    lease = (row.lease_token, row.lease_until) if change.keeps_lease else (None, None)
+    if (change.intent.lease_token, change.intent.lease_until) == lease:
         return change.intent
-    return replace(change.intent, lease_token=kept[0], lease_until=kept[1])
+    return replace(change.intent, lease_token=lease[0], lease_until=lease[1])
 
 
 async def _learned(connection: AsyncConnection, late: Mapping[IntentKey, IntentChange]) -> list[Intent]:
@@ -281,6 +281,6 @@ async def cancel_intents_of(connection: AsyncConnection, node_id: NodeId, *, rea
     of_node = select(intents_table).where(intents_table.c.node_id == node_id)
     intents_there = [intent_of(row) for row in await connection.execute(in_order(of_node))]
     why = because(ReasonCode.NODE_GONE, why=reason)
-    gone = [cancel(intent, why, at) for intent in intents_there if may_cancel(intent)]
-    await write_intents(connection, [replace(intent, lease_token=None, lease_until=None) for intent in gone])
-    await write_targets(connection, gone)
+    cancelled = [cancel(intent, why, at) for intent in intents_there if may_cancel(intent)]
+    await write_intents(connection, [replace(intent, lease_token=None, lease_until=None) for intent in cancelled])
+    await write_targets(connection, cancelled)

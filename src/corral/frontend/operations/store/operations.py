@@ -101,20 +101,24 @@ class OperationStore:
         async with self._db.read() as connection:
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
-                there = among(connection, intents_table.c.node_id, [node_id for node_id, _, _ in part])
-                meant = among(connection, intents_table.c.subject, sorted({subject for _, _, subject in part}))
+                on_nodes = among(connection, intents_table.c.node_id, [node_id for node_id, _, _ in part])
+                about_subjects = among(connection, intents_table.c.subject, sorted({subject for _, _, subject in part}))
                 kinds = intents_table.c.kind.in_(sorted({kind.value for _, kind, _ in part}))
-                for row in await connection.execute(select(*columns).where(there, meant, kinds)):
+                for row in await connection.execute(select(*columns).where(on_nodes, about_subjects, kinds)):
                     key = (NodeId(row.node_id), IntentKind(row.kind), row.subject)
                     if key in numbers:
                         numbers[key] = row.generation
         return numbers
 
     async def newest(
-        self, *, limit: int, before: tuple[datetime, str] | None = None, which: OperationFilter = ALL_OPERATIONS
+        self,
+        *,
+        limit: int,
+        before: tuple[datetime, str] | None = None,
+        operation_filter: OperationFilter = ALL_OPERATIONS,
     ) -> list[Operation]:
-        """Those that are meant, newest first; `before` is where an earlier call ended."""
-        return await self._page(and_(true(), *conditions(which)), limit=limit, before=before)
+        """The operations that match the filter, newest first; `before` is where an earlier page ended."""
+        return await self._page(and_(true(), *conditions(operation_filter)), limit=limit, before=before)
 
     async def latest(self, limit: int) -> list[OperationId]:
         """The ids of the operations that were accepted last, newest first."""
@@ -123,10 +127,10 @@ class OperationStore:
             return [OperationId(id) for id in (await connection.execute(newest)).scalars()]
 
     async def some(self, ids: Sequence[OperationId]) -> list[Operation]:
-        """Those of these operations that there are."""
+        """Return those of the operations that exist."""
         async with self._db.read() as connection:
-            which = among(connection, operations.c.id, ids)
-            rows = (await connection.execute(select(operations).where(which))).all()
+            condition = among(connection, operations.c.id, ids)
+            rows = (await connection.execute(select(operations).where(condition))).all()
             return await _with_targets(connection, rows)
 
     async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
@@ -136,7 +140,7 @@ class OperationStore:
         return await self._page(over, limit=limit, before=before)
 
     async def _page(
-        self, which: ColumnElement[bool], *, limit: int, before: tuple[datetime, str] | None
+        self, condition: ColumnElement[bool], *, limit: int, before: tuple[datetime, str] | None
     ) -> list[Operation]:
         earlier: ColumnElement[bool] = true()
         if before is not None:
@@ -145,7 +149,7 @@ class OperationStore:
             earlier = or_(operations.c.accepted_at < at, same_time_before)
         newest = select(operations).order_by(operations.c.accepted_at.desc(), operations.c.id.desc())
         async with self._db.read() as connection:
-            rows = (await connection.execute(newest.where(which, earlier).limit(limit))).all()
+            rows = (await connection.execute(newest.where(condition, earlier).limit(limit))).all()
             return await _with_targets(connection, rows)
 
     async def current(self) -> list[Operation]:
@@ -160,10 +164,12 @@ class OperationStore:
         self, id: OperationId, nodes: Sequence[NodeId] | None, decide: DecideIntent, *, events: Sequence[Event]
     ) -> list[Intent]:
         """Let `decide` change the operation's intents, on these nodes or all; returns those that it changed."""
-        own = intents_table.c.operation_id == id
+        of_operation = intents_table.c.operation_id == id
         async with self._db.begin() as connection:
-            which = own if nodes is None else and_(own, among(connection, intents_table.c.node_id, nodes))
-            rows = (await connection.execute(in_order(select(intents_table).where(which)))).all()
+            condition = (
+                of_operation if nodes is None else and_(of_operation, among(connection, intents_table.c.node_id, nodes))
+            )
+            rows = (await connection.execute(in_order(select(intents_table).where(condition)))).all()
             decided = [decide(intent_of(row)) for row in rows]
             changed = [intent for intent in decided if intent is not None]
             await write_intents(connection, changed)
@@ -234,9 +240,9 @@ async def _replace(
     await replace_intents(connection, list(intents_by_key), new)
 
 
-async def _remove(connection: AsyncConnection, which: ColumnElement[bool]) -> int:
+async def _remove(connection: AsyncConnection, condition: ColumnElement[bool]) -> int:
     living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
-    over = and_(which, operations.c.id.not_in(living))
+    over = and_(condition, operations.c.id.not_in(living))
     of_these = operation_targets.c.operation_id.in_(select(operations.c.id).where(over))
     await connection.execute(delete(operation_targets).where(of_these))
     return (await connection.execute(delete(operations).where(over))).rowcount
@@ -246,8 +252,8 @@ async def _by_key(connection: AsyncConnection, key: str) -> Operation | None:
     return await _load_one(connection, operations.c.idempotency_key == key) if key else None
 
 
-async def _load_one(connection: AsyncConnection, which: ColumnElement[bool]) -> Operation | None:
-    rows = (await connection.execute(select(operations).where(which))).all()
+async def _load_one(connection: AsyncConnection, condition: ColumnElement[bool]) -> Operation | None:
+    rows = (await connection.execute(select(operations).where(condition))).all()
     return next(iter(await _with_targets(connection, rows)), None)
 
 
@@ -273,24 +279,28 @@ _BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 _LIVING: Final = tuple(status for status in TargetStatus if status not in FINAL)
 
 
-def conditions(which: OperationFilter) -> list[ColumnElement[bool]]:
+def conditions(operation_filter: OperationFilter) -> list[ColumnElement[bool]]:
     """Conditions that all hold for an operation which is meant."""
-    found: list[ColumnElement[bool]] = []
-    if which.states:
-        found.append(or_(*(_is_in(state) for state in sorted(which.states))))
-    if which.verbs:
-        found.append(operations.c.verb.in_(sorted(which.verbs)))
-    if which.subject:
-        found.append(operations.c.subject == which.subject)
-    if which.node:
-        there = select(operation_targets.c.operation_id).where(by_id(operation_targets.c.node_id, which.node))
-        found.append(operations.c.id.in_(there))
-    if which.asked_by:
-        found.append(by_actor(operations.c.asked_by, which.asked_by))
-    if which.text:
+    terms: list[ColumnElement[bool]] = []
+    if operation_filter.states:
+        terms.append(or_(*(_is_in(state) for state in sorted(operation_filter.states))))
+    if operation_filter.verbs:
+        terms.append(operations.c.verb.in_(sorted(operation_filter.verbs)))
+    if operation_filter.subject:
+        terms.append(operations.c.subject == operation_filter.subject)
+    if operation_filter.node:
+        on_node = select(operation_targets.c.operation_id).where(
+            by_id(operation_targets.c.node_id, operation_filter.node)
+        )
+        terms.append(operations.c.id.in_(on_node))
+    if operation_filter.asked_by:
+        terms.append(by_actor(operations.c.asked_by, operation_filter.asked_by))
+    if operation_filter.text:
         uri = operations.c.payload["uri"].as_string()
-        found.append(containing(which.text, operations.c.subject, operations.c.asked_by, operations.c.id, uri))
-    return found
+        terms.append(
+            containing(operation_filter.text, operations.c.subject, operations.c.asked_by, operations.c.id, uri)
+        )
+    return terms
 
 
 def _is_in(state: OperationState) -> ColumnElement[bool]:
@@ -318,13 +328,13 @@ def _has(statuses: Collection[TargetStatus], *, waits: bool | None = None) -> Co
     Few targets are not over: those are looked up by their status. Almost all succeeded: those are looked up by their
     operation.
     """
-    wanted: list[ColumnElement[bool]] = [operation_targets.c.status.in_(sorted(statuses))]
+    terms: list[ColumnElement[bool]] = [operation_targets.c.status.in_(sorted(statuses))]
     if waits is not None:
-        wanted.append(operation_targets.c.waits_for_node == int(waits))
+        terms.append(operation_targets.c.waits_for_node == int(waits))
     if TargetStatus.SUCCESS in statuses:
-        return _of_operation(*wanted)
-    return operations.c.id.in_(select(operation_targets.c.operation_id).where(*wanted))
+        return _of_operation(*terms)
+    return operations.c.id.in_(select(operation_targets.c.operation_id).where(*terms))
 
 
-def _of_operation(*wanted: ColumnElement[bool]) -> ColumnElement[bool]:
-    return exists().where(operation_targets.c.operation_id == operations.c.id, *wanted)
+def _of_operation(*terms: ColumnElement[bool]) -> ColumnElement[bool]:
+    return exists().where(operation_targets.c.operation_id == operations.c.id, *terms)

@@ -49,7 +49,7 @@ class ActEffect(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     about: EffectAbout = EffectAbout.MODEL
     node_id: NodeId | None = None
-    """Where that happens."""
+    """The node where the effect happens."""
     node: str = ""
     to_id: NodeId | None = None
     to: str = ""
@@ -80,7 +80,7 @@ class ActPlan(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int | None = 0
     """Requests under way at replicas that would end; None while nobody knows."""
     mark: str = ""
-    """What the act is decided on. Whoever acts on this plan does so only while that is unchanged."""
+    """What the act is decided on. The act is carried out only if that is unchanged."""
 
     @property
     def hash(self) -> str:
@@ -109,10 +109,10 @@ def _summary(plan: ActPlan) -> str:
 
 def requests_at(replicas: Iterable[Replica], snapshot: FleetSnapshot) -> int | None:
     """Requests under way at these replicas; None while a gateway is silent about one that serves."""
-    there = list(replicas)
-    if not snapshot.is_load_known and any(replica.state in SERVING for replica in there):
+    at_place = list(replicas)
+    if not snapshot.is_load_known and any(replica.state in SERVING for replica in at_place):
         return None
-    return sum(snapshot.in_flight.get(replica.id, 0) for replica in there)
+    return sum(snapshot.in_flight.get(replica.id, 0) for replica in at_place)
 
 
 def name_of(snapshot: FleetSnapshot, id: NodeId | None) -> str:

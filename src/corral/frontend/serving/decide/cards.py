@@ -47,8 +47,8 @@ def fit_cards(
 ) -> tuple[str, ...] | CardShortage:
     """The ids of the cards for a model that takes `vram` bytes on one, and `per_card` more on each further one.
 
-    `count` is how many cards the engine was told to use, each for an equal part; 0 leaves it to the room. A `vram` of
-    0 is not known: the model may use the emptiest card, or all of them if its engine spreads it.
+    `count` is how many cards the configuration asks for, each for an equal part; 0 leaves it to the room. A `vram` of 0
+    is not known: the model may use the emptiest card, or all of them if its engine spreads it.
     """
     usable = sorted((card for card in cards if not card.is_out), key=lambda card: (card.room, card.id))
     if len(usable) < max(count, 1):
@@ -110,9 +110,9 @@ def _too_small(vram: int, usable: Sequence[CardRoom]) -> CardShortage:
 
 
 def _over_budget(needed: int, budget_left: int) -> CardShortage:
-    left = max(budget_left, 0)
-    message = f"needs {_size(needed)} of video memory; its budget leaves {_size(left)}"
-    return CardShortage(needed=needed, free=left, message=message)
+    free_bytes = max(budget_left, 0)
+    message = f"needs {_size(needed)} of video memory; its budget leaves {_size(free_bytes)}"
+    return CardShortage(needed=needed, free=free_bytes, message=message)
 
 
 def _too_few(vram: int, total: int, usable: int, count: int) -> CardShortage:

@@ -32,11 +32,11 @@ class DrainStep(StrEnum):
     """What becomes of a replica on a node that is drained."""
 
     LOADS = "loads"
-    """It is still being loaded there, and moves afterwards."""
+    """The replica is still being loaded on the node, and moves afterwards."""
     MOVES = "moves"
     """Another one is loaded elsewhere first."""
     ENDS = "ends"
-    """It gets no more requests; those under way finish."""
+    """The replica gets no more requests; those under way finish."""
     STAYS = "stays"
     """Nothing else can serve its model, as far as is known."""
 
@@ -62,7 +62,7 @@ class DrainPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How far the drain of a node is, and what is to be done next."""
 
     replicas: tuple[DrainedReplica, ...] = ()
-    """All that live there."""
+    """All living replicas of the node."""
     loads: tuple[WantedLoads, ...] = ()
     unload: tuple[Replica, ...] = ()
 
@@ -83,11 +83,11 @@ class DrainPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_drain(snapshot: FleetSnapshot, node_id: NodeId) -> DrainPlan:
-    there = [replica for replica in snapshot.replicas_by_node.get(node_id, ()) if replica.state in LIVE]
-    plans = [_of_model(snapshot, model, replicas) for model, replicas in sorted(_by_model(there).items())]
+    living = [replica for replica in snapshot.replicas_by_node.get(node_id, ()) if replica.state in LIVE]
+    plans = [_of_model(snapshot, model, replicas) for model, replicas in sorted(_by_model(living).items())]
     return DrainPlan(
         replicas=tuple(each for plan in plans for each in plan.replicas),
-        loads=tuple(wanted for plan in plans for wanted in plan.loads),
+        loads=tuple(load for plan in plans for load in plan.loads),
         unload=tuple(replica for plan in plans for replica in plan.unload),
     )
 
@@ -116,52 +116,56 @@ def _by_model(replicas: Iterable[Replica]) -> dict[str, list[Replica]]:
     return by_model
 
 
-def _of_model(snapshot: FleetSnapshot, model: str, there: Sequence[Replica]) -> DrainPlan:
-    loaded = [replica for replica in there if replica.state is ReplicaState.LOADED]
-    others = [_on_its_way(snapshot, replica) for replica in there if replica.state is not ReplicaState.LOADED]
+def _of_model(snapshot: FleetSnapshot, model: str, on_node: Sequence[Replica]) -> DrainPlan:
+    loaded = [replica for replica in on_node if replica.state is ReplicaState.LOADED]
+    incomplete = [_on_its_way(snapshot, replica) for replica in on_node if replica.state is not ReplicaState.LOADED]
     spec = snapshot.models.get(model)
     if spec is None:  # one that was deleted is ended in a moment anyway
-        return DrainPlan(replicas=(*_all(snapshot, loaded, DrainStep.STAYS, NOT_READ), *others))
+        return DrainPlan(replicas=(*_all(snapshot, loaded, DrainStep.STAYS, NOT_READ), *incomplete))
     if not loaded:
-        return DrainPlan(replicas=tuple(others))
+        return DrainPlan(replicas=tuple(incomplete))
     plan = _moved(snapshot, spec, loaded)
-    return DrainPlan(replicas=(*plan.replicas, *others), loads=plan.loads, unload=plan.unload)
+    return DrainPlan(replicas=(*plan.replicas, *incomplete), loads=plan.loads, unload=plan.unload)
 
 
-def _moved(snapshot: FleetSnapshot, spec: ModelSpec, here: Sequence[Replica]) -> DrainPlan:
+def _moved(snapshot: FleetSnapshot, spec: ModelSpec, replicas: Sequence[Replica]) -> DrainPlan:
     """What becomes of the loaded replicas of a model that is still there."""
     needed = max(snapshot.least.get(spec.name, 0), 1)
     elsewhere = _serving_elsewhere(snapshot, spec.name)
     settled = [replica for replica in elsewhere if snapshot.at - replica.changed_at >= SETTLED_AFTER]
     if len(settled) >= needed:
-        drained = tuple(_shown(snapshot, replica, DrainStep.ENDS, "others serve its model") for replica in here)
-        return DrainPlan(replicas=drained, unload=tuple(here))
+        drained = tuple(_shown(snapshot, replica, DrainStep.ENDS, "others serve its model") for replica in replicas)
+        return DrainPlan(replicas=drained, unload=tuple(replicas))
     missing = needed - len(elsewhere)
     jobs = [job for job in snapshot.jobs if job.model == spec.name]
     coming = [job for job in jobs if job.state is not LoadState.FAILED and not _leads_nowhere(snapshot, job)]
     if len(coming) >= missing and not all(job.reason for job in coming):
-        return DrainPlan(replicas=_all(snapshot, here, DrainStep.MOVES, "another one is being loaded elsewhere"))
+        return DrainPlan(replicas=_all(snapshot, replicas, DrainStep.MOVES, "another one is being loaded elsewhere"))
     if missing <= 0:
-        return DrainPlan(replicas=_all(snapshot, here, DrainStep.MOVES, "another one was just loaded elsewhere"))
+        return DrainPlan(replicas=_all(snapshot, replicas, DrainStep.MOVES, "another one was just loaded elsewhere"))
     cooling = next((job for job in jobs if job.state is LoadState.FAILED and job.retry_at > snapshot.at), None)
     if cooling is not None and not coming:
         why = f"it could not be loaded elsewhere: {cooling.message}"
-        return DrainPlan(replicas=_all(snapshot, here, DrainStep.STAYS, why))
+        return DrainPlan(replicas=_all(snapshot, replicas, DrainStep.STAYS, why))
     choice = place(snapshot.request(spec), snapshot.candidates(spec))
     if isinstance(choice, PlacementRefusal):
-        return _stuck(snapshot, here, choice, spare=len(settled) + len(here) - needed)
-    drained = _all(snapshot, here, DrainStep.MOVES, f"another one is to be loaded, on {choice.node.name} or elsewhere")
+        return _stuck(snapshot, replicas, choice, spare=len(settled) + len(replicas) - needed)
+    drained = _all(
+        snapshot, replicas, DrainStep.MOVES, f"another one is to be loaded, on {choice.node.name} or elsewhere"
+    )
     return DrainPlan(replicas=drained, loads=(WantedLoads(spec, missing),))
 
 
-def _stuck(snapshot: FleetSnapshot, here: Sequence[Replica], refusal: PlacementRefusal, *, spare: int) -> DrainPlan:
+def _stuck(snapshot: FleetSnapshot, replicas: Sequence[Replica], refusal: PlacementRefusal, *, spare: int) -> DrainPlan:
     """No node can take one more: those go that are more than is wanted."""
-    going = sorted(here, key=lambda replica: (snapshot.in_flight.get(replica.id, 0), -replica.index))[: max(spare, 0)]
+    going = sorted(replicas, key=lambda replica: (snapshot.in_flight.get(replica.id, 0), -replica.index))[
+        : max(spare, 0)
+    ]
     drained = [
         _shown(snapshot, replica, DrainStep.ENDS, "enough others serve its model")
         if replica in going
         else _shown(snapshot, replica, DrainStep.STAYS, "no other node can take its model", refusal.reasons)
-        for replica in here
+        for replica in replicas
     ]
     return DrainPlan(replicas=tuple(drained), unload=tuple(going))
 

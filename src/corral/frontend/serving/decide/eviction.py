@@ -50,7 +50,7 @@ _MOST_CHECKED: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomPolicy:
-    """How room is made."""
+    """When replicas may be ended to make room for others."""
 
     stay: timedelta = setting(
         duration("0s", "24h"),
@@ -165,7 +165,8 @@ class _Look:
         self._older = older
 
     def prospect(self, candidate: CandidateNode) -> int:
-        """How soon there may be room, told in a moment: 0 where something ends already, 1 where something may go."""
+        """A quick guess of how soon there may be room: 0 where a replica is ending already, 1 where one may be
+        evicted."""
         if being_ended(candidate, self._snapshot):
             return 0
         return 1 if any(self._may_go_now(replica) for replica in candidate.replicas) else 2
@@ -178,31 +179,31 @@ class _Look:
         node, ending = candidate.node, being_ended(candidate, self._snapshot)
         # Elsewhere there is no place to give away: who waits would have taken it.
         is_free = bool(ending) or self._fits(candidate, ())
-        taken = promised(self._snapshot, node.id, self._older) if is_free else ()
+        promised_replicas = promised(self._snapshot, node.id, self._older) if is_free else ()
         base = without(candidate, {replica.id for replica in ending})
-        base = replace(base, replicas=(*base.replicas, *taken))
+        base = replace(base, replicas=(*base.replicas, *promised_replicas))
         if self._fits(base, ()):
             return AwaitEnd(node=node, replicas=tuple(ending))
-        others = self._least_used(self._may_go(base, self._request.model))
-        now = [replica for replica in others if self._may_go_now(replica)]
+        candidates = self._least_used(self._may_go(base, self._request.model))
+        now = [replica for replica in candidates if self._may_go_now(replica)]
         if victims := self._fewest(base, now):
             return EndReplicas(node=node, victims=victims)
-        later = self._later(base, now, [replica for replica in others if replica not in now])
-        if later is None and taken and self._fits(base, (*taken, *others)):
-            return AwaitTurn(node=node, behind=taken[0].model)
+        later = self._later(base, now, [replica for replica in candidates if replica not in now])
+        if later is None and promised_replicas and self._fits(base, (*promised_replicas, *candidates)):
+            return AwaitTurn(node=node, behind=promised_replicas[0].model)
         return later
 
-    def _later(self, base: CandidateNode, now: Sequence[Replica], others: Sequence[Replica]) -> AwaitTurn | None:
+    def _later(self, base: CandidateNode, now: Sequence[Replica], busy: Sequence[Replica]) -> AwaitTurn | None:
         staying = sorted(
-            ((until, replica) for replica in others if (until := self._free_at(replica)) is not None),
+            ((until, replica) for replica in busy if (until := self._free_at(replica)) is not None),
             key=lambda held: (held[0], held[1].id),
         )
         for count, (until, _) in enumerate(staying, start=1):
             holders = tuple(replica for _, replica in staying[:count])
             if self._fits(base, (*now, *holders)):
                 return AwaitTurn(node=base.node, holders=holders, until=until)
-        if others and self._fits(base, (*now, *others)):
-            return AwaitTurn(node=base.node, holders=tuple(others))
+        if busy and self._fits(base, (*now, *busy)):
+            return AwaitTurn(node=base.node, holders=tuple(busy))
         return None
 
     def order(self, plan: RoomPlan) -> tuple[object, ...]:
@@ -235,12 +236,12 @@ class _Look:
 
     def _may_go(self, candidate: CandidateNode, model: str) -> list[Replica]:
         """Loaded ones of other models that nobody wants kept, as many as are above the minimum."""
-        left = dict(self._above_least)
+        spare = dict(self._above_least)
         going: list[Replica] = []
         for replica in self._least_used(candidate.replicas):
             is_other = replica.state is ReplicaState.LOADED and replica.model != model
-            if is_other and not self._is_kept(replica.model) and left.get(replica.model, 0) > 0:
-                left[replica.model] -= 1
+            if is_other and not self._is_kept(replica.model) and spare.get(replica.model, 0) > 0:
+                spare[replica.model] -= 1
                 going.append(replica)
         return going
 
@@ -284,23 +285,23 @@ class _Look:
 
     # How much must go.
 
-    def _fits(self, candidate: CandidateNode, gone: Iterable[Replica]) -> bool:
-        return judge(self._request, without(candidate, {replica.id for replica in gone})).fits
+    def _fits(self, candidate: CandidateNode, ended: Iterable[Replica]) -> bool:
+        return judge(self._request, without(candidate, {replica.id for replica in ended})).fits
 
     def _fewest(self, candidate: CandidateNode, going: Sequence[Replica]) -> tuple[Replica, ...]:
         """One that is enough, or else as many as it takes without any that is not needed; none when all are too few."""
         for replica in going:
             if self._fits(candidate, (replica,)):
                 return (replica,)
-        taken: list[Replica] = []
+        chosen: list[Replica] = []
         for replica in going:
-            taken.append(replica)
-            if self._fits(candidate, taken):
+            chosen.append(replica)
+            if self._fits(candidate, chosen):
                 break
         else:
             return ()
-        for replica in reversed(taken.copy()):
-            fewer = [other for other in taken if other is not replica]
+        for replica in reversed(chosen.copy()):
+            fewer = [other for other in chosen if other is not replica]
             if self._fits(candidate, fewer):
-                taken = fewer
-        return tuple(taken)
+                chosen = fewer
+        return tuple(chosen)

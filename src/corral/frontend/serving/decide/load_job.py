@@ -1,12 +1,12 @@
-"""Load jobs: the durable cold load of one replica. Whoever waits for a model shares its job with the ordinal 0; others
-of the same model load replicas beside that one.
+"""Load jobs: the durable cold load of one replica. Requests that wait for a model share its job with the ordinal 0; the
+model's other jobs load further replicas.
 
     pending  waits for a node that can take it, or for somebody to work on it
     loading  a frontend works on it: it holds the lease
     failed   given up for now; asked for again after `retry_at`, it starts anew
 
-A job that succeeded is gone: the replica is what is left of it. A job is a list of steps, each of which can be done
-again by whoever takes it over: what is there already is found and not made twice.
+A job that succeeded is gone: the replica is what is left of it. A job is a list of steps that can each be repeated by
+the frontend that takes the job over: existing results are found and not made twice.
 """
 
 from collections.abc import Iterable, Mapping
@@ -81,11 +81,11 @@ class StepBound(msgspec.Struct, frozen=True, kw_only=True):
     """When a step has taken too long."""
 
     least: timedelta = timedelta(0)
-    """It may always take so long, whether anything moves or not."""
+    """The step may always take this long, whether anything moves or not."""
     stall: timedelta
     """After that it ends when nothing has moved for so long."""
     most: timedelta
-    """However much moves."""
+    """The step may never take longer than this, however much moves."""
 
     def ends_at(self, began: float, moved_at: float) -> float:
         """In seconds of the clock that never jumps."""
@@ -155,7 +155,7 @@ class LoadJob(msgspec.Struct, frozen=True, kw_only=True):
     """The steps that were begun on the present node, the current one last; empty while no node is chosen."""
     node_id: NodeId | None = None
     replica_id: ReplicaId | None = None
-    """The place that was reserved; whoever takes over goes on with it."""
+    """The reserved replica; a frontend that takes the job over continues with it."""
     preferred_node_id: NodeId | None = None
     """Where it was before, or is wanted."""
     failures: int = 0
@@ -167,7 +167,7 @@ class LoadJob(msgspec.Struct, frozen=True, kw_only=True):
     engine_lines: tuple[str, ...] = ()
     """What the engine wrote last before the load failed: for administrators."""
     retry_at: datetime
-    """Not worked on before."""
+    """No attempt is made before this time."""
     lease_token: LeaseToken | None = None
     lease_until: datetime | None = None
     created_at: datetime
@@ -201,7 +201,7 @@ _ADVANCED: Final = (LoadState.LOADING, LoadState.PENDING, LoadState.FAILED)
 
 
 def furthest(jobs: Iterable[LoadJob]) -> LoadJob | None:
-    """The job of a model that those who wait for it are told of."""
+    """Of a model's jobs, the one whose progress is shown to waiting requests."""
     return min(jobs, key=lambda job: (_ADVANCED.index(job.state), job.ordinal), default=None)
 
 
@@ -247,7 +247,7 @@ class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Which file is sent, counted from 1."""
     total_files: int | None = None
     file: str = ""
-    """Its path, for administrators."""
+    """The path of the file, for administrators."""
 
 
 NO_LOAD_PROGRESS: Final = LoadProgress()
@@ -275,11 +275,11 @@ class LoadNeed(StrEnum):
     """What an intent about a backend or a model on a node means for a cold load there."""
 
     FREE = "free"
-    """Nothing speaks against it."""
+    """Nothing prevents bringing the files."""
     REPLACE = "replace"
-    """It was deleted, and that is done: from now on it is wanted there again."""
+    """The files were deleted from the node, and that is finished; now they are wanted there again."""
     REFUSED = "refused"
-    """It is about to be deleted."""
+    """The files are about to be deleted."""
 
 
 def needed_by_load(intent: Intent | None, *, since: datetime, now: datetime) -> LoadNeed:

@@ -40,7 +40,8 @@ class MachineRoom(msgspec.Struct, frozen=True, kw_only=True):
     """The room and the id of the GPUs that are in service, the tightest first."""
 
     def tightest_card(self, vram: int) -> str | None:
-        """The GPU with the least room that is enough. None: there is none, or nobody knows what is enough."""
+        """The id of the GPU with the least free memory that is enough. None: no GPU has enough, or the need is
+        unknown."""
         if not vram or (self.vram_budget is not None and vram > self.vram_budget):
             return None
         at = bisect_left(self.by_room, (vram, ""))

@@ -1,7 +1,7 @@
 """Where a model goes: a pure choice over a snapshot of the fleet, which keeps its reasons.
 
-Nodes that cannot serve are left out, then those without room; a score orders the rest: where the model was before, has
-its files and its backend, where there is room, and where little else runs.
+Nodes that cannot serve are left out, then those without room; a score orders the others: where the model was before,
+has its files and its backend, where there is room, and where little else runs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ class CandidateNode(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     status: NodeStatus
     replicas: tuple[Replica, ...] = ()
-    """Those that live there, of any model."""
+    """The living replicas on the node, of any model."""
     has_files: bool = False
     has_backend: bool = False
     unfit: str = ""
@@ -82,11 +82,13 @@ class CandidateNode(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of files of other models that are being brought there: its disk still reports their room as free."""
         if self.has_files or not self.replicas:
             return 0
-        others = {replica.model for replica in self.replicas if self._is_bringing(replica)} - self.staged - {model}
-        return sum(self.disks.get(other, 0) for other in others)
+        other_models = (
+            {replica.model for replica in self.replicas if self._is_bringing(replica)} - self.staged - {model}
+        )
+        return sum(self.disks.get(other, 0) for other in other_models)
 
     def _is_bringing(self, replica: Replica) -> bool:
-        """Whether its files arrive, or arrived after the node last told how full its disk is."""
+        """Whether a replica's files are arriving, or arrived after the node last reported how full its disk is."""
         is_new = replica.state in _BROUGHT and replica.changed_at >= self.node.facts.last_heartbeat
         return replica.state in _BRINGING or is_new
 
@@ -150,15 +152,15 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """The replica index that is free there."""
     verdict: NodeVerdict
     verdicts: tuple[NodeVerdict, ...] = ()
-    """Of all nodes, the chosen one first."""
+    """The verdicts on all nodes, the chosen one first."""
     left_to_others: tuple[Replica, ...] = ()
     """Places on the node that loads which wait longer will take."""
 
     @property
     def reasons(self) -> Mapping[str, str]:
         """Why other nodes were not chosen, by name."""
-        others = [verdict for verdict in self.verdicts if verdict.node_id != self.node.id]
-        return {verdict.name: verdict.why or f"comes after {self.node.name}" for verdict in others}
+        rejected = [verdict for verdict in self.verdicts if verdict.node_id != self.node.id]
+        return {verdict.name: verdict.why or f"comes after {self.node.name}" for verdict in rejected}
 
 
 class PlacementRefusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,10 +190,10 @@ class PlacementRefusal(msgspec.Struct, frozen=True, kw_only=True):
 def place(request: PlacementRequest, candidates: Iterable[CandidateNode]) -> Placement | PlacementRefusal:
     """The best node, or every node's reason why not."""
     nodes = candidates if isinstance(candidates, list | tuple) else tuple(candidates)
-    judged = [judge(request, candidate) for candidate in nodes]
-    fitting = [verdict for verdict in judged if verdict.code is _FITS]
+    all_verdicts = [judge(request, candidate) for candidate in nodes]
+    fitting = [verdict for verdict in all_verdicts if verdict.code is _FITS]
     fitting.sort(key=_order)
-    verdicts = (*fitting, *[verdict for verdict in judged if verdict.code is not _FITS])
+    verdicts = (*fitting, *[verdict for verdict in all_verdicts if verdict.code is not _FITS])
     if not fitting:
         return PlacementRefusal(verdicts=verdicts)
     best = next(candidate for candidate in nodes if candidate.node.id == fitting[0].node_id)
@@ -201,8 +203,8 @@ def place(request: PlacementRequest, candidates: Iterable[CandidateNode]) -> Pla
 
 def free_index(replicas: Iterable[Replica]) -> int:
     """The lowest index that no living replica of the model has on the node."""
-    taken = {replica.index for replica in replicas if replica.state in LIVE}
-    return next(index for index in range(len(taken) + 1) if index not in taken)
+    used = {replica.index for replica in replicas if replica.state in LIVE}
+    return next(index for index in range(len(used) + 1) if index not in used)
 
 
 class _Refused(NamedTuple):
@@ -340,8 +342,8 @@ def _score(request: PlacementRequest, candidate: CandidateNode, room: MachineRoo
         points["has the backend"] = _BACKEND
     if same:
         points["replicas of the model"] = _SAME_MODEL * same
-    if others := len(candidate.replicas) - same:
-        points["other replicas"] = _OTHER_MODEL * others
+    if other_replicas := len(candidate.replicas) - same:
+        points["other replicas"] = _OTHER_MODEL * other_replicas
     if share := round(_ROOM * room.free_share, 2):
         points["free memory"] = share
     return points
@@ -357,6 +359,6 @@ def _size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count >= _GIB // 10 else f"{count / _MIB:.0f} MiB"
 
 
-def still_fits(request: PlacementRequest, candidate: CandidateNode, there: Sequence[Replica]) -> NodeVerdict:
+def still_fits(request: PlacementRequest, candidate: CandidateNode, replicas: Sequence[Replica]) -> NodeVerdict:
     """The verdict on a candidate that has these replicas by now."""
-    return judge(request, replace(candidate, replicas=tuple(there)))
+    return judge(request, replace(candidate, replicas=tuple(replicas)))

@@ -56,7 +56,7 @@ def drain_plan(snapshot: FleetSnapshot, node: Node, *, is_forced: bool) -> ActPl
 
 def _drained(each: DrainedReplica, moves: dict[str, list[Consequence]], snapshot: FleetSnapshot) -> ActEffect:
     replica = each.replica
-    here = ActEffect(
+    effect = ActEffect(
         kind=EffectKind.STAYS,
         subject=replica.model,
         node_id=replica.node_id,
@@ -64,23 +64,23 @@ def _drained(each: DrainedReplica, moves: dict[str, list[Consequence]], snapshot
         detail=each.why,
     )
     if each.step is DrainStep.STAYS:
-        return here
+        return effect
     if each.step is DrainStep.ENDS:
-        return replace(here, kind=EffectKind.ENDS)
+        return replace(effect, kind=EffectKind.ENDS)
     moves_of_model = moves.get(replica.model, [])
     move = moves_of_model.pop(0) if moves_of_model else None
     if move is None or move.fate is Fate.MOVES:
         to = None if move is None else move.to
-        return replace(here, kind=EffectKind.MOVES, to_id=to, to=name_of(snapshot, to))
-    return replace(here, detail=f"no other node can take its model: {move.why}")
+        return replace(effect, kind=EffectKind.MOVES, to_id=to, to=name_of(snapshot, to))
+    return replace(effect, detail=f"no other node can take its model: {move.why}")
 
 
 def _forced(effect: ActEffect, snapshot: FleetSnapshot) -> ActEffect:
     """What stays is ended; whether others of its model go on decides what that means."""
     if effect.kind is not EffectKind.STAYS:
         return effect
-    others = [replica for replica in snapshot.of_model(effect.subject) if replica.node_id != effect.node_id]
-    kind = EffectKind.ENDS if others else EffectKind.LOSES_SERVICE
+    other_replicas = [replica for replica in snapshot.of_model(effect.subject) if replica.node_id != effect.node_id]
+    kind = EffectKind.ENDS if other_replicas else EffectKind.LOSES_SERVICE
     return replace(effect, kind=kind, detail=f"it is ended by force; {effect.detail}")
 
 
@@ -91,11 +91,11 @@ def node_removal_plan(snapshot: FleetSnapshot, node: Node, intents: Iterable[Int
     forgotten = ActEffect(
         kind=EffectKind.DELETED, subject=node.name, about=EffectAbout.NODE, node_id=node.id, detail=_FORGOTTEN
     )
-    kept = replace(forgotten, kind=EffectKind.KEPT, subject=f"what {node.name} has on its disk", detail=_ON_DISK)
+    kept_files = replace(forgotten, kind=EffectKind.KEPT, subject=f"what {node.name} has on its disk", detail=_ON_DISK)
     return ActPlan(
         title=f"Remove {node.name}",
         act=("remove node", node.id),
-        effects=(*effects, forgotten, kept),
+        effects=(*effects, forgotten, kept_files),
         in_flight=requests_at(snapshot.replicas_by_node.get(node.id, ()), snapshot),
     )
 
@@ -130,9 +130,9 @@ def _cancelled(intent: Intent, node: Node) -> ActEffect:
     )
 
 
-def _by_model(found: Iterable[Consequence]) -> dict[str, list[Consequence]]:
+def _by_model(consequences: Iterable[Consequence]) -> dict[str, list[Consequence]]:
     moves: dict[str, list[Consequence]] = {}
-    for each in found:
+    for each in consequences:
         moves.setdefault(each.model, []).append(each)
     return moves
 
@@ -175,11 +175,11 @@ def model_removal_plan(
 
 
 def _service(snapshot: FleetSnapshot, model: ModelSpec, aliases: Iterable[str]) -> list[ActEffect]:
-    gone = "requests for this name are refused from then on"
-    effects = [ActEffect(kind=EffectKind.LOSES_SERVICE, subject=model.name, detail=gone)]
+    explanation = "requests for this name are refused from then on"
+    effects = [ActEffect(kind=EffectKind.LOSES_SERVICE, subject=model.name, detail=explanation)]
     if model.alias_of:
-        kept = f"{model.name} was only another name for it"
-        return [*effects, ActEffect(kind=EffectKind.KEPT, subject=model.alias_of, detail=kept)]
+        alias_note = f"{model.name} was only another name for it"
+        return [*effects, ActEffect(kind=EffectKind.KEPT, subject=model.alias_of, detail=alias_note)]
     effects += [
         ActEffect(kind=EffectKind.LOSES_SERVICE, subject=alias, detail=f"it is another name for {model.name}")
         for alias in aliases

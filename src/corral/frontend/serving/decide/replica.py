@@ -78,7 +78,7 @@ class Replica(PartlyPrinted, frozen=True, kw_only=True):
     cards: tuple[str, ...] = ()
     """The GPUs that it may use; none where its machine has none, or names none."""
     why: LoadWhy = LoadWhy.ASKED
-    """Who wanted it."""
+    """Why the replica was loaded."""
     models_path: str = ""
     """What is the models directory on its node, as far as this model is concerned; empty where nobody knows."""
     is_unreadable: bool = False

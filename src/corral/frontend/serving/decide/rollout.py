@@ -35,7 +35,7 @@ SPARED_AFTER: Final = timedelta(minutes=5)
 """A replica that still serves so long after its node was done was never ended."""
 ABOUT_TO_BE_TRIED: Final = timedelta(seconds=10)
 KEPT_FOR: Final = timedelta(days=1)
-"""For a node that is away; later, whoever wants the model asks for it."""
+"""How long the note is kept for a node that is away; later the model is loaded when a request asks for it."""
 MOST_FAILURES: Final = 5
 """In a row, of loads; then the replica is given up."""
 
@@ -58,11 +58,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the models in question at one moment."""
 
     replicas: Sequence[Replica]
-    """All that live."""
+    """All living replicas."""
     restorations: Sequence[Restoration]
     healthy: Collection[NodeId]
     busy: Collection[ReplicaId]
-    """Those that have requests under way, as far as gateways tell."""
+    """Replicas with requests under way, as far as gateways reported them."""
 
     @property
     def noted(self) -> frozenset[ReplicaId]:
@@ -78,10 +78,10 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     unload: frozenset[ReplicaId] = frozenset()
 
 
-def prepare(mine: Collection[ReplicaId], backend: str, seen: Seen, now: datetime) -> Preparation:
+def prepare(ids: Collection[ReplicaId], backend: str, seen: Seen, now: datetime) -> Preparation:
     """What follows for the replicas that would end with the backend on their node."""
-    here = [replica for replica in seen.replicas if replica.id in mine]
-    fresh = [replica for replica in here if replica.state is ReplicaState.LOADED and replica.id not in seen.noted]
+    ending = [replica for replica in seen.replicas if replica.id in ids]
+    fresh = [replica for replica in ending if replica.state is ReplicaState.LOADED and replica.id not in seen.noted]
     alone = [replica for replica in fresh if not _serves_elsewhere(replica, seen)]
     for replica in alone:
         if _comes_back_elsewhere(replica, seen, now):
@@ -91,7 +91,7 @@ def prepare(mine: Collection[ReplicaId], backend: str, seen: Seen, now: datetime
     noted_at = {noted.replica_id: noted.noted_at for noted in (*seen.restorations, *notes)}
     if unload:
         return Preparation(hold=because(ReasonCode.DRAINED_FIRST), notes=notes, unload=unload)
-    hindrances = (_hindrance(replica, noted_at.get(replica.id, now), seen, now) for replica in here)
+    hindrances = (_hindrance(replica, noted_at.get(replica.id, now), seen, now) for replica in ending)
     return Preparation(hold=next(filter(None, hindrances), None), notes=notes)
 
 
@@ -133,15 +133,15 @@ def note(
     restorations: Iterable[Restoration] = (),
 ) -> Restoration:
     """What is to be loaded again: not more of the model than there are now, or soon will be."""
-    there = {other.id for other in living if other.model == replica.model}
-    gone = {noted.replica_id for noted in restorations if noted.model == replica.model} - there
+    living_ids = {other.id for other in living if other.model == replica.model}
+    lost_ids = {noted.replica_id for noted in restorations if noted.model == replica.model} - living_ids
     return Restoration(
         replica_id=replica.id,
         node_id=replica.node_id,
         model=replica.model,
         index=replica.index,
         backend=backend,
-        replicas=len(there) + len(gone),
+        replicas=len(living_ids) + len(lost_ids),
         noted_at=now,
     )
 

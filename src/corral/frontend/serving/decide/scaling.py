@@ -107,14 +107,14 @@ class _Planning:
         self._snapshot = snapshot
         self._memory = memory
         self._policy = policy
-        self._taken: dict[NodeId, list[Replica]] = {}
+        self._planned: dict[NodeId, list[Replica]] = {}
         self._candidates: dict[str, list[CandidateNode]] = {}
         self.actions: list[ScaleAction] = []
 
     def look_at(self, model: ScaledModel) -> ReplicaCounts:
         """Plan for one model; how far it is."""
         standing = standing_of(model, self._snapshot, self._memory, self._policy)
-        if sum(map(len, self._taken.values())) >= _MOST_IN_ALL:
+        if sum(map(len, self._planned.values())) >= _MOST_IN_ALL:
             return ReplicaCounts(loaded=standing.loaded, loading=standing.coming)
         problem = self._spread(model, standing) if model.rule.spread_all else self._count(model, standing)
         stuck = next((job.message for job in model.jobs if job.state is LoadState.PENDING and job.message), "")
@@ -137,7 +137,7 @@ class _Planning:
         return self._grow(model, standing, high)
 
     def _load_missing(self, model: ScaledModel, standing: ReplicaStanding, low: int, *, has_ended: bool) -> str:
-        """Load what is missing, as far as there is room; says what is in the way of the rest."""
+        """Load missing replicas, as far as there is room; returns why the others cannot be loaded."""
         below_minimum = low - standing.loaded - standing.coming
         cooling = standing.cooling
         if cooling is not None and (below_minimum <= 0 or cooling.why in MAY_END_OTHERS):
@@ -278,7 +278,7 @@ class _Planning:
                 self._unload(replica, ABOVE_MAXIMUM)
             seen.add(replica.node_id)
 
-    # How.
+    # Helpers.
 
     def _place(
         self, model: ScaledModel, *, only: NodeId | None = None, ending: Replica | None = None
@@ -291,16 +291,16 @@ class _Planning:
 
     def _as_planned(self, candidate: CandidateNode, ending: Replica | None) -> CandidateNode:
         """The node with what this plan gives away there, without what ends there for it."""
-        taken = self._taken.get(candidate.node.id, [])
-        left = candidate
+        planned = self._planned.get(candidate.node.id, [])
+        after = candidate
         if ending is not None and ending.node_id == candidate.node.id:
-            left = without(candidate, {ending.id})
-        return replace(left, replicas=(*left.replicas, *taken)) if taken else left
+            after = without(candidate, {ending.id})
+        return replace(after, replicas=(*after.replicas, *planned)) if planned else after
 
     def _load(self, model: ScaledModel, why: LoadWhy, choice: Placement, *, prefer: NodeId | None = None) -> None:
         """Ask for one more, and count its place as taken for the rest of this plan."""
         self.actions.append(LoadMore(model=model.name, why=why, prefer=prefer))
-        self._taken.setdefault(choice.node.id, []).append(
+        self._planned.setdefault(choice.node.id, []).append(
             Replica(
                 id=ReplicaId(f"planned-{len(self.actions)}"),
                 node_id=choice.node.id,
@@ -344,7 +344,8 @@ class _Planning:
         return LoadWhy.CHANGED if OLD_REVISION in reasons else LoadWhy.MOVED
 
     def _by_use(self, replicas: Sequence[Replica]) -> list[Replica]:
-        """Those that are missed least first: idle before busy, the least recently used, the highest index."""
+        """The replicas in the order in which they may end: idle before busy, the least recently used, the highest
+        index."""
         busy = self._snapshot.in_flight
         return sorted(
             replicas,

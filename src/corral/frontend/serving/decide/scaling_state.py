@@ -68,7 +68,7 @@ class ScaledModel(msgspec.Struct, frozen=True, kw_only=True):
     spec: ModelSpec
     rule: SchedulingWish
     replicas: tuple[Replica, ...] = ()
-    """Those that live."""
+    """The living replicas of the model."""
     jobs: tuple[LoadJob, ...] = ()
     restorations: tuple[Restoration, ...] = ()
 
@@ -153,11 +153,11 @@ def standing_of(
 def _owed(model: ScaledModel, snapshot: FleetSnapshot) -> list[Restoration]:
     """What an upgrade ended and is not back. It is loaded again when the upgrade is done, and by nobody before: the
     upgrade would have to end that as well."""
-    there = {(each.node_id, each.index) for each in model.replicas if each.state is not ReplicaState.UNLOADING}
+    occupied = {(each.node_id, each.index) for each in model.replicas if each.state is not ReplicaState.UNLOADING}
     return [
         noted
         for noted in model.restorations
-        if (noted.node_id, noted.index) not in there
+        if (noted.node_id, noted.index) not in occupied
         and snapshot.at - noted.noted_at < ROLLING_PATIENCE
         and (seen := snapshot.nodes_by_id.get(noted.node_id)) is not None
         and seen.status is NodeStatus.HEALTHY

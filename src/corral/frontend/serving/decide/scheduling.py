@@ -39,7 +39,7 @@ ROUTE_POLICIES: Final = ("", "round_robin", PREFIX_CACHE)
 
 
 class RuleSource(StrEnum):
-    """Where a rule came from; whoever writes it last owns it."""
+    """Where a rule came from; the last writer owns it."""
 
     API = "api"
     FILE = "fleet file"

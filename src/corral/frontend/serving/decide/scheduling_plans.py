@@ -34,7 +34,7 @@ from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.wire.plans import plan_hash
 
 _MOST_STEPS: Final = 200
-"""Of scaling; each loads up to 20 replicas of a model."""
+"""Most simulated steps of scaling; each loads up to 20 replicas of a model."""
 _UNLOADED: Final = "it is unloaded; the next request loads it again"
 
 
@@ -67,10 +67,10 @@ def scheduling_plan(snapshot: FleetSnapshot, preview: RulesPreview, policy: Scal
         ActEffect(kind=EffectKind.DELETED, subject=f"the rule of {model}", about=EffectAbout.RULE)
         for model in preview.update.removed
     ]
-    said = sorted(f"{rule.model} {plan_hash(asdict(rule.wish))}" for rule in _changed(preview.update))
+    rule_hashes = sorted(f"{rule.model} {plan_hash(asdict(rule.wish))}" for rule in _changed(preview.update))
     return ActPlan(
         title=_title(preview),
-        act=("schedule", *said, "remove", *preview.update.removed, "unload", *sorted(preview.unload)),
+        act=("schedule", *rule_hashes, "remove", *preview.update.removed, "unload", *sorted(preview.unload)),
         effects=tuple(effects),
         in_flight=requests_at(ended, snapshot),
         mark=preview.mark,
@@ -114,8 +114,8 @@ def _ended(snapshot: FleetSnapshot, replica: Replica) -> FleetSnapshot:
         replace(seen, node=given_back(seen.node, [replica])) if seen.node.id == replica.node_id else seen
         for seen in snapshot.nodes
     )
-    left = tuple(each for each in snapshot.replicas if each.id != replica.id)
-    return replace(snapshot, nodes=nodes, replicas=left)
+    remaining = tuple(each for each in snapshot.replicas if each.id != replica.id)
+    return replace(snapshot, nodes=nodes, replicas=remaining)
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class _Settling:
     snapshot: FleetSnapshot
     policy: ScalingPolicy
     reasons: dict[ReplicaId, str] = field(default_factory=dict)
-    """Why replicas ended."""
+    """Why replicas ended, by their ids."""
     problems: dict[str, str] = field(default_factory=dict)
     """Models that do not get what their rule wants, and why."""
 
@@ -152,8 +152,8 @@ class _Settling:
             case LoadMore():
                 self._load(action)
             case TakeBack(job=job):
-                left = tuple(other for other in self.snapshot.jobs if other.id != job.id)
-                self.snapshot = replace(self.snapshot, jobs=left)
+                remaining = tuple(other for other in self.snapshot.jobs if other.id != job.id)
+                self.snapshot = replace(self.snapshot, jobs=remaining)
 
     def _load(self, action: LoadMore) -> None:
         spec, snapshot = self.snapshot.models[action.model], self.snapshot
@@ -206,12 +206,12 @@ def _replica_effects(
     ended: list[Replica], added: list[Replica], settling: _Settling, unload: Collection[str]
 ) -> list[ActEffect]:
     """One that ends and another one of its model that is added are one that moves."""
-    snapshot, left = settling.snapshot, list(added)
+    snapshot, unmatched = settling.snapshot, list(added)
     effects = []
     for replica in sorted(ended, key=lambda each: (each.model, each.node_id, each.index)):
-        to = next((other for other in left if other.model == replica.model), None)
+        to = next((other for other in unmatched if other.model == replica.model), None)
         if to is not None:
-            left.remove(to)
+            unmatched.remove(to)
         why = _UNLOADED if replica.model in unload else settling.reasons.get(replica.id, "")
         effects.append(
             ActEffect(
@@ -226,5 +226,5 @@ def _replica_effects(
         )
     return effects + [
         ActEffect(kind=EffectKind.ADDED, subject=each.model, to_id=each.node_id, to=name_of(snapshot, each.node_id))
-        for each in left
+        for each in unmatched
     ]

@@ -45,16 +45,16 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     at: datetime
     nodes: tuple[SeenNode, ...] = ()
     replicas: tuple[Replica, ...] = ()
-    """All that live."""
+    """All living replicas of the fleet."""
     ended: tuple[Replica, ...] = ()
-    """Those that ended lately, as was wanted."""
+    """Replicas that were ended on purpose lately."""
     jobs: tuple[LoadJob, ...] = ()
     restorations: tuple[Restoration, ...] = ()
     """Replicas that an upgrade of their backend ends, and which are loaded again after it."""
     models: Mapping[str, ModelSpec] = msgspec.field(default_factory=dict)
     """All that can be loaded, without aliases."""
     needs: Mapping[str, ModelNeeds] = msgspec.field(default_factory=dict)
-    """By model."""
+    """The needs of each model, by its name."""
     staged: tuple[StagedSummary, ...] = ()
     sharing: frozenset[NodeId] = frozenset()
     """Nodes that have the very models directory of this frontend: the files of every model are there."""
@@ -85,7 +85,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         by_node: dict[NodeId, list[Replica]] = {}
         for replica in self.replicas:
             by_node.setdefault(replica.node_id, []).append(replica)
-        return {id: tuple(there) for id, there in by_node.items()}
+        return {id: tuple(on_node) for id, on_node in by_node.items()}
 
     @cached_property
     def staged_by_node(self) -> Mapping[NodeId, Mapping[str, StagedSummary]]:
@@ -126,10 +126,10 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def rivals_of(self, model: str) -> frozenset[str]:
         """Models that may not run on the same machine as this one."""
-        mine = self.groups.get(model)
-        if not mine:
+        own_groups = self.groups.get(model)
+        if not own_groups:
             return frozenset()
-        return frozenset(other for other, groups in self.groups.items() if other != model and groups & mine)
+        return frozenset(other for other, groups in self.groups.items() if other != model and groups & own_groups)
 
     def request(
         self, spec: ModelSpec, *, exclude: Mapping[NodeId, str] | None = None, prefer: NodeId | None = None
@@ -157,9 +157,9 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         by_node = self.replicas_by_node
         rooms: dict[NodeId, KnownRoom] = {}
         for seen in self.nodes:
-            there = by_node.get(seen.node.id, ())
+            on_node = by_node.get(seen.node.id, ())
             node = self._as_of_now(seen.node)
-            rooms[node.id] = KnownRoom(node, there, room_of(node, there))
+            rooms[node.id] = KnownRoom(node, on_node, room_of(node, on_node))
         return rooms
 
     def _as_of_now(self, node: Node) -> Node:
@@ -173,16 +173,16 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         room_before = self.rooms.get(id)
         if room_before is None:
             return after
-        there = (*room_before.replicas, replica)
-        room = KnownRoom(room_before.node, there, room_of(room_before.node, there))
-        kept = vars(after)
-        kept.update(staged_by_node=self.staged_by_node, groups=self.groups, rooms={**self.rooms, id: room})
-        kept["_disks"] = self._disks
-        kept["replicas_by_node"] = {**self.replicas_by_node, id: there}
-        kept["_usual"] = {
+        on_node = (*room_before.replicas, replica)
+        room = KnownRoom(room_before.node, on_node, room_of(room_before.node, on_node))
+        cached = vars(after)
+        cached.update(staged_by_node=self.staged_by_node, groups=self.groups, rooms={**self.rooms, id: room})
+        cached["_disks"] = self._disks
+        cached["replicas_by_node"] = {**self.replicas_by_node, id: on_node}
+        cached["_usual"] = {
             backend: [
-                after._candidate(seen, backend) if seen.node.id == id else one
-                for seen, one in zip(self.nodes, usual, strict=True)
+                after._candidate(seen, backend) if seen.node.id == id else candidate
+                for seen, candidate in zip(self.nodes, usual, strict=True)
             ]
             for backend, usual in self._usual.items()
         }
@@ -202,8 +202,8 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if not staged:
             return usual
         return [
-            self._with_files(candidate, spec, own)
-            if (own := staged.get(candidate.node.id, _NOTHING).get(spec.name)) is not None
+            self._with_files(candidate, spec, summary)
+            if (summary := staged.get(candidate.node.id, _NOTHING).get(spec.name)) is not None
             else candidate
             for candidate in usual
         ]
@@ -218,8 +218,11 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         seen = self.nodes_by_id.get(node_id)
         if seen is None:
             return None
-        candidate, own = self._candidate(seen, spec.backend), self.staged_by_node.get(node_id, _NOTHING).get(spec.name)
-        return candidate if own is None else self._with_files(candidate, spec, own)
+        candidate, summary = (
+            self._candidate(seen, spec.backend),
+            self.staged_by_node.get(node_id, _NOTHING).get(spec.name),
+        )
+        return candidate if summary is None else self._with_files(candidate, spec, summary)
 
     def _candidate(self, seen: SeenNode, backend: str) -> CandidateNode:
         room, staged = self.rooms[seen.node.id], self.staged_by_node.get(seen.node.id, _NOTHING)
@@ -237,22 +240,23 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def _measured(self, staged: Mapping[str, StagedSummary], room: KnownRoom) -> frozenset[str]:
-        """Models with replicas on a node whose present files were there when it last told how full its disk is."""
-        heard = room.node.facts.last_heartbeat
+        """Models with replicas on a node whose files were already counted when the node last reported how full its disk
+        is."""
+        heard_at = room.node.facts.last_heartbeat
 
         def is_there(model: str) -> bool:
-            own, spec = staged.get(model), self.models.get(model)
-            if own is None or spec is None or own.revision != spec.revision:
+            summary, spec = staged.get(model), self.models.get(model)
+            if summary is None or spec is None or summary.revision != spec.revision:
                 return False
-            return own.brought_at is None or own.brought_at < heard
+            return summary.brought_at is None or summary.brought_at < heard_at
 
         return frozenset(model for model in {replica.model for replica in room.replicas} if is_there(model))
 
-    def _with_files(self, candidate: CandidateNode, spec: ModelSpec, own: StagedSummary) -> CandidateNode:
+    def _with_files(self, candidate: CandidateNode, spec: ModelSpec, summary: StagedSummary) -> CandidateNode:
         """A node that has something of this model: that is not what has to go for it."""
-        kept = self._reclaimable([own], candidate.replicas)
-        has_files = candidate.has_files or own.revision == spec.revision
-        return replace(candidate, has_files=has_files, reclaimable=candidate.reclaimable - kept)
+        reclaimable_here = self._reclaimable([summary], candidate.replicas)
+        has_files = candidate.has_files or summary.revision == spec.revision
+        return replace(candidate, has_files=has_files, reclaimable=candidate.reclaimable - reclaimable_here)
 
     def _reclaimable(self, staged: Iterable[StagedSummary], replicas: Iterable[Replica]) -> int:
         """Bytes of what may be deleted on a node, because nobody needs it there."""

@@ -31,7 +31,7 @@ ENDS_WITHIN: Final = timedelta(minutes=2)
 """A replica that is being ended for longer is not counted on to end."""
 _MAKES_ROOM: Final = "makes room for "
 _MOST_WAITING: Final = 100
-"""Those who wait longest; others are not looked at."""
+"""How many waiting loads are considered, the longest waiting first."""
 _MOST_PLACES: Final = 20
 """Nodes that are tried before a load waits, where others come first."""
 
@@ -58,8 +58,8 @@ class WaitingLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def waiting_before(snapshot: FleetSnapshot, job: LoadJob) -> tuple[WaitingLoad, ...]:
-    """Those who wait longer than this one and whom somebody needs, the longest waiting first."""
-    mine = _in_line(job)
+    """The loads that wait longer than this job and are still needed, the longest waiting first."""
+    own_place = _in_line(job)
     older = [
         other
         for other in snapshot.jobs
@@ -67,7 +67,7 @@ def waiting_before(snapshot: FleetSnapshot, job: LoadJob) -> tuple[WaitingLoad, 
         and other.replica_id is None
         and other.why in MAY_END_OTHERS
         and other.model in snapshot.models
-        and (_in_line(other) < mine or job.why not in MAY_END_OTHERS)
+        and (_in_line(other) < own_place or job.why not in MAY_END_OTHERS)
         and other.id != job.id
     ]
     first = sorted(older, key=_in_line)[:_MOST_WAITING]
@@ -110,13 +110,13 @@ def being_ended(candidate: CandidateNode, snapshot: FleetSnapshot) -> list[Repli
     ]
 
 
-def without(candidate: CandidateNode, gone: Collection[ReplicaId]) -> CandidateNode:
+def without(candidate: CandidateNode, ended_ids: Collection[ReplicaId]) -> CandidateNode:
     """The node as it will be when these replicas have ended."""
-    if not gone:
+    if not ended_ids:
         return candidate
-    ended = [replica for replica in candidate.replicas if replica.id in gone]
-    left = tuple(replica for replica in candidate.replicas if replica.id not in gone)
-    return replace(candidate, node=given_back(candidate.node, ended), replicas=left)
+    ended = [replica for replica in candidate.replicas if replica.id in ended_ids]
+    remaining = tuple(replica for replica in candidate.replicas if replica.id not in ended_ids)
+    return replace(candidate, node=given_back(candidate.node, ended), replicas=remaining)
 
 
 def without_ending(candidate: CandidateNode, snapshot: FleetSnapshot) -> CandidateNode:
@@ -125,7 +125,7 @@ def without_ending(candidate: CandidateNode, snapshot: FleetSnapshot) -> Candida
 
 def promised(snapshot: FleetSnapshot, node_id: NodeId, older: Sequence[WaitingLoad]) -> tuple[Replica, ...]:
     """What those who wait longer will take on a node, as soon as what is being ended there is gone."""
-    taken: list[Replica] = []
+    promised_replicas: list[Replica] = []
     for waiting in older:
         if waiting.room_at and node_id not in waiting.room_at:
             continue
@@ -133,10 +133,10 @@ def promised(snapshot: FleetSnapshot, node_id: NodeId, older: Sequence[WaitingLo
         if candidate is None:
             continue
         free = without_ending(candidate, snapshot)
-        verdict = judge(waiting.request, replace(free, replicas=(*free.replicas, *taken)))
+        verdict = judge(waiting.request, replace(free, replicas=(*free.replicas, *promised_replicas)))
         if verdict.fits and not _goes_elsewhere(snapshot, waiting, node_id):
-            taken.append(_taking(waiting, verdict))
-    return tuple(taken)
+            promised_replicas.append(_taking(waiting, verdict))
+    return tuple(promised_replicas)
 
 
 def _goes_elsewhere(snapshot: FleetSnapshot, waiting: WaitingLoad, node_id: NodeId) -> bool:
@@ -148,7 +148,7 @@ def _goes_elsewhere(snapshot: FleetSnapshot, waiting: WaitingLoad, node_id: Node
 
 
 def _taking(waiting: WaitingLoad, verdict: NodeVerdict) -> Replica:
-    """The replica that it will be. Its index is none that anyone gets."""
+    """A stand-in for the replica that the load will make, with an index that no real replica gets."""
     return Replica(
         id=ReplicaId(f"promised {waiting.job.id}"),
         node_id=verdict.node_id,
@@ -177,24 +177,24 @@ def place_in_turn(
 ) -> Placement | PlacementRefusal:
     """The best node where nobody is passed over who waits longer."""
     seen = {candidate.node.id: candidate for candidate in candidates}
-    kept: dict[NodeId, tuple[Replica, ...]] = {}
+    promised_by_node: dict[NodeId, tuple[Replica, ...]] = {}
     choice = place(request, seen.values())
-    while older and isinstance(choice, Placement) and len(kept) < _MOST_PLACES:
+    while older and isinstance(choice, Placement) and len(promised_by_node) < _MOST_PLACES:
         id = choice.node.id
-        if id not in kept:
-            kept[id] = promised(snapshot, id, older)
-        elif kept[id]:
+        if id not in promised_by_node:
+            promised_by_node[id] = promised(snapshot, id, older)
+        elif promised_by_node[id]:
             break  # it fits beside them
-        if not kept[id]:
+        if not promised_by_node[id]:
             break
-        seen[id] = replace(seen[id], replicas=(*seen[id].replicas, *kept[id]))
+        seen[id] = replace(seen[id], replicas=(*seen[id].replicas, *promised_by_node[id]))
         choice = place(request, seen.values())
     if isinstance(choice, Placement):
-        return replace(choice, left_to_others=kept.get(choice.node.id, ()))
-    return PlacementRefusal(verdicts=tuple(_told(verdict, kept) for verdict in choice.verdicts))
+        return replace(choice, left_to_others=promised_by_node.get(choice.node.id, ()))
+    return PlacementRefusal(verdicts=tuple(_told(verdict, promised_by_node) for verdict in choice.verdicts))
 
 
-def _told(verdict: NodeVerdict, kept: dict[NodeId, tuple[Replica, ...]]) -> NodeVerdict:
+def _told(verdict: NodeVerdict, promised_by_node: dict[NodeId, tuple[Replica, ...]]) -> NodeVerdict:
     """The verdict, which names those whom a place is kept for."""
-    others = ", ".join(sorted({replica.model for replica in kept.get(verdict.node_id, ())}))
-    return structs.replace(verdict, why=f"keeps its room for {others}, which waits longer") if others else verdict
+    models = ", ".join(sorted({replica.model for replica in promised_by_node.get(verdict.node_id, ())}))
+    return structs.replace(verdict, why=f"keeps its room for {models}, which waits longer") if models else verdict

@@ -1,8 +1,8 @@
 """What would become of the fleet: the functions that place models, on a snapshot in which something is changed. Pure.
 
 Places are taken one after the other, as loads take them, and nothing is promised twice. Models that would have no
-replica left come first, large ones before small ones; so the answer does not depend on the order in which the fleet
-is listed. Nothing is evicted: what fits only if something else ends is told as such.
+replica left come first, large ones before small ones; so the answer does not depend on the order in which the fleet is
+listed. Nothing is evicted: what fits only if something else ends is marked as such.
 """
 
 from collections.abc import Callable, Iterable
@@ -55,15 +55,15 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     fate: Fate
     on: NodeId | None = None
-    """Where it is."""
+    """The node where the replica is."""
     to: NodeId | None = None
-    """Where it would go."""
+    """The node that the replica would move to."""
     why: str = ""
     """A sentence for people; empty where there is nothing to explain."""
     is_interrupted: bool = False
     """No other replica answers until it is loaded elsewhere."""
     is_curable: bool = False
-    """It would have a place if something else ended."""
+    """Whether there would be a place if something else ended."""
     verdicts: tuple[NodeVerdict, ...] = ()
     """Of all nodes, the chosen one first."""
 
@@ -112,33 +112,34 @@ def consequences(snapshot: FleetSnapshot, change: Change) -> tuple[Consequence, 
 def _emptied(snapshot: FleetSnapshot, node_id: NodeId, status: NodeStatus) -> tuple[Consequence, ...]:
     ending = [replica for replica in snapshot.replicas_by_node.get(node_id, ()) if _counts(replica)]
     is_down = status is NodeStatus.OFFLINE
-    gone = {replica.id for replica in ending} if is_down else set[ReplicaId]()
+    ending_ids = {replica.id for replica in ending} if is_down else set[ReplicaId]()
     after = replace(
         snapshot,
         nodes=tuple(replace(seen, status=status) if seen.node.id == node_id else seen for seen in snapshot.nodes),
-        replicas=tuple(replica for replica in snapshot.replicas if replica.id not in gone),
+        replicas=tuple(replica for replica in snapshot.replicas if replica.id not in ending_ids),
     )
     staying = [replica for replica in snapshot.replicas if replica.node_id != node_id]
     if is_down:
         return _Moves(after, staying, _lost).all_of(ending)
-    moves = _Moves(after, staying, lambda others: Fate.STAYS).all_of(ending)
+    moves = _Moves(after, staying, lambda _: Fate.STAYS).all_of(ending)
     return tuple(replace(each, is_interrupted=False) for each in moves)
 
 
-def _lost(others: int) -> Fate:
-    return Fate.REPLICA_LOST if others else Fate.SERVICE_LOST
+def _lost(other_replicas: int) -> Fate:
+    return Fate.REPLICA_LOST if other_replicas else Fate.SERVICE_LOST
 
 
 def _without_backend(snapshot: FleetSnapshot, backend: str) -> tuple[Consequence, ...]:
-    """Whoever asks for a model gets it again: its load installs the backend anew."""
+    """What happens to models when their backend is deleted on all nodes. The next request for a model loads it again,
+    which installs the backend again."""
     users = {name for name, spec in snapshot.models.items() if spec.backend == backend}
     ending = [
         replica
         for replica in snapshot.replicas
         if _counts(replica) and (replica.backend == backend or replica.model in users)
     ]
-    gone = {replica.id for replica in ending}
-    staying = [replica for replica in snapshot.replicas if replica.id not in gone]
+    ending_ids = {replica.id for replica in ending}
+    staying = [replica for replica in snapshot.replicas if replica.id not in ending_ids]
     nodes = tuple(replace(seen, node=given_back(seen.node, ending)) for seen in snapshot.nodes)
     after = replace(snapshot, nodes=nodes, replicas=tuple(staying), backends=_Without(snapshot, backend))
     moves = _Moves(after, staying, _lost).all_of(ending)
@@ -150,39 +151,39 @@ class _Without:
     """What is known of backends, but for one that is nowhere."""
 
     def __init__(self, snapshot: FleetSnapshot, backend: str) -> None:
-        self._known = snapshot.backends
+        self._backends = snapshot.backends
         self._backend = backend
 
     def is_there(self, node_id: NodeId, backend: str) -> bool:
-        return backend != self._backend and self._known.is_there(node_id, backend)
+        return backend != self._backend and self._backends.is_there(node_id, backend)
 
     def unfit(self, node_id: NodeId, backend: str) -> str:
-        return self._known.unfit(node_id, backend)
+        return self._backends.unfit(node_id, backend)
 
 
 def _scaled(snapshot: FleetSnapshot, model: str, count: int) -> tuple[Consequence, ...]:
-    there = [replica for replica in snapshot.of_model(model) if _counts(replica)]
-    if len(there) > count:
-        used = sorted(there, key=lambda replica: _by_use(snapshot, replica))
+    counted = [replica for replica in snapshot.of_model(model) if _counts(replica)]
+    if len(counted) > count:
+        used = sorted(counted, key=lambda replica: _by_use(snapshot, replica))
         return tuple(
-            Consequence(model=model, fate=Fate.ENDED, on=replica.node_id) for replica in used[: len(there) - count]
+            Consequence(model=model, fate=Fate.ENDED, on=replica.node_id) for replica in used[: len(counted) - count]
         )
     spec = snapshot.models.get(model)
     if spec is None:
         return ()
-    found: list[Consequence] = []
-    for _ in range(count - len(there)):
+    consequences: list[Consequence] = []
+    for _ in range(count - len(counted)):
         choice = place(snapshot.request(spec), snapshot.candidates(spec))
         if isinstance(choice, PlacementRefusal):
-            found.append(_refused(model, Fate.NOT_ADDED, None, choice))
+            consequences.append(_refused(model, Fate.NOT_ADDED, None, choice))
             break  # the next one would hear the same
-        found.append(Consequence(model=model, fate=Fate.ADDED, to=choice.node.id, verdicts=choice.verdicts))
+        consequences.append(Consequence(model=model, fate=Fate.ADDED, to=choice.node.id, verdicts=choice.verdicts))
         snapshot = snapshot.with_replica(_reserved(spec, choice, snapshot))
-    return tuple(found)
+    return tuple(consequences)
 
 
 def _by_use(snapshot: FleetSnapshot, replica: Replica) -> tuple[bool, int, str, str]:
-    """Those come first that would be missed least: not loaded yet, idle, used long ago."""
+    """A sort key that puts the replicas first that may end: not loaded yet, idle, used long ago."""
     used = snapshot.last_used.get(replica.id)
     is_loaded = replica.state is ReplicaState.LOADED
     when = "" if used is None else used.isoformat()
@@ -196,10 +197,10 @@ class _Moves:
         """`stranded` says what becomes of one that has no place, given how many others of its model go on."""
         self._snapshot = snapshot
         self._stranded = stranded
-        self._left: dict[str, int] = {}
+        self._remaining: dict[str, int] = {}
         self._answering: dict[str, int] = {}
         for replica in staying:
-            self._left[replica.model] = self._left.get(replica.model, 0) + _counts(replica)
+            self._remaining[replica.model] = self._remaining.get(replica.model, 0) + _counts(replica)
             is_loaded = replica.state is ReplicaState.LOADED
             self._answering[replica.model] = self._answering.get(replica.model, 0) + is_loaded
 
@@ -209,7 +210,7 @@ class _Moves:
     def _urgency(self, replica: Replica) -> tuple[bool, int, str, int, str]:
         needs = self._snapshot.needs_of(replica.model)
         largest = max(needs.vram, needs.ram, replica.vram, replica.ram)
-        return self._left.get(replica.model, 0) > 0, -largest, replica.model, replica.index, replica.id
+        return self._remaining.get(replica.model, 0) > 0, -largest, replica.model, replica.index, replica.id
 
     def _moved(self, replica: Replica) -> Consequence:
         spec = self._snapshot.models.get(replica.model)
@@ -218,9 +219,9 @@ class _Moves:
             return Consequence(model=replica.model, fate=Fate.ENDED, on=replica.node_id, why=why)
         choice = place(self._snapshot.request(spec), self._snapshot.candidates(spec))
         if isinstance(choice, PlacementRefusal):
-            fate = self._stranded(self._left.get(replica.model, 0))
+            fate = self._stranded(self._remaining.get(replica.model, 0))
             return _refused(replica.model, fate, replica.node_id, choice)
-        self._left[replica.model] = self._left.get(replica.model, 0) + 1
+        self._remaining[replica.model] = self._remaining.get(replica.model, 0) + 1
         self._snapshot = self._snapshot.with_replica(_reserved(spec, choice, self._snapshot))
         return Consequence(
             model=replica.model,
@@ -239,7 +240,7 @@ def _refused(model: str, fate: Fate, on: NodeId | None, choice: PlacementRefusal
 
 
 def has_cure(choice: PlacementRefusal) -> bool:
-    """Whether the end of something else would make a place; the end of its own replicas is none."""
+    """Whether the end of another model's replicas would make a place."""
     return any(verdict.code in CURABLE and verdict.code is not VerdictCode.NO_SLOT for verdict in choice.verdicts)
 
 

@@ -33,7 +33,7 @@ _CONFIG: Final = AdapterConfig()
 
 
 class LaunchedAdapter:
-    """The adapter that the launcher of this frontend starts for whoever connects to its socket."""
+    """The adapter that the launcher of this frontend starts as soon as somebody connects to its socket."""
 
     def __init__(self, path: Path, *, ready_within: timedelta, on_file: PassFile) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class LaunchedAdapter:
             raise ChildFailed("the adapter of this frontend ended", child=ADAPTER)
 
         async def dismiss() -> None:
-            """It ends when the link does, since it has no replica any more."""
+            """Nothing to do: the adapter ends with its link, since it has no replica any more."""
 
         return LiveAdapter(link=link, place=place, end=end, dismiss=dismiss)
 
@@ -93,7 +93,7 @@ class AdaptedReplicas:
         if path is not None:
             source = LaunchedAdapter(path, ready_within=_CONFIG.ready_within, on_file=self._pass)
             self._adapters = Adapters(source, clock, _CONFIG, on_change=feed.ring)
-        self._told: dict[ReplicaId, AdapterReplica] = {}
+        self._ordered: dict[ReplicaId, AdapterReplica] = {}
 
     async def run(self) -> None:
         """Keep an adapter whenever one is needed, until cancelled."""
@@ -115,11 +115,11 @@ class AdaptedReplicas:
             return {}
         needy = [replica for replica in living if replica.needs_adapter]
         orders = {replica.id: await self._told_of(replica, nodes.get(replica.node_id)) for replica in needy}
-        self._told = {id: adapted for id, adapted in orders.items() if adapted is not None}
-        self._nodes = {self._told[each.id].key: each.node_id for each in needy if each.id in self._told}
-        self._adapters.retain([adapted.key for adapted in self._told.values()])
+        self._ordered = {id: adapted for id, adapted in orders.items() if adapted is not None}
+        self._nodes = {self._ordered[each.id].key: each.node_id for each in needy if each.id in self._ordered}
+        self._adapters.retain([adapted.key for adapted in self._ordered.values()])
         urls = {}
-        for id, adapted in self._told.items():
+        for id, adapted in self._ordered.items():
             self._adapters.want(adapted)
             if (place := self._adapters.place_of(adapted.key)) is not None:
                 host = f"[{place.host}]" if ":" in place.host else place.host
@@ -130,11 +130,12 @@ class AdaptedReplicas:
         return await self._files.passed(self._nodes.get(wish.key), wish)
 
     async def _told_of(self, replica: Replica, node: Node | None) -> AdapterReplica | None:
-        """What the adapter is told. It changes only where the node moved, as the process behind it does not.
+        """The order for the adapter. It changes only when the node moved: the process behind the address stays the
+        same.
 
         None for a replica that another control loaded with an earlier configuration: it is about to be ended.
         """
-        if (before := self._told.get(replica.id)) is not None and before.address == replica.address:
+        if (before := self._ordered.get(replica.id)) is not None and before.address == replica.address:
             return before
         spec = self._models.catalogue.models.get(replica.model)
         if node is None or spec is None or spec.revision != replica.revision:

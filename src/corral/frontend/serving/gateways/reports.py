@@ -37,12 +37,12 @@ _MOST_GATEWAYS: Final = 1000
 """Anyone with a key for gateways could invent them; the longest silent go first."""
 _MOST_REPLICAS: Final = 20_000
 _REPEATED_AFTER: Final = timedelta(seconds=1.5)
-"""An unchanged share is told again after less than two reports, which come every second."""
+"""An unchanged share is sent again after less than two reports, which come every second."""
 _FORGOTTEN_SECONDS: Final = 60.0
 _KEYS_WITHIN_SECONDS: Final = 2.0
 _LOOK: Final = timedelta(milliseconds=200)
 _ANSWERED: Final = "ok"
-"""As `Finished.outcome` calls it."""
+"""The value of `Finished.outcome` for a request that succeeded."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,9 +56,9 @@ class _Gateway:
     address: str = ""
     trusted_proxies: tuple[str, ...] | None = None
     is_ours: bool = True
-    """It reports here, and not to another frontend."""
+    """Whether the gateway reports to this frontend."""
     has_left: bool = False
-    """It said that it ends. Kept only so that a report of its that comes again does not count again."""
+    """Whether the gateway announced its end. It is kept so that a repeated report does not count twice."""
 
 
 class SeenGateway(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class SeenGateway(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     age: timedelta
-    """Since its last report."""
+    """Time since the gateway's last report."""
     is_silent: bool
     counts: GatewayCounts | None
     address: str
@@ -76,7 +76,7 @@ class SeenGateway(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuspectsEngines(Protocol):
-    """Whoever looks at engines that somebody else runs."""
+    """What has to be asked to look at an external engine again."""
 
     def suspect(self, failures: Iterable[ReplicaFailure]) -> None:
         """Gateways got no answer from these; some may be engines."""
@@ -101,7 +101,7 @@ class GatewayReports:
 
     def take(self, report: GatewayReport, *, address: str = "") -> None:
         """Take a report to this frontend. One that came before is taken again, but its news count once."""
-        gateway = self._heard(report)
+        gateway = self._noted(report)
         gateway.counts, gateway.is_ours, gateway.address = report.counts, True, address
         gateway.trusted_proxies = None if report.trusted_proxies is None else tuple(report.trusted_proxies)
         if report.sequence > gateway.sequence:
@@ -117,12 +117,12 @@ class GatewayReports:
 
     def hear_of(self, share: GatewayShare) -> None:
         """Take what another frontend tells of a gateway that reports to it."""
-        self._heard(share).is_ours = False
+        self._noted(share).is_ours = False
         for replica, (tokens, seconds) in share.answered.items():
             self.speeds.add(replica, tokens, seconds)
         self._last_used.update(dict.fromkeys(share.used, self._clock.now()))
 
-    def _heard(self, news: GatewayReport | GatewayShare) -> _Gateway:
+    def _noted(self, news: GatewayReport | GatewayShare) -> _Gateway:
         now = self._clock.now()
         gateway = self._gateways.setdefault(news.gateway, _Gateway(heard_at=now))
         gateway.heard_at, gateway.in_flight, gateway.has_left = now, news.in_flight, news.is_last
@@ -220,9 +220,9 @@ class GatewayReports:
         ]
 
     def _forget_silent(self, now: datetime) -> None:
-        gone = [name for name, gateway in self._gateways.items() if now - gateway.heard_at > FORGOTTEN_AFTER]
+        silent = [name for name, gateway in self._gateways.items() if now - gateway.heard_at > FORGOTTEN_AFTER]
         by_age = sorted(self._gateways, key=lambda name: self._gateways[name].heard_at)
-        for name in {*gone, *by_age[: max(len(by_age) - _MOST_GATEWAYS, 0)]}:
+        for name in {*silent, *by_age[: max(len(by_age) - _MOST_GATEWAYS, 0)]}:
             del self._gateways[name]
         if len(self._last_used) > _MOST_REPLICAS:
             newest = sorted(self._last_used.items(), key=lambda used: used[1])[-_MOST_REPLICAS // 2 :]
@@ -248,7 +248,7 @@ class GatewayShares:
         self._frontend_id = frontend_id
         self._clock = clock
         self._last: dict[str, tuple[GatewayShare, float]] = {}
-        """What was told last of each gateway, and when."""
+        """The last share that was sent for each gateway, and when."""
 
     async def tell(self, report: GatewayReport) -> None:
         share = GatewayShare(
@@ -341,7 +341,7 @@ class AnswerSpeeds:
             del self._answers[next(iter(self._answers))]
 
     def of(self, replica: str) -> float | None:
-        """Tokens a second of one answer; None when there was none lately that told its tokens."""
+        """Tokens per second of one answer; None when no recent answer stated its tokens."""
         answers = self._answers.get(replica)
         if answers is None or self._clock.monotonic() - answers.at > _FORGOTTEN_AFTER:
             return None

@@ -100,7 +100,7 @@ class LeftObjects:
 
     async def sweep(self) -> None:
         """Remove what is older than any request. A storage that is away is for the next time."""
-        if not await self._leader.holds("left objects", lasts=LEFT_PERIOD * 2, left=LEFT_PERIOD / 2):
+        if not await self._leader.holds("left objects", duration=LEFT_PERIOD * 2, renew_below=LEFT_PERIOD / 2):
             return
         count = 0
         try:

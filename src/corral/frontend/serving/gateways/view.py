@@ -1,4 +1,4 @@
-"""What the gateways are told: models, replicas and keys, as one versioned view, with the change from one to the next.
+"""The gateways' view: models, replicas and keys at one version, with the change from one version to the next.
 
 Made again whenever something is announced, or changes in this process. A lost message costs a second: see `feed.py`. A
 database that is away changes nothing: the last view stays what it is.
@@ -117,10 +117,10 @@ class ViewKeeper:
         return (*sources.problems(), sources.brake.holds, sources.engines.watch.mark(), gateways)
 
     async def refresh(self) -> bool:
-        """Make the view again; those who follow are told when it is another one.
+        """Make the view again, and notify its followers when it changed.
 
-        What control lacks is told in any case. Without the database everything else stays as it was. Nothing is ever
-        left under way: False.
+        What control lacks is sent in any case. Without the database everything else stays as it was. Returns False,
+        because nothing is left under way.
         """
         version = 1 if self._current is None else self._current.version
         try:
@@ -154,15 +154,14 @@ class ViewKeeper:
         entries = [
             self._replica_entry(replica, nodes.get(replica.node_id), adapted.get(replica.id)) for replica in living
         ]
-        engines = await sources.engines.service.load()
         models = {
             spec.name: msgspec.structs.replace(
                 _entry_of(spec), affinity=affinity_of(rules.get(spec.name), sources.affinity)
             )
             for spec in sources.models.catalogue.models.values()
         }
-        told = entries_of(
-            engines,
+        engine_entries = entries_of(
+            await sources.engines.service.load(),
             sources.engines.watch.of,
             models,
             hidden={row.name for row in sources.models.rows.values() if row.is_disabled},
@@ -170,8 +169,8 @@ class ViewKeeper:
         )
         return models, View(
             version=version,
-            models=dict(told.models),
-            replicas={entry.id: entry for entry in (*entries, *told.replicas) if entry is not None},
+            models=dict(engine_entries.models),
+            replicas={entry.id: entry for entry in (*entries, *engine_entries.replicas) if entry is not None},
             keys=keys,
             control=self._control_state(),
         )
@@ -181,7 +180,7 @@ class ViewKeeper:
         self._followers.ring()
 
     async def follow(self) -> AsyncGenerator[ViewMessage, None]:
-        """The full view, then every change, and a beat when there is none. For ever: whoever follows ends it."""
+        """The full view, then every change, and a beat when there is none. It never ends by itself."""
         follower = object()
         with self._followers.listener() as poke:
             last: View | None = None
@@ -216,10 +215,10 @@ class ViewKeeper:
     def _shows(self, name: str) -> bool:
         """Whether the current view was made of the model as it is now, or made without it if it is gone."""
         spec = self._sources.models.catalogue.models.get(name)
-        told = self._models.get(name)
-        if spec is None or told is None:
-            return spec is None and told is None
-        return msgspec.structs.replace(told, affinity=None) == _entry_of(spec)
+        entry = self._models.get(name)
+        if spec is None or entry is None:
+            return spec is None and entry is None
+        return msgspec.structs.replace(entry, affinity=None) == _entry_of(spec)
 
     def _replica_entry(self, replica: Replica, node: Node | None, adapted: AdaptedUrl | None) -> ReplicaEntry | None:
         """None for what no request can be sent to."""

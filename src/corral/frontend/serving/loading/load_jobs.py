@@ -131,7 +131,7 @@ class Loads:
         return await self._stores.jobs.all()
 
     async def furthest_jobs(self) -> dict[str, LoadJob]:
-        """The job of each model that those who wait for it are told of."""
+        """For each model, the job whose progress is shown to waiting requests."""
         by_model: defaultdict[str, list[LoadJob]] = defaultdict(list)
         for job in await self._stores.jobs.all():
             by_model[job.model].append(job)
@@ -190,7 +190,7 @@ class Loads:
     # The work.
 
     async def run(self) -> None:
-        """Until cancelled: then every load under way is left to whoever comes next."""
+        """Run until cancelled; loads under way are then left to the frontend that claims them next."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._hear_news(), name="news for load jobs")
 
@@ -272,13 +272,13 @@ class Loads:
 
 def _staging_progress(watch: StagingWatch) -> LoadProgress:
     count, speed = watch.count, watch.speed()
-    left = count.total_bytes - count.present_bytes
+    remaining_bytes = count.total_bytes - count.present_bytes
     return LoadProgress(
         phase=STAGING,
         current_bytes=count.present_bytes if count.total_bytes else None,
         total_bytes=count.total_bytes or None,
         bytes_per_second=None if speed is None else round(speed, 1),
-        eta_seconds=round(left / speed, 1) if speed and left > 0 else None,
+        eta_seconds=round(remaining_bytes / speed, 1) if speed and remaining_bytes > 0 else None,
         file_index=min(count.present_files + 1, count.total_files) or None,
         total_files=count.total_files or None,
         file=count.file,
@@ -286,13 +286,13 @@ def _staging_progress(watch: StagingWatch) -> LoadProgress:
 
 
 def _told_progress(progress: Progress, phase: str, now: float) -> LoadProgress:
-    left, speed = seconds_left(progress, now), speed_of(progress, now)
+    remaining_seconds, speed = seconds_left(progress, now), speed_of(progress, now)
     return LoadProgress(
         phase=progress.phase or phase,
         current_bytes=progress.current_bytes if progress.total_bytes else None,
         total_bytes=progress.total_bytes or None,
         bytes_per_second=round(speed, 1) if speed else None,
-        eta_seconds=None if left is None else round(left, 1),
+        eta_seconds=None if remaining_seconds is None else round(remaining_seconds, 1),
         file_index=progress.file_index or None,
         total_files=progress.total_files or None,
     )

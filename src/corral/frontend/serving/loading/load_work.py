@@ -178,7 +178,7 @@ class LoadWork:
             installed = await self._installed(held, replica, node)
         held = await self._at_step(held, LoadStepName.STAGE, ReplicaState.STAGING)
         models, has_sent = await self._stage(held, node)
-        # Bytes take their time: the worker, and with it the process, may have been started anew meanwhile.
+        # Bringing files takes time: the worker and its processes may have been restarted meanwhile.
         if has_sent or self._loader.needs_telling(installed, spec, models):
             held = await self._at_step(held, LoadStepName.START, ReplicaState.STAGING)
             installed = await self._installed(held, replica, node, models=models)
@@ -244,7 +244,7 @@ class LoadWork:
             await self._tell(held, node, staging_report(watch.count))
 
     async def _tell(self, held: HeldJob, node: Node, report: InstallProgress) -> None:
-        """Tell all frontends how far it is, in the words in which the node told of the install."""
+        """Broadcast how far the load is to all frontends, in the words of the node's own install progress."""
         job = OperationId(held.job.id)
         progress = self._board.of(job).get(node.id, NO_PROGRESS)
         numbers = InstallBytes(sequence=1, current=0, total=0) if report.corral is None else report.corral
@@ -290,7 +290,7 @@ class LoadWork:
         self._unasked_since.pop(job.id, None)
 
     def _is_unwanted(self, job: LoadJob, snapshot: FleetSnapshot) -> bool:
-        """Whether it is for requests that are gone for long, as far as this frontend was told."""
+        """Whether the load is for requests that ended long ago, as far as this frontend knows."""
         passed, job_ids = self._clock.monotonic(), {other.id for other in snapshot.jobs}
         self._unasked_since = {id: since for id, since in self._unasked_since.items() if id in job_ids}
         if job.why is not LoadWhy.ASKED or snapshot.waiting.get(job.model) or not snapshot.is_load_known:
@@ -306,8 +306,8 @@ class LoadWork:
         replica = self._reservation(held, choice)
         chosen = next(candidate for candidate in candidates if candidate.node.id == choice.node.id)
 
-        def fits(there: Sequence[Replica]) -> bool:
-            return _may_take(replica, still_fits(request, chosen, (*there, *choice.left_to_others)))
+        def fits(on_node: Sequence[Replica]) -> bool:
+            return _may_take(replica, still_fits(request, chosen, (*on_node, *choice.left_to_others)))
 
         placed = replace(held, job=replace(held.job, node_id=choice.node.id, replica_id=replica.id))
         if not await self._stores.jobs.reserve(placed.job, held.token, replica, fits=fits):
@@ -320,11 +320,11 @@ class LoadWork:
         """The candidates, where those whose disks are too full were asked whether they have the files already."""
         full = {verdict.node_id for verdict in refusal.verdicts if verdict.code is VerdictCode.NO_DISK}
         await self._shared.look(full)
-        there = full & self._shared.nodes
-        return [replace(each, has_files=True) if each.node.id in there else each for each in candidates]
+        sharing = full & self._shared.nodes
+        return [replace(each, has_files=True) if each.node.id in sharing else each for each in candidates]
 
     async def _taken_over(self, held: HeldJob) -> tuple[Replica, Node] | None:
-        """The place that whoever held the job before had reserved, if it is still there."""
+        """The replica that the job's earlier holder reserved, with its node, if it still exists."""
         if held.job.replica_id is None:
             return None
         replica = await self._stores.replicas.get(held.job.replica_id)

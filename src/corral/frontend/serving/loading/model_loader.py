@@ -49,7 +49,7 @@ _MEANWHILE: Final = timedelta(minutes=1)
 
 
 class BackendLoader(Protocol):
-    """How a backend is told what to load."""
+    """Sends a backend the order to load a model."""
 
     async def load(
         self, address: str, *, token: str, options: ModelOptions, timeout: timedelta, tls: TlsPeer | None
@@ -183,7 +183,7 @@ class ModelLoader:
         return self._models.size_of(spec)
 
     def needs_telling(self, installed: StartedBackend, spec: ModelSpec, models: PurePath | None) -> bool:
-        """Whether an adapter was told another path of the model's file than it has on the node."""
+        """Whether an adapter has another path of the model's file than the node."""
         is_told = bool(installed.url) and not installed.is_asked_directly
         return is_told and self._file_of(spec, models) != self._models.file_of(spec)
 
@@ -243,7 +243,7 @@ class ModelLoader:
 
 
 STEP_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
-"""Seconds of a step."""
+"""Bounds of the histogram of a step's duration, in seconds."""
 
 
 class LoadMeter:
@@ -278,7 +278,7 @@ class StepTimedOut(CorralError):
 
 
 async def within_bound(
-    what: str, work: Coroutine[Any, Any, T], *, moved: Callable[[], object], bound: StepBound, clock: Clock
+    step_name: str, work: Coroutine[Any, Any, T], *, moved: Callable[[], object], bound: StepBound, clock: Clock
 ) -> T:
     """The result of the work, which is cancelled when it takes too long: then StepTimedOut says how long nothing moved.
 
@@ -302,4 +302,6 @@ async def within_bound(
         return results[0]
     now = clock.monotonic()
     took, still = timedelta(seconds=now - began), timedelta(seconds=now - moved_at)
-    raise StepTimedOut(f"{what} was given up after {format_duration(took)}: nothing moved for {format_duration(still)}")
+    raise StepTimedOut(
+        f"{step_name} was given up after {format_duration(took)}: nothing moved for {format_duration(still)}"
+    )

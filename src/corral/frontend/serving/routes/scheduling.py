@@ -146,8 +146,8 @@ async def delete_rule(context: AdminContext, request: Request, caller: Caller) -
 
 
 async def declare(context: AdminContext, request: Request, caller: Caller) -> Response:
-    asked = decode(await read_body(request, context.config.max_body), SchedulingSet)
-    change = declaration(await _wishes(context, asked.rules), prune=_prune(asked.prune))
+    body = decode(await read_body(request, context.config.max_body), SchedulingSet)
+    change = declaration(await _wishes(context, body.rules), prune=_prune(body.prune))
 
     async def act(mark: str | None) -> Response:
         changed = await context.serving.scheduling.change(change, by=caller.name, mark=mark)
@@ -155,7 +155,7 @@ async def declare(context: AdminContext, request: Request, caller: Caller) -> Re
             SchedulingChanges(added=list(changed.added), changed=list(changed.changed), removed=list(changed.removed))
         )
 
-    return await _on_plan(context, asked.plan_hash, change, caller, act)
+    return await _on_plan(context, body.plan_hash, change, caller, act)
 
 
 async def _on_plan(

@@ -1,7 +1,7 @@
-"""Load jobs: opened by whoever waits for a model, worked on by whoever holds the lease.
+"""Load jobs: opened for requests that wait for a model, and worked on by the frontend that holds the lease.
 
-What the holder does to its replica is in the same transaction as what it does to its job, and counts only while the
-lease is its own: whoever was taken for dead and was not changes nothing any more.
+What the holder does to its replica is in the same transaction as what it does to its job, and counts only while it
+holds the lease: a frontend that was wrongly taken for dead changes nothing any more.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -82,11 +82,11 @@ class LoadJobs:
         """
         async with self._db.begin() as connection:
             under_way = await _open_jobs(connection, job.model)
-            taken, begun = {other.ordinal for other in under_way}, 0
-            for ordinal in range(len(taken) + count):
+            used_ordinals, begun = {other.ordinal for other in under_way}, 0
+            for ordinal in range(len(used_ordinals) + count):
                 if len(under_way) + begun >= count:
                     break
-                if ordinal not in taken:
+                if ordinal not in used_ordinals:
                     begun += await _start(connection, replace(job, id=new_load_job_id(), ordinal=ordinal))
             return begun
 
@@ -122,8 +122,8 @@ class LoadJobs:
         waits = and_(load_jobs.c.state == LoadState.PENDING.value, load_jobs.c.reason == LoadReason.NO_PLACE.value)
         rested = load_jobs.c.changed_at <= now - pause
         async with self._db.begin() as connection:
-            for which, at in ((rested, now), (not_(rested), now + pause)):
-                late = and_(waits, which, load_jobs.c.retry_at > at)
+            for condition, at in ((rested, now), (not_(rested), now + pause)):
+                late = and_(waits, condition, load_jobs.c.retry_at > at)
                 await connection.execute(update(load_jobs).where(late).values(retry_at=at))
 
     async def withdraw_all(self, model: str) -> None:
@@ -245,7 +245,7 @@ class LoadJobs:
 
         return await self._all_or_nothing(work)
 
-    # How.
+    # Helpers.
 
     async def _all_or_nothing(self, work: TransactionStep) -> bool:
         try:
@@ -259,8 +259,8 @@ class LoadJobs:
         async with self._db.begin() as connection:
             return await _change(connection, guard, values)
 
-    async def _fetch(self, which: ColumnElement[bool]) -> list[LoadJob]:
-        statement = select(load_jobs).where(which).order_by(load_jobs.c.created_at, load_jobs.c.model)
+    async def _fetch(self, condition: ColumnElement[bool]) -> list[LoadJob]:
+        statement = select(load_jobs).where(condition).order_by(load_jobs.c.created_at, load_jobs.c.model)
         async with self._db.look() as connection:
             return [_job(row) for row in await connection.execute(statement)]
 
@@ -275,8 +275,8 @@ async def stop_serving(connection: AsyncConnection, model: str, *, reason: str, 
 
 
 async def _open_jobs(connection: AsyncConnection, model: str) -> list[LoadJob]:
-    there = and_(load_jobs.c.model == model, load_jobs.c.state.in_(_OPEN))
-    return [_job(row) for row in await connection.execute(select(load_jobs).where(there))]
+    condition = and_(load_jobs.c.model == model, load_jobs.c.state.in_(_OPEN))
+    return [_job(row) for row in await connection.execute(select(load_jobs).where(condition))]
 
 
 async def _joined(connection: AsyncConnection, job: LoadJob, why: LoadWhy) -> LoadJob:

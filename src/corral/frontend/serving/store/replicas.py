@@ -110,16 +110,18 @@ async def reach(connection: AsyncConnection, id: ReplicaId, state: ReplicaState,
 
 async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> list[Replica]:
     """All living replicas of these models, without their keys; nobody else changes them during this transaction."""
-    there = and_(among(connection, replicas.c.model, models), replicas.c.state.in_(_LIVE))
-    rows = await connection.execute(select(replicas).where(there).order_by(replicas.c.id).with_for_update())
+    condition = and_(among(connection, replicas.c.model, models), replicas.c.state.in_(_LIVE))
+    rows = await connection.execute(select(replicas).where(condition).order_by(replicas.c.id).with_for_update())
     return [_replica_of(row) for row in rows]
 
 
 async def lock_living_on(connection: AsyncConnection, node_id: NodeId) -> list[Replica]:
     """All living replicas of a node, without their keys; nobody else takes room there during this transaction."""
     await connection.execute(select(nodes.c.id).where(nodes.c.id == node_id).with_for_update())
-    there = and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE))
-    return [_replica_of(row) for row in await connection.execute(select(replicas).where(there).order_by(replicas.c.id))]
+    condition = and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE))
+    return [
+        _replica_of(row) for row in await connection.execute(select(replicas).where(condition).order_by(replicas.c.id))
+    ]
 
 
 async def lose_replicas_of(connection: AsyncConnection, node_id: NodeId, *, reason: str, at: datetime) -> None:
@@ -134,8 +136,8 @@ async def move_replicas_of(connection: AsyncConnection, before: Node, after: Nod
     living = and_(replicas.c.node_id == after.id, replicas.c.state.in_(_LIVE))
     statement = select(replicas.c.id, replicas.c.address, replicas.c.url).where(living)
     for row in (await connection.execute(statement)).all():
-        there = {"address": moved(row.address, before, after), "url": moved(row.url, before, after)}
-        await connection.execute(update(replicas).where(replicas.c.id == row.id, living).values(there))
+        new_place = {"address": moved(row.address, before, after), "url": moved(row.url, before, after)}
+        await connection.execute(update(replicas).where(replicas.c.id == row.id, living).values(new_place))
 
 
 class ReplicaPlace(NamedTuple):
@@ -167,7 +169,7 @@ class ReplicaStore:
         return [_replica_of(row) for row in rows]
 
     async def ended_since(self, at: datetime) -> list[Replica]:
-        """Those that ended as was wanted, from then on."""
+        """The replicas that were ended on purpose since then."""
         idle = replicas.c.state == ReplicaState.IDLE.value
         return await self._fetch(and_(idle, replicas.c.changed_at >= at))
 
@@ -214,7 +216,7 @@ class ReplicaStore:
     async def lose(
         self, ids: Iterable[ReplicaId], *, reason: str, at: datetime, events: Sequence[Event]
     ) -> list[ReplicaId]:
-        """They are gone without our doing; returns which of them this call lost. Without any, no event is written."""
+        """Mark replicas as lost; returns those that this call changed. If it changed none, no event is written."""
         async with self._db.begin() as connection:
             lost = []
             for id in sorted(ids):
@@ -293,8 +295,8 @@ class ReplicaStore:
         async with self._db.write() as connection:
             return (await connection.execute(delete(replicas).where(old))).rowcount
 
-    async def _fetch(self, which: ColumnElement[bool]) -> list[Replica]:
-        statement = select(replicas).where(which).order_by(replicas.c.created_at, replicas.c.id)
+    async def _fetch(self, condition: ColumnElement[bool]) -> list[Replica]:
+        statement = select(replicas).where(condition).order_by(replicas.c.created_at, replicas.c.id)
         async with self._db.look() as connection:
             rows = (await connection.execute(statement)).all()
         return [self._opened(row) for row in rows]

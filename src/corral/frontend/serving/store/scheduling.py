@@ -38,8 +38,8 @@ class SchedulingStore:
             await wait_for_fleet_rules_lock(connection)
             update, events = decide(await _read(connection))
             if update.removed:
-                gone = among(connection, scheduling.c.model, update.removed)
-                await connection.execute(delete(scheduling).where(gone))
+                removed_models = among(connection, scheduling.c.model, update.removed)
+                await connection.execute(delete(scheduling).where(removed_models))
             for rule in update.write:
                 row = _row(rule)
                 statement = insert_into(connection, scheduling).values(row)

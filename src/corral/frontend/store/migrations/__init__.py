@@ -1,4 +1,4 @@
-"""Migrations: bring a database to the schema of this version, once, whoever comes first."""
+"""Migrations: bring a database to the schema of this version, once, by the process that comes first."""
 
 from pathlib import Path
 

@@ -49,9 +49,9 @@ def _fill(connection: sa.Connection) -> None:
         if not rows:
             return
         last = rows[-1].sequence
-        found = [{"subject": text, "sequence": row.sequence} for row in rows for text in _subjects(row.data)]
-        if found:
-            connection.execute(sa.insert(event_subjects), found)
+        new_rows = [{"subject": text, "sequence": row.sequence} for row in rows for text in _subjects(row.data)]
+        if new_rows:
+            connection.execute(sa.insert(event_subjects), new_rows)
 
 
 def _subjects(data: object) -> list[str]:
