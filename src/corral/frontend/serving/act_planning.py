@@ -50,8 +50,8 @@ class ActPlanner:
 
     async def node_removal(self, node_id: NodeId) -> ActPlan:
         """What removing a node would do. NotFound for an unknown node."""
-        node, snapshot = await self._seen(node_id)
         intents = await self._intents.of_node(node_id)
+        node, snapshot = await self._seen(node_id)
         return await _thought(lambda: node_removal_plan(snapshot, node, intents))
 
     async def model_removal(self, name: str) -> ActPlan:
@@ -81,7 +81,9 @@ class ActPlanner:
         return await _thought(lambda: scheduling_plan(snapshot, preview, self._policy))
 
     async def _seen(self, node_id: NodeId) -> tuple[Node, FleetSnapshot]:
-        node, snapshot = (await self._fleet.get(node_id)).node, await self._snapshots.take()
+        """The node is read last: of one that is removed meanwhile nothing is planned with half of what it had."""
+        snapshot = await self._snapshots.take()
+        node = (await self._fleet.get(node_id)).node
         if node_id not in snapshot.nodes_by_id:
             raise NotFound(f"no node has the id {node_id}")
         return node, snapshot

@@ -10,6 +10,7 @@ import pytest
 from corral.bus.port import Bus
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.scheduling import SchedulingWish
+from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.frontend.store.db import Database
 from corral.wire.view import GatewayReport
 from tests.kit.clock import ManualClock
@@ -113,6 +114,24 @@ async def test_the_removal_of_a_node_is_planned_and_done_once(world: World) -> N
     (won, _), (lost, _) = await both(world, "DELETE", path + new["hash"])
     assert (won, lost) == (204, 404)
     assert len(await world.events(EventKind.NODE_REMOVED)) == 1
+    await ask(world, "POST", f"/api/v1/nodes/{first.id}/removal/plan", status=404)
+
+
+async def test_a_node_that_goes_while_its_removal_is_planned_is_not_found(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what it had would be another plan, and its hash a conflict."""
+    first = await world.node("w1")
+    await world.loaded()
+    plans = world.control.context.serving.plans
+    take = plans._snapshots.take
+
+    async def remove_first() -> FleetSnapshot:
+        snapshot = await take()
+        await ask(world, "DELETE", f"/api/v1/nodes/{first.id}", status=204)
+        return snapshot
+
+    monkeypatch.setattr(plans._snapshots, "take", remove_first)
     await ask(world, "POST", f"/api/v1/nodes/{first.id}/removal/plan", status=404)
 
 
