@@ -133,6 +133,9 @@ class FakeNode:
     async def on_running(self, message: Message) -> None:
         await message.respond(msgspec.json.encode(RunningReply(models=self.running)))
 
+    async def on_list(self, message: Message) -> None:
+        await message.respond(b'{"backends":null}')
+
     async def on_stop(self, message: Message) -> None:
         self.stops.append(message.data)
         name = msgspec.json.decode(message.data, type=StopRequest).backend
@@ -205,14 +208,19 @@ class World:
         disk: tuple[int, int] | None = None,
         ram: int = 0,
         stops_exactly: bool = False,
+        is_old: bool = False,
     ) -> FakeNode:
-        """`disk` is its size and what is free there; all of its memory is free."""
+        """`disk` is its size and what is free there; all of its memory is free. An old one cannot say what runs there,
+        and says what it has installed instead."""
         node = FakeNode(await self.register(name, features, address, http_address, disk, cards, ram))
         handlers = [
             (subjects.backend_install(node.id), node.on_install),
-            (subjects.models_running(node.id), node.on_running),
             (subjects.backend_stop(node.id), node.on_stop),
         ]
+        if is_old:
+            handlers.append((subjects.backend_list(node.id), node.on_list))
+        else:
+            handlers.append((subjects.models_running(node.id), node.on_running))
         if stops_exactly:
             handlers.append((subjects.model_stop(node.id), node.on_model_stop))
         for subject, handler in handlers:

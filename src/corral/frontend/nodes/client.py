@@ -5,6 +5,7 @@ NodeUnreachable  nobody answers for the node; it counts as unhealthy until it is
 NodePending      nobody approved the node, so it is not contacted at all
 NodeBusy         no answer in time: the node may still be working
 NodeRefused      the node says why not, or its answer cannot be accepted
+NodeTooOld       the node is there, and its worker is older than the question
 """
 
 import asyncio
@@ -60,6 +61,7 @@ STOP_WITHIN: Final = timedelta(seconds=10)
 """Workers give a process up to twenty seconds to free its model and end. A caller that wants to wait for that asks
 again."""
 LIST_WITHIN: Final = timedelta(seconds=30)
+_THERE_WITHIN: Final = timedelta(seconds=5)
 MOST_BYTES: Final = 1024 * 1024
 """A node sends no more at once: the limit of a NATS server with default settings."""
 MOST_OBJECTS: Final = 4000
@@ -116,6 +118,12 @@ class NodeRefused(CorralError):
         self.stopped = stopped
         """The processes that had ended for it by then."""
         super().__init__(message, node_id=node_id)
+
+
+class NodeTooOld(CorralError):
+    """The node is there, but its worker does not know the question. Only LocalAI's first ones are so old."""
+
+    code = "node_too_old"
 
 
 class WorkerUnreachable(CorralError):
@@ -264,10 +272,29 @@ class NodeClient:
             raise NodeRefused(outcome.error or "the node did not say why", node_id=node_id)
 
     async def running(self, node_id: NodeId) -> list[ReportedProcess]:
-        """Return the node's own report of its processes. A node that nobody answers for counts as unhealthy."""
-        subject = subjects.models_running(node_id)
-        contact, reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
+        """Return the node's own report of its processes. A node that nobody answers for counts as unhealthy, unless it
+        only is too old for this question: then NodeTooOld."""
+        subject, question = subjects.models_running(node_id), msgspec.Raw(b"{}")
+        try:
+            contact, reply = await self._ask(node_id, subject, question, RunningReply, RUNNING_WITHIN)
+        except (NodePending, NodeGone):
+            raise
+        except NodeUnreachable as error:
+            if await self._is_there(node_id):
+                raise NodeTooOld("its worker is too old to say what runs there", node_id=node_id) from error
+            await self._mark_silent(node_id)
+            raise
         return _processes(node_id, contact, reply)
+
+    async def _is_there(self, node_id: NodeId) -> bool:
+        """Whether anybody listens on a subject that workers of all versions have."""
+        try:
+            await self._ask(node_id, subjects.backend_list(node_id), msgspec.Raw(b"{}"), ListReply, _THERE_WITHIN)
+        except NodeUnreachable:
+            return False
+        except (NodeBusy, NodeRefused):
+            return True
+        return True
 
     async def glimpse(self, node_id: NodeId) -> list[ReportedProcess]:
         """Return the node's report of its processes, for background checks: no answer does not make it unhealthy."""
@@ -328,8 +355,11 @@ class NodeClient:
         except (NodePending, NodeGone):
             raise
         except NodeUnreachable:
-            await self._marks.store((node_id, self._clock.now()))
+            await self._mark_silent(node_id)
             raise
+
+    async def _mark_silent(self, node_id: NodeId) -> None:
+        await self._marks.store((node_id, self._clock.now()))
 
     async def _mark(self, silent: Sequence[tuple[NodeId, datetime]]) -> Sequence[None]:
         """Mark nodes as of the first silence: writing may take a while, and nodes that were heard meanwhile are

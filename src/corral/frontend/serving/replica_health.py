@@ -122,7 +122,7 @@ class ReplicaHealth:
             for replica in loaded:
                 if reported is not None:
                     await self._compare(replica, reported)
-                if replica.id in suspects and await self._refuses(replica):
+                if replica.id in suspects and await nobody_listens(replica):
                     await self.lose([replica], "nobody serves at its address any more")
 
     async def _report_of(self, node_id: NodeId) -> list[ReportedProcess] | None:
@@ -150,19 +150,6 @@ class ReplicaHealth:
         else:
             self.poke.ring()
 
-    async def _refuses(self, replica: Replica) -> bool:
-        """Whether nothing listens there. A busy process does."""
-        host, _, port = replica.address.rpartition(":")
-        try:
-            async with asyncio.timeout(_CHECK_WITHIN.total_seconds()):
-                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        except ConnectionRefusedError:
-            return True
-        except (OSError, TimeoutError, ValueError):
-            return False
-        writer.close()
-        return False
-
     async def lose(self, lost: list[Replica], why: str, *, level: int = logging.WARNING, **details: object) -> None:
         """Record replicas as lost. They leave the view at once; the next request for their model loads it again."""
         now = self._clock.now()
@@ -182,6 +169,20 @@ class ReplicaHealth:
                 log_details = {"event": "replica.lost", "model": replica.model, "node": replica.node_id, "why": why}
                 log.log(level, "replica lost", extra=log_details)
             await self._feed.announce()
+
+
+async def nobody_listens(replica: Replica) -> bool:
+    """Whether the address of the replica refuses connections. A busy process does not."""
+    host, _, port = replica.address.rpartition(":")
+    try:
+        async with asyncio.timeout(_CHECK_WITHIN.total_seconds()):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError, ValueError):
+        return False
+    writer.close()
+    return False
 
 
 _SHOWN_LINES: Final = 20

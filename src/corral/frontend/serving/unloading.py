@@ -11,7 +11,7 @@ from corral.base.errors import Conflict, CorralError
 from corral.base.ids import NodeId, ReplicaId
 from corral.base.tasks import task_group
 from corral.frontend.models.catalogue import Models
-from corral.frontend.nodes.client import NodeClient, StoppedProcess
+from corral.frontend.nodes.client import NodeClient, NodeTooOld, StoppedProcess
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.nodes.decide.reports import ReportedProcess, port_of
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
@@ -24,6 +24,7 @@ from corral.frontend.serving.decide.eviction import RoomPolicy
 from corral.frontend.serving.decide.replica import LIVE, SERVING, Explained, Outgrown, Replica, ReplicaState, outgrown
 from corral.frontend.serving.gateways.reports import GatewayReports
 from corral.frontend.serving.loading.load_jobs import Loads
+from corral.frontend.serving.replica_health import nobody_listens
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.frontend.store.leases import Leader
@@ -114,11 +115,11 @@ class Unloading:
             await self._client.stop(replica.node_id, replica.process_key)
         details = {"model": replica.model, "node": replica.node_id}
         try:
-            reported = await self._client.running(replica.node_id)
+            is_gone = await self._is_gone(replica)
         except CorralError as error:  # the node is asked again with the next sweep
             log.info("no report from a node: %s", error, extra={"event": "replica.no_report", **details})
             return
-        if any((process.model, process.index) == (replica.model, replica.index) for process in reported):
+        if not is_gone:
             return
         now = self._clock.now()
         event = _event(EventKind.REPLICA_UNLOADED, replica, at=now, why=replica.reason)
@@ -126,6 +127,14 @@ class Unloading:
             log.info("replica ended", extra={"event": "replica.unloaded", **details})
             await self._feed.announce()
             await self._loads.look_for_room()
+
+    async def _is_gone(self, replica: Replica) -> bool:
+        """Whether its process has ended: the node's own report says that, or where there is none, its port."""
+        try:
+            reported = await self._client.running(replica.node_id)
+        except NodeTooOld:
+            return await nobody_listens(replica)
+        return all((process.model, process.index) != (replica.model, replica.index) for process in reported)
 
     async def _stopped_exactly(self, replica: Replica) -> bool:
         port = port_of(replica.address)
@@ -173,7 +182,7 @@ class NodeModels:
         await self._fleet.get(node_id)
         deadline = self._clock.now() + WITHIN
         while True:
-            running = {process.process_key for process in await self._client.running(node_id) if process.model == model}
+            running = await self._running(node_id, model)
             on_node = await self._replicas.on_node(node_id)
             living = [replica for replica in on_node if replica.model == model and replica.state in LIVE]
             if any(replica.state not in SERVING for replica in living):
@@ -188,6 +197,13 @@ class NodeModels:
                 names = ", ".join(sorted(running | stored))
                 raise StillRunning(f"{names} did not end within {WITHIN.total_seconds():.0f} s; it stays wanted")
             await self._clock.sleep(_LOOK_SECONDS)
+
+    async def _running(self, node_id: NodeId, model: str) -> set[str]:
+        """The keys of processes that run for the model there; none of a node that is too old to tell them."""
+        try:
+            return {process.process_key for process in await self._client.running(node_id) if process.model == model}
+        except NodeTooOld:
+            return set()
 
     async def unload_everywhere(self, model: str, *, by: str) -> None:
         """Unload the model on every node that serves it, and take back loads that wait for a place. A node that fails
