@@ -211,6 +211,7 @@ with 503, `Retry-After` and a `loading` object.
 MODEL_ROUTE_MEANINGS: Final = {
     "/v1/chat/completions": "A chat, whole or streamed.",
     "/v1/completions": "A text continued, whole or streamed.",
+    "/v1/edits": "Texts (`input`) edited by an `instruction`, where the backend only speaks gRPC. LocalAI's.",
     "/v1/embeddings": "Vectors of texts.",
     "/v1/audio/speech": "A text of up to 4,096 characters as a WAV file; with `stream` one that begins at once.",
     "/v1/audio/transcriptions": (

@@ -86,6 +86,16 @@ async def completions(served: Served, body: bytes, clock: Clock) -> bytes | Even
     return answers.completion_answer(replies, stamp, before=before)
 
 
+async def edits(served: Served, body: bytes, clock: Clock) -> bytes:
+    """Several texts, and several answers to each, are generated one after the other, with one call for each."""
+    request = requests.parse(body, requests.EditRequest)
+    requests.check_edit(request)
+    options = await asyncio.to_thread(openai.edit_options, request, served.model)
+    stamp = _stamp("edit", request, served, clock, limit=options[0].Tokens)
+    predictions = [prediction for each in options for prediction in openai.repeated(each, stamp.n)]
+    return answers.edit_answer([await served.backend.predict(prediction) for prediction in predictions], stamp)
+
+
 def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, *, limit: int) -> answers.Stamp:
     return answers.Stamp(
         id=new_answer_id(kind),

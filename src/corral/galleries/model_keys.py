@@ -212,7 +212,7 @@ MODEL_KEYS: Final = (
     ModelKey("template.chat", _T.TEXT, _R, "The Go template of a whole chat."),
     ModelKey("template.chat_message", _T.TEXT, _R, "The Go template of one message."),
     ModelKey("template.completion", _T.TEXT, _R, "The Go template of a completion."),
-    ModelKey("template.edit", _T.TEXT, _N, "The Go template of an edit, a route that Corral does not have."),
+    ModelKey("template.edit", _T.TEXT, _R, "The Go template of an edit."),
     ModelKey("template.function", _T.TEXT, _R, "The Go template of a chat with tools."),
     ModelKey("template.multimodal", _T.TEXT, _R, "The Go template that puts media into a message."),
     ModelKey("template.reply_prefix", _T.TEXT, _R, "What is put before answers."),

@@ -30,6 +30,8 @@ METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE
 _READING: Final = frozenset({b"GET", b"HEAD"})
 _MODELS: Final = frozenset({b"/v1/models", b"/models"})
 _MODEL: Final = b"/v1/models/"
+_CAPABILITIES: Final = b"/v1/models/capabilities"
+"""LocalAI's list of what models are for, which control knows. It hides a model of that name here, as with LocalAI."""
 _HEALTH: Final = frozenset({b"/healthz", b"/health"})
 """`/health` is what llama.cpp and vLLM call it."""
 OWN_PATHS: Final = _HEALTH | {b"/readyz"}
@@ -197,7 +199,9 @@ class Router:
 
 
 def _asks_for_models(head: RequestHead) -> bool:
-    return head.method in _READING and (head.path in _MODELS or head.path.startswith(_MODEL))
+    if head.method not in _READING or head.path == _CAPABILITIES:
+        return False
+    return head.path in _MODELS or head.path.startswith(_MODEL)
 
 
 def _model_object(entry: ModelEntry) -> dict[str, object]:

@@ -62,6 +62,7 @@ class PromptTemplates(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     function: str = ""
     """In place of `chat`, for a request with tools."""
     completion: str = ""
+    edit: str = ""
     multimodal: str = ""
     joined_by: str = "\n"
     roles: dict[str, str] = {}

@@ -6,12 +6,12 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corral.wire.models import COUNT_TOKENS, MESSAGES, RESPONSES, ROUTE_USES, ModelUse
+from corral.wire.models import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES, ROUTE_USES, ModelUse
 
 ENGINE_USES: Final[Mapping[str, frozenset[str]]] = {
     **{
         use.value: frozenset(route for route, own in ROUTE_USES.items() if own is use)
-        - {RESPONSES, MESSAGES, COUNT_TOKENS}
+        - {EDITS, RESPONSES, MESSAGES, COUNT_TOKENS}
         for use in ModelUse
     },
     "responses": frozenset({RESPONSES}),

@@ -23,12 +23,14 @@ class ModelUse(StrEnum):
 
 
 _U = ModelUse
+EDITS: Final = "/v1/edits"
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 RESPONSES: Final = "/v1/responses"
 ROUTE_USES: Final[Mapping[str, ModelUse | None]] = {
     "/v1/chat/completions": _U.CHAT,
     "/v1/completions": _U.COMPLETION,
+    EDITS: _U.COMPLETION,
     "/v1/embeddings": _U.EMBEDDINGS,
     "/v1/audio/speech": _U.SPEECH,
     "/v1/audio/transcriptions": _U.TRANSCRIPTION,
@@ -43,7 +45,7 @@ ROUTE_USES: Final[Mapping[str, ModelUse | None]] = {
 """All routes of inference as replicas know them, and which use of a model each asks for; None suits any model."""
 ADAPTED_ROUTES: Final = frozenset(ROUTE_USES) - {RESPONSES}
 """What adapters answer for backends that only speak gRPC."""
-ASSUMED_ROUTES: Final = ADAPTED_ROUTES - {MESSAGES, COUNT_TOKENS}
+ASSUMED_ROUTES: Final = ADAPTED_ROUTES - {EDITS, MESSAGES, COUNT_TOKENS}
 """Assumed of replicas that do not say what they answer: workers and backends that are older than the question."""
 
 

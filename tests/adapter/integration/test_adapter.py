@@ -91,6 +91,15 @@ async def test_completions_answer_every_prompt(served: Any) -> None:
     assert texts == [(0, "a"), (0, " b"), (0, ""), (1, "c"), (1, "")]
 
 
+async def test_edits_answer_every_text(served: Any) -> None:
+    status, answer = await served.ask("/v1/edits", {"instruction": "say", "input": ["a b", "c"]})
+    assert (status, answer["object"]) == (200, "edit")
+    assert answer["choices"] == [{"index": 0, "text": "say a b"}, {"index": 1, "text": "say c"}]
+    assert answer["usage"]["total_tokens"] == 10
+    status, refused = await served.ask("/v1/edits", {"input": "a"})
+    assert (status, refused["error"]["param"]) == (400, "instruction")
+
+
 async def test_embeddings_come_as_numbers_or_in_base64(served: Any) -> None:
     _, plain = await served.ask("/v1/embeddings", {"input": ["one", "two"]})
     _, packed = await served.ask("/v1/embeddings", {"input": ["one", "two"], "encoding_format": "base64"})

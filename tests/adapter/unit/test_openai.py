@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
-from corral.adapter.dialects.openai import chat_options, completion_options, embedding_options, repeated
+from corral.adapter.dialects.openai import chat_options, completion_options, edit_options, embedding_options, repeated
 from corral.adapter.dialects.requests import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,
+    EditRequest,
     EmbeddingRequest,
     MessagePart,
     check_chat,
     check_completion,
+    check_edit,
     parse,
 )
 from corral.base.errors import InvalidInput
@@ -322,6 +324,32 @@ def test_a_completion_has_one_call_for_each_prompt() -> None:
     model = AdapterModel(name="m", templates=PromptTemplates(completion="Q: {{.Input}}"))
     made = completion_options(request, model)
     assert [(one.Prompt, one.Tokens) for one in made] == [("Q: a", 0), ("Q: b", 0)]
+
+
+def edit(body: dict[str, Any], model: AdapterModel = MODEL) -> list[PredictOptions]:
+    request = parse(json.dumps({"instruction": "shorten"} | body).encode(), EditRequest)
+    check_edit(request)
+    return edit_options(request, model)
+
+
+def test_an_edit_has_one_call_for_each_text_with_the_instruction() -> None:
+    model = AdapterModel(name="m", templates=PromptTemplates(edit="{{.Instruction}}: {{.Input}}"))
+    made = edit({"input": ["a", "b"], "max_tokens": 7}, model)
+    assert [(one.Prompt, one.Tokens) for one in made] == [("shorten: a", 7), ("shorten: b", 7)]
+
+
+def test_without_a_template_the_instruction_stands_before_the_text() -> None:
+    assert [one.Prompt for one in edit({"input": "a"})] == ["shorten\n\na"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [({"instruction": ""}, "instruction"), ({"input": []}, "input"), ({"stream": True}, "stream"), ({"n": 0}, "n")],
+)
+def test_an_edit_that_cannot_be_made_as_asked_is_refused(body: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        edit({"input": "a"} | body)
+    assert refused.value.field == field
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,13 @@ async def test_models_are_listed_from_the_view(gateway: GatewayWorld) -> None:
     assert head.headers["content-length"] == str(len(answer.body))
 
 
+async def test_control_is_asked_what_models_are_for(gateway: GatewayWorld) -> None:
+    answer = await gateway.ask(request(method="GET", path="/v1/models/capabilities"))
+
+    assert answer.status == 200
+    assert gateway.control.passed[0][1] == "/v1/models/capabilities"
+
+
 async def test_usage_is_read_from_the_tail_and_reported_once(gateway: GatewayWorld) -> None:
     await gateway.ask(request(chat()))
     gateway.engine.behave = answering

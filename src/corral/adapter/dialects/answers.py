@@ -212,6 +212,12 @@ def completion_answer(replies: Sequence[Reply], stamp: Stamp, *, before: Sequenc
     return _document("text_completion", stamp, choices, replies)
 
 
+def edit_answer(replies: Sequence[Reply], stamp: Stamp) -> bytes:
+    """Return the complete answer: each text as the backend edited it."""
+    texts = (stamp.prefix + reply.message.decode(errors="replace") for reply in replies)
+    return _document("edit", stamp, [{"index": index, "text": text} for index, text in enumerate(texts)], replies)
+
+
 def _raw_logprobs(reply: Reply) -> msgspec.Raw | None:
     return msgspec.Raw(logprobs) if (logprobs := _logprobs(reply)) else None
 

@@ -11,11 +11,12 @@ from corral.adapter.dialects.requests import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,
+    EditRequest,
     MediaUrl,
     MessagePart,
     Sampling,
 )
-from corral.adapter.dialects.templates import chat_prompt, completion_prompts
+from corral.adapter.dialects.templates import chat_prompt, completion_prompts, edit_prompts
 from corral.base.errors import InvalidInput
 from corral.rpc.messages import Message, PredictOptions
 from corral.wire.adapter import AdapterModel
@@ -56,11 +57,21 @@ def completion_options(request: CompletionRequest, model: AdapterModel) -> list[
     return [_completion(request, prompt, model) for prompt in completion_prompts(prompts_of(request), model)]
 
 
+def edit_options(request: EditRequest, model: AdapterModel) -> list[PredictOptions]:
+    """Build the messages for an edit: one for each text."""
+    return [_prompted(request, prompt, model) for prompt in edit_prompts(request.inputs(), request.instruction, model)]
+
+
 def _completion(request: CompletionRequest, prompt: str, model: AdapterModel) -> PredictOptions:
+    options = _prompted(request, prompt, model)
+    options.Logprobs = request.logprobs or 0
+    return options
+
+
+def _prompted(request: Sampling, prompt: str, model: AdapterModel) -> PredictOptions:
     options = _sampling_options(request, model)
     options.Tokens = _limit(request.max_tokens, model)
     options.Prompt = prompt
-    options.Logprobs = request.logprobs or 0
     return options
 
 

@@ -111,6 +111,16 @@ class CompletionRequest(Sampling, kw_only=True):
     logprobs: int | None = None
 
 
+class EditRequest(Sampling, kw_only=True):
+    """LocalAI's form of OpenAI's older edits: texts, and what shall be done to each."""
+
+    instruction: str
+    input: str | list[str] = ""
+
+    def inputs(self) -> list[str]:
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
     input: str | list[str | int | list[int]]
     model: str | None = None
@@ -175,6 +185,16 @@ def check_completion(request: CompletionRequest) -> None:
         raise InvalidInput("logprobs", "must be a number of alternatives")
     if request.echo and request.logprobs is not None:
         raise InvalidInput("logprobs", "is not offered together with echo")
+
+
+def check_edit(request: EditRequest) -> None:
+    if not request.instruction:
+        raise InvalidInput("instruction", "must not be empty")
+    if not request.inputs():
+        raise InvalidInput("input", "must not be empty")
+    if request.stream:
+        raise InvalidInput("stream", "is not offered for edits")
+    _check_sampling(request)
 
 
 def _check_tools(request: ChatRequest) -> None:

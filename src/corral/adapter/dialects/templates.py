@@ -9,7 +9,7 @@ import msgspec
 
 from corral.adapter.dialects.requests import ChatRequest
 from corral.base.errors import InvalidInput
-from corral.templates import PromptSettings, has_place_for_tools, render_chat, render_completions
+from corral.templates import PromptSettings, has_place_for_tools, render_chat, render_completions, render_edits
 from corral.templates.prompts import NO_ACTION, NO_ACTION_DESCRIPTION, TEMPLATES
 from corral.wire.adapter import AdapterModel
 
@@ -17,7 +17,7 @@ from corral.wire.adapter import AdapterModel
 def prompt_settings(model: AdapterModel) -> PromptSettings:
     """What the model's configuration says about prompts."""
     given = model.templates
-    sources = {name: getattr(given, name, "") for name in TEMPLATES}  # there is no route for edits
+    sources = {name: getattr(given, name) for name in TEMPLATES}
     return PromptSettings(
         templates={name: source for name, source in sources.items() if source},
         use_tokenizer_template=model.use_tokenizer_template,
@@ -42,3 +42,10 @@ def chat_prompt(request: ChatRequest, model: AdapterModel) -> str:
 
 def completion_prompts(prompts: Sequence[str], model: AdapterModel) -> list[str]:
     return render_completions(prompt_settings(model), {"prompt": list(prompts)})
+
+
+def edit_prompts(inputs: Sequence[str], instruction: str, model: AdapterModel) -> list[str]:
+    """Render each text that shall be edited, behind the instruction where no template says otherwise."""
+    if not model.templates.edit:  # LocalAI sends the text alone then, and the model never hears what to do with it
+        return [f"{instruction}\n\n{text}" for text in inputs]
+    return render_edits(prompt_settings(model), {"input": list(inputs), "instruction": instruction})

@@ -208,6 +208,7 @@ async def test_users_see_what_models_are_for_and_administrators_where_they_run(w
     ]
     (shown,) = (await get(world, "/api/models/capabilities", key=key))["data"]
     assert "loaded_on" not in shown
+    assert await get(world, "/v1/models/capabilities", key=key) == {"data": [shown]}
     assert (shown["disabled"], shown["pinned"], shown["backend"]) == (False, False, seen["backend"])
     assert (await get(world, "/system"))["loaded_models"] == [{"id": "small"}]
     assert (await world.frontend.call("GET", "/system", key=key)).status == 403

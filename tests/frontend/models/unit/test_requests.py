@@ -32,6 +32,7 @@ template:
   chat: "{{.Input}} <assistant>"
   chat_message: "<{{.RoleName}}> {{.Content}}"
   completion: "{{.Input}}"
+  edit: "{{.Instruction}} {{.Input}}"
   join_chat_messages_by_character: ""
   function: "{{toJson .Functions}}"
   reply_prefix: "<think>"
@@ -89,6 +90,7 @@ def test_every_word_of_the_configuration_arrives() -> None:
             chat="{{.Input}} <assistant>",
             chat_message="<{{.RoleName}}> {{.Content}}",
             completion="{{.Input}}",
+            edit="{{.Instruction}} {{.Input}}",
             joined_by="",
             function="{{toJson .Functions}}",
             multimodal="{{.Text}}",

@@ -153,6 +153,7 @@ TEMPLATES: Final = (
     ConfigField("chat_message", "template.chat_message", fields.text),
     ConfigField("function", "template.function", fields.text),
     ConfigField("completion", "template.completion", fields.text),
+    ConfigField("edit", "template.edit", fields.text),
     ConfigField("multimodal", "template.multimodal", fields.text),
     ConfigField("roles", "roles", fields.texts_by_name),
     ConfigField("grammar_disabled", "function.grammar.disable", fields.switch),

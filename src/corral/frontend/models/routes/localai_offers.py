@@ -221,18 +221,21 @@ _PAGE = RouteSpec(
 )
 _PROGRAM = replace(_PAGE, dialect=Dialect.LOCALAI_CLI, query={})
 
+_CAPABILITIES = replace(
+    _PAGE,
+    path="/api/models/capabilities",
+    handler=list_capabilities,
+    access=Permission.MODELS_LIST,
+    summary="What each model is for; for those who may see nodes also where it runs.",
+    gives=ModelCapabilities,
+    query={},
+    codes={200: "a list, by name"},
+)
+
 ROUTES = [
     _PAGE,
-    replace(
-        _PAGE,
-        path="/api/models/capabilities",
-        handler=list_capabilities,
-        access=Permission.MODELS_LIST,
-        summary="What each model is for; for those who may see nodes also where it runs.",
-        gives=ModelCapabilities,
-        query={},
-        codes={200: "a list, by name"},
-    ),
+    _CAPABILITIES,
+    replace(_CAPABILITIES, path="/v1/models/capabilities"),
     replace(
         _PAGE,
         path="/api/models/variants/{id:path}",
