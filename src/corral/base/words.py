@@ -1,17 +1,31 @@
 """Numbers, durations, lists and sentences in words, and words back to durations."""
 
+import difflib
 import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
 _NAMED: Final = 5
+_NAMED_NEAR: Final = 3
+_TELLING: Final = 3
+"""A shorter beginning says little about the name that is meant."""
 
 
 def listed(names: Sequence[str], *, most: int = _NAMED) -> str:
     """Join names with commas, and count those beyond the first few: `w1, w2 and 998 more`."""
     first, more = ", ".join(names[:most]), len(names) - most
     return f"{first} and {more} more" if more > 0 else first
+
+
+def near_names(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
+    """Return up to three names that may be meant, whatever their case: those that begin with the name, then similar
+    ones. `cutoff` is how similar, from 0 to 1."""
+    by_case = {other.casefold(): other for other in names if other}
+    asked = name.casefold()
+    longer = sorted(other for other in by_case if len(asked) >= _TELLING and other.startswith(asked))
+    similar = difflib.get_close_matches(asked, by_case, n=_NAMED_NEAR, cutoff=cutoff)
+    return [by_case[other] for other in dict.fromkeys([*longer, *similar])][:_NAMED_NEAR]
 
 
 def counted(count: int, word: str) -> str:

@@ -6,6 +6,7 @@ take to answer.
 
 import http.client
 import json
+import ssl
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
@@ -28,6 +29,8 @@ Query = Iterable[tuple[str, str]]
 MAX_ANSWER: Final = 64 * 1024 * 1024
 _FAILURES: Final = (OSError, http.client.HTTPException, UnicodeError)
 """UnicodeError is what a host name raises that cannot be looked up at all."""
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+"""What OpenSSL, by its version, calls an answer in plain text."""
 
 
 class FrontendTarget(PartlyPrinted, frozen=True, kw_only=True):
@@ -223,6 +226,9 @@ class ApiClient:
             ) from error
 
     def _unreachable(self, error: Exception) -> "Unreachable":
+        if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+            plain = f"http{self.target.url.removeprefix('https')}"
+            return Unreachable(self.target, f"what listens there does not speak TLS, so try {plain}")
         return Unreachable(self.target, getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
     def _refusal(self, status: int, content: bytes) -> CorralError:

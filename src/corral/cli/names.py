@@ -1,6 +1,5 @@
 """What a name on the command line means (a node, an operation, a model, a backend), and which names a shell offers."""
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -9,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
-from corral.base.words import counted, listed
+from corral.base.words import counted, listed, near_names
 from corral.cli.client import ApiClient, Query, api_path
 from corral.cli.connection import target_of
 from corral.cli.options import given_flags
@@ -82,7 +81,7 @@ def choose_node(nodes: Sequence[NodeDetail], reference: str) -> NodeDetail:
             described = [f"{node.id} ({node.name}, {node.status})" for node in candidates]
             raise Conflict(f"{reference} may mean {listed(described, most=_MOST_CANDIDATES)}; name one by its id")
     hint = "`corral nodes list` shows all" if nodes else "no node has registered yet"
-    if similar := difflib.get_close_matches(name, {node.name for node in nodes}, n=3):
+    if similar := near_names(name, {node.name for node in nodes}):
         hint = f"did you mean {' or '.join(similar)}?"
     raise NotFound(f"there is no node {reference}; {hint}")
 
@@ -132,7 +131,7 @@ def unknown_backend_warnings(client: ApiClient, backend: str) -> list[str]:
     name = backend.rpartition("@")[2]
     if name in installed:
         return []
-    similar = difflib.get_close_matches(name, installed, n=3)
+    similar = near_names(name, installed)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "`corral backends list` shows what there is"
     return [f"no node is known to have {backend}; {hint}"]
 

@@ -1,7 +1,6 @@
 """The view that this gateway got from control (models, replicas and keys at one version), and the choice of a
 replica."""
 
-import difflib
 import itertools
 import logging
 from bisect import bisect_left
@@ -11,6 +10,7 @@ from typing import Final, Protocol, TypeVar
 
 from corral.base.errors import InvalidInput
 from corral.base.own_network import plain_host
+from corral.base.words import near_names
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.head import own_lines
 from corral.gateway.upstream import Origin
@@ -34,7 +34,6 @@ LOADED: Final = "loaded"
 _DEMOTION: Final = 1000
 """Added to the rank of a replica that just failed, so that it is picked last until it answers again."""
 _SHOWN_NAME: Final = 100
-_NEAR_NAMES: Final = 3
 _SHOWN_MODELS: Final = 10
 _COMPARED: Final = 40
 """Names that a misspelled one is compared with: each comparison blocks the loop for some 50 µs."""
@@ -369,10 +368,13 @@ class NearNames:
         self._forward: list[str] = []
         self._backward: list[str] = []
         """Names reversed and sorted, to find those with a similar end."""
+        self._spelled: dict[str, str] = {}
+        """Names as they are written; the others here have no capitals."""
         self._cached: dict[str, list[str]] = {}
         if len(self.names) > _COMPARED:
-            self._forward = sorted(self.names)
-            self._backward = sorted(name[::-1] for name in self.names)
+            self._spelled = {name.casefold(): name for name in self.names}
+            self._forward = sorted(self._spelled)
+            self._backward = sorted(name[::-1] for name in self._spelled)
 
     def find(self, name: str) -> list[str]:
         name = name[:_SHOWN_NAME]
@@ -380,9 +382,10 @@ class NearNames:
         if near is None:
             candidates: Iterable[str] = self.names
             if len(self.names) > _COMPARED:
-                backward = (each[::-1] for each in _around(self._backward, name[::-1]))
-                candidates = {*_around(self._forward, name), *backward}
-            near = difflib.get_close_matches(name, sorted(candidates), n=_NEAR_NAMES)
+                asked = name.casefold()
+                backward = (each[::-1] for each in _around(self._backward, asked[::-1]))
+                candidates = {self._spelled[each] for each in (*_around(self._forward, asked), *backward)}
+            near = near_names(name, sorted(candidates))
             if len(self._cached) >= _REMEMBERED:
                 del self._cached[next(iter(self._cached))]
             self._cached[name] = near

@@ -1,8 +1,6 @@
 """Asks Hugging Face, or a mirror with the same routes, for the files of a repository at one commit."""
 
 import asyncio
-import difflib
-from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
@@ -11,7 +9,7 @@ import msgspec
 from corral.base.errors import InvalidInput
 from corral.base.http_facts import host_of, origin_of
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.base.words import listed
+from corral.base.words import listed, near_names
 from corral.hubs.access import HubAccess
 from corral.hubs.listings import (
     HubFile,
@@ -29,7 +27,7 @@ _MOST_BYTES: Final = 32 << 20
 _MOST_FILES: Final = 100_000
 _MOST_PAGES: Final = 200
 _MOST_NAMES: Final = 500
-_NEAR: Final = 0.5
+NEAR: Final = 0.5
 _HEX: Final = frozenset("0123456789abcdef")
 T = TypeVar("T")
 
@@ -179,7 +177,7 @@ async def _problem(answer: RegistryResponse, reference: HuggingFaceReference, hu
     if code == "RevisionNotFound" or reference.repository in names:
         return HubModelMissing(f"{reference.repository} has no branch, tag or commit {reference.revision!r}")
     if is_missing:
-        near = near_names(reference.repository, names)
+        near = near_names(reference.repository, names, cutoff=NEAR)
         hint = f"; there is {listed(near)}" if near else ""
         private = "; for a private one set HF_TOKEN (hubs.hf_token)" if not has_token else ""
         return HubModelMissing(f"{host} has no repository {reference.repository}{hint}{private}")
@@ -203,12 +201,6 @@ async def _repositories(owner: str, hub: HubAccess) -> list[str]:
         return [entry.id for entry in msgspec.json.decode(body, type=list[_Named])]
     except (HubRefused, HubModelMissing, HubUnavailable, *UNREADABLE_JSON):
         return []
-
-
-def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return up to three names that are like one, whatever their case."""
-    by_lower: Mapping[str, str] = {other.lower(): other for other in names if other}
-    return [by_lower[near] for near in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=_NEAR)]
 
 
 def _host(hub: HubAccess) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.base.words import listed
+from corral.base.words import listed, near_names
 from corral.hubs.access import HubAccess
 from corral.hubs.archives import member_url, split_member
 from corral.hubs.choose import (
@@ -42,7 +42,7 @@ from corral.hubs.configure import (
 )
 from corral.hubs.estimate import LoadSettings, estimate_by_size, estimate_memory
 from corral.hubs.gguf import GgufFacts, GgufKind
-from corral.hubs.huggingface import list_repository, near_names
+from corral.hubs.huggingface import NEAR, list_repository
 from corral.hubs.listings import HubFile, HubListing, HubModelMissing, HubRefused, OwnSettings
 from corral.hubs.oci_models import list_model_image
 from corral.hubs.ollama import list_ollama
@@ -209,7 +209,7 @@ async def _plan_listing(
     """Decide what of a listing is the model. `path` and `build` are what the reference itself names."""
     files = files_beside(path, listing.files) if path else listing.files
     if path and not files:
-        near = near_names(path, [file.path for file in listing.files])
+        near = near_names(path, [file.path for file in listing.files], cutoff=NEAR)
         raise HubModelMissing(f"{listing.resolved} has no {path!r}" + (f"; there is {listed(near)}" if near else ""))
     builds = await asyncio.to_thread(group_builds, files)  # a repository may have a hundred thousand files
     if not builds and len(listing.files) == 1 and not listing.files[0].path.endswith(".safetensors"):

@@ -6,7 +6,6 @@ found out before, since galleries may take their time.
 """
 
 import asyncio
-import difflib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
+from corral.base.words import near_names
 from corral.rpc.adapter_keeper import Adapters
 from corral.wire.adapter import AdapterModel, AdapterReplica
 from corral.wire.backends import (
@@ -314,7 +314,7 @@ class Backends:
         names = sorted(backend.name for backend in await self.listing())
         if name in names:
             return "; it is on this node, and no source is known to replace it from: give a uri"
-        if similar := difflib.get_close_matches(name, names, n=3):
+        if similar := near_names(name, names):
             return f"; did you mean {' or '.join(similar)}?"
         return f"; this node has {', '.join(names)}" if names else "; this node has none"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.base.words import listed, sentences
+from corral.base.words import listed, near_names, sentences
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,22 @@ def test_a_few_are_named_and_the_rest_counted(names: list[str], told: str) -> No
 )
 def test_sentences_follow_each_other_as_in_prose(parts: list[str], text: str) -> None:
     assert sentences(parts) == text
+
+
+MODELS = ("smollm2", "Qwen2.5-1.5B-Instruct", "qwen2.5-7b", "llama-3.2-1b", "ab-long-name")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("smolm2", ["smollm2"]),
+        ("SmolLM2", ["smollm2"]),
+        ("qwen2.5", ["Qwen2.5-1.5B-Instruct", "qwen2.5-7b"]),
+        ("Llama-3.2", ["llama-3.2-1b"]),
+        ("ab", []),
+        ("gpt-4o", []),
+        ("", []),
+    ],
+)
+def test_names_that_may_be_meant_are_similar_or_longer_whatever_their_case(typed: str, meant: list[str]) -> None:
+    assert near_names(typed, MODELS) == meant

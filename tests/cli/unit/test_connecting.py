@@ -140,6 +140,14 @@ def test_a_frontend_that_is_gone_is_named_with_the_source_of_its_url(corral: Any
     )
 
 
+def test_https_where_nobody_speaks_tls_is_told(corral: Any, frontend: Any) -> None:
+    url = frontend.url.replace("http:", "https:")
+    outcome = corral("nodes", "list", "--url", url)
+    assert outcome.code == 69
+    assert f"no answer from {url}" in outcome.err
+    assert f"what listens there does not speak TLS, so try {frontend.url};" in outcome.err
+
+
 def test_a_damaged_up_json_counts_as_none(corral: Any, home: Path) -> None:
     (home / DATA).mkdir(parents=True)
     (home / DATA / "up.json").write_text("{")

@@ -77,9 +77,12 @@ def test_json_is_an_object_per_line(connected: Any, fleet: Any) -> None:
 
 
 def test_a_name_that_nobody_has_is_told(connected: Any, fleet: Any) -> None:
+    missing = {"error": {"message": "the model 'w3' does not exist; did you mean w2?"}}
+    fleet.tell("GET /api/v1/models/w3", missing, status=404)
     outcome = connected("logs", "w3")
     assert (outcome.code, outcome.out) == (1, "")
-    assert "there is no model w3, and there is no node w3; `corral nodes list` shows all" in outcome.err
+    hint = "there is no node w3; `corral nodes list` shows all"
+    assert outcome.err == f"error: the model 'w3' does not exist; did you mean w2? {hint.capitalize()}\n"
 
 
 def test_a_name_of_a_model_and_of_a_node_is_refused_with_the_nodes_id(

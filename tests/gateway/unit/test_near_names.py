@@ -42,7 +42,9 @@ def hint(known: Directory, name: str) -> str:
 MANY = [f"{kind}-{number:04d}" for kind in ("alpaca", "falcon", "gemma", "qwen") for number in range(2500)]
 
 
-@pytest.mark.parametrize("typed", ["gemma-1b-instruct-q4x", "gemma-1b-instrct-q4", "hemma-1b-instruct-q4"])
+@pytest.mark.parametrize(
+    "typed", ["gemma-1b-instruct-q4x", "gemma-1b-instrct-q4", "hemma-1b-instruct-q4", "Gemma-1B-Instruct-Q4"]
+)
 def test_among_many_names_a_mistyped_one_is_found_with_few_comparisons(compared: list[int], typed: str) -> None:
     assert "did you mean gemma-1b-instruct-q4" in hint(directory(*MANY, "gemma-1b-instruct-q4"), typed)
     assert compared[0] <= 40

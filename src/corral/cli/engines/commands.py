@@ -1,6 +1,5 @@
 """`corral engines add`, `set`, `list`, `show`, `test` and so on: each works on one external engine."""
 
-import difflib
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from msgspec import UNSET, structs
 
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.private_files import read_bounded
-from corral.base.words import counted
+from corral.base.words import counted, near_names
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_engine, complete_model
@@ -261,7 +260,7 @@ def test_engine(engine: str, as_json: bool) -> int:
     trial = client.post(api_path("external-engines", view.id, "test"), EngineTrial)
     answer(trial, f"{view.name}: {_trial_words(trial)}", as_json=as_json)
     if not as_json and trial.has_model is False:
-        near = difflib.get_close_matches(view.remote_model, trial.models, n=3) or trial.models[:3]
+        near = near_names(view.remote_model, trial.models) or trial.models[:3]
         say(f"It lists {counted(len(trial.models), 'model')}, among them {', '.join(near)}.")
     return ExitCode.OK if trial.state == _GOOD else ExitCode.FAILED
 
@@ -284,7 +283,7 @@ def find_engine(client: ApiClient, reference: str) -> ExternalEngineView:
         if matches:
             names = ", ".join(f"{each.model}/{each.name}" for each in matches)
             raise Conflict(f"{reference} may mean {names}; name it so")
-    near = difflib.get_close_matches(reference, [each.name for each in engines], n=3)
+    near = near_names(reference, [each.name for each in engines])
     hint = f"did you mean {' or '.join(near)}?" if near else "`corral engines list` shows all"
     raise NotFound(f"there is no engine {reference}; {hint}")
 

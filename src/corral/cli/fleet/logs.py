@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from corral.base.errors import AccessDenied, Conflict, CorralError, InvalidInput, NotFound, PeerRefused, PeerUnavailable
 from corral.base.retry import Backoff
-from corral.base.words import parse_duration, printable
+from corral.base.words import parse_duration, printable, sentences
 from corral.cli.client import ApiClient, FrontendFailed, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import all_nodes, choose_node, complete_model, complete_node
@@ -233,25 +233,23 @@ def _moment(at: str) -> datetime:
 def sources_of(client: ApiClient, name: str) -> list[LogSource]:
     """The processes that a name stands for: a model's on all nodes, or all processes of a node."""
     nodes = list(all_nodes(client))
-    of_model = _of_model(client, name, nodes)
-    if of_model is None:
+    try:
+        of_model = _of_model(client, name, nodes)
+    except NotFound as no_model:
         try:
             node = choose_node(nodes, name)
             processes = client.get(api_path("nodes", node.id, "logs"), list[str])
             return [LogSource(node.id, node.name, process) for process in processes]
-        except NotFound as unknown:
-            raise NotFound(f"there is no model {name}, and {unknown.message}") from None
+        except NotFound as no_node:
+            raise NotFound(sentences([no_model.message, no_node.message])) from None
     if namesakes := [node for node in nodes if node.name == name]:
         raise Conflict(f"{name} is a model and a node; name the node by its id, {namesakes[0].id}")
     return of_model
 
 
-def _of_model(client: ApiClient, name: str, nodes: Iterable[NodeDetail]) -> list[LogSource] | None:
-    """The processes of a model's replicas, also of those that are gone; None when there is no such model."""
-    try:
-        model = client.get(api_path("models", name), ModelView)
-    except NotFound:
-        return None
+def _of_model(client: ApiClient, name: str, nodes: Iterable[NodeDetail]) -> list[LogSource]:
+    """The processes of a model's replicas, also of those that are gone; NotFound when there is no such model."""
+    model = client.get(api_path("models", name), ModelView)
     names = {node.id: node.name for node in nodes}
     process = model.alias_of or model.name
     processes = {

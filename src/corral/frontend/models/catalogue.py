@@ -5,7 +5,6 @@ Nothing here waits for a disk. `watch.py` passes in what lies in the models dire
 """
 
 import asyncio
-import difflib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Final
 
 from corral.base.errors import NotFound
 from corral.base.tasks import Poke
+from corral.base.words import near_names
 from corral.frontend.models.decide.model import Catalogue, ModelProblem, ModelSpec, collect, weights_path
 from corral.frontend.models.decide.needs import ModelNeeds, is_part, needs_of
 from corral.frontend.models.decide.reading import ReadModel, read_stored
@@ -74,7 +74,7 @@ class Models:
 
     def unknown(self, name: str) -> NotFound:
         """What to say of a name that no model has."""
-        near = difflib.get_close_matches(name[:_SHOWN_NAME], list(self.catalogue.models), n=3)
+        near = near_names(name[:_SHOWN_NAME], self.catalogue.models)
         hint = f"did you mean {' or '.join(near)}?" if near else "`corral models list` shows all"
         return NotFound(f"the model {name[:_SHOWN_NAME]!r} does not exist; {hint}")
 

@@ -3,7 +3,6 @@
 Nothing is written for what is refused, and nothing is overwritten that somebody else changed meanwhile.
 """
 
-import difflib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.base.words import near_names
 from corral.base.yaml_values import write_document
 from corral.frontend.models.decide.changing import (
     BY_HAND,
@@ -193,7 +193,7 @@ class ModelChanges:
         """NotFound, with names that are like it, for a model that never was."""
         if await self._store.last_changes([name]):
             return
-        near = difflib.get_close_matches(name[:_SHOWN_NAME], list(await self._store.marks()), n=3)
+        near = near_names(name[:_SHOWN_NAME], await self._store.marks())
         hint = f"did you mean {' or '.join(near)}?" if near else "`corral models list` shows all"
         raise NotFound(f"the model {name[:_SHOWN_NAME]!r} does not exist; {hint}")
 
