@@ -71,6 +71,8 @@ class FileServer:
         self.tunnel_port = 0
         """As a proxy, the port on this host that every tunnel leads to."""
         self._lock = threading.Lock()
+        self._held: set[threading.Event] = set()
+        self._is_ending = False
         self._host = host
         self._server = _Server((host, 0), FileHandler)
         self._server.owner = self
@@ -89,7 +91,23 @@ class FileServer:
         self._server.shutdown()
         self._thread.join()
         self._server.close_connections()
+        self._let_all_go()
         self._server.server_close()
+
+    def _let_all_go(self) -> None:
+        """A test that failed lets nobody go, and the threads that it holds are waited for."""
+        with self._lock:
+            self._is_ending = True
+            for held in self._held:
+                held.set()
+
+    def hold(self, held: threading.Event) -> None:
+        """Wait until the event is set by the test, or by the end of the server."""
+        with self._lock:
+            self._held.add(held)
+            if self._is_ending:
+                held.set()
+        held.wait()
 
     def hang_up(self) -> None:
         """End all connections, and with them their threads; new ones are served."""
@@ -301,7 +319,7 @@ def endless(block: bytes = b"x" * CHUNK_BYTES) -> Fault:
 
 
 class Stall:
-    """Stop after so many bytes of the body, and go on when it is let go."""
+    """Stop after so many bytes of the body, and go on when it is let go, at the latest when the server ends."""
 
     def __init__(self, after: int = 0) -> None:
         self.reached = threading.Event()
@@ -316,7 +334,7 @@ class Stall:
         handler.head(206 if "Content-Range" in headers else 200, headers)
         handler.send(file.content[start:end][: self._after])
         self.reached.set()
-        self._go_on.wait()
+        handler.server.owner.hold(self._go_on)
         handler.send(file.content[start:end][self._after :])
 
     def let_go(self) -> None:
