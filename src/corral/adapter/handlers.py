@@ -13,7 +13,7 @@ from corral.adapter.dialects import answers, anthropic, calls, localai, openai, 
 from corral.adapter.forms import read_body, read_form
 from corral.adapter.node_files import files_of
 from corral.adapter.replicas import Served
-from corral.adapter.responses import stream_events, stream_sound
+from corral.adapter.responses import EventStream, stream_events, stream_sound
 from corral.adapter.scratch import Scratch, read_parts, size_of
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
@@ -25,26 +25,28 @@ _MARK_WITHIN: Final = timedelta(seconds=10)
 _EMBEDDED_AT_ONCE: Final = 8
 _WAV: Final = {"Content-Type": "audio/wav"}
 
+_Events = answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvents
 
-async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+
+async def chat(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
     request = requests.parse(body, requests.ChatRequest)
     options = await _rendered(served, request)
     stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
     predictions = openai.repeated(options, stamp.n)
     offered = calls.offered_calls(request, served.model)
     if request.stream:
-        return _prediction(served, predictions, answers.ChatEvents(stamp), offered)
+        return _streamed(served, predictions, answers.ChatEvents(stamp), offered)
     replies = [await served.backend.predict(prediction) for prediction in predictions]
     return answers.chat_answer([calls.with_calls(reply, offered) if offered else reply for reply in replies], stamp)
 
 
-async def messages(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+async def messages(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
     request = anthropic.chat_request(requests.parse(body, anthropic.MessagesRequest))
     options = await _rendered(served, request)
     stamp = _stamp("msg", request, served, clock, limit=options.Tokens)
     offered = calls.offered_calls(request, served.model)
     if request.stream:
-        return _prediction(served, [options], anthropic.MessageEvents(stamp), offered)
+        return _streamed(served, [options], anthropic.MessageEvents(stamp), offered)
     reply = await served.backend.predict(options)
     return anthropic.message_answer(calls.with_calls(reply, offered) if offered else reply, stamp)
 
@@ -69,7 +71,7 @@ async def _rendered(served: Served, request: requests.ChatRequest) -> PredictOpt
     return options
 
 
-async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+async def completions(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
     """Several prompts, and several answers to each, are generated one after the other, with one call for each."""
     request = requests.parse(body, requests.CompletionRequest)
     requests.check_completion(request)
@@ -79,7 +81,7 @@ async def completions(served: Served, body: bytes, clock: Clock) -> bytes | Asyn
     predictions = [prediction for each in options for prediction in openai.repeated(each, stamp.n)]
     before = [prompt for prompt in prompts for _ in range(stamp.n)] if request.echo else []
     if request.stream:
-        return _prediction(served, predictions, answers.CompletionEvents(stamp, before=before))
+        return _streamed(served, predictions, answers.CompletionEvents(stamp, before=before))
     replies = [await served.backend.predict(prediction) for prediction in predictions]
     return answers.completion_answer(replies, stamp, before=before)
 
@@ -96,21 +98,27 @@ def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, 
     )
 
 
+def _streamed(
+    served: Served, predictions: list[PredictOptions], events: _Events, offered: calls.OfferedCalls | None = None
+) -> EventStream:
+    return EventStream(
+        parts=_prediction(served, predictions, events, offered), closing=lambda: events.ending() + events.closing()
+    )
+
+
 async def _prediction(
-    served: Served,
-    predictions: list[PredictOptions],
-    events: answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvents,
-    offered: calls.OfferedCalls | None = None,
+    served: Served, predictions: list[PredictOptions], events: _Events, offered: calls.OfferedCalls | None
 ) -> AsyncGenerator[bytes, None]:
-    for prediction in predictions:
+    """Yield all events but the ending of the last answer."""
+    for number, prediction in enumerate(predictions, start=1):
         opening = events.opening()  # waits for the first reply: until then an error can still get a status
-        async with aclosing(served.backend.predict_stream(prediction)) as replies:
-            async for reply in calls.whole_with_calls(replies, offered) if offered else replies:
-                if part := opening + events.part(reply):
+        async with aclosing(served.backend.predict_stream(prediction)) as batches:
+            async for replies in calls.whole_with_calls(batches, offered) if offered else batches:
+                if part := opening + b"".join(map(events.part, replies)):
                     yield part
                 opening = b""
-        yield opening + events.ending()
-    yield events.closing()
+        if part := opening + (events.ending() if number < len(predictions) else b""):
+            yield part
 
 
 async def embeddings(served: Served, body: bytes, _: Clock) -> bytes:
@@ -184,9 +192,9 @@ async def speech(served: Served, request: web.Request, scratch: Scratch) -> web.
 
 async def _speech_parts(served: Served, asked: sound.SpeechRequest) -> AsyncGenerator[bytes, None]:
     joined = sound.SpeechParts()
-    async with aclosing(served.backend.speech(sound.speech_options(asked, served.model))) as replies:
-        async for reply in replies:
-            if part := joined.part(reply):
+    async with aclosing(served.backend.speech(sound.speech_options(asked, served.model))) as batches:
+        async for replies in batches:
+            if part := b"".join(map(joined.part, replies)):
                 yield part
 
 
@@ -196,13 +204,13 @@ async def transcriptions(served: Served, request: web.Request, scratch: Scratch)
         wish = sound.transcription_wish(fields)
         options = sound.transcription_options(wish, served.model, file=await files.give(file))
         if wish.stream:
-            return await stream_events(request, _transcript_events(served, options))
+            return await stream_events(request, EventStream(parts=_transcript_events(served, options)))
         body, kind = sound.transcription_answer(await served.backend.transcribe(options), wish)
     return web.Response(body=body, headers={"Content-Type": kind})
 
 
 async def _transcript_events(served: Served, options: TranscriptRequest) -> AsyncGenerator[bytes, None]:
-    async with aclosing(served.backend.transcript(options)) as parts:
-        async for part in parts:
-            if event := sound.transcription_event(part):
-                yield event
+    async with aclosing(served.backend.transcript(options)) as batches:
+        async for parts in batches:
+            if events := b"".join(map(sound.transcription_event, parts)):
+                yield events

@@ -4,7 +4,7 @@ The status of a stream is sent with the first piece, so a failure before it stil
 """
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -75,15 +75,24 @@ def _error_fields(error: CorralError, *, about: str) -> tuple[int, dict[str, obj
     return status, {"message": message, "type": kind, "param": param, "code": code}
 
 
-async def stream_events(request: web.Request, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
+class EventStream(msgspec.Struct, frozen=True, kw_only=True):
+    """The events of an answer, in the pieces in which they are sent."""
+
+    parts: AsyncGenerator[bytes, None]
+    closing: Callable[[], bytes] = bytes
+    """Returns the last events, when all parts were sent: they share a write with the end of the answer."""
+
+
+async def stream_events(request: web.Request, events: EventStream) -> web.StreamResponse:
     """Send events. A failure in the middle becomes the last event; no `[DONE]` follows."""
-    async with aclosing(events) as parts:
+    async with aclosing(events.parts) as parts:
         response = await _begun(request, parts, _EVENT_HEADERS)
         try:
             await _pass_on(response, parts)
+            last = events.closing()
         except CorralError as error:
-            await response.write(_error_event(error, request.path))
-        await response.write_eof()
+            last = _error_event(error, request.path)
+        await response.write_eof(last)
     return response
 
 
@@ -110,11 +119,17 @@ async def stream_sound(
     return response
 
 
+class _JoinedResponse(web.StreamResponse):
+    """A response whose head is sent together with the first piece of its body."""
+
+    _send_headers_immediately = False
+
+
 async def _begun(
     request: web.Request, parts: AsyncGenerator[bytes, None], headers: Mapping[str, str]
 ) -> web.StreamResponse:
     first = await anext(parts, b"")
-    response = web.StreamResponse(headers=headers)
+    response = _JoinedResponse(headers=headers)
     await response.prepare(request)
     await response.write(first)
     return response

@@ -9,7 +9,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Final, Self, TypeVar
@@ -44,6 +44,9 @@ from corral.rpc.messages import (
 _HEALTHY: Final = b"OK"
 _PAUSES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Seconds before a call that a backend refused to begin is tried again."""
+
+_MOST_TOGETHER: Final = 64
+"""Parts of an answer that are passed on together. More would delay the slow reader's signal to the backend."""
 
 ReplyT = TypeVar("ReplyT", bound=Message)
 
@@ -102,8 +105,9 @@ class Backend:
 
     def predict_stream(
         self, options: PredictOptions, *, timeout: timedelta | None = None
-    ) -> AsyncGenerator[Reply, None]:
-        """Yield the answer in parts. Close the iterator (`contextlib.aclosing`) to cancel the call."""
+    ) -> AsyncGenerator[Sequence[Reply], None]:
+        """Yield the parts of the answer, those together that are ready together. Close the iterator
+        (`contextlib.aclosing`) to cancel the call."""
         return self._stream("PredictStream", Reply, options, timeout)
 
     async def embedding(self, options: PredictOptions, *, timeout: timedelta | None = None) -> EmbeddingResult:
@@ -131,8 +135,8 @@ class Backend:
         if not result.success:
             raise errors.BackendFailed(self.address, result.message)
 
-    def speech(self, request: TTSRequest, *, timeout: timedelta | None = None) -> AsyncGenerator[Reply, None]:
-        """Yield a spoken text in parts."""
+    def speech(self, request: TTSRequest, *, timeout: timedelta | None = None) -> AsyncGenerator[Sequence[Reply], None]:
+        """Yield the parts of a spoken text, those together that are ready together."""
         return self._stream("TTSStream", Reply, request, timeout)
 
     async def transcribe(self, request: TranscriptRequest, *, timeout: timedelta | None = None) -> TranscriptResult:
@@ -141,8 +145,9 @@ class Backend:
 
     def transcript(
         self, request: TranscriptRequest, *, timeout: timedelta | None = None
-    ) -> AsyncGenerator[TranscriptStreamResponse, None]:
-        """Yield the transcript of the file `dst` in parts; the last part has the whole text."""
+    ) -> AsyncGenerator[Sequence[TranscriptStreamResponse], None]:
+        """Yield the parts of the transcript of the file `dst`, those together that are ready together. The last part
+        has the whole text."""
         return self._stream("AudioTranscriptionStream", TranscriptStreamResponse, request, timeout)
 
     async def vad(self, request: VADRequest, *, timeout: timedelta | None = None) -> VADResponse:
@@ -151,9 +156,9 @@ class Backend:
 
     async def _stream(
         self, method: str, answer: type[ReplyT], request: Message, timeout: timedelta | None
-    ) -> AsyncGenerator[ReplyT, None]:
-        """Yield the parts of an answer. A call that the backend refused to begin, for example because it has too many,
-        is tried again."""
+    ) -> AsyncGenerator[Sequence[ReplyT], None]:
+        """Yield the parts of an answer, those together that are ready together. A call that the backend refused to
+        begin, for example because it has too many, is tried again."""
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout.total_seconds()
         path = f"/backend.Backend/{method}"
         for pause in _PAUSES:
@@ -162,13 +167,13 @@ class Backend:
             except CallFailed as error:
                 raise errors.error_for(self.address, error.status) from error
             with call:
-                while (message := await call.next()) is not None:
-                    try:
-                        part = answer.FromString(message)
-                    except DecodeError as error:
+                while messages := await call.next_ready(_MOST_TOGETHER):
+                    parts, failure = _decoded(messages, answer)
+                    if parts:
+                        yield parts
+                    if failure is not None:
                         text = f"{method} was answered with something else"
-                        raise errors.BackendFailed(self.address, text) from error
-                    yield part
+                        raise errors.BackendFailed(self.address, text) from failure
                 if not call.was_refused:
                     break
             await asyncio.sleep(pause)
@@ -176,10 +181,23 @@ class Backend:
             raise errors.error_for(self.address, call.status)
 
     async def _call(self, method: str, answer: type[ReplyT], request: Message, timeout: timedelta | None) -> ReplyT:
-        async with aclosing(self._stream(method, answer, request, timeout)) as messages:
-            message = await anext(messages, None)
-            if message is None:
-                raise errors.BackendFailed(self.address, f"{method} was answered without a message")
-            if await anext(messages, None) is not None:
-                raise errors.BackendFailed(self.address, f"{method} was answered with several messages")
-        return message
+        replies = list[ReplyT]()
+        async with aclosing(self._stream(method, answer, request, timeout)) as batches:
+            async for batch in batches:
+                replies += batch
+                if len(replies) > 1:
+                    raise errors.BackendFailed(self.address, f"{method} was answered with several messages")
+        if not replies:
+            raise errors.BackendFailed(self.address, f"{method} was answered without a message")
+        return replies[0]
+
+
+def _decoded(messages: Sequence[bytes], answer: type[ReplyT]) -> tuple[Sequence[ReplyT], DecodeError | None]:
+    """Return what is before the first message that is something else, and why that one is."""
+    parts = list[ReplyT]()
+    try:
+        for message in messages:
+            parts.append(answer.FromString(message))
+    except DecodeError as error:
+        return parts, error
+    return parts, None

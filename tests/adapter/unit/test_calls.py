@@ -1,7 +1,7 @@
 """Calls of tools in the text of an answer."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -67,12 +67,12 @@ def test_anything_else_stays_text(text: str) -> None:
 
 
 async def test_a_streamed_answer_is_gathered_first() -> None:
-    async def parts() -> AsyncIterator[Reply]:
+    async def parts() -> AsyncIterator[Sequence[Reply]]:
         text = '{"name": "f", "arguments": {"a": "é"}}'.encode()
         for place in range(len(text)):
-            yield Reply(message=text[place : place + 1], tokens=place)
+            yield [Reply(message=text[place : place + 1], tokens=place)]
 
-    (reply,) = [reply async for reply in whole_with_calls(parts(), OFFERED)]
+    ((reply,),) = [batch async for batch in whole_with_calls(parts(), OFFERED)]
     (delta,) = reply.chat_deltas
     assert (delta.tool_calls[0].name, json.loads(delta.tool_calls[0].arguments)) == ("f", {"a": "é"})
     assert reply.tokens == 38

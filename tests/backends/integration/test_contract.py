@@ -44,7 +44,8 @@ async def test_it_answers_once_a_model_is_loaded(echo: RunningBackend) -> None:
 
 async def test_a_stream_ends_with_running_totals(echo: RunningBackend) -> None:
     await echo.client.load(LOADED, timeout=SOON)
-    parts = [part async for part in echo.client.predict_stream(PredictOptions(Prompt="one two three"))]
+    stream = echo.client.predict_stream(PredictOptions(Prompt="one two three"))
+    parts = [part async for batch in stream for part in batch]
     assert [part.message for part in parts] == [b"one", b" two", b" three"]
     assert [part.tokens for part in parts] == [1, 2, 3]
 
@@ -97,7 +98,7 @@ async def test_it_stays_healthy_while_it_loads_and_while_it_answers(echo: Runnin
         load.cancel()
     await echo.client.load(ModelOptions(Model="m", Options=["hang_after:1"]), timeout=SOON)
     async with aclosing(echo.client.predict_stream(PredictOptions(Prompt="a b c"))) as parts:
-        assert (await anext(parts)).message == b"a"
+        assert [part.message for part in await anext(parts)] == [b"a"]
         await echo.client.health(timeout=SOON)
         assert (await echo.client.status(timeout=SOON)).state == StatusResponse.BUSY
 
@@ -133,8 +134,8 @@ async def test_a_failure_mid_stream_comes_after_what_was_said(echo: RunningBacke
 
 
 async def hear(client: Backend, heard: list[bytes]) -> None:
-    async for part in client.predict_stream(PredictOptions(Prompt="a b c")):
-        heard.append(part.message)
+    async for parts in client.predict_stream(PredictOptions(Prompt="a b c")):
+        heard += [part.message for part in parts]
 
 
 async def test_a_process_that_dies_is_gone(echo: RunningBackend) -> None:

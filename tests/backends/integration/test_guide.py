@@ -42,7 +42,7 @@ async def test_the_backend_of_the_guide_works(mirror: Path) -> None:
             await client.load(ModelOptions(Model="none", Options=["pause:long"]), timeout=SOON)
         await client.load(ModelOptions(Model="none", Options=["pause:0.001"]), timeout=SOON)
         request = PredictOptions(Prompt="Hello!")
-        answer = b"".join([reply.message async for reply in client.predict_stream(request)])
+        answer = b"".join([reply.message async for batch in client.predict_stream(request) for reply in batch])
         assert answer == b"!olleH"
         process.terminate()
         assert await process.wait() == 0

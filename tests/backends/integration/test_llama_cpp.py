@@ -50,7 +50,7 @@ async def test_it_knows_the_capital_of_france_both_ways(chat_model_file: Path) -
         assert "Paris" in reply.message.decode()
         assert reply.tokens > 0
         assert reply.prompt_tokens > 20
-        parts = [part async for part in backend.client.predict_stream(ASKED)]
+        parts = [part async for batch in backend.client.predict_stream(ASKED) for part in batch]
         assert "Paris" in b"".join(part.message for part in parts).decode()
         assert parts[-1].tokens == reply.tokens
 

@@ -38,7 +38,8 @@ class TestSpeaking:
 
     async def test_a_stream_tells_its_rate_and_then_the_sound(self, espeak: RunningBackend, tmp_path: Path) -> None:
         wave = (await say(espeak, tmp_path / "said.wav")).read_bytes()
-        parts = [part async for part in espeak.client.speech(TTSRequest(text=SENTENCE, voice="nova"))]
+        stream = espeak.client.speech(TTSRequest(text=SENTENCE, voice="nova"))
+        parts = [part async for batch in stream for part in batch]
         assert json.loads(parts[0].message) == {"sample_rate": 22050}
         assert len(parts) > 3
         sound = b"".join(part.audio for part in parts)
@@ -97,8 +98,8 @@ class TestListening:
             assert [word.text for word in segment.words] == whole.text.split()
             assert 0 <= segment.start < segment.end <= (whole.duration + 0.5) * 1e9
 
-            async with aclosing(backend.client.transcript(TranscriptRequest(dst=str(stereo), stream=True))) as parts:
-                heard = [part async for part in parts]
+            async with aclosing(backend.client.transcript(TranscriptRequest(dst=str(stereo), stream=True))) as batches:
+                heard = [part async for batch in batches for part in batch]
             assert "".join(part.delta for part in heard) == heard[-1].final_result.text == whole.text
             await leave_in_the_middle(backend, wave, tmp_path / "long.wav")
             again = await backend.client.transcribe(TranscriptRequest(dst=str(said)), timeout=SOON)
@@ -139,8 +140,8 @@ async def leave_in_the_middle(backend: RunningBackend, wave: bytes, file: Path) 
     """The recogniser is busy for a while then: its process has to end with the request."""
     await asyncio.to_thread(file.write_bytes, wave_file((wave[HEADER_BYTES:] + bytes(30_000)) * 20, rate=rate_of(wave)))
     (child,) = psutil.Process(backend.process.pid).children()
-    async with aclosing(backend.client.transcript(TranscriptRequest(dst=str(file)))) as parts:
-        assert (await anext(parts)).delta
+    async with aclosing(backend.client.transcript(TranscriptRequest(dst=str(file)))) as batches:
+        assert (await anext(batches))[0].delta
         await backend.client.health(timeout=SOON)
     await asyncio.to_thread(wait_until, lambda: not child.is_running(), "the end of the recogniser")
 

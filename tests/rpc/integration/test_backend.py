@@ -79,7 +79,7 @@ async def test_nobody_at_the_address_is_gone_at_once() -> None:
 async def test_a_deadline_that_passes_means_busy() -> None:
     async with serving(Answers()) as backend:
         parts = backend.predict_stream(PredictOptions(), timeout=LONG)
-        assert (await anext(parts)).message == b"first"
+        assert [part.message for part in await anext(parts)] == [b"first"]
         let_loop_time_pass(LONG)
         with pytest.raises(errors.BackendBusy):
             await anext(parts)
@@ -138,12 +138,12 @@ async def test_a_long_text_of_an_error_harms_no_other_call(text: str) -> None:
     answers = Answers(complaint=text)
     async with serving(answers) as backend:
         parts = backend.predict_stream(PredictOptions())
-        assert (await anext(parts)).message == b"first"
+        assert [part.message for part in await anext(parts)] == [b"first"]
         with pytest.raises(errors.RequestRefused) as refused:
             await backend.embedding(PredictOptions())
         assert text.startswith(refused.value.said)
         answers.go_on.set()
-        assert [part.message async for part in parts] == [b"last"]
+        assert [part.message async for batch in parts for part in batch] == [b"last"]
 
 
 async def test_the_loop_that_adapters_run_on() -> None:

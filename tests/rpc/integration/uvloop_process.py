@@ -20,7 +20,8 @@ async def main() -> None:
         async with aclosing(echo.client.predict_stream(PredictOptions(Prompt="a"))) as goes:
             await anext(goes)
         large = PredictOptions(Prompt="x" * 1_000_000)
-        assert [len(part.message) async for part in echo.client.predict_stream(large)] == [1_000_000] * 3
+        batches = [batch async for batch in echo.client.predict_stream(large)]
+        assert [len(part.message) for batch in batches for part in batch] == [1_000_000] * 3
         await echo.client.load(ModelOptions(Model="n", Options=["hang_after:1"]), timeout=LONG)
         left = echo.client.predict_stream(PredictOptions(Prompt="a b"))
         await anext(left)

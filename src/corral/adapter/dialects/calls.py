@@ -5,7 +5,7 @@ Models write a call as JSON with a name and arguments, alone, in a list, or betw
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -70,14 +70,17 @@ def with_calls(reply: Reply, offered: OfferedCalls) -> Reply:
     return changed
 
 
-async def whole_with_calls(replies: AsyncIterator[Reply], offered: OfferedCalls) -> AsyncIterator[Reply]:
+async def whole_with_calls(
+    batches: AsyncIterator[Sequence[Reply]], offered: OfferedCalls
+) -> AsyncIterator[Sequence[Reply]]:
     """Gather the parts of an answer, and yield it whole: only then it can be known what is a call."""
     whole, texts = Reply(), list[bytes]()
-    async for reply in replies:
-        texts.append(reply.message)
-        whole.MergeFrom(reply)
+    async for replies in batches:
+        for reply in replies:
+            texts.append(reply.message)
+            whole.MergeFrom(reply)
     whole.message = b"".join(texts)
-    yield with_calls(whole, offered)
+    yield [with_calls(whole, offered)]
 
 
 def _delta(index: int, call: _FoundCall) -> ToolCallDelta:

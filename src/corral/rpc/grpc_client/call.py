@@ -127,18 +127,24 @@ class Call:
 
     async def next(self) -> bytes | None:
         """Return the next message, or None at the end; then `status` says why. Cancelling this loses no message."""
+        messages = await self.next_ready(1)
+        return messages[0] if messages else None
+
+    async def next_ready(self, at_most: int) -> list[bytes]:
+        """Wait for a message, and return it with those that have come as well. An empty list is the end: then `status`
+        says why. Cancelling this loses no message."""
         while not self._messages:
             if self.status is not None:
-                return None
+                return []
             self._reading = asyncio.get_running_loop().create_future()
             try:
                 await self._reading
             finally:
                 self._reading = None
-        message = self._messages.popleft()
+        messages = [self._messages.popleft() for _ in range(min(at_most, len(self._messages)))]
         if not self._messages:
             self._carrier.credit(self)
-        return message
+        return messages
 
     async def send(self, message: bytes) -> bool:
         """Send a message of a request stream; returns when all of it is on its way, which a slow peer delays.
