@@ -38,7 +38,8 @@ class TestSpeaking:
 
     async def test_a_stream_tells_its_rate_and_then_the_sound(self, espeak: RunningBackend, tmp_path: Path) -> None:
         wave = (await say(espeak, tmp_path / "said.wav")).read_bytes()
-        parts = [part async for part in espeak.client.speech(TTSRequest(text=SENTENCE, voice="nova"))]
+        stream = espeak.client.speech(TTSRequest(text=SENTENCE, voice="nova"))
+        parts = [part async for batch in stream for part in batch]
         assert json.loads(parts[0].message) == {"sample_rate": 22050}
         assert len(parts) > 3
         sound = b"".join(part.audio for part in parts)

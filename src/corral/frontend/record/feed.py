@@ -8,6 +8,7 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
+from corral.base.ids import FrontendId
 from corral.base.tasks import Listeners
 from corral.bus.port import Bus, Message
 from corral.frontend.record.decide import Event, EventKind
@@ -29,9 +30,10 @@ _AT_ONCE: Final = 1000
 class Feed(Listeners):
     """Rings every listener of this process, and through NATS those of the other frontends."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, frontend_id: FrontendId) -> None:
         super().__init__()
         self._bus = bus
+        self._name = frontend_id.encode()
         self.rings = 0
         """How often it was rung: a caller that remembers the number sees whether something was announced since."""
 
@@ -39,12 +41,14 @@ class Feed(Listeners):
         """Call after an event was stored. A lost ring costs latency, never an event."""
         self.ring()
         try:
-            await self._bus.publish(POKE_EVENTS, b"")
+            await self._bus.publish(POKE_EVENTS, self._name)
         except CorralError as error:
             log.debug("other frontends could not be poked", extra={"event": "feed.unheard", "reason": str(error)})
 
     async def on_message(self, message: Message) -> None:
-        self.ring()
+        """NATS brings this frontend its own announcements too, for which it has rung already."""
+        if message.data != self._name:
+            self.ring()
 
     def ring(self) -> None:
         """Wake the listeners of this process only."""

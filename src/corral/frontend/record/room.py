@@ -48,7 +48,7 @@ class RecordRoom(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     async def build(cls, foundation: Foundation) -> Self:
         """Build the record and its feed, and begin to count events."""
-        events, feed = Events(foundation.database), Feed(foundation.bus)
+        events, feed = Events(foundation.database), Feed(foundation.bus, foundation.frontend_id)
         counts = EventCounts(events)
         await counts.begin()
         return cls(events=events, counts=counts, feed=feed, lost_rings=LostRings(events, feed), clock=foundation.clock)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from corral.base.ids import FrontendId
 from corral.bus.port import Bus
 from corral.frontend.backends.policies import BackendPolicies
 from corral.frontend.backends.store import BackendPolicyStore
@@ -132,7 +133,7 @@ async def test_an_install_on_many_nodes_reads_the_decisions_once(
     database: Database, statements: Callable[[], AbstractContextManager[list[str]]]
 ) -> None:
     bus: Bus = MemoryBus(MemoryServer())
-    policies = BackendPolicies(BackendPolicyStore(database), Feed(bus), ManualClock())
+    policies = BackendPolicies(BackendPolicyStore(database), Feed(bus, FrontendId("f")), ManualClock())
     await policies.put("a", PolicyAsk(network="loopback"), by="test")
     with statements() as seen:
         wishes = await asyncio.gather(*(policies.wish("a") for _ in range(100)))

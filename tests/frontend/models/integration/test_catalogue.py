@@ -34,7 +34,7 @@ class Watched:
     """A frontend's models, and its look at their directory."""
 
     def __init__(self, database: Database, bus: Bus, directory: Path) -> None:
-        store, feed, clock = StoredModels(database), Feed(bus), SystemClock()
+        store, feed, clock = StoredModels(database), Feed(bus, FrontendId("f")), SystemClock()
         self.models = Models(directory, store)
         removals = ModelRemovals(database, OperationStore(database, with_alias_kept), on_removal=())
         imports, stores = ModelImports(database), ModelStores(database)

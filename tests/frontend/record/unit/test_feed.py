@@ -1,5 +1,6 @@
 """An idle frontend asks the database little, and still misses nothing for longer than it says."""
 
+import asyncio
 from datetime import timedelta
 from typing import cast
 
@@ -7,9 +8,12 @@ import pytest
 
 from corral.base.clock import Clock
 from corral.base.errors import DatabaseUnavailable
-from corral.bus.port import Bus
+from corral.base.ids import FrontendId
+from corral.bus.port import Bus, Handler, Message
 from corral.frontend.record.feed import AT_LEAST_EVERY, Attention, Feed, LostRings
 from corral.frontend.record.store import Events
+from corral.wire.subjects import POKE_EVENTS
+from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock
 
 SECOND = timedelta(seconds=1)
@@ -41,7 +45,7 @@ class Numbers:
 
 @pytest.fixture
 def feed() -> Feed:
-    return Feed(cast(Bus, None))
+    return Feed(cast(Bus, None), FrontendId("f"))
 
 
 async def test_without_news_the_step_is_run_only_every_so_often(feed: Feed) -> None:
@@ -63,6 +67,27 @@ async def test_what_is_announced_is_looked_at_with_the_next_look(feed: Feed) -> 
     await attention.look()
 
     assert step.runs == 2
+
+
+async def test_what_is_announced_rings_once_here_and_once_elsewhere() -> None:
+    """NATS brings a frontend its own messages as well, and every ring is a round of all loops that follow."""
+    server, handled = MemoryServer(), asyncio.Queue[Feed]()
+
+    def handler(feed: Feed) -> Handler:
+        async def handle(message: Message) -> None:
+            await feed.on_message(message)
+            handled.put_nowait(feed)
+
+        return handle
+
+    async with MemoryBus(server) as here, MemoryBus(server) as elsewhere:
+        announcing, hearing = Feed(here, FrontendId("here")), Feed(elsewhere, FrontendId("elsewhere"))
+        await here.subscribe(POKE_EVENTS, handler(announcing))
+        await elsewhere.subscribe(POKE_EVENTS, handler(hearing))
+        await announcing.announce()
+        assert {await handled.get(), await handled.get()} == {announcing, hearing}
+
+    assert (announcing.rings, hearing.rings) == (1, 1)
 
 
 async def test_what_is_announced_during_a_step_is_not_lost(feed: Feed) -> None:
